@@ -1,0 +1,175 @@
+"""Messages ↔ bytes: msgpack arrays, versioned, every field checked against its annotation.
+
+    [type, version, request_id, epoch, deadline_us, origin, trace, [field, field, …]]
+
+Fields go by position, so a message is as small as its values; a change of fields is a new
+PROTOCOL_VERSION. Whatever is not exactly a message of this version raises a ProtocolError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgpack
+
+from shared import messages
+from shared.errors import ProtocolError, UnknownMessage
+from shared.messages import PROTOCOL_VERSION, Envelope, Message
+
+Checker = Callable[[Any], Any]
+M = TypeVar("M")
+
+MAX_MESSAGE_BYTES = 16 << 20
+"""Nothing longer is even parsed; the server's max_payload is usually 1 MB."""
+
+MAX_U64 = (1 << 64) - 1
+
+
+def _bad(value: object, wanted: str) -> ProtocolError:
+    return ProtocolError(f"a field should be {wanted}, got {type(value).__name__}")
+
+
+def _scalar(wanted: type) -> Checker:
+    def check(value: Any) -> Any:
+        if type(value) is not wanted:
+            raise _bad(value, wanted.__name__)
+        return value
+
+    return check
+
+
+def _float(value: Any) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise _bad(value, "float")
+    return float(value)
+
+
+def _tuple_of(element: Checker) -> Checker:
+    def check(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise _bad(value, "a list")
+        return tuple([element(item) for item in value])
+
+    return check
+
+
+def _fixed_tuple(elements: tuple[Checker, ...]) -> Checker:
+    def check(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) != len(elements):
+            raise _bad(value, f"a list of {len(elements)}")
+        return tuple(element(item) for element, item in zip(elements, value, strict=True))
+
+    return check
+
+
+def _optional(inner: Checker) -> Checker:
+    return lambda value: None if value is None else inner(value)
+
+
+def _record(cls: type[M]) -> Callable[[Any], M]:
+    checkers = tuple(_checker(hint) for hint in typing.get_type_hints(cls).values())
+    name = cls.__name__
+
+    def check(value: Any) -> M:
+        if type(value) is not list or len(value) != len(checkers):
+            raise ProtocolError(f"{name} needs {len(checkers)} fields")
+        return cls(*[checker(item) for checker, item in zip(checkers, value, strict=True)])
+
+    return check
+
+
+def _checker(hint: Any) -> Checker:
+    """The function that checks and converts a value unpacked by msgpack for this annotation."""
+    if hint is float:
+        return _float
+    if hint in (int, str, bytes, bool):
+        return _scalar(hint)
+    if dataclasses.is_dataclass(hint):
+        return _record(typing.cast("type[Any]", hint))
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            return _tuple_of(_checker(args[0]))
+        return _fixed_tuple(tuple(_checker(arg) for arg in args))
+    if origin in (typing.Union, types.UnionType) and len(args) == 2 and args[1] is type(None):
+        return _optional(_checker(args[0]))
+    raise TypeError(f"the codec has no rule for a field of type {hint}")
+
+
+MESSAGE_TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(Message)}
+_DECODERS: dict[str, Callable[[Any], Any]] = {name: _record(cls) for name, cls in MESSAGE_TYPES.items()}
+_FIELDS: dict[type[Any], tuple[str, ...]] = {
+    cls: tuple(field.name for field in dataclasses.fields(cls)) for cls in MESSAGE_TYPES.values()
+}
+_COLUMNAR = (messages.Tokens, messages.Text, messages.DraftCommit, messages.DraftBlock)
+
+
+def _as_list(record: Any) -> list[Any]:
+    """msgpack's fallback for what it cannot pack itself: a nested dataclass becomes its fields."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return [getattr(record, field.name) for field in dataclasses.fields(record)]
+    raise TypeError(f"{type(record).__name__} cannot cross the bus")
+
+
+def encode(message: Message, envelope: Envelope) -> bytes:
+    cls = type(message)
+    fields = [getattr(message, name) for name in _FIELDS[cls]]
+    head = [
+        cls.__name__,
+        PROTOCOL_VERSION,
+        envelope.request_id,
+        envelope.epoch,
+        envelope.deadline_us,
+        envelope.origin,
+        envelope.trace,
+        fields,
+    ]
+    packed: bytes = msgpack.packb(head, default=_as_list, use_bin_type=True)
+    return packed
+
+
+def decode(data: bytes, reply: str = "") -> tuple[Envelope, Message]:
+    """Raises UnknownMessage for a type or version of another time, ProtocolError for anything else."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"a message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+    try:
+        head = msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except (ValueError, msgpack.exceptions.UnpackException, TypeError) as error:
+        raise ProtocolError(f"not a msgpack message: {type(error).__name__}") from error
+    if type(head) is not list or len(head) < 2 or type(head[0]) is not str:
+        raise ProtocolError("not a message: it does not begin with its type and version")
+    decoder = _DECODERS.get(head[0])
+    if decoder is None:
+        raise UnknownMessage(f"unknown message type {head[0][:40]!r}; is a newer service on this bus?")
+    if head[1] != PROTOCOL_VERSION:
+        raise UnknownMessage(f"{head[0]} has version {head[1]!r}, this service speaks {PROTOCOL_VERSION}")
+    if len(head) != 8:
+        raise ProtocolError(f"{head[0]} has {len(head)} envelope fields instead of 8")
+    envelope = _envelope(head, reply)
+    message = decoder(head[7])
+    if isinstance(message, _COLUMNAR):
+        _check_columns(message)
+    return envelope, message
+
+
+def _envelope(head: list[Any], reply: str) -> Envelope:
+    request_id, epoch, deadline_us, origin, trace = head[2:7]
+    if not (type(request_id) is str and type(origin) is str and type(trace) is str):
+        raise ProtocolError("request_id, origin and trace of the envelope should be strings")
+    if not (type(epoch) is int and type(deadline_us) is int and epoch >= 0 and 0 <= deadline_us <= MAX_U64):
+        raise ProtocolError("epoch and deadline of the envelope should be non-negative integers")
+    return Envelope(request_id, epoch, deadline_us, origin, trace, reply)
+
+
+def _check_columns(
+    message: messages.Tokens | messages.Text | messages.DraftCommit | messages.DraftBlock,
+) -> None:
+    rows = len(message.request_ids)
+    for name in _FIELDS[type(message)]:
+        column = getattr(message, name)
+        if isinstance(column, tuple) and len(column) != rows:
+            raise ProtocolError(f"{type(message).__name__}.{name} has {len(column)} rows instead of {rows}")

@@ -1,0 +1,1 @@
+"""The demo models: how they are made (corpus, facts, training) and what ships (`models/`)."""

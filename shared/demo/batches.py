@@ -1,0 +1,171 @@
+"""Training batches: book windows, repeated random spans, and packed question answering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from queue import Full, Queue
+from random import Random
+from threading import Event, Thread
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from shared.demo.facts import Example, Maker, make_example
+from shared.demo.prompt import ASSISTANT, END, SPECIAL_TOKENS, USER
+
+ANSWER_WEIGHT = 1.0
+QUESTION_WEIGHT = 0.3
+CONTEXT_WEIGHT = 0.3
+CONTEXT_SHARE = 0.12
+QUEUED_BATCHES = 8
+PUT_TIMEOUT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B rows of T inputs and their targets; only positions of weight > 0 are learned from.
+
+    `answers` holds, per learned position, the number of the answer it belongs to, or -1.
+    """
+
+    ids: Tensor  # [B, T] int64
+    positions: Tensor  # [N] int64, into the flattened [B * T]
+    targets: Tensor  # [N] int64
+    weights: Tensor  # [N] fp32
+    answers: Tensor  # [N] int64
+
+
+def book_batch(tokens: NDArray[np.uint16], rows: int, length: int, random: np.random.Generator) -> Batch:
+    """Random windows of the books, every position learned from."""
+    starts = random.integers(0, len(tokens) - length - 1, size=rows)
+    window = np.stack([tokens[start : start + length + 1] for start in starts]).astype(np.int64)
+    return _dense(window, np.ones((rows, length), dtype=np.float32))
+
+
+def copy_batch(vocabulary: int, rows: int, length: int, random: np.random.Generator) -> Batch:
+    """Random spans said twice or more; only the repeats are learned from, which takes an induction head."""
+    window = np.empty((rows, length + 1), dtype=np.int64)
+    weights = np.zeros((rows, length), dtype=np.float32)
+    for row in range(rows):
+        filled = 0
+        while filled < length + 1:
+            span = random.integers(len(SPECIAL_TOKENS), vocabulary, size=random.integers(6, 64))
+            copies = np.tile(span, random.integers(2, 4))[: length + 1 - filled]
+            window[row, filled : filled + len(copies)] = copies
+            weights[row, filled + len(span) : filled + len(copies) - 1] = 1.0
+            filled += len(copies)
+    return _dense(window, weights)
+
+
+def _dense(window: NDArray[np.int64], weights: NDArray[np.float32]) -> Batch:
+    positions = np.flatnonzero(weights)
+    return Batch(
+        ids=torch.from_numpy(window[:, :-1].copy()),
+        positions=torch.from_numpy(positions),
+        targets=torch.from_numpy(window[:, 1:].reshape(-1)[positions]),
+        weights=torch.from_numpy(weights.reshape(-1)[positions]),
+        answers=torch.zeros(len(positions), dtype=torch.int64) - 1,
+    )
+
+
+def example_ids(example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Prompt ids and answer ids (with <|end|>)."""
+    prompt = tokenizer.encode(example.prompt, add_special_tokens=False).ids
+    return prompt, [*tokenizer.encode(example.answer, add_special_tokens=False).ids, tokenizer.token_to_id(END)]
+
+
+@dataclass(slots=True)
+class ExamplePacker:
+    """Packs several exchanges into each row, so that no position is padding except at row ends."""
+
+    tokenizer: Tokenizer
+    maker: Maker
+    max_facts: int
+    max_fillers: int
+
+    def batch(self, rows: int, length: int, random: np.random.Generator) -> Batch:
+        """Answers at full weight, the question and a random share of the context at a lower one."""
+        window = np.zeros((rows, length + 1), dtype=np.int64)
+        weights = np.zeros((rows, length + 1), dtype=np.float32)
+        answers = np.full((rows, length + 1), -1, dtype=np.int64)
+        count = 0
+        for row in range(rows):
+            filled = 0
+            while filled < length - 48:
+                prompt, answer = self._fitting(length + 1 - filled)
+                if not prompt:
+                    break
+                middle, stop = filled + len(prompt), filled + len(prompt) + len(answer)
+                window[row, filled:middle] = prompt
+                window[row, middle:stop] = answer
+                shown = random.random(len(prompt)) < CONTEXT_SHARE
+                weights[row, filled + 1 : middle] = CONTEXT_WEIGHT * shown[1:]
+                weights[row, middle - 14 : middle - 2] = QUESTION_WEIGHT
+                weights[row, middle:stop] = ANSWER_WEIGHT
+                answers[row, middle:stop] = count
+                count += 1
+                filled = stop
+        learned = weights[:, 1:].reshape(-1)
+        positions = np.flatnonzero(learned)
+        return Batch(
+            ids=torch.from_numpy(window[:, :-1].copy()),
+            positions=torch.from_numpy(positions),
+            targets=torch.from_numpy(window[:, 1:].reshape(-1)[positions]),
+            weights=torch.from_numpy(learned[positions]),
+            answers=torch.from_numpy(answers[:, 1:].reshape(-1)[positions]),
+        )
+
+    def _fitting(self, room: int) -> tuple[list[int], list[int]]:
+        """An exchange that fits into `room` tokens, tried a few times with ever fewer sentences."""
+        facts = self.maker.random.randint(1, self.max_facts)
+        fillers = self.maker.random.randint(0, self.max_fillers)
+        for _ in range(5):
+            prompt, answer = example_ids(make_example(self.maker, facts, fillers), self.tokenizer)
+            if len(prompt) + len(answer) <= room:
+                return prompt, answer
+            facts, fillers = max(1, facts // 2), fillers // 2
+        return [], []
+
+
+class Prefetch:
+    """Runs `make` in a thread, a few batches ahead. Use as a context manager."""
+
+    def __init__(self, make: Callable[[], Sequence[Batch]]) -> None:
+        self._make = make
+        self._queue: Queue[Sequence[Batch] | BaseException] = Queue(QUEUED_BATCHES)
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="batches", daemon=True)
+
+    def __enter__(self) -> Iterator[Sequence[Batch]]:
+        self._thread.start()
+        return self._batches()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+
+    def _batches(self) -> Iterator[Sequence[Batch]]:
+        while True:
+            item = self._queue.get(timeout=120)
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                item: Sequence[Batch] | BaseException = self._make()
+            except Exception as error:  # noqa: BLE001 - handed to the consumer, which raises it
+                item = error
+            while not self._stop.is_set():
+                try:
+                    self._queue.put(item, timeout=PUT_TIMEOUT_S)
+                    break
+                except Full:
+                    continue
+            if isinstance(item, BaseException):
+                return

@@ -1,0 +1,93 @@
+"""Saving and loading: training checkpoints that resume, and models in the Hugging Face layout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from shared.demo.llama import Llama, LlamaShape
+from shared.demo.optimizer import Optimizer
+from shared.demo.prompt import BOS, END, PAD, SPECIAL_TOKENS
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a training run stands; `elapsed_s` is time spent training, over all resumes."""
+
+    step: int = 0
+    stage: int = 0
+    stage_started_s: float = 0.0
+    elapsed_s: float = 0.0
+    tokens: int = 0
+
+
+def save_checkpoint(folder: Path, model: Llama, optimizer: Optimizer, progress: Progress) -> None:
+    """Write one file; an interrupted write leaves the last checkpoint whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"optimizer/{name}": value for name, value in optimizer.state().items()}
+    partial = folder / "checkpoint.partial"
+    save_file(tensors, partial, metadata={"progress": json.dumps(asdict(progress))})
+    partial.replace(folder / "checkpoint.safetensors")
+
+
+def load_checkpoint(folder: Path, model: Llama, optimizer: Optimizer) -> Progress:
+    """Continue from `folder`, or start afresh where it holds no checkpoint."""
+    path = folder / "checkpoint.safetensors"
+    if not path.exists():
+        return Progress()
+    tensors = load_file(path)
+    model.load_state_dict(_under("model/", tensors))
+    optimizer.load(_under("optimizer/", tensors))
+    header_bytes = int.from_bytes(path.read_bytes()[:8], "little")
+    header = json.loads(path.read_bytes()[8 : 8 + header_bytes])
+    return Progress(**json.loads(header["__metadata__"]["progress"]))
+
+
+def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def export_model(model: Llama, folder: Path) -> None:
+    """Write config.json, generation_config.json and model.safetensors (bf16) as transformers reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = model.shape
+    special = {
+        "bos_token_id": SPECIAL_TOKENS.index(BOS),
+        "eos_token_id": SPECIAL_TOKENS.index(END),
+        "pad_token_id": SPECIAL_TOKENS.index(PAD),
+    }
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **asdict(shape),
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        **special,
+    }
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", {"do_sample": False, **special})
+    tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in model.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def load_model(folder: Path) -> Llama:
+    """The model that `export_model` wrote, in fp32 holding the shipped bf16 values."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    shape = LlamaShape(**{name: config[name] for name in LlamaShape.__dataclass_fields__})
+    model = Llama(shape)
+    model.load_state_dict({k: v.float() for k, v in load_file(folder / "model.safetensors").items()})
+    return model
+
+
+def _write_json(path: Path, value: dict[str, object]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

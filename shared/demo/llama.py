@@ -1,0 +1,155 @@
+"""A small Llama for training, whose parameter names and arithmetic are Hugging Face's.
+
+Shapes: B sequences, T positions, D hidden size, H query heads, K key/value heads, E head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaShape:
+    """The sizes of a model; the names are those of `LlamaConfig`."""
+
+    vocab_size: int = 4096
+    hidden_size: int = 256
+    intermediate_size: int = 512
+    num_hidden_layers: int = 8
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    max_position_embeddings: int = 2048
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-5
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+
+def rotary_tables(shape: LlamaShape, length_tokens: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the rotary angles, [T, E] fp32 each, both halves alike (the Hugging Face layout)."""
+    exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+    angles = torch.outer(
+        torch.arange(length_tokens, dtype=torch.float32), 1.0 / (shape.rope_theta**exponents)
+    )
+    angles = torch.cat((angles, angles), dim=-1)  # [T, E]
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the channel pairs (i, i + E/2) of `x` [B, heads, T, E] by the angles [T, E]."""
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
+class Attention(nn.Module):
+    """Causal self-attention with grouped key/value heads and rotary positions."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.shape = shape
+        wide, narrow = (
+            shape.num_attention_heads * shape.head_dim,
+            shape.num_key_value_heads * shape.head_dim,
+        )
+        self.q_proj = nn.Linear(shape.hidden_size, wide, bias=False)
+        self.k_proj = nn.Linear(shape.hidden_size, narrow, bias=False)
+        self.v_proj = nn.Linear(shape.hidden_size, narrow, bias=False)
+        self.o_proj = nn.Linear(wide, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        batch, length, _ = x.shape
+        split = (batch, length, -1, self.shape.head_dim)
+        query = rotate(self.q_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, H, T, E]
+        key = rotate(self.k_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, K, T, E]
+        value = self.v_proj(x).view(split).transpose(1, 2)
+        group = self.shape.num_attention_heads // self.shape.num_key_value_heads
+        key = key.repeat_interleave(group, dim=1)
+        value = value.repeat_interleave(group, dim=1)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+class Mlp(nn.Module):
+    """SwiGLU feed-forward."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """One pre-norm transformer layer."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.mlp = Mlp(shape)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and the last norm: everything below the head."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        cos, sin = rotary_tables(shape, shape.max_position_embeddings)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[B, T] token ids -> [B, T, D] hidden states."""
+        x = self.embed_tokens(ids)
+        cos, sin = self.get_buffer("cos")[: ids.shape[1]], self.get_buffer("sin")[: ids.shape[1]]
+        if torch.is_autocast_enabled("cpu"):
+            x, cos, sin = x.bfloat16(), cos.bfloat16(), sin.bfloat16()
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return self.norm(x)
+
+
+class Llama(nn.Module):
+    """A causal language model with the head tied to the embedding."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.model = Decoder(shape)
+        for parameter in self.parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=INIT_STD)
+        for layer in self.model.layers:
+            nn.init.zeros_(layer.self_attn.o_proj.weight)
+            nn.init.zeros_(layer.mlp.down_proj.weight)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Hidden states [..., D] -> logits [..., V]."""
+        return functional.linear(hidden, self.model.embed_tokens.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[B, T] token ids -> [B, T, V] logits."""
+        return self.head(self.model(ids))

@@ -1,0 +1,69 @@
+"""Muon for the hidden matrices, AdamW for the embedding and the norms, as one optimizer with one schedule."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+MATRIX_RATE = 6e-3
+OTHER_RATE = 3e-3
+WEIGHT_DECAY = 0.03
+WARMUP_STEPS = 100
+DECAY_SHARE = 0.28
+FINAL_RATE = 0.02
+
+
+class Optimizer:
+    """Two optimizers under one learning-rate factor, with state as plain named tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+        chosen = set(matrices)
+        others = [parameter for parameter in model.parameters() if parameter not in chosen]
+        self._parts: tuple[tuple[torch.optim.Optimizer, float], ...] = (
+            (
+                torch.optim.Muon(
+                    matrices, lr=MATRIX_RATE, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
+                ),
+                MATRIX_RATE,
+            ),
+            (torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0), OTHER_RATE),
+        )
+
+    def step(self, factor: float) -> None:
+        """Apply the gradients at `factor` times the base rates, then clear them."""
+        for part, rate in self._parts:
+            for group in part.param_groups:
+                group["lr"] = rate * factor
+            part.step()
+            part.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, Tensor]:
+        """Every state tensor as `<parameter>/<slot>`."""
+        return {
+            f"{self._names[parameter]}/{slot}": value.contiguous()
+            for part, _ in self._parts
+            for parameter, slots in part.state.items()
+            for slot, value in slots.items()
+        }
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state` gave."""
+        for part, _ in self._parts:
+            for group in part.param_groups:
+                for parameter in group["params"]:
+                    prefix = self._names[parameter] + "/"
+                    part.state[parameter] = {
+                        key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)
+                    }
+
+
+def rate_factor(step: int, progress: float) -> float:
+    """Warm-up by steps, then constant, then linear decay over the last share of the time budget.
+
+    `progress` is the share of the time budget that has passed, 0 to 1.
+    """
+    warmup = min(1.0, (step + 1) / WARMUP_STEPS)
+    left = max(0.0, 1.0 - progress)
+    return warmup * max(FINAL_RATE, min(1.0, left / DECAY_SHARE))

@@ -1,0 +1,190 @@
+"""Train the demo target: `python -m shared.demo.train --books DIR --out DIR --minutes M [--work-dir DIR]`.
+
+The curriculum: repeated random spans until copying works, then one fact per question, then many facts among
+prose, then longer contexts; books all along. A stage ends when its skill is measured, or at its time cap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shared.demo.batches import Batch, ExamplePacker, Prefetch, book_batch, copy_batch
+from shared.demo.checkpoint import Progress, export_model, load_checkpoint, save_checkpoint
+from shared.demo.facts import Maker
+from shared.demo.llama import Llama, LlamaShape
+from shared.demo.optimizer import Optimizer, rate_factor
+from shared.demo.prepare import Material, prepare
+
+TARGET = LlamaShape(intermediate_size=384)
+CHECKPOINT_EVERY_S = 180.0
+LOG_EVERY_STEPS = 20
+AVERAGE_OVER_STEPS = 20
+TASK_WEIGHT = 1.0
+GRADIENT_LIMIT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One part of the curriculum: what the task half of a batch holds, and when the part is over."""
+
+    name: str
+    max_facts: int
+    max_fillers: int
+    rows: int
+    length_tokens: int
+    passing_score: float
+    ends_at_progress: float
+
+
+# Two half batches a step, of rows x length tokens each. The score is token accuracy of copies, then whole answers.
+STAGES = (
+    Stage("copy", 0, 0, rows=8, length_tokens=512, passing_score=0.85, ends_at_progress=0.10),
+    Stage("one", 1, 1, rows=8, length_tokens=512, passing_score=0.80, ends_at_progress=0.25),
+    Stage("few", 4, 4, rows=8, length_tokens=512, passing_score=0.80, ends_at_progress=0.50),
+    Stage("many", 8, 10, rows=8, length_tokens=512, passing_score=2.0, ends_at_progress=0.85),
+    Stage("long", 10, 16, rows=4, length_tokens=1024, passing_score=2.0, ends_at_progress=2.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Loss of one half batch, and the shares of right tokens and of wholly right answers."""
+
+    loss: float
+    token_accuracy: float
+    exact: float
+
+
+def batch_maker(stage: Stage, material: Material, seed: int) -> Callable[[], Sequence[Batch]]:
+    """A function that makes the (book, task) half batches of a step of `stage`."""
+    random = np.random.default_rng(seed)
+    maker = Maker(Random(seed), material.training_vocabulary)
+    packer = ExamplePacker(material.tokenizer, maker, stage.max_facts, stage.max_fillers)
+    vocabulary = material.tokenizer.get_vocab_size()
+    rows, length = stage.rows, stage.length_tokens
+
+    def make() -> Sequence[Batch]:
+        books = book_batch(material.training_tokens, rows, length, random)
+        if stage.max_facts == 0:
+            return books, copy_batch(vocabulary, rows, length, random)
+        return books, packer.batch(rows, length, random)
+
+    return make
+
+
+def learn(model: Llama, decoder: Callable[[Tensor], Tensor], batch: Batch, weight: float) -> Measured:
+    """Add the gradients of one half batch."""
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = decoder(batch.ids)  # [B, T, D]
+        logits = model.head(hidden.reshape(-1, hidden.shape[-1])[batch.positions])  # [N, V]
+    losses = functional.cross_entropy(logits.float(), batch.targets, reduction="none")
+    loss = (losses * batch.weights).sum() / batch.weights.sum()
+    (weight * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+    return measure(loss.item(), logits.detach(), batch)
+
+
+def measure(loss: float, logits: Tensor, batch: Batch) -> Measured:
+    """Teacher-forced accuracy; an answer all of whose argmaxes are right is what greedy decoding would give."""
+    right = logits.argmax(-1) == batch.targets  # [N]
+    judged = batch.answers >= 0
+    if not bool(judged.any()):
+        return Measured(loss, right.float().mean().item(), 0.0)
+    count = int(batch.answers.max()) + 1
+    wrong = torch.zeros(count).index_add_(0, batch.answers[judged], (~right[judged]).float())
+    return Measured(loss, right[judged].float().mean().item(), (wrong == 0).float().mean().item())
+
+
+class Trainer:
+    """One training run that ends by the clock and can be resumed."""
+
+    def __init__(self, material: Material, work: Path, budget_s: float, compiled: bool) -> None:
+        torch.manual_seed(0)
+        self._material = material
+        self._work = work
+        self._budget_s = budget_s
+        self.model = Llama(TARGET)
+        self._decoder: Callable[[Tensor], Tensor] = (
+            torch.compile(self.model.model, dynamic=False) if compiled else self.model.model
+        )
+        self._optimizer = Optimizer(self.model)
+        self.progress: Progress = load_checkpoint(work, self.model, self._optimizer)
+
+    def run(self) -> None:
+        """Train until the budget is spent, stage by stage."""
+        while self._share() < 1.0:
+            self._run_stage(STAGES[self.progress.stage])
+        save_checkpoint(self._work, self.model, self._optimizer, self.progress)
+
+    def _share(self) -> float:
+        return self.progress.elapsed_s / self._budget_s
+
+    def _run_stage(self, stage: Stage) -> None:
+        progress = self.progress
+        print(f"stage {stage.name} at step {progress.step}", flush=True)
+        score, book_loss, task_loss = 0.0, 0.0, 0.0
+        began = saved = last = time.monotonic()
+        steps = 0
+        with Prefetch(batch_maker(stage, self._material, seed=progress.step + 1)) as batches:
+            for books, task in batches:
+                from_books = learn(self.model, self._decoder, books, 1.0)
+                from_task = learn(self.model, self._decoder, task, TASK_WEIGHT)
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_LIMIT)
+                self._optimizer.step(rate_factor(progress.step, self._share()))
+                now = time.monotonic()
+                progress.elapsed_s += now - last
+                last = now
+                progress.step += 1
+                progress.tokens += books.ids.numel() + task.ids.numel()
+                steps += 1
+                blend = max(1 / steps, 1 / AVERAGE_OVER_STEPS)
+                got = from_task.token_accuracy if stage.max_facts == 0 else from_task.exact
+                score += blend * (got - score)
+                book_loss += blend * (from_books.loss - book_loss)
+                task_loss += blend * (from_task.loss - task_loss)
+                if progress.step % LOG_EVERY_STEPS == 0:
+                    print(
+                        f"{stage.name} step {progress.step} {progress.elapsed_s:.0f}/{self._budget_s:.0f} s"
+                        f" books {book_loss:.3f} task {task_loss:.3f} score {score:.3f}"
+                        f" tokens {progress.tokens / 1e6:.2f} M"
+                        f" {steps * 2 * books.ids.numel() / (now - began):.0f}/s",
+                        flush=True,
+                    )
+                if now - saved > CHECKPOINT_EVERY_S:
+                    save_checkpoint(self._work, self.model, self._optimizer, progress)
+                    saved = now
+                passed = steps >= AVERAGE_OVER_STEPS and score >= stage.passing_score
+                if passed or self._share() >= min(1.0, stage.ends_at_progress):
+                    break
+        progress.stage = min(progress.stage + 1, len(STAGES) - 1)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--books", type=Path, required=True, help="folder of Markdown books")
+    parser.add_argument("--out", type=Path, required=True, help="where the model folder is written")
+    parser.add_argument("--work-dir", type=Path, required=True, help="token arrays and checkpoints; resumes from here")
+    parser.add_argument("--minutes", type=float, default=85.0, help="training time, over all resumes")
+    parser.add_argument("--compile", action="store_true", help="compile the decoder (needs a C++ compiler)")
+    options = parser.parse_args()
+    material = prepare(options.books, options.work_dir)
+    trainer = Trainer(material, options.work_dir / "target", options.minutes * 60, options.compile)
+    trainer.run()
+    export_model(trainer.model, options.out)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (options.out / name).write_bytes((options.work_dir / "tokenizer" / name).read_bytes())
+    print(f"wrote {options.out}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

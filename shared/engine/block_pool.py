@@ -1,0 +1,147 @@
+"""Who holds which KV block: reference counts, the prefix cache, and what to evict. Pure bookkeeping."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from shared.errors import InternalError, Overloaded
+
+
+class BlockEvent(NamedTuple):
+    """A block hash that entered or left the prefix cache since the last drain."""
+
+    kind: Literal["added", "removed"]
+    block_hash: int
+
+
+class BlockPool:
+    """Counts references to `num_blocks` block ids and remembers which of them hold a known prefix.
+
+    A block is held (references > 0), cached (no reference, but its hash still finds it) or blank.
+    Cached blocks are evicted least recently used first, only when no blank one is left.
+    """
+
+    def __init__(self, num_blocks: int, *, prefix_cache: bool = True) -> None:
+        self.num_blocks = num_blocks
+        self.prefix_cache = prefix_cache
+        self._references = [0] * num_blocks
+        self._blank = list(range(num_blocks - 1, -1, -1))  # popped from the end: lowest id first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
+        self._hash_of: dict[int, int] = {}  # block -> hash
+        self._block_of: dict[int, int] = {}  # hash -> block
+        self._pending_events: dict[int, Literal["added", "removed"]] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` can hand out now, evicting cached ones if it must."""
+        return len(self._blank) + len(self._cached)
+
+    @property
+    def num_held(self) -> int:
+        """Blocks with at least one reference."""
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that a hash finds, held or not."""
+        return len(self._block_of)
+
+    def cached_hashes(self) -> list[int]:
+        """Every hash that the prefix cache can answer: the snapshot behind the events."""
+        return list(self._block_of)
+
+    def match(self, hashes: Sequence[int]) -> list[int]:
+        """Blocks of the longest cached run from the start of `hashes`. Takes no reference."""
+        blocks: list[int] = []
+        for block_hash in hashes:
+            block = self._block_of.get(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def retain(self, blocks: Iterable[int]) -> None:
+        """Add a reference to blocks that `match` found."""
+        for block in blocks:
+            if self._references[block] == 0:
+                del self._cached[block]
+            self._references[block] += 1
+
+    def allocate(self, count: int) -> list[int]:
+        """`count` blocks with one reference each and no known content. Raises Overloaded, taking none."""
+        if count > self.num_free:
+            raise Overloaded(f"{count} KV blocks are needed and {self.num_free} are free; try again later")
+        return [self._take() for _ in range(count)]
+
+    def free(self, blocks: Iterable[int]) -> None:
+        """Drop one reference from each block. Pass a sequence's blocks in order.
+
+        They are given back last to first, so the tail of a prefix is evicted before its head.
+        """
+        for block in reversed(list(blocks)):
+            if self._references[block] <= 0:
+                raise InternalError(f"KV block {block} was freed more often than it was taken")
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                if block in self._hash_of:
+                    self._cached[block] = None
+                else:
+                    self._blank.append(block)
+
+    def commit(self, block: int, block_hash: int) -> None:
+        """Say that a held block is full and what its name is. A name that another block has stays there."""
+        if not self.prefix_cache or block_hash in self._block_of or block in self._hash_of:
+            return
+        self._hash_of[block] = block_hash
+        self._block_of[block_hash] = block
+        self._note(block_hash, "added")
+
+    def drain_events(self) -> list[BlockEvent]:
+        """Net changes of the prefix cache since the last call.
+
+        A hash that came and went in between is not told, so at most 2 x num_blocks events can wait.
+        """
+        events = [BlockEvent(kind, block_hash) for block_hash, kind in self._pending_events.items()]
+        self._pending_events.clear()
+        return events
+
+    def check(self, holders: Iterable[Sequence[int]]) -> None:
+        """Raise InternalError unless `holders` (the blocks of every sequence) explain every reference."""
+        expected = Counter(block for blocks in holders for block in blocks)
+        for block, references in enumerate(self._references):
+            if references != expected.get(block, 0):
+                raise InternalError(
+                    f"KV block {block} has {references} references, its holders explain {expected.get(block, 0)}"
+                )
+            places = (references > 0) + (block in self._cached)
+            if places + (block in self._hash_of and not places) > 1:
+                raise InternalError(f"KV block {block} is held and cached at once")
+        resting = [*self._blank, *self._cached]
+        if len(resting) != len(set(resting)) or any(self._references[block] for block in resting):
+            raise InternalError("a KV block is free twice, or free while it is held")
+        if len(resting) + sum(count > 0 for count in self._references) != self.num_blocks:
+            raise InternalError("a KV block is neither free nor held")
+        if {block: name for name, block in self._block_of.items()} != self._hash_of:
+            raise InternalError("the prefix cache's two directions disagree")
+        if any(block not in self._hash_of for block in self._cached):
+            raise InternalError("a cached KV block has no hash")
+
+    def _take(self) -> int:
+        if self._blank:
+            block = self._blank.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            block_hash = self._hash_of.pop(block)
+            del self._block_of[block_hash]
+            self._note(block_hash, "removed")
+        self._references[block] = 1
+        return block
+
+    def _note(self, block_hash: int, kind: Literal["added", "removed"]) -> None:
+        """Opposite changes of one hash cancel out."""
+        if self._pending_events.get(block_hash, kind) != kind:
+            del self._pending_events[block_hash]
+        else:
+            self._pending_events[block_hash] = kind

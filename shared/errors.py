@@ -1,0 +1,117 @@
+"""The error hierarchy. Every failure a user or a service can see is one of these.
+
+    PenstockError
+    ├── InvalidRequest        the caller must change the request
+    │   └── NotFound          a model, document or instance that does not exist
+    ├── ProtocolError         bytes from the bus that are not a message of ours
+    │   ├── UnknownMessage    unknown type or unsupported version
+    │   └── ChecksumMismatch  bytes that changed on the way
+    ├── TooLarge              over a named size limit
+    ├── Overloaded            no room now; may carry a retry hint
+    ├── Unavailable           nobody can serve this now
+    ├── DeadlineExpired       a deadline passed; names the hop
+    ├── Cancelled             somebody asked for it to stop
+    ├── StaleEpoch            a message of an earlier placement
+    └── InternalError         a bug or a broken machine
+
+An error crosses the bus as its `code`, its sentence, the hop and a retry hint, and is raised
+again as the same class on the other side.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Base of all typed errors.
+
+    `message` is one sentence that says what is wrong and what to do. `hop` names the service where
+    it happened ("" when unknown). `retry_after_ms` is 0 when retrying later would not help.
+    """
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, hop: str = "", retry_after_ms: int = 0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hop = hop
+        self.retry_after_ms = retry_after_ms
+
+    def __str__(self) -> str:
+        return f"{self.hop}: {self.message}" if self.hop else self.message
+
+
+class InvalidRequest(PenstockError):
+    code = "invalid_request"
+
+
+class NotFound(InvalidRequest):
+    code = "not_found"
+
+
+class ProtocolError(PenstockError):
+    code = "protocol"
+
+
+class UnknownMessage(ProtocolError):
+    code = "unknown_message"
+
+
+class ChecksumMismatch(ProtocolError):
+    code = "checksum"
+
+
+class TooLarge(PenstockError):
+    code = "too_large"
+
+
+class Overloaded(PenstockError):
+    code = "overloaded"
+
+
+class Unavailable(PenstockError):
+    code = "unavailable"
+
+
+class DeadlineExpired(PenstockError):
+    code = "expired"
+
+
+class Cancelled(PenstockError):
+    code = "cancelled"
+
+
+class StaleEpoch(PenstockError):
+    code = "stale_epoch"
+
+
+class InternalError(PenstockError):
+    code = "internal"
+
+
+ERROR_TYPES: dict[str, type[PenstockError]] = {
+    error.code: error
+    for error in (
+        InvalidRequest,
+        NotFound,
+        ProtocolError,
+        UnknownMessage,
+        ChecksumMismatch,
+        TooLarge,
+        Overloaded,
+        Unavailable,
+        DeadlineExpired,
+        Cancelled,
+        StaleEpoch,
+        InternalError,
+    )
+}
+
+
+def error_from_code(code: str, message: str, *, hop: str = "", retry_after_ms: int = 0) -> PenstockError:
+    """The error that `code` names; a code of a newer version becomes an InternalError that keeps it."""
+    error_type = ERROR_TYPES.get(code)
+    if error_type is None:
+        return InternalError(f"{message} (unknown error code {code!r})", hop=hop)
+    return error_type(message, hop=hop, retry_after_ms=retry_after_ms)
