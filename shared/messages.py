@@ -366,7 +366,8 @@ class KvReady:
     """prefill → decode, shm only: these (layer, block) cells can be copied from the mapped pool.
 
     Layers [layer, layer_end), request blocks [block, block + len(source_blocks)), which lie at
-    `source_blocks` of the sender's pool.
+    `source_blocks` of the sender's pool. checksums[i] is XXH3-64 over those blocks of layer + i: the
+    receiver reads memory that the sender may reuse when it believes the transfer to be over.
     """
 
     transfer: int
@@ -374,19 +375,25 @@ class KvReady:
     layer_end: int
     block: int
     source_blocks: tuple[int, ...]
+    checksums: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KvCredit:
-    """decode → prefill: `received_bytes` have landed in all (cumulative), as much more may be sent."""
+    """decode → prefill: the stream has been seen up to `received_bytes`, `credit_bytes` beyond may be sent.
+
+    `received_bytes` is cumulative over all bytes put on the wire, repetitions and chunks lost on the
+    way included. `credit_bytes` only grows from the grant's.
+    """
 
     transfer: int
     received_bytes: int
+    credit_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class KvMissing:
-    """decode → prefill: send these (layer, block) cells again; cells are layer * num_blocks + block."""
+    """decode → prefill: send these cells again; each is layer * num_blocks + (block - first_block)."""
 
     transfer: int
     cells: tuple[int, ...]
@@ -396,12 +403,14 @@ class KvMissing:
 class KvDone:
     """prefill → decode: all cells were sent; `token_ids` are what prefill sampled after the prompt.
 
-    `finish` != "" when the request ended with them: nothing is left to decode.
+    `finish` != "" when the request ended with them: nothing is left to decode, and no cell needed.
+    `waited_us`: how long before this message the tokens were sampled.
     """
 
     transfer: int
     token_ids: tuple[int, ...]
     finish: str
+    waited_us: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Full, Queue
-from random import Random
 from threading import Event, Thread
 
 import numpy as np
@@ -14,13 +13,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from shared.demo.facts import Example, Maker, make_example
-from shared.demo.prompt import ASSISTANT, END, SPECIAL_TOKENS, USER
+from shared.demo.examples import Example, make_example
+from shared.demo.invent import Inventor
+from shared.demo.prompt import END, SPECIAL_TOKENS
 
 ANSWER_WEIGHT = 1.0
-QUESTION_WEIGHT = 0.3
-CONTEXT_WEIGHT = 0.3
-CONTEXT_SHARE = 0.12
+QUESTION_WEIGHT = 0.1
+QUESTION_TOKENS = 12
 QUEUED_BATCHES = 8
 PUT_TIMEOUT_S = 0.5
 
@@ -47,14 +46,18 @@ def book_batch(tokens: NDArray[np.uint16], rows: int, length: int, random: np.ra
 
 
 def copy_batch(vocabulary: int, rows: int, length: int, random: np.random.Generator) -> Batch:
-    """Random spans said twice or more; only the repeats are learned from, which takes an induction head."""
+    """Random spans said several times; only the repeats are learned from, which takes an induction head.
+
+    Alphabets of a few dozen tokens are among them: there the head forms many times sooner, then it widens.
+    """
     window = np.empty((rows, length + 1), dtype=np.int64)
     weights = np.zeros((rows, length), dtype=np.float32)
     for row in range(rows):
         filled = 0
         while filled < length + 1:
-            span = random.integers(len(SPECIAL_TOKENS), vocabulary, size=random.integers(6, 64))
-            copies = np.tile(span, random.integers(2, 4))[: length + 1 - filled]
+            alphabet = min(vocabulary, 2 ** int(random.integers(6, 13))) - len(SPECIAL_TOKENS)
+            span = len(SPECIAL_TOKENS) + random.integers(0, alphabet, size=random.integers(4, 40))
+            copies = np.tile(span, random.integers(2, 7))[: length + 1 - filled]
             window[row, filled : filled + len(copies)] = copies
             weights[row, filled + len(span) : filled + len(copies) - 1] = 1.0
             filled += len(copies)
@@ -74,21 +77,25 @@ def _dense(window: NDArray[np.int64], weights: NDArray[np.float32]) -> Batch:
 
 def example_ids(example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Prompt ids and answer ids (with <|end|>)."""
-    prompt = tokenizer.encode(example.prompt, add_special_tokens=False).ids
-    return prompt, [*tokenizer.encode(example.answer, add_special_tokens=False).ids, tokenizer.token_to_id(END)]
+    prompt = tokenizer.encode(example.prompt, add_special_tokens=False)
+    answer = tokenizer.encode(example.answer + END, add_special_tokens=False)
+    return prompt.ids, answer.ids
 
 
 @dataclass(slots=True)
 class ExamplePacker:
-    """Packs several exchanges into each row, so that no position is padding except at row ends."""
+    """Packs several exchanges into each row, so that no position is padding except at row ends.
+
+    The context is not learned from: it is made up, so its loss is noise that would drown the answers'.
+    """
 
     tokenizer: Tokenizer
-    maker: Maker
+    inventor: Inventor
     max_facts: int
     max_fillers: int
 
-    def batch(self, rows: int, length: int, random: np.random.Generator) -> Batch:
-        """Answers at full weight, the question and a random share of the context at a lower one."""
+    def batch(self, rows: int, length: int) -> Batch:
+        """Answers at full weight, the end of the question at a lower one."""
         window = np.zeros((rows, length + 1), dtype=np.int64)
         weights = np.zeros((rows, length + 1), dtype=np.float32)
         answers = np.full((rows, length + 1), -1, dtype=np.int64)
@@ -102,9 +109,7 @@ class ExamplePacker:
                 middle, stop = filled + len(prompt), filled + len(prompt) + len(answer)
                 window[row, filled:middle] = prompt
                 window[row, middle:stop] = answer
-                shown = random.random(len(prompt)) < CONTEXT_SHARE
-                weights[row, filled + 1 : middle] = CONTEXT_WEIGHT * shown[1:]
-                weights[row, middle - 14 : middle - 2] = QUESTION_WEIGHT
+                weights[row, middle - QUESTION_TOKENS - 2 : middle - 2] = QUESTION_WEIGHT
                 weights[row, middle:stop] = ANSWER_WEIGHT
                 answers[row, middle:stop] = count
                 count += 1
@@ -121,10 +126,10 @@ class ExamplePacker:
 
     def _fitting(self, room: int) -> tuple[list[int], list[int]]:
         """An exchange that fits into `room` tokens, tried a few times with ever fewer sentences."""
-        facts = self.maker.random.randint(1, self.max_facts)
-        fillers = self.maker.random.randint(0, self.max_fillers)
+        facts = self.inventor.random.randint(1, self.max_facts)
+        fillers = self.inventor.random.randint(0, self.max_fillers)
         for _ in range(5):
-            prompt, answer = example_ids(make_example(self.maker, facts, fillers), self.tokenizer)
+            prompt, answer = example_ids(make_example(self.inventor, facts, fillers), self.tokenizer)
             if len(prompt) + len(answer) <= room:
                 return prompt, answer
             facts, fillers = max(1, facts // 2), fillers // 2

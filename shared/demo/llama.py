@@ -50,6 +50,19 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
+class RmsNorm(nn.Module):
+    """Root-mean-square norm whose weight follows the input's type, so that bf16 takes the fused path."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]."""
+        return functional.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
 class Attention(nn.Module):
     """Causal self-attention with grouped key/value heads and rotary positions."""
 
@@ -76,7 +89,8 @@ class Attention(nn.Module):
         key = key.repeat_interleave(group, dim=1)
         value = value.repeat_interleave(group, dim=1)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return out
 
 
 class Mlp(nn.Module):
@@ -90,7 +104,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
 
 
 class Layer(nn.Module):
@@ -98,15 +113,16 @@ class Layer(nn.Module):
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.input_layernorm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
         self.self_attn = Attention(shape)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.post_attention_layernorm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = Mlp(shape)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
 
 
 class Decoder(nn.Module):
@@ -116,7 +132,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
-        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.norm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
         cos, sin = rotary_tables(shape, shape.max_position_embeddings)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -129,7 +145,8 @@ class Decoder(nn.Module):
             x, cos, sin = x.bfloat16(), cos.bfloat16(), sin.bfloat16()
         for layer in self.layers:
             x = layer(x, cos, sin)
-        return self.norm(x)
+        out: Tensor = self.norm(x)
+        return out
 
 
 class Llama(nn.Module):
@@ -139,12 +156,11 @@ class Llama(nn.Module):
         super().__init__()
         self.shape = shape
         self.model = Decoder(shape)
-        for parameter in self.parameters():
+        for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
-                nn.init.normal_(parameter, std=INIT_STD)
-        for layer in self.model.layers:
-            nn.init.zeros_(layer.self_attn.o_proj.weight)
-            nn.init.zeros_(layer.mlp.down_proj.weight)
+                # Layers start as the identity: what they add to the residual stream is zero at first.
+                adds = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(parameter, std=0.0 if adds else INIT_STD)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Hidden states [..., D] -> logits [..., V]."""

@@ -17,7 +17,7 @@ class Optimizer:
     """Two optimizers under one learning-rate factor, with state as plain named tensors."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
         chosen = set(matrices)
         others = [parameter for parameter in model.parameters() if parameter not in chosen]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from shared.demo.corpus import book_tokens, content_words, pieces, read_books, sentences
-from shared.demo.facts import Maker, Vocabulary, make_example
+from shared.demo.examples import make_example
+from shared.demo.invent import Inventor, Vocabulary
 from shared.demo.tokenizer import save_tokenizer, train_tokenizer
 
 FILLER_SENTENCES = 60_000
@@ -50,12 +51,14 @@ def prepare(books_folder: Path, work: Path) -> Material:
 
 def _make(books_folder: Path, work: Path) -> None:
     books = read_books(books_folder)
-    random = Random(0)
+    random = Random(0)  # noqa: S311 - draws training data, guards no secret
     nouns = content_words(books.training)
     training_sentences = sentences(books.training, FILLER_SENTENCES, seed=1)
-    maker = Maker(random, Vocabulary(tuple(nouns), tuple(training_sentences)))
-    sample = random.sample([piece for text in books.training for piece in pieces(text)], TOKENIZER_BOOK_PIECES)
-    sample += [make_example(maker, 6, 0).prompt for _ in range(TOKENIZER_EXAMPLES)]
+    inventor = Inventor(random, Vocabulary(tuple(nouns), tuple(training_sentences)))
+    sample = random.sample(
+        [piece for text in books.training for piece in pieces(text)], TOKENIZER_BOOK_PIECES
+    )
+    sample += [make_example(inventor, 6, 0).prompt for _ in range(TOKENIZER_EXAMPLES)]
     print("training the tokenizer", flush=True)
     tokenizer = train_tokenizer(sample)
     save_tokenizer(tokenizer, work / "tokenizer")

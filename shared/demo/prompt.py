@@ -4,7 +4,8 @@ A conversation is rendered by the chat template as
 
     <|bos|><|system|>SYSTEM<|end|><|user|>USER<|end|><|assistant|>ANSWER<|end|>
 
-where the system part is optional. A question about retrieved passages is one user message, `RETRIEVAL_PROMPT`:
+where the system part is optional. A question about retrieved passages is one user message,
+`RETRIEVAL_PROMPT`:
 
     Context:
     [1] first passage

@@ -12,10 +12,11 @@ from shared.demo.prompt import BOS, CHAT_TEMPLATE, END, PAD, SPECIAL_TOKENS
 
 VOCABULARY_SIZE = 4096
 MAX_LENGTH_TOKENS = 2048
-# A lower-case word takes its space along; a capitalised word and a digit never do, so that a name or a number
-# has the same tokens wherever it stands, and copying it is copying those tokens.
+# A lower-case word takes its space along; a capitalised word and a digit never do, so that a name or a
+# number has the same tokens wherever it stands, and copying it is copying those tokens.
 SPLIT = (
-    r"'(?:[sdmt]|ll|ve|re)| I(?!\p{L})| ?[\p{Ll}\p{Lo}\p{Lm}\p{M}]+|\p{Lu}\p{Ll}+|\p{Lu}+(?!\p{Ll})|\p{L}|\p{N}"
+    r"'(?:[sdmt]|ll|ve|re)| I(?!\p{L})"
+    r"| ?[\p{Ll}\p{Lo}\p{Lm}\p{M}]+|\p{Lu}\p{Ll}+|\p{Lu}+(?!\p{Ll})|\p{L}|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
 

@@ -20,7 +20,7 @@ _DTYPE_NAMES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16",
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary embedding: `default` (theta alone), `linear` (positions / factor) or `llama3` (by wavelength)."""
+    """Rotary embedding: `default` (theta alone), `linear` (positions / factor), `llama3` (by wavelength)."""
 
     theta: float
     kind: str = "default"
@@ -70,17 +70,19 @@ def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig
     num_kv_heads = _positive(raw, "num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
         raise InvalidRequest(
-            f"config.json: num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}"
+            f"config.json: num_attention_heads {num_heads} is not a multiple of "
+            f"num_key_value_heads {num_kv_heads}"
         )
     hidden_size = _positive(raw, "hidden_size")
     head_dim = _positive(raw, "head_dim", hidden_size // num_heads)
     if head_dim % 2:
         raise InvalidRequest(f"config.json: head_dim {head_dim} is odd; rotary embeddings need an even one")
     max_position_embeddings = _positive(raw, "max_position_embeddings")
+    vocab_size = _positive(raw, "vocab_size")
     generation = _read_json(folder / "generation_config.json") or {}
     return ModelConfig(
         architecture=raw["architectures"][0],
-        vocab_size=_positive(raw, "vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=_positive(raw, "intermediate_size"),
         num_layers=_positive(raw, "num_hidden_layers"),
@@ -95,7 +97,7 @@ def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig
         mlp_bias=bool(raw.get("mlp_bias", False)),
         dtype=_compute_dtype(raw, dtype),
         bos_token_id=next(iter(_token_ids(raw, "bos_token_id")), None),
-        eos_token_ids=_eos_token_ids(raw, generation),
+        eos_token_ids=_eos_token_ids(raw, generation, vocab_size),
     )
 
 
@@ -150,9 +152,13 @@ def _rope(raw: dict[str, Any], max_position_embeddings: int) -> RopeConfig:
     return rope
 
 
-def _eos_token_ids(raw: dict[str, Any], generation: dict[str, Any]) -> tuple[int, ...]:
-    """Every id that either file calls an end: chat models list their turn end in one of the two only."""
-    return tuple(dict.fromkeys(_token_ids(raw, "eos_token_id") + _token_ids(generation, "eos_token_id")))
+def _eos_token_ids(raw: dict[str, Any], generation: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """Every id that either file calls an end: chat models list their turn end in one of the two only.
+
+    Ids outside the vocabulary (some exports write -1 for "none") can never be drawn and are left out.
+    """
+    both = dict.fromkeys(_token_ids(raw, "eos_token_id") + _token_ids(generation, "eos_token_id"))
+    return tuple(token_id for token_id in both if 0 <= token_id < vocab_size)
 
 
 def _token_ids(raw: dict[str, Any], name: str) -> tuple[int, ...]:
@@ -186,7 +192,9 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise InvalidRequest(f"{path.name} is larger than {MAX_CONFIG_BYTES} bytes; it is not a model's config")
+        raise InvalidRequest(
+            f"{path.name} is larger than {MAX_CONFIG_BYTES} bytes; it is not a model's config"
+        )
     try:
         value = json.loads(path.read_text("utf-8"))
     except ValueError as error:

@@ -63,10 +63,10 @@ class KvPool:
                     f"{' read-only' if buffer.readonly else ''}; map it read-write at that size"
                 )
             self.data = torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(shape)
-        # [num_layers, num_blocks * 32, kv_heads * head_dim]: row 32b + o is K of offset o in block b, 16 on is V.
+        # [num_layers, num_blocks * 32, kv_heads * head_dim]: row 32b + o is K at offset o of block b;
+        # its V is 16 rows on.
         self.rows = self.data.view(layout.num_layers, num_blocks * 2 * BLOCK_TOKENS, -1)
-        # torch types `.numpy()` as an array of anything; the memory itself is plain bytes.
-        self._memory = memoryview(self.data.view(-1).view(torch.uint8).numpy())
+        self._memory = self.data.view(-1).view(torch.uint8).numpy().data
 
     @property
     def memory(self) -> memoryview:

@@ -50,6 +50,11 @@ class SamplingParams:
     def has_penalties(self) -> bool:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
+    @property
+    def filters(self) -> bool:
+        """Whether top-k, top-p or min-p may rule ids out."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
     def _validate_ranges(self) -> None:
         _number("temperature", self.temperature, 0.0, math.inf)
         _integer("top_k", self.top_k, 0, MAX_OUTPUT_TOKENS)

@@ -1,0 +1,50 @@
+# The ways in. `make setup` makes .venv; everything else uses it.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# Where pip takes torch from. Empty: pip's default index. Set it to the address of an index with
+# CPU-only builds where the default one brings gigabytes of CUDA libraries you do not need:
+#   make setup TORCH_INDEX=https://…/cpu
+TORCH_INDEX ?=
+TORCH := torch==2.13.0
+
+UP ?=
+STAMP := $(VENV)/.stamp
+
+.PHONY: setup demo up test lint protos bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+# The whole stack on free ports, one question about an indexed folder, its timeline, a clean end.
+demo: setup
+	$(BIN)/python -m services.launcher.demo
+
+# make up UP='--decode 2 --corpus my-folder'
+up: setup
+	$(BIN)/penstock up $(UP)
+
+test: setup
+	$(BIN)/pytest -q
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+protos: setup
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
+		protos/penstock/v1/inference.proto
+
+bench: setup
+	$(BIN)/pytest -q tests/bench
+
+clean:
+	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -1,0 +1,143 @@
+"""Two ways to show an answer: as text that streams, or as one JSON object per event."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol, TextIO
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.timeline_table import timeline_table
+
+OUTCOMES = {
+    pb.OUTCOME_FINISHED: "finished",
+    pb.OUTCOME_CANCELLED: "cancelled",
+    pb.OUTCOME_EXPIRED: "expired",
+    pb.OUTCOME_SHED: "shed",
+    pb.OUTCOME_FAILED: "failed",
+}
+FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
+
+
+class Output(Protocol):
+    def prompt(self, info: pb.PromptInfo) -> None: ...
+    def text(self, delta: pb.TextDelta) -> None: ...
+    def end(self, terminal: pb.Terminal) -> None: ...
+
+
+class TextOutput:
+    """The text to `out` as it comes, sources and errors to `err`, the timeline after the text."""
+
+    def __init__(self, out: TextIO, err: TextIO, *, timeline: bool = False) -> None:
+        self._out = out
+        self._err = err
+        self._timeline = timeline
+        self._last = "\n"
+
+    def prompt(self, info: pb.PromptInfo) -> None:
+        for number, passage in enumerate(info.passages, start=1):
+            print(f"[{number}] {passage.source} ({passage.score:.2f})", file=self._err)
+        if info.degraded:
+            print(f"penstock ask: answered with less: {info.degraded}", file=self._err)
+
+    def text(self, delta: pb.TextDelta) -> None:
+        if delta.text:
+            self._last = delta.text
+            self._out.write(delta.text)
+            self._out.flush()
+
+    def end(self, terminal: pb.Terminal) -> None:
+        if not self._last.endswith("\n"):
+            self._out.write("\n")
+        if self._timeline:
+            self._out.write(timeline_table(terminal.timeline))
+        self._out.flush()
+        if terminal.outcome != pb.OUTCOME_FINISHED:
+            print(f"penstock ask: {sentence(terminal)}", file=self._err)
+
+
+class JsonOutput:
+    """One object per line; the last one has `"event": "end"`. The timeline's table goes to `err`."""
+
+    def __init__(self, out: TextIO, err: TextIO, *, timeline: bool = False) -> None:
+        self._out = out
+        self._err = err
+        self._timeline = timeline
+
+    def prompt(self, info: pb.PromptInfo) -> None:
+        self._write(
+            event="prompt",
+            request_id=info.request_id,
+            model=info.model,
+            prompt_tokens=info.prompt_tokens,
+            seed=info.seed,
+            passages=[{"source": p.source, "text": p.text, "score": p.score} for p in info.passages],
+            degraded=info.degraded,
+        )
+
+    def text(self, delta: pb.TextDelta) -> None:
+        event: dict[str, Any] = {
+            "event": "text",
+            "text": delta.text,
+            "token_ids": list(delta.token_ids),
+            "position": delta.position,
+        }
+        if delta.logprobs:
+            event["logprobs"] = [_logprob(row) for row in delta.logprobs]
+        self._write(**event)
+
+    def end(self, terminal: pb.Terminal) -> None:
+        self._write(
+            event="end",
+            outcome=outcome_word(terminal.outcome),
+            finish_reason=FINISH_REASONS.get(terminal.finish_reason),
+            usage={field.name: getattr(terminal.usage, field.name) for field in pb.Usage.DESCRIPTOR.fields},
+            timeline=_timeline(terminal.timeline),
+            error=_error(terminal) if terminal.HasField("error") else None,
+        )
+        if self._timeline:
+            self._err.write(timeline_table(terminal.timeline))
+
+    def _write(self, **event: Any) -> None:
+        self._out.write(json.dumps(event, ensure_ascii=False) + "\n")
+        self._out.flush()
+
+
+def outcome_word(outcome: pb.Outcome) -> str:
+    """An outcome this version does not know counts as failed."""
+    return OUTCOMES.get(outcome, "failed")
+
+
+def sentence(terminal: pb.Terminal) -> str:
+    error = terminal.error
+    at_hop = f" (at {error.hop})" if error.hop else ""
+    retry = f"; try again in {error.retry_after_ms} ms" if error.retry_after_ms else ""
+    return f"{outcome_word(terminal.outcome)}: {error.message}{at_hop}{retry}"
+
+
+def _logprob(row: pb.Logprob) -> dict[str, Any]:
+    return {
+        "token_id": row.token_id,
+        "logprob": row.logprob,
+        "top": [{"token_id": top.token_id, "logprob": top.logprob} for top in row.top],
+    }
+
+
+def _timeline(timeline: pb.Timeline) -> dict[str, Any]:
+    return {
+        "ttft_us": timeline.ttft_us,
+        "total_us": timeline.total_us,
+        "phases": [
+            {"name": phase.name, "start_us": phase.start_us, "duration_us": phase.duration_us}
+            for phase in timeline.phases
+        ],
+    }
+
+
+def _error(terminal: pb.Terminal) -> dict[str, Any]:
+    error = terminal.error
+    return {
+        "code": error.code,
+        "message": error.message,
+        "hop": error.hop,
+        "retry_after_ms": error.retry_after_ms,
+    }

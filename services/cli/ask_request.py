@@ -1,0 +1,143 @@
+"""The options of `penstock ask`, and the GenerateRequest they make."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.arguments import finite, logit_bias, natural, seconds, token_ids
+from services.cli.stack_file import add_state_dir
+
+PRIORITIES = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
+SAMPLING_OPTIONS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "max_tokens",
+    "min_tokens",
+    "logprobs",
+)
+FROM_STDIN = "-"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock ask",
+        description="Send one prompt to the running stack and stream the answer to stdout.",
+        epilog="Exit code: 0 finished, 1 failed, 2 wrong usage, 3 expired, 4 shed, 5 cancelled.",
+    )
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - reads it from stdin")
+    _add_prompt(parser)
+    _add_sampling(parser)
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for the whole answer")
+    limits.add_argument("--ttft-deadline", type=seconds, metavar="SECONDS", help="for the first token")
+    limits.add_argument("--priority", choices=tuple(PRIORITIES), default="normal")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="one JSON object per event instead of text")
+    output.add_argument("--timeline", action="store_true", help="show where the time went")
+    where = parser.add_argument_group("where")
+    where.add_argument("--grpc", default="", metavar="HOST:PORT", help="gateway (default: from stack.json)")
+    add_state_dir(parser)
+    return parser
+
+
+def _add_prompt(parser: argparse.ArgumentParser) -> None:
+    prompt = parser.add_argument_group("prompt")
+    prompt.add_argument("--chat", action="store_true", help="send TEXT as a chat message")
+    prompt.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
+    prompt.add_argument(
+        "--token-ids", type=token_ids, metavar="1,2,3", help="the prompt as ids instead of TEXT"
+    )
+    prompt.add_argument("--model", default="", help="refuse to be answered by another model")
+    prompt.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
+    prompt.add_argument("--k", type=natural, help="passages to retrieve, 1 to 16 (default 3)")
+    prompt.add_argument("--no-degrade", action="store_true", help="fail rather than answer without passages")
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument("--max-tokens", type=natural, metavar="N")
+    sampling.add_argument("--min-tokens", type=natural, metavar="N")
+    sampling.add_argument("--seed", type=natural, metavar="N", help="same seed, same text")
+    sampling.add_argument("--temperature", type=finite, metavar="T", help="0 is greedy")
+    sampling.add_argument("--top-k", type=natural, metavar="K")
+    sampling.add_argument("--top-p", type=finite, metavar="P")
+    sampling.add_argument("--min-p", type=finite, metavar="P")
+    sampling.add_argument("--repetition-penalty", type=finite, metavar="X")
+    sampling.add_argument("--presence-penalty", type=finite, metavar="X")
+    sampling.add_argument("--frequency-penalty", type=finite, metavar="X")
+    sampling.add_argument("--logit-bias", type=logit_bias, action="append", default=[], metavar="ID=VALUE")
+    sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
+    sampling.add_argument("--stop-token-id", type=natural, action="append", default=[], metavar="ID")
+    sampling.add_argument("--ignore-eos", action="store_true")
+    sampling.add_argument("--logprobs", type=natural, metavar="N", help="with the N likeliest tokens")
+
+
+def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateRequest]:
+    """Prints a sentence and exits with 2 on wrong usage."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if (args.text is None) == (args.token_ids is None):
+        parser.error("give the prompt either as TEXT (- for stdin) or with --token-ids")
+    if args.token_ids is not None and (args.chat or args.system is not None or args.retrieve):
+        parser.error("--token-ids is sent as it is: it goes without --chat, --system and --retrieve")
+    if not args.retrieve and (args.k is not None or args.no_degrade):
+        parser.error("--k and --no-degrade need --retrieve")
+    if args.k is not None and not 1 <= args.k <= 16:
+        parser.error("--k must be between 1 and 16")
+    if args.text == FROM_STDIN:
+        try:
+            args.text = sys.stdin.read()
+        except UnicodeDecodeError:
+            parser.error("stdin is not UTF-8 text")
+    try:
+        return args, _request(args)
+    except ValueError as error:  # a number that does not fit its field
+        parser.error(str(error))
+
+
+def _request(args: argparse.Namespace) -> pb.GenerateRequest:
+    request = pb.GenerateRequest(model=args.model, priority=PRIORITIES[args.priority])
+    _set_prompt(request, args)
+    for name in SAMPLING_OPTIONS:
+        value = getattr(args, name)
+        if value is not None:
+            setattr(request.sampling, name, value)
+    for token_id, bias in args.logit_bias:
+        request.sampling.logit_bias[token_id] = bias
+    request.sampling.stop.extend(args.stop)
+    request.sampling.stop_token_ids.extend(args.stop_token_id)
+    request.sampling.ignore_eos = args.ignore_eos
+    if args.deadline is not None:
+        request.deadline_ms = _milliseconds(args.deadline)
+    if args.ttft_deadline is not None:
+        request.ttft_deadline_ms = _milliseconds(args.ttft_deadline)
+    return request
+
+
+def _set_prompt(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
+    if args.token_ids is not None:
+        request.token_ids.ids.extend(args.token_ids)
+    elif args.chat or args.retrieve or args.system is not None:
+        if args.system is not None:
+            request.chat.messages.add(role="system", content=args.system)
+        request.chat.messages.add(role="user", content=args.text)
+    else:
+        request.text = args.text
+    if args.retrieve:
+        request.retrieval.enabled = True
+        request.retrieval.may_degrade = not args.no_degrade
+        if args.k is not None:
+            request.retrieval.k = args.k
+
+
+def _milliseconds(value_s: float) -> int:
+    return max(1, round(value_s * 1000))

@@ -1,0 +1,97 @@
+"""Listening to the fleet from the command line: every instance's latest heartbeat."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from services.cli.stack_file import add_state_dir, stack_address
+from shared.bus import Bus, Delivery
+from shared.bus.subjects import FLEET_ALL
+from shared.errors import PenstockError
+from shared.messages import Heartbeat
+from shared.telemetry import logging
+
+COLLECT_S = 0.6
+"""Two heartbeats of everyone come within this time."""
+
+MAX_INSTANCES = 4096
+EXIT_FAILED = 1
+EXIT_CANCELLED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A heartbeat, and how much later than sent it came: clock skew plus the fastest way here."""
+
+    beat: Heartbeat
+    skew_us: int
+    seen_s: float
+
+
+class Fleet:
+    """Who has been heard, by (role, instance)."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], Seen] = {}
+
+    def receive(self, delivery: Delivery) -> None:
+        beat = delivery.message
+        if isinstance(beat, Heartbeat):
+            self.observe(beat, time.time_ns() // 1000, time.monotonic())
+
+    def observe(self, beat: Heartbeat, received_unix_us: int, now_s: float) -> None:
+        key = (beat.role, beat.instance)
+        if beat.state == "stopped":
+            self._seen.pop(key, None)
+            return
+        skew_us = received_unix_us - beat.sent_unix_us
+        before = self._seen.get(key)
+        if before is None and len(self._seen) >= MAX_INSTANCES:
+            return
+        if before is not None and before.beat.incarnation == beat.incarnation:
+            skew_us = min(before.skew_us, skew_us, key=abs)
+        self._seen[key] = Seen(beat, skew_us, now_s)
+
+    def all(self, since_s: float = 0.0) -> list[Seen]:
+        """Those heard since then, sorted by role and instance."""
+        return [seen for _, seen in sorted(self._seen.items()) if seen.seen_s >= since_s]
+
+
+@asynccontextmanager
+async def listening(nats_url: str) -> AsyncIterator[tuple[Bus, Fleet]]:
+    """The bus, and a fleet that fills while this is open. Raises Unavailable without a NATS server."""
+    bus = await Bus.connect(nats_url, name="penstock-cli")
+    try:
+        fleet = Fleet()
+        await bus.serve(FLEET_ALL, fleet.receive)
+        yield bus, fleet
+    finally:
+        await bus.close()
+
+
+def add_bus_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--nats-url", default="", metavar="URL", help="the bus (default: from stack.json)")
+    add_state_dir(parser)
+
+
+def run_on_bus(args: argparse.Namespace, name: str, body: Callable[[str], Awaitable[int]]) -> int:
+    """The exit code of `body`, which gets the URL of the bus; a typed error is a sentence and 1."""
+    logging.configure("error", "cli", "cli")
+
+    async def run() -> int:
+        return await body(args.nats_url or stack_address(args.state_dir, "nats", "--nats-url URL"))
+
+    try:
+        return asyncio.run(run())
+    except PenstockError as error:
+        print(f"penstock {name}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_CANCELLED

@@ -1,0 +1,41 @@
+"""Where the running stack is, from the `stack.json` that the launcher writes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from shared.errors import Unavailable
+
+DEFAULT_STATE_DIR = Path(".penstock")
+STACK_NAME = "stack.json"
+MAX_STACK_BYTES = 1 << 20
+
+
+class NoStack(Unavailable):
+    """There is no stack, or its state cannot be read."""
+
+
+def add_state_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state-dir", type=Path, default=DEFAULT_STATE_DIR, help="where `penstock up` wrote stack.json"
+    )
+
+
+def stack_address(state_dir: Path, key: str, option: str) -> str:
+    """`key` is "grpc" or "nats"; `option` is what the user may pass instead. Raises NoStack."""
+    path = state_dir / STACK_NAME
+    try:
+        with path.open("rb") as file:
+            stack = json.loads(file.read(MAX_STACK_BYTES))
+    except FileNotFoundError as error:
+        raise NoStack(
+            f"no stack runs from {state_dir}; start one with `penstock up`, or pass {option}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise NoStack(f"{path} cannot be read ({error}); restart the stack, or pass {option}") from error
+    address = stack.get(key) if isinstance(stack, dict) else None
+    if not isinstance(address, str) or not address:
+        raise NoStack(f"{path} has no {key} address; restart the stack, or pass {option}")
+    return address

@@ -1,0 +1,90 @@
+"""`penstock status`: the fleet as its heartbeats tell it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from services.cli.fleet_watch import COLLECT_S, EXIT_FAILED, Seen, add_bus_options, listening, run_on_bus
+from services.cli.table import table
+from shared.deadline import MAX_SKEW_US
+
+WATCH_S = 1.0
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+HEAD = ("role", "instance", "state", "pid", "live", "queued", "kv used", "tokens/s", "skew ms")
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="penstock status", description="Show the fleet. Exit code 1 when no instance is heard."
+    )
+    parser.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
+    add_bus_options(parser)
+    args = parser.parse_args(argv)
+    return run_on_bus(args, "status", lambda url: _status(url, args))
+
+
+async def _status(nats_url: str, args: argparse.Namespace) -> int:
+    async with listening(nats_url) as (_, fleet):
+        await asyncio.sleep(COLLECT_S)
+        while args.watch:
+            seen = fleet.all(since_s=time.monotonic() - 2 * COLLECT_S)
+            clear = CLEAR_SCREEN if sys.stdout.isatty() and not args.json else ""
+            print(clear + _shown(seen, as_json=args.json), flush=True)
+            await asyncio.sleep(WATCH_S)
+        seen = fleet.all()
+    print(_shown(seen, as_json=args.json))
+    return 0 if seen else EXIT_FAILED
+
+
+def _shown(seen: list[Seen], *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps({"instances": [_described(one) for one in seen]})
+    if not seen:
+        return "no instance is heard on this bus; is the stack running?"
+    return table(HEAD, [_row(one) for one in seen])
+
+
+def _row(one: Seen) -> tuple[str, ...]:
+    beat = one.beat
+    kv = f"{beat.kv_blocks - beat.kv_blocks_free}/{beat.kv_blocks}" if beat.kv_blocks else "-"
+    skewed = " !" if abs(one.skew_us) > MAX_SKEW_US else ""
+    live = f"{beat.live}/{beat.capacity}" if beat.capacity else str(beat.live)
+    return (
+        beat.role,
+        beat.instance,
+        beat.state,
+        str(beat.pid),
+        live,
+        str(beat.queued),
+        kv,
+        f"{beat.tokens_per_s:.1f}",
+        f"{one.skew_us / 1e3:.1f}{skewed}",
+    )
+
+
+def _described(one: Seen) -> dict[str, Any]:
+    beat = one.beat
+    return {
+        "role": beat.role,
+        "id": beat.instance,
+        "state": beat.state,
+        "host": beat.host,
+        "pid": beat.pid,
+        "metrics": beat.metrics,
+        "model": beat.model,
+        "capacity": beat.capacity,
+        "live": beat.live,
+        "queued": beat.queued,
+        "queued_tokens": beat.queued_tokens,
+        "kv_blocks": beat.kv_blocks,
+        "kv_blocks_free": beat.kv_blocks_free,
+        "tokens_per_s": beat.tokens_per_s,
+        "skew_us": one.skew_us,
+        "skewed": abs(one.skew_us) > MAX_SKEW_US,
+    }

@@ -1,0 +1,61 @@
+"""`python -m services.decode`: one decode worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from services.decode.actor import DecodeActor, OnComplete, OnFailed, OnReleased
+from services.decode.config import DecodeConfig
+from shared.bus.bulk import BulkConnection
+from shared.bus.fleet_state import HEARTBEAT_S
+from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.engine import Engine
+from shared.kv.receiver import KvReceiver
+from shared.service import Service, run_service
+from shared.text.model_source import resolve_model
+from shared.worker.config import build_engine
+from shared.worker.host import EngineSource, attend
+from shared.worker.prefix_mirror import PrefixMirror
+
+
+async def body(service: Service[DecodeConfig]) -> None:
+    config, mirror = service.config, PrefixMirror()
+    model = resolve_model(config.model)
+    engines = EngineSource(lambda: build_engine(config, model.path, model.model_id))
+    await engines.preload()
+    bulk = await BulkConnection.connect(config.nats_url, name=f"decode/{service.instance}/kv")
+
+    def make_receiver(
+        engine: Engine, on_complete: OnComplete, on_failed: OnFailed, on_released: OnReleased
+    ) -> KvReceiver:
+        return KvReceiver(
+            service.bus,
+            bulk,
+            service.instance,
+            time.time_ns() // 1000,  # an actor that was restarted must not get its predecessor's chunks
+            engine.kv_pool,
+            config.kv_transport,
+            on_complete=on_complete,
+            on_failed=on_failed,
+            on_released=on_released,
+        )
+
+    try:
+        actor = service.supervisor.start(
+            lambda: DecodeActor(service, model.model_id, engines.take, make_receiver, mirror)
+        )
+        await attend(service, actor)
+        await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+        await service.bus.serve(CANCEL_ALL, actor.receive)
+        service.on_drain(actor.drained)
+        await asyncio.sleep(HEARTBEAT_S)  # by then every prefill worker that may be named to us is known
+        await service.ready(actor.status)
+        await service.run()
+    finally:
+        await service.supervisor.stop()
+        await bulk.close()
+
+
+if __name__ == "__main__":
+    run_service("decode", DecodeConfig, body)

@@ -1,0 +1,25 @@
+"""Configuration of the decode service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import field_of
+from shared.worker.config import EngineServiceConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeConfig(EngineServiceConfig):
+    """`max_sequences` counts running sequences and reservations."""
+
+    kv_transport: str = field_of(
+        "auto",
+        help="how KV comes in; auto = shared memory where prefill is on this host, else nats",
+        choices=("auto", "nats", "shm"),
+    )
+    draft_tokens: int = field_of(
+        4, help="most draft tokens per sequence and step; 0 = no drafts", minimum=0, maximum=64
+    )
+    draft_batch_tokens: int = field_of(
+        32, help="most draft tokens per step over the whole batch", minimum=0, maximum=1 << 16
+    )

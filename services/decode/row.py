@@ -1,0 +1,101 @@
+"""One request at the decode worker, from its reservation until its blocks are given back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from shared.deadline import Deadline
+from shared.errors import DeadlineExpired, ProtocolError
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.messages import Envelope, Reserve, Sampling
+from shared.worker.wire import SequenceSpec, read_sequence, sequence_key
+
+MAX_EPOCH = (1 << 32) - 1
+"""KV chunks have 32 bits for it."""
+
+
+class Phase(Enum):
+    """As audits and cancel acknowledgements name it."""
+
+    RESERVING = "queued"  # accepted by the count, the engine has not been asked yet
+    WAITING = "transferring"  # its KV is on its way
+    READY = "ready"  # KV is complete, joins the batch before the next step
+    DECODING = "decoding"
+    STOPPING = "stopping"  # ended without success; late KV could still be on its way
+
+
+@dataclass(slots=True)
+class Row:
+    request_id: str
+    epoch: int
+    gateway: str
+    detokenizer: str
+    prefill: str
+    speculator: str
+    deadline: Deadline
+    sampling: Sampling
+    spec: SequenceSpec
+    worst_blocks: int  # what it takes if it grows as long as it may
+    envelope: Envelope  # of the Reserve, for its answer
+    phase: Phase = Phase.RESERVING
+    first_tokens: tuple[int, ...] = ()  # what prefill sampled
+    transfer_us: int = 0
+    ready_s: float = 0.0
+    queue_us: int = 0
+    num_outputs: int = 0  # tokens decoded here
+    proposed_drafts: int = 0
+    accepted_drafts: int = 0
+
+    @property
+    def key(self) -> str:
+        return sequence_key(self.request_id, self.epoch)
+
+    @property
+    def kv_key(self) -> tuple[str, int]:
+        """What KV transfers call it."""
+        return self.request_id, self.epoch
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and output, as known when decoding begins."""
+        return [*self.spec.token_ids, *self.first_tokens]
+
+
+def read_row(
+    envelope: Envelope, reserve: Reserve, deadline: Deadline | None, *, vocab_size: int, max_model_len: int
+) -> Row:
+    """A checked row. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
+    if deadline is None or not envelope.request_id or not 0 < envelope.epoch <= MAX_EPOCH:
+        raise ProtocolError("Reserve needs a request_id, an epoch from 1 and a deadline in its envelope")
+    deadline.check("decode")
+    spec = read_sequence(
+        reserve.token_ids,
+        reserve.prompt_len,
+        reserve.block_hashes,
+        reserve.sampling,
+        vocab_size=vocab_size,
+        max_model_len=max_model_len,
+    )
+    longest = min(spec.longest, max_model_len)
+    return Row(
+        envelope.request_id,
+        envelope.epoch,
+        reserve.gateway,
+        reserve.detokenizer,
+        reserve.prefill,
+        reserve.speculator,
+        deadline,
+        reserve.sampling,
+        spec,
+        worst_blocks=-(-longest // HASH_BLOCK_TOKENS),
+        envelope=envelope,
+    )
+
+
+def expired(row: Row) -> DeadlineExpired:
+    return DeadlineExpired(
+        f"the deadline passed while decode was {row.phase.value}, after {row.num_outputs} tokens; "
+        "allow more time or ask for fewer tokens",
+        hop="decode",
+    )

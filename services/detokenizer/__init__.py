@@ -1,0 +1,1 @@
+"""The detokenizer: token ids in, text out, stop strings cut."""

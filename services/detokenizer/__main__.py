@@ -1,0 +1,45 @@
+"""python -m services.detokenizer"""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.detokenizer.actor import TICK_S, DetokenizerActor, GatewayLost
+from services.detokenizer.config import DetokenizerConfig
+from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.service import Service, run_service
+from shared.text.model_source import resolve_model
+from shared.text.tokenizer import TextTokenizer
+
+DRAIN_POLL_S = 0.02
+
+
+async def body(service: Service[DetokenizerConfig]) -> None:
+    source = await asyncio.to_thread(resolve_model, service.config.model)
+    tokenizer = await asyncio.to_thread(TextTokenizer.load, source.path)
+    actor = service.supervisor.start(lambda: DetokenizerActor(service, tokenizer, source.model_id))
+
+    async def keep_time() -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            actor.wake()
+
+    async def drained() -> None:
+        while actor.live:  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    def on_lost(role: str, instance: str, why: str) -> None:
+        if role == "gateway" and why != "suspect":  # a suspect one may come back; its leases decide
+            actor.tell_control(GatewayLost(instance))
+
+    service.supervisor.start_task("detokenizer-clock", keep_time)
+    service.fleet.on_lost(on_lost)
+    service.on_drain(drained)
+    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+    await service.bus.serve(CANCEL_ALL, actor.receive)
+    await service.ready(actor.status)
+    await service.run()
+
+
+if __name__ == "__main__":
+    run_service("detokenizer", DetokenizerConfig, body)

@@ -1,0 +1,159 @@
+"""The detokenizer's actor: messages in, `Sessions` decides, messages out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from services.detokenizer.config import DetokenizerConfig
+from services.detokenizer.session import TextRow
+from services.detokenizer.sessions import LostRow, Output, Sessions
+from shared.actor import BusActor
+from shared.bus import Delivery
+from shared.bus.subjects import inbox
+from shared.deadline import SYSTEM_CLOCK
+from shared.errors import InvalidRequest, PenstockError, Unavailable, UnknownMessage
+from shared.messages import Accepted, Cancel, Heartbeat, Held, Open, Text, Tokens
+from shared.service import Service
+from shared.telemetry import metrics
+from shared.text.tokenizer import TextTokenizer
+
+log = structlog.get_logger()
+
+MAILBOX_LIMIT = 8192
+"""Messages, each a step of one decode worker: seconds of work."""
+TICK_S = 0.025
+"""How exactly graces and leases are kept; the process wakes the actor this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLost:
+    """Told by the process: this gateway's process has ended."""
+
+    gateway: str
+
+
+class DetokenizerActor(BusActor):
+    def __init__(self, service: Service[DetokenizerConfig], tokenizer: TextTokenizer, model_id: str) -> None:
+        super().__init__("detokenizer", service, mailbox_limit=MAILBOX_LIMIT)
+        self._service = service
+        self._model_id = model_id
+        self._sessions = Sessions(tokenizer, service.config)
+        self._next_tick_s = 0.0
+
+    @property
+    def live(self) -> int:
+        """Open decoders."""
+        return len(self._sessions)
+
+    def status(self) -> Heartbeat:
+        return self._service.heartbeat(
+            model=self._model_id,
+            capacity=self._service.config.max_sessions,
+            live=len(self._sessions),
+            queued=self.queued + self._sessions.waiting_rows,
+        )
+
+    def held(self) -> list[Held]:
+        return list(self._sessions.held())
+
+    # ---- messages -----------------------------------------------------------------------------------
+
+    async def on_message(self, delivery: Delivery) -> None:
+        match delivery.message:
+            case Tokens() as tokens:
+                await self._send(self._sessions.tokens(tokens))
+            case Open() as opened:
+                await self._open(delivery, opened)
+            case Cancel() as cancel:
+                await self._cancel(delivery, cancel)
+            case other:
+                raise UnknownMessage(f"a detokenizer has no use for {type(other).__name__}")
+
+    async def on_item(self, item: Any) -> None:
+        if isinstance(item, GatewayLost):
+            dropped = self._sessions.gateway_lost(item.gateway)
+            log.info("gateway_lost", gateway=item.gateway, decoders_dropped=dropped)
+            return
+        await super().on_item(item)
+
+    async def _open(self, delivery: Delivery, opened: Open) -> None:
+        envelope = delivery.envelope
+        if not envelope.request_id or not opened.gateway:
+            raise InvalidRequest("Open needs a request_id in its envelope and a gateway")
+        if self._service.stopping.is_set():
+            raise Unavailable("this detokenizer is draining; open the request elsewhere")
+        deadline = self.bus.deadline_of(envelope)
+        output = self._sessions.open(envelope.request_id, envelope.epoch, opened, deadline)
+        await self.bus.reply(envelope, Accepted())
+        await self._send(output)
+
+    async def _cancel(self, delivery: Delivery, cancel: Cancel) -> None:
+        envelope = delivery.envelope
+        if not envelope.request_id:
+            raise InvalidRequest("Cancel needs a request_id in its envelope")
+        ack = self._sessions.cancel(envelope.request_id, envelope.epoch, cancel.reason)
+        if envelope.reply:  # the broadcast expects no answer
+            await self.bus.reply(envelope, ack)
+
+    # ---- time ---------------------------------------------------------------------------------------
+
+    async def turn(self) -> bool:
+        """At most once per TICK_S: renew the leases of living gateways, then see what time has decided."""
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        if now_s < self._next_tick_s:
+            return False
+        self._next_tick_s = now_s + TICK_S
+        for gateway in self._sessions.gateways():
+            view = self._service.fleet.get("gateway", gateway)
+            if view is not None and not view.suspect:
+                self._sessions.gateway_lives(gateway)
+        await self._send(self._sessions.tick())
+        metrics.QUEUE_DEPTH.labels(service="detokenizer").set(self._sessions.waiting_rows)
+        return False
+
+    async def on_stop(self) -> None:
+        await self._send_lost(self._sessions.abandon_all())
+
+    # ---- sending ------------------------------------------------------------------------------------
+
+    async def _send(self, output: Output) -> None:
+        """One `Text` per gateway; where that fails the requests are reported lost."""
+        by_gateway: dict[str, list[TextRow]] = {}
+        for row in output.texts:
+            by_gateway.setdefault(row.gateway, []).append(row)
+        lost = output.lost
+        for gateway, rows in by_gateway.items():
+            try:
+                envelope = self.bus.envelope(origin=gateway)
+                await self.bus.publish(inbox("gateway", gateway), _columns(rows), envelope)
+            except PenstockError as error:
+                log.warning("text_not_sent", gateway=gateway, rows=len(rows), error=error.message)
+                lost = [*lost, *self._sessions.undelivered(rows, error)]
+        await self._send_lost(lost)
+
+    async def _send_lost(self, lost: list[LostRow]) -> None:
+        for row in lost:
+            log.warning("request_lost", request_id=row.request_id, epoch=row.epoch, code=row.lost.code)
+            try:
+                envelope = self.bus.envelope(row.request_id, row.epoch, origin=row.gateway)
+                await self.bus.publish(inbox("gateway", row.gateway), row.lost, envelope)
+            except PenstockError as error:
+                # The gateway finds out by its stall limit.
+                metrics.DROPPED_MESSAGES.labels(reason="lost_not_sent").inc()
+                log.warning("lost_not_sent", request_id=row.request_id, error=error.message)
+
+
+def _columns(rows: list[TextRow]) -> Text:
+    return Text(
+        request_ids=tuple(row.request_id for row in rows),
+        epochs=tuple(row.epoch for row in rows),
+        positions=tuple(row.position for row in rows),
+        token_ids=tuple(row.token_ids for row in rows),
+        texts=tuple(row.text for row in rows),
+        finish=tuple(row.finish for row in rows),
+        logprobs=tuple(row.logprobs for row in rows),
+        marks=tuple(row.marks for row in rows),
+    )

@@ -1,0 +1,44 @@
+"""`python -m services.gateway`: the edge that clients talk to, and the sessions behind it."""
+
+from __future__ import annotations
+
+from services.gateway.config import GatewayConfig
+from services.gateway.edge_server import EdgeServer
+from services.gateway.gateway import Gateway
+from services.gateway.release import Releaser
+from services.gateway.sessions import Sessions
+from services.gateway.tasks import Tasks
+from shared.bus.subjects import inbox
+from shared.service import Service, run_service
+
+FINISH_TIMEOUT_S = 1.0
+
+
+async def body(service: Service[GatewayConfig]) -> None:
+    config, bus, fleet, instance = service.config, service.bus, service.fleet, service.instance
+    tasks = Tasks()
+    gateway = Gateway(instance, config, bus, fleet, Releaser(bus, instance, config.cancel_ack_s), tasks)
+    sessions = Sessions(
+        gateway,
+        incarnation=service.incarnation,
+        heartbeat=service.heartbeat,
+        changed=service.changed,
+        begin_drain=service.begin_drain,
+    )
+    fleet.on_lost(sessions.on_instance_lost)
+    await bus.serve(inbox(service.role, instance), sessions.receive)
+    server = EdgeServer(sessions, fleet, config)
+    await server.start()
+    try:
+        service.supervisor.start_task("health", server.watch_fleet)
+        service.on_drain(server.drain)
+        await server.serving.wait()
+        await service.ready(sessions.status)
+        await service.run()
+    finally:
+        await server.stop()
+        await tasks.finish(FINISH_TIMEOUT_S)
+
+
+if __name__ == "__main__":
+    run_service("gateway", GatewayConfig, body)

@@ -1,0 +1,63 @@
+"""What an operator may set for a gateway: `[gateway]` of penstock.toml or `PENSTOCK_GATEWAY_<FIELD>`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import ServiceConfig, field_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig(ServiceConfig):
+    grpc_host: str = field_of("127.0.0.1", help="address the gRPC edge listens on")
+    grpc_port: int = field_of(0, help="port of the gRPC edge; 0 takes a free one", minimum=0, maximum=65535)
+    max_request_bytes: int = field_of(
+        4 << 20, help="longest gRPC request, bytes", minimum=1 << 10, maximum=64 << 20
+    )
+
+    max_sessions: int = field_of(
+        256, help="live requests; above it new ones are shed", minimum=1, maximum=65536
+    )
+    max_buffered_tokens: int = field_of(
+        4096, help="tokens a slow client may leave unread before its request is cancelled", minimum=1
+    )
+
+    default_deadline_s: float = field_of(
+        120.0, help="total deadline of a request that sets none", minimum=0.1, maximum=86400.0
+    )
+    default_ttft_deadline_s: float = field_of(
+        60.0, help="first-token deadline of a request that sets none", minimum=0.1, maximum=86400.0
+    )
+    retrieve_share: float = field_of(
+        0.15, help="share of the first-token budget that retrieval may take", minimum=0.01, maximum=1.0
+    )
+    tokenize_share: float = field_of(
+        0.10, help="share of the first-token budget that one tokenizer may take", minimum=0.01, maximum=1.0
+    )
+    place_share: float = field_of(
+        0.50,
+        help="share of what is left of the deadline to wait for an instance of a missing role",
+        minimum=0.01,
+        maximum=1.0,
+    )
+    admit_wait_s: float = field_of(
+        10.0, help="longest wait for an instance of a missing role", minimum=0.0, maximum=600.0
+    )
+    ask_timeout_s: float = field_of(
+        2.0, help="longest wait for a worker's answer to a placement", minimum=0.05, maximum=60.0
+    )
+    stall_timeout_s: float = field_of(
+        3.0,
+        help="silence after the first token before the request is placed anew",
+        minimum=0.1,
+        maximum=600.0,
+    )
+    cancel_ack_s: float = field_of(
+        0.25, help="wait for a CancelAck before the broadcast", minimum=0.01, maximum=10.0
+    )
+    max_place_tries: int = field_of(
+        8, help="placements tried before a request is shed", minimum=1, maximum=100
+    )
+    max_replacements: int = field_of(
+        4, help="failures of workers that one request survives", minimum=0, maximum=100
+    )

@@ -1,0 +1,111 @@
+"""The gRPC server: the edge, health that tells the truth about the fleet, and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import grpc.aio
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from protos.penstock.v1 import inference_pb2 as pb
+from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.config import GatewayConfig
+from services.gateway.edge import InferenceEdge
+from services.gateway.placement import FRONT_ROLES, REQUIRED_ROLES
+from services.gateway.sessions import Sessions
+from shared.bus.fleet import FleetView
+from shared.errors import Unavailable
+
+log = structlog.get_logger()
+
+INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
+HEALTH_POLL_S = 0.1
+STOP_GRACE_S = 0.5
+CANCEL_TIMEOUT_S = 2.0
+MAX_EVENT_BYTES = 16 << 20
+"""Of one event; max_buffered_tokens keeps them far below."""
+KEEPALIVE_MS = 5000
+KEEPALIVE_TIMEOUT_MS = 2000
+"""A client whose machine is gone is noticed within the two together, and its request cancelled."""
+MIN_CLIENT_PING_MS = 1000
+
+
+class EdgeServer:
+    def __init__(self, sessions: Sessions, fleet: FleetView, config: GatewayConfig) -> None:
+        self._sessions = sessions
+        self._fleet = fleet
+        self._config = config
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
+        self._server = grpc.aio.server(options=_options(config))
+        rpc.add_InferenceServicer_to_server(InferenceEdge(sessions, config), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self.address = ""
+        self.serving = asyncio.Event()
+        """Set once every role that a request needs was seen."""
+
+    async def start(self) -> None:
+        """Listen; raises Unavailable when the address cannot be had."""
+        await self._set_health(serving=False)
+        host = f"[{self._config.grpc_host}]" if ":" in self._config.grpc_host else self._config.grpc_host
+        try:
+            port = self._server.add_insecure_port(f"{host}:{self._config.grpc_port}")
+        except RuntimeError as error:
+            raise Unavailable(
+                f"cannot listen on {host}:{self._config.grpc_port}: free it or set another grpc_port"
+            ) from error
+        await self._server.start()
+        self.address = f"{host}:{port}"
+        log.info("grpc_listening", grpc=self.address)
+
+    async def watch_fleet(self) -> None:
+        """Keep the health service true: SERVING while every needed role has an instance that is ready."""
+        was: bool | None = None
+        while True:
+            now = self._can_serve()
+            if now != was:
+                await self._set_health(serving=now)
+                log.info("health", serving=now)
+                was = now
+            if now:
+                self.serving.set()
+            await asyncio.sleep(HEALTH_POLL_S)
+
+    async def drain(self) -> None:
+        """Tell clients to go elsewhere, then wait for the live requests."""
+        self._sessions.closing = True
+        await self._set_health(serving=False)
+        await self._sessions.drain()
+
+    async def stop(self) -> None:
+        """Cancel what is left, then close every call; bounded."""
+        await self._sessions.cancel_all(CANCEL_TIMEOUT_S)
+        await self._server.stop(STOP_GRACE_S)
+
+    def _can_serve(self) -> bool:
+        roles = (*FRONT_ROLES, *REQUIRED_ROLES)
+        return not self._sessions.closing and all(self._fleet.instances(role) for role in roles)
+
+    async def _set_health(self, *, serving: bool) -> None:
+        status = (
+            health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for name in ("", INFERENCE):
+            await self._health.set(name, status)
+
+
+def _options(config: GatewayConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", config.max_request_bytes),
+        ("grpc.max_send_message_length", MAX_EVENT_BYTES),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", MIN_CLIENT_PING_MS),
+        ("grpc.so_reuseport", 0),
+    ]

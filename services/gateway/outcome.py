@@ -1,0 +1,102 @@
+"""How a request ends: the words, and what they are in gRPC. Exactly one outcome per request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protos.penstock.v1 import inference_pb2 as pb
+from shared.errors import (
+    Cancelled,
+    DeadlineExpired,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PenstockError,
+    TooLarge,
+    Unavailable,
+)
+
+FINISHED = "finished"
+CANCELLED = "cancelled"
+EXPIRED = "expired"
+SHED = "shed"
+FAILED = "failed"
+
+_EVENT_OUTCOMES = {
+    FINISHED: pb.OUTCOME_FINISHED,
+    CANCELLED: pb.OUTCOME_CANCELLED,
+    EXPIRED: pb.OUTCOME_EXPIRED,
+    SHED: pb.OUTCOME_SHED,
+    FAILED: pb.OUTCOME_FAILED,
+}
+_FINISH_REASONS = {
+    "": pb.FINISH_REASON_UNSPECIFIED,
+    "stop": pb.FINISH_REASON_STOP,
+    "stop_string": pb.FINISH_REASON_STOP,
+    "length": pb.FINISH_REASON_LENGTH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`finish` is the word of the last row of text ("" unless finished); `error` is set unless finished."""
+
+    word: str
+    finish: str = ""
+    error: PenstockError | None = None
+
+    @classmethod
+    def finished(cls, finish: str) -> Outcome:
+        return cls(FINISHED, finish=finish)
+
+    @classmethod
+    def of(cls, error: PenstockError) -> Outcome:
+        return cls(_word_of(error), error=error)
+
+    @property
+    def status(self) -> str:
+        """The name of the canonical gRPC status."""
+        return "OK" if self.error is None else _status_of(self.error)
+
+    def terminal(self, usage: pb.Usage, timeline: pb.Timeline) -> pb.Terminal:
+        return pb.Terminal(
+            outcome=_EVENT_OUTCOMES[self.word],
+            finish_reason=_FINISH_REASONS[self.finish],
+            usage=usage,
+            timeline=timeline,
+            error=None if self.error is None else _error_event(self.error),
+        )
+
+
+def _word_of(error: PenstockError) -> str:
+    match error:
+        case DeadlineExpired():
+            return EXPIRED
+        case Overloaded():
+            return SHED
+        case Cancelled():
+            return CANCELLED
+        case _:
+            return FAILED
+
+
+_STATUS: tuple[tuple[type[PenstockError], str], ...] = (
+    (DeadlineExpired, "DEADLINE_EXCEEDED"),
+    (Overloaded, "RESOURCE_EXHAUSTED"),
+    (Cancelled, "CANCELLED"),
+    (NotFound, "NOT_FOUND"),
+    (InvalidRequest, "INVALID_ARGUMENT"),
+    (TooLarge, "INVALID_ARGUMENT"),
+    (Unavailable, "UNAVAILABLE"),
+)
+"""The first type that fits; NotFound is an InvalidRequest too."""
+
+
+def _status_of(error: PenstockError) -> str:
+    return next((status for error_type, status in _STATUS if isinstance(error, error_type)), "INTERNAL")
+
+
+def _error_event(error: PenstockError) -> pb.Error:
+    return pb.Error(
+        code=error.code, message=error.message, hop=error.hop, retry_after_ms=max(0, error.retry_after_ms)
+    )

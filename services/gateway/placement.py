@@ -1,0 +1,126 @@
+"""Where a request goes: a pure choice from the fleet view. The chosen workers' admission is the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.errors import Unavailable
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.messages import Heartbeat
+
+REQUIRED_ROLES = ("decode", "prefill", "detokenizer")
+FRONT_ROLES = ("tokenizer",)
+DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
+"""Taken for an instance that has not measured its rate yet; only the comparison matters."""
+MISSING_PREFIX_WEIGHT = 0.5
+"""A decode instance without any of the prompt's KV counts as if half as full again."""
+
+
+class Candidate(Protocol):
+    """What placement needs of an InstanceView."""
+
+    @property
+    def heartbeat(self) -> Heartbeat: ...
+    def overlap(self, block_hashes: Sequence[int]) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What is to be placed: `tokens` of prompt and log; `output_tokens` may still come."""
+
+    block_hashes: tuple[int, ...]
+    tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Instance ids; speculator is "" when none is ready."""
+
+    decode: str
+    prefill: str
+    detokenizer: str
+    speculator: str
+
+    def uses(self, role: str, instance: str) -> bool:
+        chosen = {
+            "decode": self.decode,
+            "prefill": self.prefill,
+            "detokenizer": self.detokenizer,
+            "speculator": self.speculator,
+        }
+        return chosen.get(role) == instance
+
+
+def missing_role(fleet: Mapping[str, Sequence[Candidate]], excluded: Collection[tuple[str, str]] = ()) -> str:
+    """The first required role with no instance outside `excluded` (role, instance), else ""."""
+    for role in REQUIRED_ROLES:
+        if not any((role, view.heartbeat.instance) not in excluded for view in fleet.get(role, ())):
+            return role
+    return ""
+
+
+def choose(
+    fleet: Mapping[str, Sequence[Candidate]],
+    need: Need,
+    *,
+    excluded: Collection[tuple[str, str]] = (),
+    rotation: int = 0,
+) -> Placement:
+    """The cheapest instance of every role; equals take turns by `rotation`.
+
+    Raises Unavailable naming the role that has no instance outside `excluded`.
+    """
+    role = missing_role(fleet, excluded)
+    if role:
+        raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
+
+    def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
+        usable = [view for view in fleet.get(role, ()) if (role, view.heartbeat.instance) not in excluded]
+        return cheapest(usable, cost, rotation)
+
+    return Placement(
+        decode=pick("decode", lambda view: _decode_cost(view, need)),
+        prefill=pick("prefill", lambda view: _prefill_cost(view, need)),
+        detokenizer=pick("detokenizer", load_cost),
+        speculator=pick("speculator", load_cost),
+    )
+
+
+def cheapest(
+    views: Sequence[Candidate], cost: Callable[[Candidate], tuple[float, ...]], rotation: int
+) -> str:
+    """The id of the cheapest view, "" for none; among equals the one whose turn it is."""
+    if not views:
+        return ""
+    ordered = sorted(views, key=lambda view: view.heartbeat.instance)
+    costs = [cost(view) for view in ordered]
+    least = min(costs)
+    equals = [view for view, cost_of in zip(ordered, costs, strict=True) if cost_of == least]
+    return equals[rotation % len(equals)].heartbeat.instance
+
+
+def load_cost(view: Candidate) -> tuple[float, ...]:
+    """How full an instance is: 1 is at its capacity."""
+    beat = view.heartbeat
+    return ((beat.live + beat.queued) / max(1, beat.capacity),)
+
+
+def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
+    """First those with room for all of it, then the least load with the prefix that is missing there."""
+    beat = view.heartbeat
+    cached = view.overlap(need.block_hashes)
+    wanted = -(-(need.tokens + need.output_tokens) // HASH_BLOCK_TOKENS) - cached
+    full = beat.live + beat.queued >= beat.capacity or wanted > beat.kv_blocks_free
+    missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
+    return (float(full), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)
+
+
+def _prefill_cost(view: Candidate, need: Need) -> tuple[float, ...]:
+    """The time to the first token there: what is queued and what is not cached, at its measured rate."""
+    beat = view.heartbeat
+    uncached = need.tokens - view.overlap(need.block_hashes) * HASH_BLOCK_TOKENS
+    rate = beat.tokens_per_s if beat.tokens_per_s > 0 else DEFAULT_PREFILL_TOKENS_PER_S
+    return (round((beat.queued_tokens + uncached) / rate, 3), load_cost(view)[0])

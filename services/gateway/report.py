@@ -1,0 +1,33 @@
+"""What is told about a request when it is over: metrics, and one line in the log."""
+
+from __future__ import annotations
+
+import structlog
+
+from services.gateway.outcome import Outcome
+from services.gateway.recorder import Recorder, hop_of
+from services.gateway.state import SessionState
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+
+def report_end(request_id: str, outcome: Outcome, state: SessionState, recorder: Recorder) -> None:
+    """Once per request, after its call has ended, so that no client waits for it."""
+    metrics.REQUESTS.labels(outcome=outcome.word).inc()
+    bucket = metrics.prompt_bucket(state.log.prompt_tokens)
+    if recorder.ttft_us is not None:
+        metrics.TIME_TO_FIRST_TOKEN.labels(prompt_tokens=bucket).observe(recorder.ttft_us / 1e6)
+    metrics.E2E_REQUEST_LATENCY.labels(prompt_tokens=bucket).observe(recorder.total_us / 1e6)
+    for phase in recorder.phases():
+        metrics.HOP_SECONDS.labels(hop=hop_of(phase.name), phase=phase.name).observe(phase.duration_us / 1e6)
+    log.info(
+        "request_ended",
+        request_id=request_id,
+        outcome=outcome.word,
+        error="" if outcome.error is None else str(outcome.error),
+        tokens=len(state.log.ids),
+        replacements=state.replacements,
+        ttft_us=recorder.ttft_us,
+        total_us=recorder.total_us,
+    )

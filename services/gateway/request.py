@@ -1,0 +1,187 @@
+"""One validated request: what a client asked for, with defaults filled in and every limit checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.sampling import validate_sampling
+from shared.errors import InvalidRequest, NotFound
+from shared.messages import ChatTurn, Sampling
+
+MAX_PROMPT_CHARS = 1 << 20
+"""Characters of the prompt's text or of all chat messages together."""
+MAX_PROMPT_IDS = 1 << 18
+"""Token ids of a prompt: 1 MB on the bus, which is the usual max_payload."""
+MAX_TOKEN_ID = (1 << 31) - 1
+MAX_CHAT_MESSAGES = 256
+CHAT_ROLES = ("system", "user", "assistant")
+MAX_MODEL_CHARS = 256
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+DEFAULT_PASSAGES = 3
+MAX_PASSAGES = 16
+MAX_DEADLINE_MS = 24 * 3600 * 1000
+PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
+"""They cross the bus by the numbers of the public contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none.
+
+    `passages` is how many passages are wanted; 0: no retrieval.
+    """
+
+    model: str
+    text: str | None
+    chat: tuple[ChatTurn, ...]
+    token_ids: tuple[int, ...] | None
+    sampling: Sampling
+    stop: tuple[str, ...]
+    passages: int
+    may_degrade: bool
+    ttft_deadline_ms: int | None
+    deadline_ms: int | None
+    priority: int
+    client_sent_unix_us: int
+
+    @property
+    def question(self) -> str:
+        """What retrieval searches for: the text, or the last message of the chat."""
+        return self.chat[-1].content if self.chat else self.text or ""
+
+
+def validate(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
+    """The request in `message`; raises InvalidRequest naming the field and what is allowed.
+
+    The model's own limits (its name, context and vocabulary) are checked where they are known.
+    """
+    if len(message.model) > MAX_MODEL_CHARS:
+        raise InvalidRequest(f"model has {len(message.model)} characters: send at most {MAX_MODEL_CHARS}")
+    kind = message.WhichOneof("prompt")
+    if kind is None:
+        raise InvalidRequest("the prompt is missing: set one of text, chat and token_ids")
+    request = Request(
+        model=message.model,
+        text=_text(message.text) if kind == "text" else None,
+        chat=_chat(message.chat) if kind == "chat" else (),
+        token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
+        sampling=validate_sampling(message.sampling, drawn_seed=drawn_seed),
+        stop=_stop(message.sampling),
+        passages=_passages(message.retrieval),
+        may_degrade=not message.retrieval.HasField("may_degrade") or message.retrieval.may_degrade,
+        ttft_deadline_ms=_deadline(message, "ttft_deadline_ms"),
+        deadline_ms=_deadline(message, "deadline_ms"),
+        priority=_priority(message),
+        client_sent_unix_us=_client_sent(message),
+    )
+    if request.passages:
+        _check_question(request)
+    return request
+
+
+def resolve_model(wanted: str, served: set[str]) -> str:
+    """The name of the served model that `wanted` means; raises InvalidRequest or NotFound.
+
+    A model is known by its id and, when that is a path, by the last part of it.
+    """
+    if not wanted and len(served) == 1:
+        return next(iter(served))
+    names = ", ".join(sorted(served))
+    if not wanted:
+        raise InvalidRequest(f"model is empty but several are served: send one of {names}")
+    for name in sorted(served):
+        if wanted in (name, name.rstrip("/").rsplit("/", 1)[-1]):
+            return name
+    raise NotFound(f"model {wanted!r} is not served: send one of {names}, or leave model empty")
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise InvalidRequest("text is empty: send at least one character")
+    if len(text) > MAX_PROMPT_CHARS:
+        raise InvalidRequest(f"text has {len(text)} characters: send at most {MAX_PROMPT_CHARS}")
+    return text
+
+
+def _chat(chat: pb.ChatPrompt) -> tuple[ChatTurn, ...]:
+    if not chat.messages:
+        raise InvalidRequest("chat.messages is empty: send at least one message")
+    if len(chat.messages) > MAX_CHAT_MESSAGES:
+        raise InvalidRequest(f"chat.messages has {len(chat.messages)}: send at most {MAX_CHAT_MESSAGES}")
+    for index, message in enumerate(chat.messages):
+        if message.role not in CHAT_ROLES:
+            raise InvalidRequest(
+                f"chat.messages[{index}].role is {message.role[:40]!r}: send one of {', '.join(CHAT_ROLES)}"
+            )
+        if not message.content:
+            raise InvalidRequest(f"chat.messages[{index}].content is empty: send text or leave it out")
+    size = sum(len(message.content) for message in chat.messages)
+    if size > MAX_PROMPT_CHARS:
+        raise InvalidRequest(f"chat.messages hold {size} characters: send at most {MAX_PROMPT_CHARS}")
+    return tuple(ChatTurn(message.role, message.content) for message in chat.messages)
+
+
+def _token_ids(token_ids: pb.TokenIds) -> tuple[int, ...]:
+    ids = tuple(token_ids.ids)
+    if not ids:
+        raise InvalidRequest("token_ids.ids is empty: send at least one id")
+    if len(ids) > MAX_PROMPT_IDS:
+        raise InvalidRequest(f"token_ids.ids has {len(ids)} ids: send at most {MAX_PROMPT_IDS}")
+    if max(ids) > MAX_TOKEN_ID:
+        raise InvalidRequest(f"token_ids.ids holds {max(ids)}: send ids of the model's vocabulary")
+    return ids
+
+
+def _stop(sampling: pb.Sampling) -> tuple[str, ...]:
+    if len(sampling.stop) > MAX_STOPS:
+        raise InvalidRequest(f"sampling.stop has {len(sampling.stop)} strings: send at most {MAX_STOPS}")
+    for index, stop in enumerate(sampling.stop):
+        if not 1 <= len(stop) <= MAX_STOP_CHARS:
+            raise InvalidRequest(
+                f"sampling.stop[{index}] has {len(stop)} characters: send 1 to {MAX_STOP_CHARS}"
+            )
+    return tuple(dict.fromkeys(sampling.stop))
+
+
+def _passages(retrieval: pb.Retrieval) -> int:
+    if retrieval.HasField("k") and not 1 <= retrieval.k <= MAX_PASSAGES:
+        raise InvalidRequest(f"retrieval.k is {retrieval.k}: send an integer from 1 to {MAX_PASSAGES}")
+    if not retrieval.enabled:
+        return 0
+    return retrieval.k if retrieval.HasField("k") else DEFAULT_PASSAGES
+
+
+def _check_question(request: Request) -> None:
+    if request.token_ids is not None:
+        raise InvalidRequest("retrieval needs a prompt of text or chat: send one, or turn retrieval off")
+    if request.chat and request.chat[-1].role != "user":
+        raise InvalidRequest(
+            "retrieval needs the last of chat.messages to have role user: it is the question"
+        )
+    if not request.question.strip():
+        raise InvalidRequest("retrieval needs a question that is not blank: send one, or turn retrieval off")
+
+
+def _deadline(message: pb.GenerateRequest, name: str) -> int | None:
+    if not message.HasField(name):
+        return None
+    value = int(getattr(message, name))
+    if not 1 <= value <= MAX_DEADLINE_MS:
+        raise InvalidRequest(f"{name} is {value}: send milliseconds from 1 to {MAX_DEADLINE_MS}")
+    return value
+
+
+def _priority(message: pb.GenerateRequest) -> int:
+    if message.priority not in PRIORITIES:
+        raise InvalidRequest(
+            f"priority is {int(message.priority)}: send PRIORITY_LOW, PRIORITY_NORMAL or PRIORITY_HIGH"
+        )
+    return int(message.priority)
+
+
+def _client_sent(message: pb.GenerateRequest) -> int:
+    if message.client_sent_unix_us < 0:
+        raise InvalidRequest("client_sent_unix_us is negative: send unix microseconds, or 0 to leave it out")
+    return message.client_sent_unix_us

@@ -1,0 +1,299 @@
+"""The session: the supervisor of one request, from its admission to its one terminal event.
+
+The pipeline streams by itself; the session relays what comes, and when a part fails, stalls or is
+lost it places the request anew with everything generated so far. Rows of text are taken in
+synchronously as they arrive (`on_text`), so a token waits for nothing but its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+import structlog
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.asker import Asker
+from services.gateway.budget import Budget
+from services.gateway.front import Front
+from services.gateway.gateway import Gateway, TextRow
+from services.gateway.outcome import Outcome
+from services.gateway.outlet import Outlet
+from services.gateway.placer import Placer
+from services.gateway.recorder import Recorder
+from services.gateway.report import report_end
+from services.gateway.request import Request
+from services.gateway.state import Row, SessionState, is_final
+from services.gateway.tokenlog import TokenLog
+from shared.errors import (
+    Cancelled,
+    DeadlineExpired,
+    InternalError,
+    PenstockError,
+    Unavailable,
+    error_from_code,
+)
+from shared.messages import Lost, Passage
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+LATE_S = 0.05
+"""Clocks differ: a worker may see a deadline pass this much before the gateway does."""
+
+
+class Session:
+    """One request. `run` is its life; the other public methods only note what happened."""
+
+    def __init__(
+        self, gateway: Gateway, request_id: str, request: Request, budget: Budget, rotation: int
+    ) -> None:
+        self.request_id = request_id
+        self.request = request
+        self.state = SessionState(request.sampling.max_tokens)
+        self.outlet = Outlet(gateway.config.max_buffered_tokens)
+        self.recorder = Recorder(request.client_sent_unix_us)
+        self._gateway = gateway
+        self._budget = budget
+        self._rotation = rotation
+        self._asker = Asker(gateway.bus, gateway.instance, request_id, budget.total)
+        self._scope: asyncio.Timeout | None = None
+        self._interruption: PenstockError | None = None
+        self._trouble: PenstockError | None = None
+        self._trouble_epoch = 0
+        self._arrived = asyncio.Event()
+        self._outcome: Outcome | None = None
+        self._call_over = False
+
+    # ---- what comes in: synchronous, never waits ---------------------------------------------------
+
+    def on_text(self, row: TextRow) -> None:
+        match self.state.row(row.epoch, row.position, row.token_ids, row.text, row.finish):
+            case Row.STALE:
+                metrics.STALE_MESSAGES.inc()
+            case Row.DUPLICATE:
+                metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
+            case Row.GAP:
+                metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
+                self._fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
+            case Row.RELAY:
+                self._relay(row)
+
+    def on_lost(self, epoch: int, lost: Lost) -> None:
+        """A holder cannot go on with this request."""
+        if epoch != self.state.epoch:
+            metrics.STALE_MESSAGES.inc()
+            return
+        self._fail_placement(_error_of(lost))
+
+    def on_instance_lost(self, role: str, instance: str) -> None:
+        """An instance of the fleet is gone, whether this request used it or not."""
+        self._asker.lost(role, instance)
+        if self.state.needs(role, instance):
+            self._fail_placement(Unavailable(f"{instance} is gone", hop=role))
+
+    def cancel(self, why: str) -> None:
+        """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
+        if self._budget.total.expired():
+            self._interrupt(self.state.expired())
+        else:
+            self._interrupt(Cancelled(why, hop="gateway"))
+
+    def call_over(self) -> None:
+        """gRPC is done with the call."""
+        self._call_over = True
+        self._report()
+
+    # ---- the life of the request -------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Ends with exactly one outcome in the outlet and nothing held anywhere."""
+        try:
+            outcome = await self._supervise()
+            self._end(outcome)
+            await self._let_go_at_end(outcome)
+            self._outcome = outcome
+            self._report()
+        finally:
+            # Reached without an outcome only when the process ends before its drain did.
+            stopped = Cancelled("the gateway was stopped: send the request again", hop="gateway")
+            self.outlet.end(Outcome.of(stopped))
+
+    async def _supervise(self) -> Outcome:
+        try:
+            async with asyncio.timeout(self._budget.first_token.remaining_s()) as scope:
+                self._scope = scope
+                if self._interruption is not None:
+                    return Outcome.of(self._interruption)
+                return Outcome.finished(await self._drive())
+        except TimeoutError:
+            return Outcome.of(self._interruption or self.state.expired())
+        except PenstockError as error:
+            return Outcome.of(error)
+        except Exception as error:
+            log.exception("session_failed", request_id=self.request_id)
+            return Outcome.of(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
+        finally:
+            self._scope = None
+
+    async def _drive(self) -> str:
+        """The walk of the request; returns the word it finished with."""
+        placer = await self._front_half()
+        while True:
+            deadline = self._budget.total if self.state.log.ids else self._budget.first_token
+            await placer.place(deadline, self._asked)
+            trouble = await self._watch()
+            if trouble is None:
+                return self.state.finish
+            if self._begin_replacement(trouble):
+                return "length"
+
+    async def _front_half(self) -> Placer:
+        front = Front(self._gateway.fleet, self._gateway.config, self._asker, self._budget, self._rotation)
+        model = await front.admit(self.request.model)
+        self.recorder.mark("admit")
+        passages: tuple[Passage, ...] = ()
+        degraded = ""
+        if self.request.passages:
+            self.state.phase = "retrieve"
+            passages, degraded = await front.retrieve(self.request)
+            self.recorder.mark("retrieve")
+        self.state.phase = "tokenize"
+        prompt = await front.tokenize(self.request, passages)
+        self.recorder.mark("tokenize")
+        self.state.log = TokenLog(len(prompt.token_ids))
+        self.outlet.prompt(
+            pb.PromptInfo(
+                request_id=self.request_id,
+                model=model,
+                prompt_tokens=len(prompt.token_ids),
+                seed=self.request.sampling.seed,
+                passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],
+                degraded=degraded,
+            )
+        )
+        self.state.phase = "place"
+        front.check_ttft(len(prompt.token_ids))
+        return Placer(
+            self.request,
+            self.state,
+            gateway=self._gateway.instance,
+            model=model,
+            prompt_ids=prompt.token_ids,
+            prompt_hashes=prompt.block_hashes,
+            fleet=self._gateway.fleet,
+            config=self._gateway.config,
+            asker=self._asker,
+            rotation=self._rotation,
+            let_go=self._let_go,
+        )
+
+    # ---- the back half -----------------------------------------------------------------------------
+
+    def _asked(self) -> None:
+        self.recorder.mark("place")
+
+    async def _watch(self) -> PenstockError | None:
+        """None when the last row has come, else why the request must be placed anew."""
+        stall_s = self._gateway.config.stall_timeout_s  # before the first token its deadline watches
+        while not self.state.finish:
+            if self._trouble is not None and self._trouble_epoch == self.state.epoch:
+                return self._trouble
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(stall_s if self.state.log.ids else None):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return Unavailable("no token came for too long", hop="decode")
+        return None
+
+    def _begin_replacement(self, trouble: PenstockError) -> bool:
+        """Let go of the failed placement; True when nothing is left to generate."""
+        late = isinstance(trouble, DeadlineExpired) and self._budget.total.remaining_s() < LATE_S
+        if is_final(trouble) or late:
+            raise trouble
+        self._let_go("replaced")
+        if self.state.complete:
+            return True
+        if self.state.replacements >= self._gateway.config.max_replacements:
+            times = self.state.replacements + 1
+            raise Unavailable(f"placed {times} times in vain: {trouble.message}; retry", hop=trouble.hop)
+        self.state.replacements += 1
+        log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
+        return False
+
+    def _relay(self, row: TextRow) -> None:
+        first = len(self.state.log.ids) == len(row.token_ids) and bool(row.token_ids)
+        if first and self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time() + self._budget.total.remaining_s())
+        self.recorder.row(row.marks)
+        if row.finish:
+            self.recorder.last_row()
+        try:
+            self.outlet.text(row.position, row.token_ids, row.text, row.logprobs)
+        except Cancelled as error:
+            self._interrupt(error)
+        self._arrived.set()
+
+    def _fail_placement(self, trouble: PenstockError) -> None:
+        """The first trouble of an epoch counts."""
+        if self._trouble_epoch < self.state.epoch and not self.state.finish:
+            self._trouble, self._trouble_epoch = trouble, self.state.epoch
+            self._arrived.set()
+
+    def _interrupt(self, error: PenstockError) -> None:
+        """End the request with `error` wherever it is."""
+        if self._interruption is not None:
+            return
+        self._interruption = error
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    # ---- the end -----------------------------------------------------------------------------------
+
+    def _end(self, outcome: Outcome) -> None:
+        self.state.end()
+        self.outlet.end(outcome)
+
+    async def _let_go_at_end(self, outcome: Outcome) -> None:
+        """After a finish all have let go by themselves, except that decode does not know of a stop string."""
+        holders: Collection[tuple[str, str]] = self.state.take_holders()
+        reason = {"shed": "failed"}.get(outcome.word, outcome.word)
+        if outcome.finish:
+            reason = "stop"
+            stopped = outcome.finish == "stop_string"
+            holders = [holder for holder in holders if stopped and holder[0] in ("decode", "prefill")]
+        await self._gateway.releaser.release(self.request_id, self.state.epoch, holders, reason)
+
+    def _let_go(self, reason: str) -> None:
+        """Tell the holders of an epoch that failed, without waiting for them."""
+        self.recorder.lost()
+        holders = self.state.take_holders()
+        work = self._gateway.releaser.release(self.request_id, self.state.epoch, holders, reason)
+        self._gateway.tasks.start(f"release-{self.request_id}", work)
+
+    def _report(self) -> None:
+        """When both the request and its call are over; either may be first."""
+        if self._call_over and self._outcome is not None:
+            self.recorder.close()
+            report_end(self.request_id, self._outcome, self.state, self.recorder)
+
+    def usage(self) -> pb.Usage:
+        counts = self.recorder.counts
+        return pb.Usage(
+            prompt_tokens=self.state.log.prompt_tokens,
+            completion_tokens=len(self.state.log.ids),
+            cached_tokens=self.state.cached_tokens,
+            draft_tokens=counts["draft_proposed"],
+            accepted_draft_tokens=counts["draft_accepted"],
+            replacements=self.state.replacements,
+        )
+
+    def terminal(self, outcome: Outcome) -> pb.Terminal:
+        """The terminal event, with the timeline closed now: call it when it is about to be written."""
+        self.recorder.close()
+        return outcome.terminal(self.usage(), self.recorder.event())
+
+
+def _error_of(lost: Lost) -> PenstockError:
+    return error_from_code(lost.code, lost.message, hop=lost.hop)

@@ -1,0 +1,179 @@
+"""All sessions of this gateway: opens them, gives each what comes for it, answers for what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+
+import structlog
+
+from services.gateway.admission import check_room
+from services.gateway.budget import Budget
+from services.gateway.gateway import Gateway, TextRow
+from services.gateway.request import Request
+from services.gateway.session import Session
+from shared.bus import Delivery
+from shared.errors import PenstockError, Unavailable, UnknownMessage
+from shared.messages import (
+    AuditReport,
+    AuditRequest,
+    Drain,
+    Envelope,
+    Failure,
+    Heartbeat,
+    Held,
+    Lost,
+    Message,
+    Snapshot,
+    SnapshotRequest,
+    Text,
+)
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+
+class Sessions:
+    """The registry and the dispatcher of the gateway's inbox. A session stays until it holds nothing."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        incarnation: int,
+        heartbeat: Callable[..., Heartbeat],
+        changed: Callable[[], None],
+        begin_drain: Callable[[], None],
+    ) -> None:
+        self._gateway = gateway
+        self._incarnation = incarnation
+        self._heartbeat = heartbeat
+        self._changed = changed
+        self._begin_drain = begin_drain
+        self._live: dict[str, Session] = {}
+        self._turns = itertools.count()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.closing = False
+
+    # ---- opening and ending ------------------------------------------------------------------------
+
+    def open(self, request: Request, budget: Budget) -> Session:
+        """Start a session; raises Overloaded when there is no room, Unavailable while draining."""
+        if self.closing:
+            raise Unavailable("this gateway is draining: use another one", hop="gateway")
+        check_room(len(self._live), self._gateway.config.max_sessions)
+        request_id = f"{self._gateway.instance}.{secrets.token_hex(6)}"
+        session = Session(self._gateway, request_id, request, budget, next(self._turns))
+        self._live[request_id] = session
+        self._idle.clear()
+        self._gateway.tasks.start(request_id, self._run(session))
+        self._changed()
+        return session
+
+    async def _run(self, session: Session) -> None:
+        try:
+            await session.run()
+        finally:
+            del self._live[session.request_id]
+            if not self._live:
+                self._idle.set()
+            self._changed()
+
+    async def drain(self) -> None:
+        """Take no new request and return when the live ones have ended."""
+        self.closing = True
+        await self._idle.wait()
+
+    async def cancel_all(self, timeout_s: float) -> None:
+        """End what is still live; bounded."""
+        self.closing = True
+        for session in list(self._live.values()):
+            session.cancel("the gateway shuts down: send the request again")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("sessions_left", count=len(self._live))
+
+    # ---- what comes in -----------------------------------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> None:
+        """Everything of this gateway's inbox. Synchronous: text goes straight to its session."""
+        envelope, message = delivery.envelope, delivery.message
+        match message:
+            case Text():
+                self._fan_out(message)
+            case Lost():
+                session = self._live.get(envelope.request_id)
+                if session is None:
+                    metrics.STALE_MESSAGES.inc()
+                else:
+                    session.on_lost(envelope.epoch, message)
+            case AuditRequest():
+                self._reply(envelope, self.audit())
+            case SnapshotRequest():
+                self._reply(envelope, Snapshot(0, b""))
+            case Drain():
+                self._begin_drain()
+            case _:
+                self._refuse(envelope, message)
+
+    def on_instance_lost(self, role: str, instance: str, why: str) -> None:
+        """A worker died, restarted or went silent."""
+        log.info("instance_lost", peer_role=role, peer=instance, why=why)
+        for session in list(self._live.values()):
+            session.on_instance_lost(role, instance)
+
+    def _fan_out(self, text: Text) -> None:
+        rows = map(
+            TextRow,
+            text.epochs,
+            text.positions,
+            text.token_ids,
+            text.texts,
+            text.finish,
+            text.logprobs,
+            text.marks,
+        )
+        for request_id, row in zip(text.request_ids, rows, strict=True):
+            session = self._live.get(request_id)
+            if session is None:
+                metrics.STALE_MESSAGES.inc()
+            else:
+                session.on_text(row)
+
+    def _refuse(self, envelope: Envelope, message: Message) -> None:
+        """Somebody else's message: answered where somebody waits, counted where nobody does."""
+        if not envelope.reply:
+            metrics.DROPPED_MESSAGES.labels(reason="unexpected").inc()
+            return
+        name = type(message).__name__
+        self._reply(envelope, Failure.of(UnknownMessage(f"a gateway does not take {name}", hop="gateway")))
+
+    def _reply(self, envelope: Envelope, message: Message) -> None:
+        self._gateway.tasks.start("reply", self._send_reply(envelope, message))
+
+    async def _send_reply(self, envelope: Envelope, message: Message) -> None:
+        try:
+            await self._gateway.bus.reply(envelope, message)
+        except PenstockError as error:
+            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
+            log.warning("reply_failed", error=error.message)
+
+    # ---- what it tells -----------------------------------------------------------------------------
+
+    def audit(self) -> AuditReport:
+        held = tuple(
+            Held(session.request_id, "session", 1, session.state.phase) for session in self._live.values()
+        )
+        return AuditReport("gateway", self._gateway.instance, self._incarnation, held)
+
+    def status(self) -> Heartbeat:
+        queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
+        metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
+        return self._heartbeat(
+            capacity=self._gateway.config.max_sessions, live=len(self._live), queued=queued
+        )

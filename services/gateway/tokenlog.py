@@ -1,0 +1,47 @@
+"""The token log of one request: what has been relayed, so that nothing is lost or repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+
+class Arrival(Enum):
+    """What a row of text is to the log."""
+
+    NEXT = auto()
+    DUPLICATE = auto()
+    GAP = auto()
+
+
+@dataclass(slots=True)
+class TokenLog:
+    """Output ids in position order. Position `prompt_tokens` is that of the first one.
+
+    `emitted_chars` counts the characters of text that went towards the client, so that a new
+    detokenizer can go on at exactly that point.
+    """
+
+    prompt_tokens: int
+    ids: list[int] = field(default_factory=list)
+    emitted_chars: int = 0
+
+    @property
+    def next_position(self) -> int:
+        return self.prompt_tokens + len(self.ids)
+
+    def arrival(self, position: int, count: int) -> Arrival:
+        """What `count` ids from `position` on are: only those that begin exactly where the log ends go on.
+
+        A row that overlaps the end cannot be cut, as its text belongs to all its ids: it is a gap,
+        and a new placement brings both.
+        """
+        if position == self.next_position:
+            return Arrival.NEXT
+        if position + count <= self.next_position:
+            return Arrival.DUPLICATE
+        return Arrival.GAP
+
+    def append(self, ids: tuple[int, ...], text: str) -> None:
+        self.ids.extend(ids)
+        self.emitted_chars += len(text)

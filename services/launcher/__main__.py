@@ -1,0 +1,56 @@
+"""`penstock up`: run the stack until SIGINT or SIGTERM; a second signal kills it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from services.launcher.log_lines import LineWriter
+from services.launcher.options import StackOptions, parse_options
+from services.launcher.plan import plan_instances
+from services.launcher.stack import Plan, Stack
+from shared.errors import InvalidRequest, PenstockError
+from shared.telemetry import logging
+
+EXIT_FAILED = 1
+EXIT_CONFIGURATION = 2
+
+
+def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
+    """The exit code: 0 stopped as asked, 1 failed, 2 a wrong option or configuration."""
+    options = parse_options(argv)
+    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    logging.configure("warning", "launcher", "launcher")
+    writer = LineWriter(sys.stderr.buffer, colour=colour)
+    try:
+        asyncio.run(_run(options, writer, plan))
+    except PenstockError as error:
+        writer.write("penstock", str(error).encode())
+        return EXIT_CONFIGURATION if isinstance(error, InvalidRequest) else EXIT_FAILED
+    finally:
+        writer.close()
+    return 0
+
+
+async def _run(options: StackOptions, writer: LineWriter, plan: Plan) -> None:
+    stack = Stack(options, writer, announce=lambda line: print(line, flush=True), plan=plan)
+
+    def on_signal(signum: signal.Signals) -> None:
+        if stack.stop.is_set():
+            writer.write("penstock", b"%s again: killing everything" % signum.name.encode())
+            stack.kill.set()
+        else:
+            writer.write("penstock", b"%s: stopping" % signum.name.encode())
+        stack.stop.set()
+
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, on_signal, signum)
+    await stack.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

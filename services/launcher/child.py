@@ -1,0 +1,90 @@
+"""One child process: started so that it cannot outlive the launcher, stopped within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+PR_SET_PDEATHSIG = 1
+KILLED_BECAUSE_ORPHANED = 137
+
+
+def die_with(parent_pid: int) -> Callable[[], None]:
+    """What a child runs between fork and exec: SIGKILL for it when the launcher's thread is gone.
+
+    The function is looked up here, before the fork: after it only the call itself is safe.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def in_child() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:  # it died before the call above
+            os._exit(KILLED_BECAUSE_ORPHANED)
+
+    return in_child
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A running process and the pipe that carries its stdout and stderr; `pipe` is closed by its owner."""
+
+    process: Process
+    output: asyncio.StreamReader
+    pipe: asyncio.ReadTransport
+
+
+async def spawn(command: Sequence[str], environ: Mapping[str, str]) -> Child:
+    """Start `command` in a process group of its own. Raises OSError when it cannot be run.
+
+    Its own group, because Ctrl-C in a terminal must reach the launcher alone: it stops the services
+    in their order.
+    """
+    # Linux only: elsewhere a SIGKILL of the launcher leaves its services behind.
+    orphan_guard = die_with(os.getpid()) if sys.platform == "linux" else None
+    # A pipe of ours instead of asyncio's: that one stays open as long as a grandchild holds it.
+    output = asyncio.StreamReader()
+    read_fd, write_fd = os.pipe()
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_fd, "rb", buffering=0)
+    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=dict(environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=write_fd,
+            stderr=asyncio.subprocess.STDOUT,
+            process_group=0,
+            preexec_fn=orphan_guard,
+        )
+    except BaseException:
+        pipe.close()
+        raise
+    finally:
+        os.close(write_fd)
+    return Child(process, output, pipe)
+
+
+def send(process: Process, signum: signal.Signals) -> None:
+    """Signal a child; one that has just ended is fine."""
+    if process.returncode is None:
+        try:
+            process.send_signal(signum)
+        except ProcessLookupError:
+            return
+
+
+def ending(returncode: int) -> str:
+    """How a process ended, in words."""
+    if returncode < 0:
+        try:
+            return f"was killed by {signal.Signals(-returncode).name}"
+        except ValueError:
+            return f"was killed by signal {-returncode}"
+    return f"exited with code {returncode}"

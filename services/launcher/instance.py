@@ -1,0 +1,159 @@
+"""One service instance: its process, its restarts, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio.subprocess import Process
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from signal import SIGKILL, SIGTERM, Signals
+
+from services.launcher.backoff import Backoff
+from services.launcher.child import ending, send, spawn
+from services.launcher.log_lines import LineWriter, pump
+from shared.errors import InvalidRequest, Unavailable
+
+CONFIGURATION_EXIT = 2
+"""A service that ends with this code would end so again: it is not restarted."""
+
+MAX_EARLY_EXITS = 4
+"""So often an instance may end before it was ready for the first time; then the start has failed."""
+
+LAST_LINES = 20
+LAST_OUTPUT_TIMEOUT_S = 1.0
+"""How long to wait for the rest of a dead child's output (a grandchild may hold the pipe)."""
+
+
+class ConfigurationRefused(InvalidRequest):
+    """A service refused its configuration."""
+
+
+class StartFailed(Unavailable):
+    """The stack could not be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """What to run. `instance` is `<role>-<n>`; `environ` is the child's whole environment.
+
+    Lines that contain `hide` are not shown (b"" = all are).
+    """
+
+    role: str
+    instance: str
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    hide: bytes = b""
+
+
+class Instance:
+    """Keeps one process running until it is told to stop.
+
+    `run` is its life: it returns after `stop`, and raises ConfigurationRefused (exit 2) or
+    StartFailed (too many ends before the first readiness).
+    """
+
+    def __init__(
+        self, spec: InstanceSpec, writer: LineWriter, *, make_backoff: Callable[[], Backoff] = Backoff
+    ) -> None:
+        self.spec = spec
+        self.process: Process | None = None
+        self.started_s = 0.0
+        self.restarts = 0
+        self.ready_pid = 0  # the process that was ready last
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._writer = writer
+        self._backoff = make_backoff()
+        self._stopping = asyncio.Event()
+        self._end_signal = SIGTERM
+
+    @property
+    def pid(self) -> int:
+        """The running process, between two runs the last one; 0 before the first."""
+        return 0 if self.process is None else self.process.pid
+
+    @property
+    def was_ready(self) -> bool:
+        return self.ready_pid != 0
+
+    @property
+    def last_words(self) -> str:
+        """The sentence with which a service ends, else the last line it printed."""
+        for line in reversed(self.last_lines):
+            if line.startswith(f"penstock {self.spec.role}:"):
+                return line
+        return self.last_lines[-1] if self.last_lines else "it printed nothing"
+
+    async def run(self) -> None:
+        while not self._stopping.is_set():
+            lived_s, returncode = await self._run_once()
+            if self._stopping.is_set():
+                return
+            self._judge(returncode)
+            delay_s = self._backoff.delay_s(lived_s)
+            self._say(f"{ending(returncode)}; starting it again in {delay_s * 1000:.0f} ms")
+            self.restarts += 1
+            await self._stopped_within(delay_s)
+
+    def terminate(self) -> None:
+        """Ask it to end; `run` returns when it has."""
+        self._end(SIGTERM)
+
+    def kill(self) -> None:
+        self._end(SIGKILL)
+
+    def _end(self, signum: Signals) -> None:
+        self._stopping.set()
+        self._end_signal = signum
+        if self.process is not None:
+            send(self.process, signum)
+
+    async def _run_once(self) -> tuple[float, int]:
+        """Start it and wait for its end: seconds lived, exit code."""
+        self.started_s = time.monotonic()
+        try:
+            child = await spawn(self.spec.command, self.spec.environ)
+        except OSError as error:
+            raise StartFailed(f"{self.spec.instance} could not be started: {error}") from error
+        self.process = process = child.process
+        if self._stopping.is_set():  # told to stop while it was being started
+            send(process, self._end_signal)
+        output = asyncio.create_task(pump(child.output, self._on_line))
+        try:
+            returncode = await process.wait()
+            await asyncio.wait((output,), timeout=LAST_OUTPUT_TIMEOUT_S)
+            if output.done():
+                output.result()
+        finally:
+            send(process, SIGKILL)  # does something only when this task was cancelled
+            output.cancel()
+            child.pipe.close()
+        return time.monotonic() - self.started_s, returncode
+
+    def _on_line(self, line: bytes) -> None:
+        if line.strip():
+            self.last_lines.append(line.decode(errors="replace").strip())
+        if not self.spec.hide or self.spec.hide not in line:
+            self._writer.write(self.spec.instance, line)
+
+    def _judge(self, returncode: int) -> None:
+        name = self.spec.instance
+        if returncode == CONFIGURATION_EXIT:
+            raise ConfigurationRefused(f"{name} refused its configuration: {self.last_words}")
+        if not self.was_ready and self.restarts + 1 >= MAX_EARLY_EXITS:
+            tries = self.restarts + 1
+            raise StartFailed(
+                f"{name} {ending(returncode)} in {tries} tries and was never ready: {self.last_words}"
+            )
+
+    async def _stopped_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    def _say(self, sentence: str) -> None:
+        self._writer.write("penstock", f"{self.spec.instance} {sentence}".encode())

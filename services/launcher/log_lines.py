@@ -1,0 +1,111 @@
+"""Many processes, one stderr: whole lines, each with the name of who said it.
+
+The children's output is read in chunks and cut at line ends; one thread writes the lines, so that a
+terminal that stands still can never stop the launcher from supervising.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+MAX_LINE_BYTES = 64 * 1024
+"""A longer line is cut into pieces of this size; each piece but the last ends with `CUT_MARK`."""
+
+MAX_QUEUED_LINES = 10_000
+"""Lines waiting for a slow terminal; what comes on top is dropped, and the drop is told."""
+
+CHUNK_BYTES = 64 * 1024
+CLOSE_TIMEOUT_S = 1.0
+CUT_MARK = b" \xe2\x80\xa6"
+COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
+
+
+class LineSplitter:
+    """Bytes in, whole lines out (without their line end)."""
+
+    def __init__(self, limit_bytes: int = MAX_LINE_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        pieces = [piece for line in lines for piece in self._cut(line.removesuffix(b"\r"))]
+        *full, self._rest = self._cut(self._rest)
+        return [*pieces, *full]
+
+    def flush(self) -> list[bytes]:
+        """What came after the last line end."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
+
+    def _cut(self, line: bytes) -> list[bytes]:
+        pieces = []
+        while len(line) > self._limit_bytes:
+            pieces.append(line[: self._limit_bytes] + CUT_MARK)
+            line = line[self._limit_bytes :]
+        return [*pieces, line]
+
+
+class LineWriter:
+    """Writes whole lines to one stream from one thread; never blocks its caller.
+
+    `close` gives the thread a bounded time to write what is queued.
+    """
+
+    def __init__(self, stream: BinaryIO, *, colour: bool = False, limit: int = MAX_QUEUED_LINES) -> None:
+        self._stream = stream
+        self._colour = colour
+        self._lines: queue.Queue[bytes | None] = queue.Queue(limit)
+        self._dropped = 0
+        self._colour_of: dict[str, int] = {}
+        self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, name: str, line: bytes) -> None:
+        if self._dropped and not self._lines.full():
+            dropped, self._dropped = self._dropped, 0
+            self._put(self._prefixed("penstock", b"%d log lines dropped: the terminal is slow" % dropped))
+        self._put(self._prefixed(name, line))
+
+    def close(self) -> None:
+        try:
+            self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
+        except queue.Full:
+            return
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _put(self, line: bytes) -> None:
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+
+    def _prefixed(self, name: str, line: bytes) -> bytes:
+        if not self._colour:
+            return name.encode() + b" | " + line + b"\n"
+        colour = self._colour_of.setdefault(name, COLOURS[len(self._colour_of) % len(COLOURS)])
+        return b"\x1b[%dm%s |\x1b[0m %s\n" % (colour, name.encode(), line)
+
+    def _write_all(self) -> None:
+        read = True
+        while (line := self._lines.get()) is not None:
+            try:
+                if read:
+                    self._stream.write(line)
+                    self._stream.flush()
+            except (OSError, ValueError):
+                read = False  # a closed pipe: the stack goes on, and its services must not block
+
+
+async def pump(stream: asyncio.StreamReader, on_line: Callable[[bytes], None]) -> None:
+    """Give every line of a child's output to `on_line` until the output ends."""
+    splitter = LineSplitter()
+    while chunk := await stream.read(CHUNK_BYTES):
+        for line in splitter.feed(chunk):
+            on_line(line)
+    for line in splitter.flush():
+        on_line(line)

@@ -1,0 +1,245 @@
+"""The stack: everything that `penstock up` runs, from the first process to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from services.launcher.instance import Instance, InstanceSpec, StartFailed
+from services.launcher.log_lines import LineWriter
+from services.launcher.nats import nats_spec, wait_until_up
+from services.launcher.options import StackOptions
+from services.launcher.plan import plan_instances
+from services.launcher.ports import check_free, free_ports
+from services.launcher.state import RunningInstance, StackState, StateDir
+from shared.bus import Bus, Delivery
+from shared.bus.subjects import FLEET_ALL
+from shared.messages import Heartbeat
+
+POLL_S = 0.05
+STOP_TIMEOUT_S = 15.0
+GATEWAY_TIMEOUT_S = 11.0
+"""Of the stop's time, what the gateways may take to finish their requests before the others stop."""
+
+LEAST_TIMEOUT_S = 2.0
+KILL_TIMEOUT_S = 5.0
+BUS_CLOSE_TIMEOUT_S = 2.0
+
+
+class Plan(Protocol):
+    def __call__(
+        self, options: StackOptions, *, nats_url: str, grpc_ports: list[int]
+    ) -> list[InstanceSpec]: ...
+
+
+class Stack:
+    """`run` starts everything, announces it, and returns when `stop` is set and nothing is left.
+
+    `stop` set: the services drain and end in their order. `kill` set: they end now. `announce` gets
+    the line that says where the stack is. Raises StartFailed, ConfigurationRefused or StackRunning;
+    nothing is left running then either.
+    """
+
+    def __init__(
+        self,
+        options: StackOptions,
+        writer: LineWriter,
+        announce: Callable[[str], None],
+        *,
+        plan: Plan = plan_instances,
+    ) -> None:
+        self.stop = asyncio.Event()
+        self.kill = asyncio.Event()
+        self._options = options
+        self._writer = writer
+        self._announce = announce
+        self._plan = plan
+        self._state = StateDir(options.state_dir)
+        self._nats: Instance | None = None
+        self._nats_url = options.nats_url
+        self._grpc = ""
+        self._bus: Bus | None = None
+        self._beats: dict[tuple[str, str], Heartbeat] = {}
+        self._instances: list[Instance] = []
+        self._ours: set[tuple[str, str]] = set()
+        self._tasks: dict[Instance, asyncio.Task[None]] = {}
+        self._metrics: dict[str, str] = {}
+
+    async def run(self) -> None:
+        self._state.acquire()
+        try:
+            grpc_ports = self._grpc_ports()
+            await self._start_nats()
+            self._start_instances(grpc_ports)
+            if await self._until_ready():
+                self._state.write(self._description())
+                self._announce(f"ready grpc={self._grpc} nats={self._nats_url}")
+                await self._watch()
+        finally:
+            await self._end()
+            self._state.release()
+
+    # ---- start --------------------------------------------------------------------------------
+
+    def _grpc_ports(self) -> list[int]:
+        """One port per gateway; the first is the one asked for."""
+        host, asked = self._options.grpc_host, self._options.grpc_port
+        ports = free_ports(host, self._options.counts["gateway"])
+        if asked:
+            check_free(host, asked)
+            ports[0] = asked
+        self._grpc = f"[{host}]:{ports[0]}" if ":" in host else f"{host}:{ports[0]}"
+        return ports
+
+    async def _start_nats(self) -> None:
+        if not self._nats_url:
+            spec, self._nats_url = nats_spec()
+            self._nats = self._launch(spec)
+            await wait_until_up(self._nats, self._nats_url)
+            self._nats.ready_pid = self._nats.pid
+        self._bus = await Bus.connect(self._nats_url, name="penstock-launcher")
+        await self._bus.serve(FLEET_ALL, self._on_beat)
+
+    def _start_instances(self, grpc_ports: list[int]) -> None:
+        specs = self._plan(self._options, nats_url=self._nats_url, grpc_ports=grpc_ports)
+        self._say(f"starting {len(specs)} services: {', '.join(spec.instance for spec in specs)}")
+        self._ours = {(spec.role, spec.instance) for spec in specs}
+        self._instances = [self._launch(spec) for spec in specs]
+
+    def _launch(self, spec: InstanceSpec) -> Instance:
+        instance = Instance(spec, self._writer)
+        self._tasks[instance] = asyncio.create_task(instance.run(), name=spec.instance)
+        return instance
+
+    async def _until_ready(self) -> bool:
+        """Wait for every instance; False when told to stop before that. Raises StartFailed."""
+        give_up_s = time.monotonic() + self._options.start_timeout_s
+        loading: set[str] = set()
+        while not self.stop.is_set():
+            missing = [instance for instance in self._instances if not self._check_ready(instance, loading)]
+            if not missing:
+                return True
+            if time.monotonic() >= give_up_s:
+                raise StartFailed(_too_slow(missing, self._options.start_timeout_s))
+            await self._tick()
+        return False
+
+    def _check_ready(self, instance: Instance, loading: set[str]) -> bool:
+        """Whether it was ready once; tells the user about every process that becomes so."""
+        name, beat = instance.spec.instance, self._beat(instance)
+        if beat is None or instance.ready_pid == beat.pid:
+            return instance.was_ready
+        if beat.state == "ready":
+            instance.ready_pid = beat.pid
+            self._say(f"{name} ready in {time.monotonic() - instance.started_s:.1f} s")
+        elif beat.state == "loading" and name not in loading:
+            loading.add(name)
+            self._say(f"{name} loading …")
+        return instance.was_ready
+
+    # ---- run ----------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Until told to stop: keep stack.json true. Raises what ends an instance for good."""
+        while not self.stop.is_set():
+            await self._tick()
+            for instance in self._instances:
+                self._check_ready(instance, loading=set())
+            self._state.write(self._description())
+
+    async def _tick(self) -> None:
+        """Wait for a moment, a stop, or the end of an instance."""
+        stopped = asyncio.create_task(self.stop.wait())
+        try:
+            await asyncio.wait(
+                (stopped, *self._tasks.values()), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            stopped.cancel()
+        for task in self._tasks.values():
+            if task.done():
+                task.result()
+
+    def _on_beat(self, delivery: Delivery) -> None:
+        """Keep the latest heartbeat of our own instances; others may share the bus."""
+        beat = delivery.message
+        if isinstance(beat, Heartbeat) and (beat.role, beat.instance) in self._ours:
+            self._beats[beat.role, beat.instance] = beat
+
+    def _beat(self, instance: Instance) -> Heartbeat | None:
+        """The latest heartbeat of the process that runs now."""
+        beat = self._beats.get((instance.spec.role, instance.spec.instance))
+        return beat if beat is not None and beat.pid == instance.pid else None
+
+    def _description(self) -> StackState:
+        for instance in self._instances:
+            beat = self._beat(instance)
+            if beat is not None:
+                self._metrics[instance.spec.instance] = beat.metrics
+        return StackState(
+            grpc=self._grpc,
+            http=None,
+            nats=self._nats_url,
+            instances=tuple(
+                RunningInstance(
+                    role=instance.spec.role,
+                    id=instance.spec.instance,
+                    pid=instance.pid,
+                    metrics=self._metrics.get(instance.spec.instance, ""),
+                )
+                for instance in self._instances
+            ),
+        )
+
+    # ---- end ----------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Gateways, then the other services, then NATS; what does not end in time is killed."""
+        until_s = time.monotonic() + STOP_TIMEOUT_S
+        gateways = [instance for instance in self._instances if instance.spec.role == "gateway"]
+        others = [instance for instance in self._instances if instance.spec.role != "gateway"]
+        await self._end_group(gateways, GATEWAY_TIMEOUT_S)
+        await self._end_group(others, max(LEAST_TIMEOUT_S, until_s - time.monotonic()))
+        await self._close_bus()
+        await self._end_group([self._nats] if self._nats else [], LEAST_TIMEOUT_S)
+
+    async def _end_group(self, group: list[Instance], timeout_s: float) -> None:
+        """Nothing of the group runs when this returns."""
+        tasks = [self._tasks[instance] for instance in group]
+        if not tasks:
+            return
+        for instance in group:
+            instance.terminate()
+        ended = asyncio.gather(*tasks, return_exceptions=True)
+        killed = asyncio.create_task(self.kill.wait())
+        await asyncio.wait((ended, killed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        killed.cancel()
+        if not ended.done():
+            late = [instance for instance in group if not self._tasks[instance].done()]
+            self._say(f"killing {_names(late)}")
+            for instance in late:
+                instance.kill()
+            await asyncio.wait((ended,), timeout=KILL_TIMEOUT_S)
+
+    async def _close_bus(self) -> None:
+        if self._bus is None:
+            return
+        try:
+            async with asyncio.timeout(BUS_CLOSE_TIMEOUT_S):
+                await self._bus.close()
+        except TimeoutError:
+            self._say("the connection to NATS did not close in time")
+
+    def _say(self, sentence: str) -> None:
+        self._writer.write("penstock", sentence.encode())
+
+
+def _names(instances: Iterable[Instance]) -> str:
+    return ", ".join(instance.spec.instance for instance in instances)
+
+
+def _too_slow(missing: list[Instance], timeout_s: float) -> str:
+    said = "; ".join(f"{instance.spec.instance} last said: {instance.last_words}" for instance in missing)
+    return f"{_names(missing)} did not become ready within {timeout_s:.0f} s. {said}"

@@ -1,0 +1,100 @@
+"""The state directory: who owns it, and `stack.json`, which tells others where the stack is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from shared.errors import InvalidRequest, Unavailable
+
+LOCK_NAME = "stack.lock"
+STACK_NAME = "stack.json"
+
+
+class StackRunning(Unavailable):
+    """Another stack owns this state directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningInstance:
+    """`metrics` is HOST:PORT of its Prometheus endpoint ("" until it was ready once)."""
+
+    role: str
+    id: str
+    pid: int
+    metrics: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackState:
+    """What stack.json says. `http` is None as long as there is no HTTP edge."""
+
+    grpc: str
+    http: str | None
+    nats: str
+    instances: tuple[RunningInstance, ...]
+
+
+class StateDir:
+    """Holds the directory's lock for as long as it is open; the kernel frees it whatever happens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+        self._written: StackState | None = None
+
+    def acquire(self) -> None:
+        """Raises StackRunning when another launcher lives here."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / LOCK_NAME).open("a+")
+        except OSError as error:
+            raise InvalidRequest(
+                f"the state directory {self.path} cannot be used: {error.strerror or error}; "
+                "pass a writable one with --state-dir"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            pid = lock.read(20).strip() or "unknown"
+            lock.close()
+            raise StackRunning(
+                f"a stack (process {pid}) already runs from {self.path}; "
+                "stop it, or pass another --state-dir to run a second one"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        self._lock = lock
+        self.clear()
+
+    def write(self, state: StackState) -> None:
+        """Replace stack.json in one step when something changed: readers see the old or the new one."""
+        if state == self._written:
+            return
+        handle, name = tempfile.mkstemp(dir=self.path, prefix=STACK_NAME + ".")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(asdict(state), file, indent=1)
+                file.write("\n")
+            Path(name).replace(self.path / STACK_NAME)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+        self._written = state
+
+    def clear(self) -> None:
+        (self.path / STACK_NAME).unlink(missing_ok=True)
+        self._written = None
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self.clear()
+            self._lock.close()
+            self._lock = None

@@ -1,0 +1,91 @@
+"""The prefill worker's engine: admits prompts, and warms a prefix when there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from services.prefill.job import Job
+from services.prefill.warmth import Warmth
+from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
+from shared.errors import PenstockError
+from shared.telemetry import metrics
+from shared.worker.driver import EngineDriver
+from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.wire import SequenceSpec
+
+log = structlog.get_logger()
+
+
+class Compute(EngineDriver[StepResult]):
+    def __init__(self, load: Callable[[], Engine], mirror: PrefixMirror, wake: Callable[[], None]) -> None:
+        super().__init__("prefill-engine", load, mirror, wake)
+        self.warmth = Warmth()
+
+    def room_tokens(self, computing_tokens: int) -> int:
+        """How much of the next chunk is not taken by prompts that are being computed."""
+        return self.engine.config.max_batch_tokens - computing_tokens
+
+    async def admit(
+        self, jobs: Sequence[Job], callbacks: Sequence[LayerCallback]
+    ) -> list[AdmitResult | PenstockError]:
+        """Take them in, in order; each is admitted or refused by itself."""
+
+        def run(engine: Engine) -> list[AdmitResult | PenstockError]:
+            return [
+                _admit(engine, job.key, job.spec, on_layer)
+                for job, on_layer in zip(jobs, callbacks, strict=True)
+            ]
+
+        return await self.between_steps(run)
+
+    def begin_step(self) -> None:
+        self.begin(lambda engine: engine.step())
+
+    def take(self) -> StepResult | None:
+        result = super().take()
+        if result is not None and any(output.key == self.warmth.key for output in result.outputs):
+            self._end_warming()
+        return result
+
+    # ---- warming ------------------------------------------------------------------------------------
+
+    async def warm(self) -> None:
+        """Begin with the prefix that was offered, if there is one."""
+        spec, key = self.warmth.spec, self.warmth.key
+        if spec is None or self.warmth.running:
+            return
+        admitted = await self.between_steps(lambda engine: _admit(engine, key, spec, None))
+        if isinstance(admitted, PenstockError):
+            metrics.DROPPED_MESSAGES.labels(reason="warm_refused").inc()
+            log.debug("warm_refused", error=admitted.message)
+            self.warmth.done()
+        else:
+            self.warmth.running = True
+
+    def yield_to(self, *, busy: bool) -> None:
+        """Real work ends warming; the blocks that are full stay in the prefix cache."""
+        if busy and self.warmth.spec is not None:
+            self._end_warming()
+
+    def _end_warming(self) -> None:
+        self.release_later(self.warmth.key)
+        self.warmth.done()
+
+
+def _admit(
+    engine: Engine, key: str, spec: SequenceSpec, on_layer: LayerCallback | None
+) -> AdmitResult | PenstockError:
+    try:
+        return engine.admit(
+            key,
+            spec.token_ids,
+            spec.prompt_len,
+            spec.params,
+            spec.block_hashes,
+            stop_after=1,
+            on_layer=on_layer,
+        )
+    except PenstockError as error:
+        return error

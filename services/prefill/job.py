@@ -1,0 +1,101 @@
+"""One request at the prefill worker, from acceptance until its blocks are given back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from services.prefill.queue import Entry
+from shared.deadline import Deadline
+from shared.errors import ProtocolError
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.messages import Envelope, Prefill
+from shared.worker.wire import SequenceSpec, read_sequence, sequence_key
+
+MAX_EPOCH = (1 << 32) - 1
+"""KV chunks have 32 bits for it."""
+
+
+class Phase(Enum):
+    """As audits and cancel acknowledgements name it."""
+
+    QUEUED = "queued"
+    COMPUTING = "computing"
+    SENDING = "transferring"
+    STOPPING = "stopping"  # ended without success; the transfer's end is not acknowledged yet
+
+
+@dataclass(slots=True)
+class Job:
+    request_id: str
+    epoch: int
+    gateway: str
+    detokenizer: str
+    decode: str
+    deadline: Deadline
+    priority: int
+    spec: SequenceSpec
+    arrived_s: float
+    cached_tokens: int = 0  # a guess until the engine has admitted it
+    phase: Phase = Phase.QUEUED
+    started_s: float = 0.0
+    computed_tokens: int = 0
+
+    @property
+    def key(self) -> str:
+        return sequence_key(self.request_id, self.epoch)
+
+    @property
+    def kv_key(self) -> tuple[str, int]:
+        """What KV transfers call it."""
+        return self.request_id, self.epoch
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.spec.token_ids)
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Tokens that are still to compute."""
+        return self.num_tokens - max(self.computed_tokens, self.cached_tokens)
+
+    def entry(self) -> Entry:
+        return Entry(self.key, self.remaining_tokens, self.deadline, self.priority)
+
+
+def read_job(
+    envelope: Envelope,
+    prefill: Prefill,
+    deadline: Deadline | None,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+    now_s: float,
+) -> Job:
+    """A checked job. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
+    if deadline is None or not envelope.request_id or not 0 < envelope.epoch <= MAX_EPOCH:
+        raise ProtocolError("Prefill needs a request_id, an epoch from 1 and a deadline in its envelope")
+    deadline.check("prefill")
+    return Job(
+        envelope.request_id,
+        envelope.epoch,
+        prefill.gateway,
+        prefill.detokenizer,
+        prefill.decode,
+        deadline,
+        prefill.priority,
+        read_sequence(
+            prefill.token_ids,
+            prefill.prompt_len,
+            prefill.block_hashes,
+            prefill.sampling,
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+        ),
+        arrived_s=now_s,
+    )
+
+
+def max_cached_blocks(num_tokens: int) -> int:
+    """The last token is always computed: its logits are what the first draw needs."""
+    return (num_tokens - 1) // HASH_BLOCK_TOKENS

@@ -1,0 +1,97 @@
+"""Who is prefilled next: earliest deadline first within a priority class. Pure and bounded."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.errors import Overloaded
+
+MIN_RETRY_MS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request that waits. `num_tokens` are those still to compute; the greater priority goes first."""
+
+    key: str
+    num_tokens: int
+    deadline: Deadline
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What `take` found: the next entry, and those that expired while they waited."""
+
+    entry: Entry | None
+    expired: tuple[Entry, ...]
+
+
+class DeadlineQueue:
+    """Refuses what does not fit; never drops an entry without handing it to the caller."""
+
+    def __init__(self, *, max_entries: int, max_tokens: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._max_entries = max_entries
+        self._max_tokens = max_tokens
+        self._clock = clock
+        self._ordered: list[tuple[tuple[int, float, int], Entry]] = []  # most urgent first
+        self._arrivals = 0
+        self.queued_tokens = 0
+
+    def push(self, entry: Entry, tokens_per_s: float) -> None:
+        """Raises Overloaded with the time that the queue needs to make room at `tokens_per_s`.
+
+        One entry always fits into an empty queue, however long it is: the model's context bounds it.
+        """
+        over_tokens = bool(self._ordered) and self.queued_tokens + entry.num_tokens > self._max_tokens
+        if over_tokens or len(self._ordered) >= self._max_entries:
+            raise Overloaded(
+                f"{len(self._ordered)} prompts of {self.queued_tokens} tokens wait; "
+                "try another worker or later",
+                hop="prefill",
+                retry_after_ms=self._retry_ms(entry.num_tokens, tokens_per_s),
+            )
+        self._arrivals += 1
+        rank = (-entry.priority, entry.deadline.at_s, self._arrivals)
+        insort(self._ordered, (rank, entry), key=lambda item: item[0])
+        self.queued_tokens += entry.num_tokens
+
+    def take(self) -> Taken:
+        """Remove the most urgent entry that still has time, and every expired one before it."""
+        expired: list[Entry] = []
+        while self._ordered:
+            entry = self._ordered.pop(0)[1]
+            self.queued_tokens -= entry.num_tokens
+            if not entry.deadline.expired(self._clock):
+                return Taken(entry, tuple(expired))
+            expired.append(entry)
+        return Taken(None, tuple(expired))
+
+    def put_back(self, entry: Entry) -> None:
+        """The taken entry could not start yet: it is first among its equals again, over any limit."""
+        insort(self._ordered, ((-entry.priority, entry.deadline.at_s, 0), entry), key=lambda item: item[0])
+        self.queued_tokens += entry.num_tokens
+
+    def remove(self, key: str) -> Entry | None:
+        for index, (_, entry) in enumerate(self._ordered):
+            if entry.key == key:
+                del self._ordered[index]
+                self.queued_tokens -= entry.num_tokens
+                return entry
+        return None
+
+    def expired(self) -> list[Entry]:
+        """Remove and return every entry whose deadline has passed."""
+        late = [entry for _, entry in self._ordered if entry.deadline.expired(self._clock)]
+        for entry in late:
+            self.remove(entry.key)
+        return late
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def _retry_ms(self, num_tokens: int, tokens_per_s: float) -> int:
+        excess = max(1, self.queued_tokens + num_tokens - self._max_tokens)
+        return max(MIN_RETRY_MS, round(1000 * excess / tokens_per_s)) if tokens_per_s > 0 else MIN_RETRY_MS

@@ -1,0 +1,1 @@
+"""The retriever: passages of an indexed folder that fit a question."""

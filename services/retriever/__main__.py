@@ -1,0 +1,64 @@
+"""python -m services.retriever"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import structlog
+import torch
+
+from services.retriever.actor import RetrieverActor
+from services.retriever.config import RetrieverConfig
+from services.retriever.searcher import Searcher
+from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.retrieval.build import build_index
+from shared.retrieval.embedder import Embedder
+from shared.service import Service, run_service
+
+DRAIN_POLL_S = 0.02
+PROGRESS_EVERY_S = 2.0
+WARM_UP = "warm up"
+
+log = structlog.get_logger()
+
+
+async def body(service: Service[RetrieverConfig]) -> None:
+    config = service.config
+    searcher = await asyncio.to_thread(_searcher, config) if config.corpus else None
+    actor = service.supervisor.start(lambda: RetrieverActor(service, searcher.search if searcher else None))
+
+    async def drained() -> None:
+        while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    service.on_drain(drained)
+    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+    await service.bus.serve(CANCEL_ALL, actor.receive)
+    await service.ready(actor.status)
+    await service.run()
+
+
+def _searcher(config: RetrieverConfig) -> Searcher:
+    """Loads the model and brings the index up to date; says how far it is."""
+    torch.set_num_threads(config.threads)
+    embedder = Embedder.load()
+    last_s = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= PROGRESS_EVERY_S:
+            last_s = time.monotonic()
+            log.info("indexing", done_passages=done, total_passages=total)
+
+    built = build_index(config.corpus, Path(config.state_dir), embedder, progress)
+    for name, reason in built.skipped:
+        log.warning("document_skipped", document=name, reason=reason)
+    log.info("indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.files))
+    embedder.embed([WARM_UP])
+    return Searcher(embedder, built.index)
+
+
+if __name__ == "__main__":
+    run_service("retriever", RetrieverConfig, body)

@@ -1,0 +1,198 @@
+"""The retriever's actor: answers inside the budget, with passages or, where allowed, without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from services.retriever.config import RetrieverConfig
+from services.retriever.question import DEGRADED_NO_CORPUS, DEGRADED_TIME, Question, check, degraded, question
+from shared.actor import BusActor, Tombstones
+from shared.actor.bus_actor import cancelled
+from shared.bus import Delivery
+from shared.deadline import Deadline
+from shared.errors import (
+    DeadlineExpired,
+    InternalError,
+    NotFound,
+    Overloaded,
+    PenstockError,
+    Unavailable,
+    UnknownMessage,
+)
+from shared.messages import Cancel, CancelAck, Failure, Heartbeat, Held, Message, Retrieve, Retrieved
+from shared.service import Service
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+HOP = "retriever"
+
+Search = Callable[[Sequence[Retrieve]], list[Retrieved]]
+"""Runs in the worker thread; one answer for each question."""
+
+
+class RetrieverActor(BusActor):
+    """Owns the queue of questions and the batch in the worker thread.
+
+    A question leaves as soon as its limit is reached, whatever the thread does; what the thread
+    finds for it later has no reader.
+    """
+
+    def __init__(self, service: Service[RetrieverConfig], search: Search | None) -> None:
+        super().__init__(HOP, service)
+        self._service = service
+        self._config = service.config
+        self._search = search
+        self._waiting: deque[Question] = deque()
+        self._batch: list[Question] = []
+        self._work: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tombstones = Tombstones()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=HOP)
+
+    def status(self) -> Heartbeat:
+        return self._service.heartbeat(
+            capacity=self._config.max_queued,
+            live=len(self._batch),
+            queued=self.queued + len(self._waiting),
+        )
+
+    def held(self) -> list[Held]:
+        computing = [Held(asked.request_id, "queued", 1, "searching") for asked in self._batch]
+        return computing + [Held(asked.request_id, "queued", 1, "queued") for asked in self._waiting]
+
+    # ---- messages -------------------------------------------------------------------------------
+
+    async def on_message(self, delivery: Delivery) -> None:
+        match delivery.message:
+            case Retrieve() as retrieve:
+                await self._on_retrieve(delivery, retrieve)
+            case Cancel() as cancel:
+                ack = self._cancel(delivery, cancel)
+                if delivery.envelope.reply:  # the broadcast expects no answer
+                    await self.bus.reply(delivery.envelope, ack)
+            case other:
+                raise UnknownMessage(f"a retriever has no use for {type(other).__name__}")
+
+    async def _on_retrieve(self, delivery: Delivery, retrieve: Retrieve) -> None:
+        envelope = delivery.envelope
+        reason = self._tombstones.refuses(envelope.request_id, envelope.epoch)
+        if reason:
+            raise cancelled(reason)
+        if self._search is None:
+            check(retrieve)
+            if not retrieve.may_degrade:
+                raise NotFound(
+                    "no folder is indexed; start the stack with --corpus DIR or set PENSTOCK_RETRIEVER_CORPUS"
+                )
+            await self.bus.reply(envelope, degraded(DEGRADED_NO_CORPUS))
+            return
+        hard = self.bus.deadline_of(envelope) or Deadline.after(self._config.default_budget_s)
+        asked = question(delivery, retrieve, hard, self._config.soft_share)
+        if len(self._waiting) >= self._config.max_queued:
+            raise Overloaded(
+                f"{len(self._waiting)} questions are waiting already; try another retriever",
+                retry_after_ms=100,
+            )
+        self._waiting.append(asked)
+
+    def _cancel(self, delivery: Delivery, cancel: Cancel) -> CancelAck:
+        request_id, epoch = delivery.envelope.request_id, delivery.envelope.epoch
+        self._tombstones.add(request_id, epoch, cancel.reason)
+        held = [
+            asked
+            for asked in (*self._waiting, *self._batch)
+            if asked.request_id == request_id and asked.delivery.envelope.epoch <= epoch
+        ]
+        phase = "searching" if any(asked in self._batch for asked in held) else "queued" if held else ""
+        for asked in held:
+            self._forget(asked)
+        return CancelAck(bool(held), phase)
+
+    def _forget(self, asked: Question) -> None:
+        if asked in self._batch:
+            self._batch.remove(asked)
+        else:
+            self._waiting.remove(asked)
+
+    # ---- work -------------------------------------------------------------------------------------
+
+    async def turn(self) -> bool:
+        """Answer what has reached its limit, then give the thread the next batch when it is free."""
+        for asked in [asked for asked in (*self._waiting, *self._batch) if asked.next_limit.expired()]:
+            self._forget(asked)
+            await self._give(asked, _late(asked))
+        if self._work is None and self._waiting:
+            count = min(self._config.batch, len(self._waiting))
+            self._batch = [self._waiting.popleft() for _ in range(count)]
+            self._work = asyncio.create_task(self._run_batch(self._search), name="retrieve")
+            self._work.add_done_callback(self._on_done)
+        self._set_timer()
+        metrics.QUEUE_DEPTH.labels(service=HOP).set(len(self._waiting))
+        return False
+
+    async def _run_batch(self, search: Search | None) -> None:
+        """Answers in every case, so the task never ends with an exception of its own."""
+        assert search is not None
+        batch = list(self._batch)
+        loop = asyncio.get_running_loop()
+        answers: Sequence[Retrieved | Failure]
+        try:
+            answers = await loop.run_in_executor(self._thread, search, [asked.retrieve for asked in batch])
+        except Exception:
+            log.exception("retrieve_failed", questions=len(batch))
+            error = InternalError("the search failed; the retriever's log has the cause", hop=HOP)
+            answers = [Failure.of(error)] * len(batch)
+        for asked, answer in zip(batch, answers, strict=True):
+            if asked in self._batch:  # else it was answered at its limit, or cancelled
+                self._batch.remove(asked)
+                await self._give(asked, answer)
+
+    def _on_done(self, work: asyncio.Task[None]) -> None:
+        self._work = None
+        if not work.cancelled() and work.exception() is not None:
+            log.error("retrieve_batch_failed", exc_info=work.exception())
+        self.wake()
+
+    async def _give(self, asked: Question, answer: Message) -> None:
+        if isinstance(answer, Retrieved):
+            metrics.HOP_SECONDS.labels(hop=HOP, phase="embed").observe(answer.embed_us / 1e6)
+            metrics.HOP_SECONDS.labels(hop=HOP, phase="search").observe(answer.search_us / 1e6)
+        try:
+            await self.bus.reply(asked.delivery.envelope, answer)
+        except PenstockError as error:
+            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
+            log.warning("reply_failed", request_id=asked.request_id, error=error.message)
+
+    def _set_timer(self) -> None:
+        """Wake at the next limit, though no message may come until then."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        limits = [asked.next_limit for asked in (*self._waiting, *self._batch)]
+        if limits:
+            self._timer = asyncio.get_running_loop().call_later(min(limits).remaining_s(), self.wake)
+
+    async def on_stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for asked in (*self._waiting, *self._batch):
+            await self.refuse(asked.delivery, Unavailable("this retriever ends; ask another one"))
+        self._waiting.clear()
+        self._batch.clear()
+        if self._work is not None:
+            self._work.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _late(asked: Question) -> Retrieved | Failure:
+    """What a question gets at its limit."""
+    if asked.retrieve.may_degrade:
+        return degraded(DEGRADED_TIME)
+    error = DeadlineExpired("there was no time to retrieve passages; allow more, or let it degrade", hop=HOP)
+    return Failure.of(error)

@@ -1,0 +1,24 @@
+"""Configuration of the retriever service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import ServiceConfig, field_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieverConfig(ServiceConfig):
+    corpus: str = field_of("", help="folder of .md and .txt files, or FOLDER/*.md; empty = no retrieval")
+    state_dir: str = field_of(".penstock", help="folder that keeps the index between runs")
+    max_queued: int = field_of(
+        256, help="questions that may wait; more are refused as overloaded", minimum=1, maximum=1 << 16
+    )
+    batch: int = field_of(16, help="questions embedded together", minimum=1, maximum=256)
+    soft_share: float = field_of(
+        0.7, help="share of the time left after which a question degrades", minimum=0.01, maximum=1.0
+    )
+    default_budget_s: float = field_of(
+        2.0, help="time for a question that came without a deadline", minimum=0.001, maximum=60.0
+    )
+    threads: int = field_of(1, help="threads of the embedding model", minimum=1, maximum=256)

@@ -1,0 +1,31 @@
+"""`python -m services.speculator`: one speculator."""
+
+from __future__ import annotations
+
+from services.speculator.actor import SpeculatorActor
+from services.speculator.config import SpeculatorConfig
+from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.service import Service, run_service
+from shared.text.model_source import DEMO_MODEL, resolve_model
+from shared.worker.config import build_engine
+from shared.worker.host import EngineSource, attend
+from shared.worker.prefix_mirror import PrefixMirror
+
+DEMO_DRAFT = DEMO_MODEL.with_name("draft")
+
+
+async def body(service: Service[SpeculatorConfig]) -> None:
+    config, mirror = service.config, PrefixMirror()
+    model = resolve_model(config.model or str(DEMO_DRAFT))
+    engines = EngineSource(lambda: build_engine(config, model.path, model.model_id))
+    await engines.preload()
+    actor = service.supervisor.start(lambda: SpeculatorActor(service, model.model_id, engines.take, mirror))
+    await attend(service, actor)
+    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+    await service.bus.serve(CANCEL_ALL, actor.receive)
+    await service.ready(actor.status)
+    await service.run()
+
+
+if __name__ == "__main__":
+    run_service("speculator", SpeculatorConfig, body)

@@ -1,0 +1,21 @@
+"""Configuration of the speculator service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import field_of
+from shared.worker.config import EngineServiceConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculatorConfig(EngineServiceConfig):
+    """`model` is the draft model; empty = the demo draft model shipped with Penstock."""
+
+    kv_memory_mb: int = field_of(
+        64, help="memory of the draft model's KV pool, in MiB", minimum=1, maximum=1 << 24
+    )
+    max_sessions: int = field_of(
+        256, help="draft sessions kept; the least recently used gives way", minimum=1, maximum=1 << 16
+    )
+    max_draft_tokens: int = field_of(16, help="longest draft per request", minimum=1, maximum=64)

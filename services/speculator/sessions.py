@@ -1,0 +1,113 @@
+"""Draft sessions as the speculator keeps them: soft state that may vanish at any time. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.engine.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class DraftSession:
+    """What a decode worker has made final, and how many tokens it wants guessed after that (0 = none now)."""
+
+    request_id: str
+    epoch: int
+    decode: str
+    tokens: list[int]
+    prompt_len: int
+    params: SamplingParams
+    used_at_s: float
+    wanted: int = 0
+
+
+class SessionTable:
+    """At most `limit` sessions; the least recently used gives way, an unused one expires after `lease_s`."""
+
+    def __init__(self, *, limit: int, lease_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._limit = limit
+        self._lease_s = lease_s
+        self._clock = clock
+        self._sessions: OrderedDict[str, DraftSession] = OrderedDict()  # least recently used first
+        self.evicted = 0
+
+    def open(
+        self,
+        key: str,
+        request_id: str,
+        epoch: int,
+        decode: str,
+        tokens: list[int],
+        prompt_len: int,
+        params: SamplingParams,
+    ) -> None:
+        self._sessions.pop(key, None)
+        while len(self._sessions) >= self._limit:
+            self._sessions.popitem(last=False)
+            self.evicted += 1
+        self._sessions[key] = DraftSession(
+            request_id, epoch, decode, tokens, prompt_len, params, self._clock.monotonic_s()
+        )
+
+    def commit(self, key: str, base: int, token_ids: Sequence[int], wanted: int) -> bool:
+        """Make tokens final from position `base` on. False when the session is unknown or would have a gap.
+
+        A later commit replaces what an earlier one wished for, so a slow drafter skips what is over.
+        """
+        session = self._sessions.get(key)
+        if session is None or base > len(session.tokens):
+            return False
+        session.tokens[base:] = token_ids
+        session.wanted = wanted
+        session.used_at_s = self._clock.monotonic_s()
+        self._sessions.move_to_end(key)
+        return True
+
+    def take_wishes(self, most: int) -> list[tuple[str, DraftSession, int]]:
+        """At most `most` sessions that want a draft, longest idle first, with how many tokens; each once."""
+        wishes = [(key, session, session.wanted) for key, session in self._sessions.items() if session.wanted]
+        for _, session, _ in wishes[:most]:
+            session.wanted = 0
+        return wishes[:most]
+
+    @property
+    def has_wishes(self) -> bool:
+        return any(session.wanted for session in self._sessions.values())
+
+    def drop(self, key: str) -> bool:
+        return self._sessions.pop(key, None) is not None
+
+    def drop_decode(self, decode: str) -> int:
+        """Forget every session of a decode worker that is gone."""
+        return self._drop([key for key, session in self._sessions.items() if session.decode == decode])
+
+    def drop_request(self, request_id: str, epoch: int) -> bool:
+        """Forget a cancelled request at epochs up to `epoch`."""
+        return bool(
+            self._drop(
+                [
+                    key
+                    for key, session in self._sessions.items()
+                    if session.request_id == request_id and session.epoch <= epoch
+                ]
+            )
+        )
+
+    def expire(self) -> int:
+        """Forget sessions that nobody has used for `lease_s`."""
+        limit_s = self._clock.monotonic_s() - self._lease_s
+        return self._drop([key for key, session in self._sessions.items() if session.used_at_s <= limit_s])
+
+    def held(self) -> list[DraftSession]:
+        return list(self._sessions.values())
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _drop(self, keys: Sequence[str]) -> int:
+        for key in keys:
+            del self._sessions[key]
+        return len(keys)

@@ -1,0 +1,1 @@
+"""The tokenizer service: text and chats to token ids and block hashes."""

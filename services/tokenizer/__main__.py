@@ -1,0 +1,36 @@
+"""python -m services.tokenizer"""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.tokenizer.actor import TokenizerActor
+from services.tokenizer.config import TokenizerConfig
+from services.tokenizer.prompt import PromptTokenizer
+from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.service import Service, run_service
+from shared.text.model_source import resolve_model
+from shared.text.tokenizer import TextTokenizer
+
+DRAIN_POLL_S = 0.02
+
+
+async def body(service: Service[TokenizerConfig]) -> None:
+    source = await asyncio.to_thread(resolve_model, service.config.model)
+    tokenizer = await asyncio.to_thread(TextTokenizer.load, source.path)
+    prompts = PromptTokenizer(tokenizer, source.model_id, service.config.max_text_bytes)
+    actor = service.supervisor.start(lambda: TokenizerActor(service, prompts, source.model_id))
+
+    async def drained() -> None:
+        while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    service.on_drain(drained)
+    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+    await service.bus.serve(CANCEL_ALL, actor.receive)
+    await service.ready(actor.status)
+    await service.run()
+
+
+if __name__ == "__main__":
+    run_service("tokenizer", TokenizerConfig, body)

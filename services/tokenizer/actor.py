@@ -1,0 +1,128 @@
+"""The tokenizer's actor: short prompts at once, long ones in threads, in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from services.tokenizer.config import TokenizerConfig
+from services.tokenizer.prompt import PromptTokenizer, text_chars
+from shared.actor import BusActor
+from shared.bus import Delivery
+from shared.errors import InternalError, Overloaded, PenstockError, Unavailable, UnknownMessage
+from shared.messages import Cancel, CancelAck, Heartbeat, Held, Tokenize
+from shared.service import Service
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+HOP = "tokenizer"
+INLINE_CHARS = 1024
+"""A prompt up to this takes well under a millisecond, about as long as the way to a thread and back."""
+
+
+class TokenizerActor(BusActor):
+    """Owns the queue of long prompts; at most `workers` of them are being worked on."""
+
+    def __init__(self, service: Service[TokenizerConfig], prompts: PromptTokenizer, model_id: str) -> None:
+        super().__init__(HOP, service)
+        self._service = service
+        self._prompts = prompts
+        self._model_id = model_id
+        self._waiting: deque[Delivery] = deque()
+        self._running: dict[asyncio.Task[None], Delivery] = {}
+        self._threads = ThreadPoolExecutor(service.config.workers, thread_name_prefix=HOP)
+
+    def status(self) -> Heartbeat:
+        return self._service.heartbeat(
+            model=self._model_id,
+            capacity=self._service.config.workers,
+            live=len(self._running),
+            queued=self.queued + len(self._waiting),
+        )
+
+    def held(self) -> list[Held]:
+        running = [Held(job.envelope.request_id, "queued", 1, "tokenizing") for job in self._running.values()]
+        return running + [Held(job.envelope.request_id, "queued", 1, "queued") for job in self._waiting]
+
+    # ---- messages -----------------------------------------------------------------------------------
+
+    async def on_message(self, delivery: Delivery) -> None:
+        match delivery.message:
+            case Tokenize() as prompt:
+                self._check_deadline(delivery)
+                if text_chars(prompt) <= INLINE_CHARS:
+                    await self.bus.reply(delivery.envelope, self._prompts.tokenize(prompt))
+                else:
+                    self._queue(delivery)
+            case Cancel():
+                ack = self._cancel(delivery.envelope.request_id, delivery.envelope.epoch)
+                if delivery.envelope.reply:  # the broadcast expects no answer
+                    await self.bus.reply(delivery.envelope, ack)
+            case other:
+                raise UnknownMessage(f"a tokenizer has no use for {type(other).__name__}")
+
+    def _check_deadline(self, delivery: Delivery) -> None:
+        deadline = self.bus.deadline_of(delivery.envelope)
+        if deadline is not None:
+            deadline.check(HOP)
+
+    def _queue(self, delivery: Delivery) -> None:
+        limit = self._service.config.max_queued
+        if len(self._waiting) >= limit:
+            raise Overloaded(
+                f"{limit} long prompts are waiting already; try another tokenizer", retry_after_ms=100
+            )
+        self._waiting.append(delivery)
+
+    def _cancel(self, request_id: str, epoch: int) -> CancelAck:
+        """A prompt that waits is forgotten; one in a thread is finished and its answer has no reader."""
+        kept = [
+            job
+            for job in self._waiting
+            if job.envelope.request_id != request_id or job.envelope.epoch > epoch
+        ]
+        held = len(kept) < len(self._waiting)
+        self._waiting = deque(kept)
+        return CancelAck(held, "queued" if held else "")
+
+    # ---- work ---------------------------------------------------------------------------------------
+
+    async def turn(self) -> bool:
+        """Start as many waiting prompts as there are free threads."""
+        while self._waiting and len(self._running) < self._service.config.workers:
+            job = self._waiting.popleft()
+            task = asyncio.create_task(self._work(job), name="tokenize")
+            self._running[task] = job
+            task.add_done_callback(self._done)
+        metrics.QUEUE_DEPTH.labels(service=HOP).set(len(self._waiting))
+        return False
+
+    async def _work(self, job: Delivery) -> None:
+        """Answers in every case, so the task never ends with an exception of its own."""
+        assert isinstance(job.message, Tokenize)
+        try:
+            self._check_deadline(job)
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._threads, self._prompts.tokenize, job.message)
+            await self.bus.reply(job.envelope, answer)
+        except PenstockError as error:
+            await self.refuse(job, error)
+        except Exception:
+            log.exception("tokenize_failed", request_id=job.envelope.request_id)
+            await self.refuse(job, InternalError("tokenizing failed; the tokenizer's log has the cause"))
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self.wake()
+
+    async def on_stop(self) -> None:
+        for job in self._waiting:
+            await self.refuse(job, Unavailable("this tokenizer ends; ask another one"))
+        self._waiting.clear()
+        if self._running:
+            await asyncio.wait(self._running)
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,132 @@
+"""An actor that is reached over the bus: what every service's actor answers the same way."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import structlog
+
+from shared import messages
+from shared.actor.actor import Actor
+from shared.bus import Bus, Delivery
+from shared.errors import Cancelled, InternalError, PenstockError
+from shared.messages import AuditReport, Failure, Held, Snapshot
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+CONTROL_MESSAGES = (
+    messages.Cancel,
+    messages.Drain,
+    messages.AuditRequest,
+    messages.KvAbort,
+    messages.KvAbortAck,
+    messages.DraftClose,
+    messages.Lost,
+)
+"""What must not wait behind data."""
+
+
+class Host(Protocol):
+    """What a BusActor needs of the process it lives in; `shared.service.Service` is one."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def instance(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def bus(self) -> Bus: ...
+    def begin_drain(self) -> None: ...
+
+
+class BusActor(Actor):
+    """Give `receive` to `bus.serve`; override `on_message`, `on_item`, `held`, `snapshot`.
+
+    A PenstockError raised by `on_message` is an answer: it goes to the asker as a Failure. Any
+    other exception is answered with an InternalError and then crashes the actor.
+    """
+
+    def __init__(self, name: str, host: Host, *, mailbox_limit: int = 1024, control_limit: int = 256) -> None:
+        super().__init__(name, mailbox_limit=mailbox_limit, control_limit=control_limit)
+        self.host = host
+        self.bus = host.bus
+
+    def receive(self, delivery: Delivery) -> None:
+        """Into the lane of its type. Raises Overloaded when that is full, and the bus answers so."""
+        if isinstance(delivery.message, CONTROL_MESSAGES):
+            self.tell_control(delivery)
+        else:
+            self.tell(delivery)
+
+    # ---- for subclasses ---------------------------------------------------------------------------
+
+    @abstractmethod
+    async def on_message(self, delivery: Delivery) -> None:
+        """A message that is not one of the common ones."""
+
+    async def on_item(self, item: Any) -> None:
+        """Something told by this process itself: an Ask, a result, a lost instance."""
+        raise InternalError(f"{self.name} has no use for a {type(item).__name__}")
+
+    def held(self) -> Iterable[Held]:
+        """Everything held, per request, for the audit."""
+        return ()
+
+    def snapshot(self) -> Snapshot:
+        """The block hashes of the prefix cache; services without one have none."""
+        return Snapshot(0, b"")
+
+    # ---- the common answers -------------------------------------------------------------------------
+
+    async def handle(self, item: Any) -> None:
+        if not isinstance(item, Delivery):
+            await self.on_item(item)
+            return
+        try:
+            await self._answer(item)
+        except PenstockError as error:
+            await self.refuse(item, error)
+        except Exception:
+            await self.refuse(item, InternalError(f"{self.name} crashed over this; its log has the cause"))
+            raise
+
+    async def _answer(self, delivery: Delivery) -> None:
+        host = self.host
+        match delivery.message:
+            case messages.AuditRequest():
+                report = AuditReport(host.role, host.instance, host.incarnation, tuple(self.held()))
+                await self.bus.reply(delivery.envelope, report)
+            case messages.SnapshotRequest():
+                await self.bus.reply(delivery.envelope, self.snapshot())
+            case messages.Drain():
+                host.begin_drain()
+                if delivery.envelope.reply:
+                    await self.bus.reply(delivery.envelope, messages.Accepted())
+            case _:
+                await self.on_message(delivery)
+
+    async def abandon(self, item: object, error: PenstockError) -> None:
+        if isinstance(item, Delivery):
+            await self.refuse(item, error)
+
+    async def refuse(self, delivery: Delivery, error: PenstockError) -> None:
+        """Answer with a Failure where somebody waits; else count the drop."""
+        if not delivery.envelope.reply:
+            metrics.DROPPED_MESSAGES.labels(reason=error.code).inc()
+            log.debug("message_refused", message=type(delivery.message).__name__, error=error.message)
+            return
+        error.hop = error.hop or self.host.role
+        try:
+            await self.bus.reply(delivery.envelope, Failure.of(error))
+        except PenstockError as failed:
+            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
+            log.warning("reply_failed", error=failed.message)
+
+
+def cancelled(reason: str) -> Cancelled:
+    """The refusal of a request whose cancel came first."""
+    return Cancelled(f"the request was cancelled before it arrived ({reason})")

@@ -1,0 +1,157 @@
+"""One-for-one supervision: a crashed actor or task is started anew, but not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from shared.actor.actor import Actor
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.errors import InternalError
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+A = TypeVar("A", bound=Actor)
+
+MAX_RESTARTS = 5
+WINDOW_S = 10.0
+STOP_TIMEOUT_S = 5.0
+
+
+class ActorRef(Generic[A]):
+    """Stays valid over restarts: always speaks to the living actor."""
+
+    def __init__(self, actor: A) -> None:
+        self.actor = actor
+
+    def tell(self, item: object) -> None:
+        self.actor.tell(item)
+
+    def tell_control(self, item: object) -> None:
+        self.actor.tell_control(item)
+
+    async def ask(self, item: object, deadline: Deadline) -> Any:
+        return await self.actor.ask(item, deadline)
+
+    def wake(self) -> None:
+        self.actor.wake()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else of the actor (`receive`, `status`), looked up at each call, so that a
+        reference taken from here outlives a restart."""
+        if not callable(getattr(self.actor, name)):
+            return getattr(self.actor, name)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return getattr(self.actor, name)(*args, **kwargs)
+
+        return forward
+
+
+class Supervisor:
+    """Restarts its children at most `max_restarts` times in `window_s`, then fails."""
+
+    def __init__(
+        self, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._max_restarts = max_restarts
+        self._window_s = window_s
+        self._clock = clock
+        self._crashes: deque[float] = deque()
+        self._children: list[tuple[asyncio.Task[None], ActorRef[Any] | None]] = []
+        self._failed = asyncio.Event()
+        self.failure: InternalError | None = None
+        """Why this supervisor gave up; None while it has not."""
+
+    def start(self, factory: Callable[[], A]) -> ActorRef[A]:
+        """Start an actor. Messages may be told at once."""
+        ref = ActorRef(factory())
+        self._add(self._keep_actor(ref, factory), ref.actor.name, ref)
+        return ref
+
+    def start_task(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a background coroutine; it is started again when it raises, not when it returns."""
+        self._add(self._keep_task(name, factory), name, None)
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set. Raises InternalError when a child crashed too often."""
+        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._failed.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        if self.failure is not None:
+            raise self.failure
+
+    async def stop(self, deadline: Deadline | None = None) -> None:
+        """Stop the children in reverse order; who does not end by the deadline is cancelled."""
+        deadline = deadline or Deadline.after(STOP_TIMEOUT_S)
+        for task, ref in reversed(self._children):
+            if ref is None:
+                task.cancel()
+            else:
+                ref.actor.stop()
+                await asyncio.wait([task], timeout=deadline.remaining_s())
+                task.cancel()
+            await asyncio.wait([task], timeout=max(0.1, deadline.remaining_s()))
+            if not task.done():
+                log.error("actor_does_not_stop", actor=task.get_name())
+        self._children.clear()
+
+    # ---- keeping ----------------------------------------------------------------------------------
+
+    def _add(self, keeper: Coroutine[Any, Any, None], name: str, ref: ActorRef[Any] | None) -> None:
+        task = asyncio.create_task(keeper, name=name)
+        self._children.append((task, ref))
+
+    async def _keep_actor(self, ref: ActorRef[A], factory: Callable[[], A]) -> None:
+        while True:
+            try:
+                await ref.actor.run()
+            except Exception as error:  # noqa: BLE001 - this is where crashes are caught, logged and counted
+                if not self._may_restart(ref.actor.name, error):
+                    return
+            else:
+                return
+            try:
+                ref.actor = factory()
+            except Exception as error:  # noqa: BLE001 - as above: a factory that fails is a crash too
+                self._give_up(ref.actor.name, error)
+                return
+
+    async def _keep_task(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await factory()
+            except Exception as error:  # noqa: BLE001 - this is where crashes are caught, logged and counted
+                if not self._may_restart(name, error):
+                    return
+            else:
+                return
+
+    def _may_restart(self, name: str, error: Exception) -> bool:
+        now_s = self._clock.monotonic_s()
+        self._crashes.append(now_s)
+        while self._crashes and now_s - self._crashes[0] > self._window_s:
+            self._crashes.popleft()
+        if len(self._crashes) > self._max_restarts:
+            self._give_up(name, error)
+            return False
+        metrics.ACTOR_RESTARTS.labels(name=name).inc()
+        log.error("actor_crashed", actor=name, exc_info=error)
+        return True
+
+    def _give_up(self, name: str, error: Exception) -> None:
+        log.error("supervisor_gives_up", actor=name, crashes=len(self._crashes), exc_info=error)
+        self.failure = InternalError(
+            f"{name} crashed {len(self._crashes)} times in {self._window_s:g} s, last with "
+            f"{type(error).__name__}; the log has the tracebacks"
+        )
+        self._failed.set()

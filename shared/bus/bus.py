@@ -1,0 +1,187 @@
+"""The bus: typed messages over one NATS connection.
+
+`serve` gives every message of a subject to a synchronous receiver, `publish` is fire-and-forget,
+`ask` waits for one reply until a deadline. Bytes that are no message of ours are counted, answered
+with a Failure where somebody waits, and never reach a receiver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+from nats import micro
+from nats.aio.msg import Msg
+from nats.micro.service import Service as MicroService
+
+from shared import codec
+from shared.bus import subjects
+from shared.bus.connection import Connection, internal
+from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
+from shared.errors import DeadlineExpired, PenstockError, ProtocolError, Unavailable
+from shared.messages import Envelope, Failure, Message
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+PENDING_MESSAGES = 65_536
+PENDING_MESSAGE_BYTES = 64 << 20
+"""Per subscription, between the socket and the receiver. A receiver never waits, so only a stalled
+event loop can fill it; what does not fit is counted as dropped."""
+
+NO_ENVELOPE = Envelope()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message as its receiver gets it."""
+
+    envelope: Envelope
+    message: Message
+
+
+Receive = Callable[[Delivery], None]
+"""Synchronous and never blocking; may raise a PenstockError (Overloaded: the mailbox is full)."""
+
+
+class Bus:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._micro: MicroService | None = None
+        self.offsets = ClockOffsets()
+        self.lost = connection.lost
+        """Set when the server has closed the connection for good."""
+
+    @classmethod
+    async def connect(cls, url: str, *, name: str) -> Bus:
+        """Raises Unavailable after a bounded first try; later it reconnects for ever."""
+        return cls(await Connection.open(url, name=name))
+
+    @property
+    def connected(self) -> bool:
+        return self._connection.connected
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes a message may have on the wire."""
+        return self._connection.max_payload
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """`callback` runs after each reconnection; messages may have been lost before it."""
+        self._connection.on_reconnect(callback)
+
+    # ---- receiving ------------------------------------------------------------------------------
+
+    async def serve(self, subject: str, receive: Receive) -> None:
+        """From now on `receive` gets every message of `subject`. The server knows on return."""
+
+        async def on_message(msg: Msg) -> None:
+            await self._deliver(msg, receive)
+
+        await self._connection.client.subscribe(
+            subject,
+            cb=on_message,
+            pending_msgs_limit=PENDING_MESSAGES,
+            pending_bytes_limit=PENDING_MESSAGE_BYTES,
+        )
+        await self._connection.flush()
+
+    async def _deliver(self, msg: Msg, receive: Receive) -> None:
+        try:
+            envelope, message = codec.decode(msg.data, msg.reply)
+            receive(Delivery(envelope, message))
+        except ProtocolError as error:
+            metrics.PROTOCOL_ERRORS.labels(code=error.code).inc()
+            log.warning("bus_garbage", subject=msg.subject, size_bytes=len(msg.data), error=error.message)
+            await self._refuse(msg, error)
+        except PenstockError as error:
+            await self._refuse(msg, error)
+        except Exception as error:  # one message must not stop the others; this one is answered
+            log.exception("bus_receiver_failed", subject=msg.subject)
+            await self._refuse(msg, internal(error))
+
+    async def _refuse(self, msg: Msg, error: PenstockError) -> None:
+        if not msg.reply:
+            metrics.DROPPED_MESSAGES.labels(reason=error.code).inc()
+            return
+        error.hop = error.hop or subjects.hop_of(msg.subject)
+        try:
+            await self._send(msg.reply, Failure.of(error), NO_ENVELOPE)
+        except PenstockError as failed:
+            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
+            log.warning("bus_reply_failed", error=failed.message)
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    async def publish(self, subject: str, message: Message, envelope: Envelope = NO_ENVELOPE) -> None:
+        """Raises TooLarge over max_payload, Unavailable when too much already waits for a reconnection."""
+        await self._send(subject, message, envelope)
+
+    async def ask(self, subject: str, message: Message, envelope: Envelope, deadline: Deadline) -> Message:
+        """The reply. Raises the typed error of a Failure, Unavailable at once when nobody listens at
+        `subject`, DeadlineExpired naming the role asked.
+        """
+        hop = subjects.hop_of(subject)
+        deadline.check(hop)
+        try:
+            answer = await self._connection.request(
+                subject, codec.encode(message, envelope), deadline.remaining_s()
+            )
+        except TimeoutError as error:
+            raise DeadlineExpired(f"{subject} gave no answer before the deadline", hop=hop) from error
+        except Unavailable as error:
+            error.hop = error.hop or hop
+            raise
+        try:
+            _, reply = codec.decode(answer)
+        except ProtocolError as error:
+            metrics.PROTOCOL_ERRORS.labels(code=error.code).inc()
+            error.hop = hop
+            raise
+        if isinstance(reply, Failure):
+            raise reply.to_error()
+        return reply
+
+    async def reply(self, envelope: Envelope, message: Message) -> None:
+        """Answer the asker. Without a reply subject nothing is sent and the drop is counted."""
+        if not envelope.reply:
+            metrics.DROPPED_MESSAGES.labels(reason="no_reply_subject").inc()
+            return
+        await self._send(envelope.reply, message, replace(envelope, reply=""))
+
+    async def _send(self, subject: str, message: Message, envelope: Envelope) -> None:
+        await self._connection.publish(subject, codec.encode(message, envelope), envelope.reply)
+
+    # ---- deadlines ------------------------------------------------------------------------------
+
+    def envelope(
+        self, request_id: str = "", epoch: int = 0, deadline: Deadline | None = None, origin: str = ""
+    ) -> Envelope:
+        """An envelope with the deadline in the clock of `origin`, a gateway instance."""
+        deadline_us = NO_DEADLINE_US
+        if deadline is not None:
+            deadline_us = max(1, deadline.to_unix_us(self.offsets.offset_us(origin)))
+        return Envelope(request_id, epoch, deadline_us, origin)
+
+    def deadline_of(self, envelope: Envelope) -> Deadline | None:
+        """The envelope's deadline on this process's clock; None when it carries none."""
+        if envelope.deadline_us == NO_DEADLINE_US:
+            return None
+        return Deadline.from_unix_us(envelope.deadline_us, self.offsets.offset_us(envelope.origin))
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    async def announce(self, role: str, metadata: dict[str, str], version: str) -> None:
+        """Answer $SRV.PING/INFO/STATS, so that stock NATS tools list this instance."""
+        self._micro = await micro.add_service(
+            self._connection.client, name=f"penstock-{role}", version=version, metadata=metadata
+        )
+
+    async def flush(self) -> None:
+        """Until the server has everything that was published. Raises Unavailable."""
+        await self._connection.flush()
+
+    async def close(self) -> None:
+        """Drain, then close; bounded."""
+        await self._connection.close()

@@ -1,0 +1,237 @@
+"""One connection to NATS, with what nats-py 2.16 needs to be safe here.
+
+- Its error callback must never raise: an exception there ends the read loop for good.
+- The first connect is bounded (a wrong address or password would be retried for ever); later
+  reconnects go on for ever, every 50 ms.
+- `flush()` writes its PING before the pending SUB and PUB, so one flush proves nothing: flush twice.
+- A forced flush swallows a cancellation; `publish` raises it again. So may connect, drain and close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from urllib.parse import urlsplit
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+
+from shared.errors import InternalError, TooLarge, Unavailable
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+FIRST_CONNECT_S = 3.0
+RECONNECT_WAIT_S = 0.05
+PING_INTERVAL_S = 2
+MAX_OUTSTANDING_PINGS = 2
+PENDING_BYTES = 4 << 20
+"""Most bytes that wait for the socket, or for a reconnection, before a publish is refused."""
+FLUSH_TIMEOUT_S = 2
+DRAIN_TIMEOUT_S = 2.0
+CANCEL_AGAIN_S = 0.05
+MAX_SUBJECT_BYTES = 255
+
+
+class Connection:
+    """A nats-py client that raises the errors of shared.errors."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = _without_password(url)
+        self.name = name
+        self.client = Client()
+        self.lost = asyncio.Event()
+        """Set when the connection is closed for good without our asking (a protocol violation)."""
+        self._closing = False
+        self._last_error: Exception | None = None
+        self._reconnect_callbacks: list[Callable[[], None]] = []
+
+    @classmethod
+    async def open(cls, url: str, *, name: str) -> Connection:
+        """Raises Unavailable when no server answers within FIRST_CONNECT_S."""
+        self = cls(url, name)
+        try:
+            await _bounded(self.client.connect(**self._options(url)), FIRST_CONNECT_S)
+        except (TimeoutError, nats.errors.Error, OSError, ValueError) as error:
+            if self.client.servers:  # a URL that nats-py could not read has opened nothing
+                await self._abandon()
+            why = self._last_error or error
+            raise Unavailable(
+                f"no NATS server usable at {self.url} within {FIRST_CONNECT_S:g} s "
+                f"({_sentence(why)}); start one there or set PENSTOCK_NATS_URL"
+            ) from error
+        return self
+
+    def _options(self, url: str) -> dict[str, Any]:
+        return {
+            "servers": [url],
+            "name": self.name,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnected,
+            "reconnected_cb": self._on_reconnected,
+            "closed_cb": self._on_closed,
+            "connect_timeout": 1,
+            "reconnect_time_wait": RECONNECT_WAIT_S,
+            "max_reconnect_attempts": -1,
+            "ping_interval": PING_INTERVAL_S,
+            "max_outstanding_pings": MAX_OUTSTANDING_PINGS,
+            "pending_size": PENDING_BYTES,
+            "flush_timeout": FLUSH_TIMEOUT_S,
+            "drain_timeout": DRAIN_TIMEOUT_S,
+        }
+
+    # ---- state ----------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return bool(self.client.is_connected)
+
+    @property
+    def max_payload(self) -> int:
+        return int(self.client.max_payload)
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        self._reconnect_callbacks.append(callback)
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def check_room(self, subject: str, size: int) -> None:
+        """Raise before nats-py sees a message that would hurt the connection.
+
+        TooLarge over the server's max_payload (the server would close the connection for good),
+        Unavailable when closed or when the buffer of a broken or stalled connection is full. (While
+        connected nats-py first waits FLUSH_TIMEOUT_S for room, then lets the buffer grow.)
+        """
+        if size > self.max_payload:
+            raise TooLarge(
+                f"a message of {size} bytes for {subject} is over the server's max_payload of "
+                f"{self.max_payload}; send less at once"
+            )
+        if self.client.is_closed or self.client.is_draining_pubs:
+            raise Unavailable(f"the connection to NATS at {self.url} is closed")
+        waiting = self.client.pending_data_size
+        if waiting > PENDING_BYTES or (not self.connected and waiting + size > PENDING_BYTES):
+            raise Unavailable(
+                f"NATS at {self.url} takes nothing and {waiting} bytes already wait for it; retry later"
+            )
+
+    async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
+        """Queue bytes for the socket; they leave on the next turn of the loop."""
+        self.check_room(subject, len(data))
+        await self._guarded(self.client.publish(subject, data, reply=reply))
+
+    async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
+        """Raises TimeoutError at the timeout, Unavailable at once when nobody listens there."""
+        self.check_room(subject, len(data))
+        answer = await self._guarded(self.client.request(subject, data, timeout=timeout_s))
+        return bytes(answer.data)
+
+    async def _guarded(self, call: Awaitable[Any]) -> Any:
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
+        try:
+            result = await call
+        except TimeoutError:
+            raise
+        except nats.errors.NoRespondersError as error:
+            raise Unavailable("nobody listens there; it has stopped or has not started yet") from error
+        except nats.errors.Error as error:
+            raise Unavailable(f"NATS at {self.url} refused a message: {_sentence(error)}") from error
+        if task and task.cancelling() > cancels:
+            raise asyncio.CancelledError
+        return result
+
+    async def flush(self) -> None:
+        """Until the server has seen everything sent so far. Raises Unavailable."""
+        try:
+            await self.client.flush(timeout=FLUSH_TIMEOUT_S)
+            await self.client.flush(timeout=FLUSH_TIMEOUT_S)
+        except nats.errors.Error as error:
+            raise Unavailable(f"NATS at {self.url} does not answer: {_sentence(error)}") from error
+
+    # ---- end ------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Hand over what is queued, then close; bounded, and fine when already closed."""
+        self._closing = True
+        if self.client.is_closed:
+            return
+        try:
+            await _bounded(self.client.drain(), DRAIN_TIMEOUT_S)
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            log.info("bus_drain_incomplete", connection=self.name, error=_sentence(error))
+        await self._abandon()
+
+    async def _abandon(self) -> None:
+        self._closing = True
+        try:
+            await _bounded(self.client.close(), DRAIN_TIMEOUT_S)
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            log.info("bus_close_incomplete", connection=self.name, error=_sentence(error))
+
+    # ---- callbacks of nats-py (coroutines by its rule; none may raise) ----------------------------
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        if isinstance(error, nats.errors.SlowConsumerError):
+            metrics.DROPPED_MESSAGES.labels(reason="slow_consumer").inc()
+            log.warning("bus_slow_consumer", subject=error.subject)
+        elif "permissions violation" in str(error).lower():
+            metrics.DROPPED_MESSAGES.labels(reason="permission").inc()
+            log.error("bus_permission_denied", error=_sentence(error))
+        elif self.client.is_connected:
+            log.warning("bus_error", error=_sentence(error))
+        else:
+            # One line per failed attempt, twenty a second: only for those who look for it.
+            log.debug("bus_connect_failed", url=self.url, error=_sentence(error))
+
+    async def _on_disconnected(self) -> None:
+        if not self._closing:
+            log.warning("bus_disconnected", connection=self.name, url=self.url)
+
+    async def _on_reconnected(self) -> None:
+        metrics.RECONNECTS.inc()
+        log.info("bus_reconnected", connection=self.name, url=self.url)
+        for callback in self._reconnect_callbacks:
+            try:
+                callback()
+            except Exception:  # it would stop nats-py's reconnect task
+                log.exception("bus_reconnect_callback_failed", connection=self.name)
+
+    async def _on_closed(self) -> None:
+        if not self._closing:
+            log.error("bus_closed_by_server", connection=self.name, error=_sentence(self.client.last_error))
+            self.lost.set()
+
+
+async def _bounded(call: Coroutine[Any, Any, None], seconds: float) -> None:
+    """`call` to its end, or TimeoutError. One cancel is not enough: nats-py and Python 3.11's wait_for
+    may swallow it, and a loop that retries for ever then goes on; so it is cancelled until it ends."""
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            raise TimeoutError
+        await task
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
+        if not task.cancelled():
+            task.exception()  # seen; the caller has its TimeoutError
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2]) if "@" in parts.netloc else url
+
+
+def _sentence(error: object) -> str:
+    return str(error) or type(error).__name__
+
+
+def internal(error: Exception) -> InternalError:
+    """What the other side hears when code of ours failed; the traceback stays in our log."""
+    return InternalError(f"a handler failed with {type(error).__name__}; its log has the traceback")

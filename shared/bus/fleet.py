@@ -1,0 +1,178 @@
+"""The fleet over the bus: publishing our heartbeat, listening to everybody's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from shared.bus import subjects
+from shared.bus.bus import Bus, Delivery
+from shared.bus.fleet_state import HEARTBEAT_S, SUSPECT_AFTER_S, FleetState, InstanceView, OnLost
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.errors import PenstockError, ProtocolError
+from shared.messages import Envelope, Heartbeat, Snapshot, SnapshotRequest
+
+log = structlog.get_logger()
+
+SWEEP_S = 0.05
+MAX_LAG_S = 0.1
+"""A sweep that is later than this was held up by our own process: that silence blames nobody."""
+MIN_BEAT_S = 0.02
+"""Changes within this time share one heartbeat."""
+SNAPSHOT_TIMEOUT_S = 1.0
+
+__all__ = ["FleetView", "HeartbeatPublisher", "InstanceView"]
+
+
+class FleetView:
+    """What this process knows of all instances, fed by their heartbeats."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._state = FleetState(clock)
+        self._bus: Bus | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._snapshots: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    async def start(self, bus: Bus) -> None:
+        """Listen; instances appear as their next heartbeats come in, within HEARTBEAT_S."""
+        self._bus = bus
+        self._state.origins = bus.offsets
+        await bus.serve(subjects.FLEET_ALL, self._on_delivery)
+        bus.on_reconnect(lambda: self._state.excuse(SUSPECT_AFTER_S))
+        self._sweeper = asyncio.create_task(self._sweep(bus), name="fleet-sweep")
+        self._sweeper.add_done_callback(_log_failure)
+
+    async def stop(self) -> None:
+        tasks = [*self._snapshots.values(), *([self._sweeper] if self._sweeper else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def instances(self, role: str) -> list[InstanceView]:
+        """Those of a role that can take work: ready and not suspect."""
+        return self._state.instances(role)
+
+    def get(self, role: str, instance: str) -> InstanceView | None:
+        return self._state.get(role, instance)
+
+    def all(self) -> list[InstanceView]:
+        return self._state.all()
+
+    def skewed(self) -> tuple[str, ...]:
+        """Instances whose clock differs from ours by more than MAX_SKEW_US."""
+        return self._state.skewed()
+
+    def on_lost(self, callback: OnLost) -> None:
+        """`callback(role, instance, why)`, synchronous: why is suspect, stopped or restarted."""
+        self._state.on_lost(callback)
+
+    # ---- feeding --------------------------------------------------------------------------------
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        beat = delivery.message
+        if not isinstance(beat, Heartbeat):
+            log.warning("fleet_not_a_heartbeat", message=type(beat).__name__)
+            return
+        assert self._bus is not None
+        view = self._state.observe(beat)
+        if view is not None and view.prefix_stale:
+            self._ask_snapshot(self._bus, beat)
+
+    def _ask_snapshot(self, bus: Bus, beat: Heartbeat) -> None:
+        """One at a time per instance; a failed one is tried again at the next heartbeat."""
+        key = (beat.role, beat.instance)
+        if key in self._snapshots:
+            return
+        task = asyncio.create_task(self._snapshot(bus, beat), name=f"snapshot-{beat.instance}")
+        self._snapshots[key] = task
+        task.add_done_callback(lambda _: self._snapshots.pop(key, None))
+        task.add_done_callback(_log_failure)
+
+    async def _snapshot(self, bus: Bus, beat: Heartbeat) -> None:
+        subject = subjects.inbox(beat.role, beat.instance)
+        try:
+            answer = await bus.ask(subject, SnapshotRequest(), Envelope(), Deadline.after(SNAPSHOT_TIMEOUT_S))
+            if not isinstance(answer, Snapshot):
+                raise ProtocolError(f"{type(answer).__name__} is no answer to a SnapshotRequest")
+            self._state.apply_snapshot(beat.role, beat.instance, beat.incarnation, answer)
+        except PenstockError as error:
+            log.info("fleet_snapshot_failed", peer_role=beat.role, peer=beat.instance, error=error.message)
+
+    async def _sweep(self, bus: Bus) -> None:
+        last_s = self._clock.monotonic_s()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now_s = self._clock.monotonic_s()
+            passed_s, last_s = now_s - last_s, now_s
+            if not bus.connected:
+                self._state.excuse(passed_s)
+                continue
+            lag_s = passed_s - SWEEP_S
+            if lag_s > MAX_LAG_S:
+                self._state.excuse(lag_s)
+            self._state.sweep()
+
+
+class HeartbeatPublisher:
+    """Publishes our heartbeat every HEARTBEAT_S and soon after every change.
+
+    `status` is called once per heartbeat that goes out, so it may hand over "events since the last".
+    """
+
+    def __init__(self, bus: Bus, role: str, instance: str, status: Callable[[], Heartbeat]) -> None:
+        self.status = status
+        self._bus = bus
+        self._subject = subjects.fleet(role, instance)
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._last: Heartbeat | None = None
+        bus.on_reconnect(self.changed)
+
+    def start(self) -> None:
+        """`run` in a task of its own; a service has its supervisor run it instead."""
+        self._task = asyncio.create_task(self.run(), name="heartbeat")
+        self._task.add_done_callback(_log_failure)
+
+    def changed(self) -> None:
+        """Something that others place by has changed. Cheap; many calls make one heartbeat."""
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """End with a last heartbeat that says "stopped" and for the rest repeats the one before."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._last is not None:
+            await self._send(replace(self._last, state="stopped", added=b"", removed=b""))
+
+    async def run(self) -> None:
+        """For ever. Raises what `status` raises."""
+        while True:
+            self._changed.clear()
+            self._last = self.status()
+            await self._send(self._last)
+            await asyncio.sleep(MIN_BEAT_S)
+            try:
+                async with asyncio.timeout(HEARTBEAT_S - MIN_BEAT_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _send(self, beat: Heartbeat) -> None:
+        try:
+            await self._bus.publish(self._subject, replace(beat, sent_unix_us=time.time_ns() // 1000))
+        except PenstockError as error:
+            log.warning("heartbeat_failed", error=error.message)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("fleet_task_failed", task=task.get_name(), exc_info=task.exception())

@@ -1,0 +1,186 @@
+"""Who is in the fleet, as heartbeats tell it: pure logic with a clock, no bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from shared.deadline import SYSTEM_CLOCK, Clock, ClockOffsets
+from shared.messages import Heartbeat, Snapshot, unpack_hashes
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+HEARTBEAT_S = 0.25
+MISSED_BEATS = 3
+SUSPECT_AFTER_S = HEARTBEAT_S * MISSED_BEATS
+FORGET_AFTER_S = 30.0
+"""A suspect that stays silent this long leaves the table."""
+MAX_INSTANCES = 1024
+"""More than any fleet has; beyond it newcomers are dropped and counted."""
+
+OnLost = Callable[[str, str, str], None]
+"""(role, instance, why); why is suspect, stopped or restarted. Must not block."""
+
+
+@dataclass(slots=True)
+class InstanceView:
+    """What is known of one instance; `prefix` holds the block hashes of its prefix cache."""
+
+    heartbeat: Heartbeat
+    last_seen_s: float
+    suspect: bool = False
+    prefix: set[int] = field(default_factory=set)
+    prefix_event_id: int = 0
+    prefix_stale: bool = False
+    """An event was missed: `prefix` is a guess until a snapshot comes."""
+
+    @property
+    def ready(self) -> bool:
+        return self.heartbeat.state == "ready" and not self.suspect
+
+    def overlap(self, block_hashes: Sequence[int]) -> int:
+        """How many leading blocks of a prompt this instance has."""
+        for count, block_hash in enumerate(block_hashes):
+            if block_hash not in self.prefix:
+                return count
+        return len(block_hashes)
+
+
+class FleetState:
+    """The table of instances. `observe` and `sweep` call the on_lost callbacks."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._views: dict[tuple[str, str], InstanceView] = {}
+        self._on_lost: list[OnLost] = []
+        self.offsets = ClockOffsets()
+        """This clock minus that of every instance, for `skewed`."""
+        self.origins = ClockOffsets()
+        """The same for gateways alone: theirs are the clocks that deadlines are stamped with."""
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def instances(self, role: str) -> list[InstanceView]:
+        """Those of a role that can take work: ready and not suspect."""
+        return [view for (of, _), view in self._views.items() if of == role and view.ready]
+
+    def get(self, role: str, instance: str) -> InstanceView | None:
+        return self._views.get((role, instance))
+
+    def all(self) -> list[InstanceView]:
+        return list(self._views.values())
+
+    def skewed(self) -> tuple[str, ...]:
+        """Instances whose clock differs from ours by more than MAX_SKEW_US."""
+        return self.offsets.skewed()
+
+    def on_lost(self, callback: OnLost) -> None:
+        self._on_lost.append(callback)
+
+    # ---- feeding --------------------------------------------------------------------------------
+
+    def observe(self, beat: Heartbeat) -> InstanceView | None:
+        """Take in a heartbeat; None when it is of a former life or there is no room for it."""
+        key = (beat.role, beat.instance)
+        view = self._views.get(key)
+        if view is not None and not self._same_life(view, beat):
+            if beat.incarnation < view.heartbeat.incarnation and not view.suspect:
+                metrics.STALE_MESSAGES.inc()
+                return None
+            self._lose(key, "restarted")
+            view = None
+        if beat.state == "stopped":
+            if view is not None:
+                self._lose(key, "stopped")
+            return None
+        if view is None:
+            if len(self._views) >= MAX_INSTANCES:
+                metrics.DROPPED_MESSAGES.labels(reason="fleet_full").inc()
+                return None
+            view = self._views[key] = InstanceView(beat, self._clock.monotonic_s())
+            log.info("fleet_joined", peer_role=beat.role, peer=beat.instance)
+        view.heartbeat = beat
+        view.last_seen_s = self._clock.monotonic_s()
+        view.suspect = False
+        self.offsets.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
+        if beat.role == "gateway":
+            self.origins.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
+        metrics.CLOCK_SKEW.labels(origin=beat.instance).set(self.offsets.offset_us(beat.instance) / 1e6)
+        _apply_prefix_events(view, beat)
+        return view
+
+    def sweep(self) -> None:
+        """Suspect whom SUSPECT_AFTER_S has not heard of, forget whom FORGET_AFTER_S has not."""
+        now_s = self._clock.monotonic_s()
+        for key, view in list(self._views.items()):
+            silent_s = now_s - view.last_seen_s
+            if silent_s >= SUSPECT_AFTER_S and not view.suspect:
+                view.suspect = True
+                log.warning("fleet_suspect", peer_role=key[0], peer=key[1], silent_s=round(silent_s, 3))
+                self._tell_lost(key, "suspect")
+            if silent_s >= FORGET_AFTER_S:
+                self._forget(key)
+
+    def excuse(self, seconds: float) -> None:
+        """We ourselves could not listen for so long: nobody is blamed for that silence."""
+        now_s = self._clock.monotonic_s()
+        for view in self._views.values():
+            if not view.suspect:
+                view.last_seen_s = min(now_s, view.last_seen_s + seconds)
+
+    def apply_snapshot(self, role: str, instance: str, incarnation: int, snapshot: Snapshot) -> None:
+        """The whole prefix cache of an instance; ignored when that life is over."""
+        view = self._views.get((role, instance))
+        if view is None or view.heartbeat.incarnation != incarnation:
+            return
+        view.prefix = set(unpack_hashes(snapshot.hashes))
+        view.prefix_event_id = snapshot.prefix_event_id
+        view.prefix_stale = False
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _same_life(view: InstanceView, beat: Heartbeat) -> bool:
+        return view.heartbeat.incarnation == beat.incarnation
+
+    def _lose(self, key: tuple[str, str], why: str) -> None:
+        """The instance is gone with all its state. A suspect was already reported, but its successor
+        still has to be told apart, so it is reported again under the new reason."""
+        self._forget(key)
+        log.info("fleet_lost", peer_role=key[0], peer=key[1], why=why)
+        self._tell_lost(key, why)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        del self._views[key]
+        self.offsets.forget(key[1])
+        if key[0] == "gateway":
+            self.origins.forget(key[1])
+        try:
+            metrics.CLOCK_SKEW.remove(key[1])
+        except KeyError:
+            log.debug("fleet_skew_never_measured", peer=key[1])
+
+    def _tell_lost(self, key: tuple[str, str], why: str) -> None:
+        for callback in self._on_lost:
+            try:
+                callback(*key, why)
+            except Exception:  # one listener must not keep the others from hearing it
+                log.exception("fleet_callback_failed", peer_role=key[0], peer=key[1], why=why)
+
+
+def _apply_prefix_events(view: InstanceView, beat: Heartbeat) -> None:
+    """Prefix events are set operations, so those that a snapshot already holds may come again.
+
+    A gap: the beat's events begin after the last one we know, or the count went backwards.
+    """
+    added, removed = unpack_hashes(beat.added), unpack_hashes(beat.removed)
+    first = beat.prefix_event_id - len(added) - len(removed)
+    if first > view.prefix_event_id or beat.prefix_event_id < view.prefix_event_id:
+        view.prefix_stale = True
+        return
+    view.prefix.update(added)
+    view.prefix.difference_update(removed)
+    view.prefix_event_id = beat.prefix_event_id

@@ -1,0 +1,109 @@
+"""Distil the demo draft: `python -m shared.demo.distill --books DIR --target DIR --out DIR --work-dir DIR`.
+
+The draft is one layer as wide as the target. It starts from the target's embedding and learns the target's
+whole next-token distribution, on books and on questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shared.demo.batches import Batch, ExamplePacker, Prefetch, book_batch
+from shared.demo.checkpoint import export_model, load_model
+from shared.demo.invent import Inventor
+from shared.demo.llama import Llama, LlamaShape
+from shared.demo.optimizer import Optimizer, rate_factor
+from shared.demo.prepare import Material, prepare
+
+DRAFT = LlamaShape(num_hidden_layers=1, intermediate_size=768)
+BOOK_ROWS = 24
+QUESTION_ROWS = 8
+LENGTH_TOKENS = 256
+LEARNED_SHARE = 0.5
+MAX_FACTS = 4
+MAX_FILLERS = 4
+LOG_EVERY_STEPS = 20
+
+
+def new_draft(target: Llama) -> Llama:
+    """An untrained draft with the target's embedding and last norm."""
+    draft = Llama(DRAFT)
+    draft.model.embed_tokens.load_state_dict(target.model.embed_tokens.state_dict())
+    draft.model.norm.load_state_dict(target.model.norm.state_dict())
+    return draft
+
+
+def distil_step(target: Llama, draft: Llama, ids: Tensor, positions: Tensor) -> tuple[float, float]:
+    """Add the gradients of KL(target || draft) at `positions` of [B, T] ids; returns (KL, agreement)."""
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        taught = target.head(target.model(ids).flatten(0, 1)[positions]).float()  # [N, V]
+    with torch.autocast("cpu", torch.bfloat16):
+        said = draft.head(draft.model(ids).flatten(0, 1)[positions])
+    log_said = functional.log_softmax(said.float(), dim=-1)
+    divergence = functional.kl_div(log_said, taught.log_softmax(-1), log_target=True, reduction="batchmean")
+    divergence.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+    agreed = (said.argmax(-1) == taught.argmax(-1)).float().mean().item()
+    return divergence.item(), agreed
+
+
+def distil(target: Llama, material: Material, budget_s: float) -> Llama:
+    """Train a draft for `budget_s` seconds."""
+    torch.manual_seed(0)
+    draft = new_draft(target)
+    optimizer = Optimizer(draft)
+    random = np.random.default_rng(0)
+    inventor = Inventor.seeded(0, material.training_vocabulary)
+    packer = ExamplePacker(material.tokenizer, inventor, MAX_FACTS, MAX_FILLERS)
+
+    def make() -> tuple[Batch, Batch]:
+        return (
+            book_batch(material.training_tokens, BOOK_ROWS, LENGTH_TOKENS, random),
+            packer.batch(QUESTION_ROWS, LENGTH_TOKENS),
+        )
+
+    began, step = time.monotonic(), 0
+    with Prefetch(make) as batches:
+        for books, questions in batches:
+            elapsed_s = time.monotonic() - began
+            if elapsed_s >= budget_s:
+                break
+            ids = torch.cat((books.ids, questions.ids))
+            positions = torch.randperm(ids.numel())[: int(LEARNED_SHARE * ids.numel())]
+            divergence, agreed = distil_step(target, draft, ids, positions)
+            optimizer.step(rate_factor(step, elapsed_s / budget_s))
+            step += 1
+            if step % LOG_EVERY_STEPS == 0:
+                print(
+                    f"draft step {step} {elapsed_s:.0f}/{budget_s:.0f} s"
+                    f" divergence {divergence:.3f} agreement {agreed:.3f}",
+                    flush=True,
+                )
+    return draft
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--books", type=Path, required=True, help="folder of Markdown books")
+    parser.add_argument("--target", type=Path, required=True, help="the trained target's folder")
+    parser.add_argument("--out", type=Path, required=True, help="where the draft's folder is written")
+    parser.add_argument("--work-dir", type=Path, required=True, help="token arrays are kept here")
+    parser.add_argument("--minutes", type=float, default=12.0)
+    options = parser.parse_args()
+    material = prepare(options.books, options.work_dir)
+    draft = distil(load_model(options.target).eval(), material, options.minutes * 60)
+    export_model(draft, options.out)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (options.out / name).write_bytes((options.target / name).read_bytes())
+    print(f"wrote {options.out}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

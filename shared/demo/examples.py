@@ -1,0 +1,88 @@
+"""Question answering over passages: a fact, distractors and prose around it, a question, the answer.
+
+Answering is finding the sentence and copying it. Invented names belong to training or to evaluation by their
+hash, never to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from shared.demo.facts import Fact, attribute_fact, make_fact
+from shared.demo.invent import Inventor, capital
+from shared.demo.prompt import SYSTEM_TEXT, chat_text, retrieval_prompt
+
+MAX_PASSAGES = 4
+SYSTEM_PART_PROBABILITY = 0.5
+RELATED_PROBABILITY = 0.45
+FIXED_ATTRIBUTE_PROBABILITY = 0.3
+HEADING_PROBABILITY = 0.15
+LOOSE_PROBABILITY = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One exchange: rendered prompt up to the answer, and the answer without its <|end|>."""
+
+    kind: str
+    prompt: str
+    answer: str
+    passages: tuple[str, ...]
+    question: str
+
+
+def make_example(inventor: Inventor, facts: int, fillers: int) -> Example:
+    """An exchange about one of `facts` facts, hidden among `fillers` sentences in one to four passages."""
+    random = inventor.random
+    entity, attribute = inventor.entity(), inventor.thing()
+    if inventor.chance(FIXED_ATTRIBUTE_PROBABILITY):
+        asked = attribute_fact(inventor, entity, attribute)
+    else:
+        asked = make_fact(inventor, entity)
+    question = _loosened(inventor, random.choice(asked.questions))
+    sentences = [asked.sentence]
+    while len(sentences) < facts:
+        other = _distractor(inventor, asked.kind, entity, attribute)
+        if other.sentence != asked.sentence and not set(other.questions) & set(asked.questions):
+            sentences.append(other.sentence)
+    prose = random.choices(inventor.vocabulary.fillers, k=fillers)
+    sentences += [sentence for sentence in prose if sentence != asked.sentence]
+    random.shuffle(sentences)
+    if inventor.chance(HEADING_PROBABILITY):
+        sentences.insert(0, f"{'#' * random.randint(1, 3)} {capital(inventor.thing())}")
+    passages = _dealt(inventor, sentences)
+    system = SYSTEM_TEXT if inventor.chance(SYSTEM_PART_PROBABILITY) else None
+    prompt = chat_text(retrieval_prompt(passages, question), system)
+    return Example(asked.kind, prompt, asked.sentence, tuple(passages), question)
+
+
+def _distractor(inventor: Inventor, kind: str, entity: str, attribute: str) -> Fact:
+    """Another fact; often the same entity, nearly the same entity, or the same attribute of another one."""
+    if not inventor.chance(RELATED_PROBABILITY):
+        return make_fact(inventor)
+    pick = inventor.random.random()
+    if kind == "attribute" and pick < 0.4:
+        return attribute_fact(inventor, inventor.entity(), attribute)
+    if pick < 0.7:
+        return make_fact(inventor, entity)
+    return make_fact(inventor, inventor.cousin(entity))
+
+
+def _loosened(inventor: Inventor, question: str) -> str:
+    """The question as people type it: at times another article, no question mark, no capital."""
+    if not inventor.chance(LOOSE_PROBABILITY):
+        return question
+    article = inventor.random.choice((" a ", " ", " each ", " the "))
+    return inventor.random.choice(
+        (question.replace(" the ", article, 1), question.rstrip("?."), question[0].lower() + question[1:])
+    )
+
+
+def _dealt(inventor: Inventor, sentences: Sequence[str]) -> list[str]:
+    """The sentences in order, dealt into one to four passages."""
+    count = min(len(sentences), inventor.random.randint(1, MAX_PASSAGES))
+    cuts = sorted(inventor.random.sample(range(1, len(sentences)), count - 1))
+    bounds = [0, *cuts, len(sentences)]
+    return [" ".join(sentences[start:end]) for start, end in pairwise(bounds)]

@@ -1,0 +1,64 @@
+"""The in-process engine. See README.md beside this file.
+
+Names are loaded on first use: an edge that only needs `SamplingParams` must not load torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shared.engine.block_pool import BlockEvent, BlockPool
+    from shared.engine.config import ModelConfig, load_model_config
+    from shared.engine.engine import Engine, EngineConfig
+    from shared.engine.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
+    from shared.engine.llm import LLM, Completion
+    from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
+    from shared.engine.runner import LayerCallback
+    from shared.engine.sampler import TokenLogprob
+    from shared.engine.sampling_params import SamplingParams
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "LLM",
+    "AdmitResult",
+    "BlockEvent",
+    "BlockPool",
+    "Completion",
+    "Computed",
+    "Engine",
+    "EngineConfig",
+    "KvLayout",
+    "KvPool",
+    "LayerCallback",
+    "ModelConfig",
+    "Reservation",
+    "SamplingParams",
+    "StepResult",
+    "TokenLogprob",
+    "TokenOutput",
+    "load_model_config",
+]
+
+_MODULES = {
+    "block_pool": ("BlockEvent", "BlockPool"),
+    "config": ("ModelConfig", "load_model_config"),
+    "engine": ("Engine", "EngineConfig"),
+    "kv_pool": ("BLOCK_TOKENS", "KvLayout", "KvPool"),
+    "llm": ("LLM", "Completion"),
+    "results": ("AdmitResult", "Computed", "Reservation", "StepResult", "TokenOutput"),
+    "runner": ("LayerCallback",),
+    "sampler": ("TokenLogprob",),
+    "sampling_params": ("SamplingParams",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value  # the next use finds it directly
+    return value

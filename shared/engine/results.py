@@ -1,0 +1,62 @@
+"""What the engine answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.engine.sampler import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitResult:
+    """`cached_tokens` need no computing; `block_ids` are all blocks allocated so far, in order."""
+
+    cached_tokens: int
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Blocks for KV that arrives from outside; the first `num_cached_blocks` are filled already."""
+
+    block_ids: tuple[int, ...]
+    num_cached_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """New tokens of one sequence; `position` is the absolute position of the first.
+
+    `finish_reason` is "stop" (an end or stop id, which is the last token), "length" or None.
+    """
+
+    key: str
+    position: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish_reason: str | None
+    accepted_drafts: int
+    proposed_drafts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Prompt progress: KV of tokens [start_token, end_token) was computed in this step."""
+
+    key: str
+    start_token: int
+    end_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One iteration. `step_us` is all of it, `model_us` the forward pass alone."""
+
+    outputs: tuple[TokenOutput, ...]
+    computed: tuple[Computed, ...]
+    batch_tokens: int
+    num_decode: int
+    num_prefill_tokens: int
+    preempted_keys: tuple[str, ...]
+    step_us: int
+    model_us: int

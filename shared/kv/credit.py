@@ -1,0 +1,48 @@
+"""The bytes that a receiver lets be on their way to it, shared out among its transfers."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from shared.kv.ingress import Ingress
+from shared.kv.limits import FIRST_WINDOW_BYTES, RESERVED_WINDOW_BYTES, WINDOW_BYTES
+
+
+class CreditPool:
+    """A first window for each transfer, first come, first served; a full one for those that move."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.free_bytes = total_bytes
+        self._held: dict[int, int] = {}  # transfer → window
+        self._waiting: deque[Ingress] = deque()
+
+    def request(self, ingress: Ingress) -> None:
+        self._waiting.append(ingress)
+
+    def take(self) -> tuple[Ingress, int] | None:
+        """The next transfer that can start, and its first window."""
+        if not self._waiting:
+            return None
+        ingress = self._waiting[0]
+        window = min(ingress.total_bytes, max(FIRST_WINDOW_BYTES, ingress.cell_bytes))
+        if window > self.free_bytes:
+            return None
+        self._waiting.popleft()
+        self._held[ingress.transfer] = window
+        self.free_bytes -= window
+        return ingress, window
+
+    def grow(self, ingress: Ingress) -> int:
+        """The window it has now: full, if that much is free."""
+        held = self._held[ingress.transfer]
+        more = min(ingress.total_bytes, max(WINDOW_BYTES, ingress.cell_bytes)) - held
+        if 0 < more <= self.free_bytes - RESERVED_WINDOW_BYTES:
+            self.free_bytes -= more
+            self._held[ingress.transfer] = held = held + more
+        return held
+
+    def give_back(self, ingress: Ingress) -> None:
+        """Also for a transfer that still waits or never asked."""
+        self.free_bytes += self._held.pop(ingress.transfer, 0)
+        if ingress in self._waiting:
+            self._waiting.remove(ingress)

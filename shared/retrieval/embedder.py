@@ -1,0 +1,59 @@
+"""Texts → vectors of meaning, with all-MiniLM-L6-v2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from shared.retrieval.bert import WIDTH, Weights, encode, sentence_vectors
+from shared.retrieval.model_files import find_model_files
+
+Vectors = npt.NDArray[np.float32]
+
+DIMENSIONS = WIDTH
+MAX_TOKENS = 256
+"""What is longer is embedded by its beginning, as the model was trained."""
+
+BATCH_TEXTS = 32
+
+
+class Embedder:
+    """Loaded once per process; `embed` may be called from any one thread at a time."""
+
+    def __init__(self, weights: Weights, tokenizer: Tokenizer) -> None:
+        self._weights = weights
+        self._tokenizer = tokenizer
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(MAX_TOKENS)
+
+    @classmethod
+    def load(cls) -> Embedder:
+        """Raises NotFound or ChecksumMismatch (see model_files)."""
+        files = find_model_files()
+        return cls(load_file(str(files.weights)), Tokenizer.from_file(str(files.tokenizer)))
+
+    def embed(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> Vectors:
+        """Unit vectors [len(texts), DIMENSIONS]; `progress` gets the number of texts done so far."""
+        vectors = np.empty((len(texts), DIMENSIONS), dtype=np.float32)
+        token_ids = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+        by_length = sorted(range(len(texts)), key=lambda row: len(token_ids[row]))  # little padding
+        for start in range(0, len(texts), BATCH_TEXTS):
+            rows = by_length[start : start + BATCH_TEXTS]
+            vectors[rows] = self._embed_batch([token_ids[row] for row in rows])
+            if progress is not None:
+                progress(start + len(rows))
+        return vectors
+
+    @torch.inference_mode()
+    def _embed_batch(self, token_ids: list[list[int]]) -> Vectors:
+        length = max(len(ids) for ids in token_ids)
+        padded = torch.tensor([ids + [0] * (length - len(ids)) for ids in token_ids])  # [batch, length]
+        lengths = torch.tensor([len(ids) for ids in token_ids])
+        mask = torch.arange(length) < lengths[:, None]  # [batch, length]
+        vectors = sentence_vectors(encode(self._weights, padded, mask), mask)
+        return np.asarray(vectors.numpy(), dtype=np.float32)

@@ -1,0 +1,233 @@
+"""What every service process is made of: config, logs, metrics, bus, fleet, supervisor, signals.
+
+    async def body(service: Service[DecodeConfig]) -> None:
+        actor = service.supervisor.start(lambda: DecodeActor(service, ...))
+        await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+        await service.ready(actor.status)
+        await service.run()
+
+    run_service("decode", DecodeConfig, body)
+
+Exit codes: 0 drained and stopped, 1 could not start or failed, 2 wrong configuration, 130/143 a
+second signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+import structlog
+import uvloop
+
+from shared.actor import Supervisor
+from shared.bus import Bus
+from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.config import ConfigError, ServiceConfig, load_config
+from shared.deadline import Deadline
+from shared.errors import PenstockError, Unavailable
+from shared.messages import Heartbeat
+from shared.telemetry import logging as telemetry_logging
+from shared.telemetry.http import TelemetryServer
+
+log = structlog.get_logger()
+
+C = TypeVar("C", bound=ServiceConfig)
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+STOP_TIMEOUT_S = 5.0
+EXIT_GRACE_S = 15.0
+"""After the drain timeout everything must be closed within this, or the process ends by force."""
+
+Status = Callable[[], Heartbeat]
+Body = Callable[["Service[C]"], Awaitable[None]]
+
+
+class Service(Generic[C]):
+    """One running instance. Made by `run_service`; a body gets it."""
+
+    def __init__(self, role: str, config: C, instance: str) -> None:
+        self.role = role
+        self.config = config
+        self.instance = instance
+        self.incarnation = time.time_ns() // 1000
+        """Unix µs of the start: a new one tells everybody that all state is gone."""
+        self.state = "loading"
+        self.stopping = asyncio.Event()
+        self.supervisor = Supervisor()
+        self.fleet = FleetView()
+        self.http = TelemetryServer(self._is_ready)
+        self.bus: Bus
+        self._heartbeats: HeartbeatPublisher | None = None
+        self._resources = AsyncExitStack()
+        self._on_drain: list[Callable[[], Awaitable[None]]] = []
+        self.running = False
+        """Whether the body has come to `run`; before that a drain simply ends it."""
+
+    # ---- for bodies -------------------------------------------------------------------------------
+
+    def heartbeat(self, **overrides: Any) -> Heartbeat:
+        """A heartbeat with the identity filled in; `overrides` are any other fields of it."""
+        fields: dict[str, Any] = {
+            "role": self.role, "instance": self.instance, "incarnation": self.incarnation,
+            "state": self.state, "sent_unix_us": 0, "host": socket.gethostname(), "pid": os.getpid(),
+            "metrics": self.http.address, "model": "", "layout": "",
+            "capacity": 0, "live": 0, "queued": 0, "queued_tokens": 0,
+            "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
+            "prefix_event_id": 0, "added": b"", "removed": b"",
+        }  # fmt: skip
+        return Heartbeat(**{**fields, **overrides})
+
+    async def ready(self, status: Status | None = None) -> None:
+        """Everything is loaded and served: say so to the fleet, with `status` from now on."""
+        assert self._heartbeats is not None
+        self.state = "ready"
+        self._heartbeats.status = status or self.heartbeat
+        self.changed()
+        log.info("ready", metrics=self.http.address, pid=os.getpid())
+
+    def changed(self) -> None:
+        """Something that others place by has changed: a heartbeat follows soon."""
+        if self._heartbeats is not None:
+            self._heartbeats.changed()
+
+    def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """`callback` returns once the work in hand is finished; bounded by config.drain_timeout_s."""
+        self._on_drain.append(callback)
+
+    def begin_drain(self) -> None:
+        """Take no new work, finish, exit. The same as SIGTERM."""
+        if not self.stopping.is_set():
+            self.state = "draining"
+            log.info("draining")
+            self.changed()
+            self.stopping.set()
+
+    async def run(self) -> None:
+        """Until the drain begins and its callbacks are done. Raises what failed the service."""
+        self.running = True
+        await self.supervisor.run_until(self.stopping)
+        if self.bus.lost.is_set():
+            raise Unavailable("the NATS server closed the connection for good; its log says why")
+        try:
+            async with asyncio.timeout(self.config.drain_timeout_s):
+                for callback in reversed(self._on_drain):
+                    await callback()
+        except TimeoutError:
+            log.warning("drain_incomplete", drain_timeout_s=self.config.drain_timeout_s)
+
+    # ---- life, by run_service -----------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Metrics first, so that /live answers while the rest is still to come."""
+        await self.http.start(self.config.metrics_host, self.config.metrics_port)
+        self._resources.push_async_callback(self.http.close)
+        self.bus = await Bus.connect(self.config.nats_url, name=f"{self.role}/{self.instance}")
+        self._resources.push_async_callback(self.bus.close)
+        await self.bus.announce(
+            self.role,
+            {"instance": self.instance, "metrics": self.http.address},
+            metadata.version("penstock"),
+        )
+        await self.fleet.start(self.bus)
+        self._resources.push_async_callback(self.fleet.stop)
+        self._heartbeats = HeartbeatPublisher(self.bus, self.role, self.instance, self.heartbeat)
+        self._resources.push_async_callback(self._heartbeats.stop)
+        self._resources.push_async_callback(self._stop_children)
+        self.supervisor.start_task("heartbeat", self._heartbeats.run)
+        self.supervisor.start_task("bus-watch", self._watch_bus)
+
+    async def close(self) -> None:
+        """In reverse order of `open`; every step is bounded."""
+        await self._resources.aclose()
+
+    async def _stop_children(self) -> None:
+        await self.supervisor.stop(Deadline.after(STOP_TIMEOUT_S))
+
+    async def _watch_bus(self) -> None:
+        await self.bus.lost.wait()
+        self.stopping.set()
+
+    def _is_ready(self) -> bool:
+        return self.state == "ready" and self.bus.connected and self.supervisor.failure is None
+
+
+def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
+    """Run one service until it is told to stop; ends the process with one of the exit codes above."""
+    try:
+        config = load_config(config_type, role)
+    except ConfigError as error:
+        print(f"penstock {role}: {error}", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    instance = config.instance or f"{role}-{secrets.token_hex(3)}"
+    config = dataclasses.replace(config, instance=instance)
+    telemetry_logging.configure(config.log_level, role, instance)
+    code = uvloop.run(_main(role, config, body))
+    sys.exit(code)
+
+
+async def _main(role: str, config: C, body: Body[C]) -> int:
+    service = Service(role, config, config.instance)
+    _handle_signals(service)
+    try:
+        await service.open()
+        await _run_body(service, body)
+    except (PenstockError, OSError) as error:
+        print(f"penstock {role}: {error}", file=sys.stderr)
+        log.error("failed", error=str(error))  # noqa: TRY400 - a sentence for the operator, not a bug
+        return EXIT_FAILED
+    except Exception:
+        log.exception("failed")
+        return EXIT_FAILED
+    finally:
+        await service.close()
+        log.info("stopped")
+    return 0
+
+
+async def _run_body(service: Service[C], body: Body[C]) -> None:
+    """The body to its end. While it still loads, a signal or a failed supervisor cancels it; once it is
+    in `service.run` that is where both arrive."""
+    body_task = asyncio.ensure_future(body(service))
+    watch = asyncio.ensure_future(service.supervisor.run_until(service.stopping))
+    try:
+        await asyncio.wait([body_task, watch], return_when=asyncio.FIRST_COMPLETED)
+        _force_exit_after(service.config.drain_timeout_s + EXIT_GRACE_S)
+        if service.running or body_task.done():
+            await body_task
+        else:
+            await watch
+    finally:
+        body_task.cancel()
+        watch.cancel()
+        await asyncio.gather(body_task, watch, return_exceptions=True)
+
+
+def _handle_signals(service: Service[C]) -> None:
+    def on_signal(number: int) -> None:
+        if service.stopping.is_set():
+            os._exit(128 + number)
+        service.begin_drain()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def _force_exit_after(seconds: float) -> None:
+    """A model thread that never returns must not keep the process alive."""
+    timer = threading.Timer(seconds, os._exit, (EXIT_FAILED,))
+    timer.daemon = True
+    timer.start()

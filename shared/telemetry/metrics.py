@@ -1,0 +1,71 @@
+"""Every Prometheus metric of Penstock, created once per process.
+
+Latency histograms have vLLM's bucket edges plus finer ones from 0.5 to 8 ms.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_FINE = (0.0005, 0.001, 0.002, 0.004, 0.008)
+TTFT_BUCKETS = (
+    *_FINE,
+    0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+)  # fmt: skip
+ITL_BUCKETS = (
+    *_FINE,
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+E2E_BUCKETS = (
+    *_FINE,
+    0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
+    120.0, 240.0, 480.0,
+)  # fmt: skip
+HOP_BUCKETS = (0.0001, 0.0002, *_FINE, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+PROMPT_EDGES_TOKENS = (16, 128, 512, 2048, 8192, 32768)
+
+
+def prompt_bucket(prompt_tokens: int) -> str:
+    """The value of the label `prompt_tokens`: the smallest edge that is not below the length."""
+    for edge in PROMPT_EDGES_TOKENS:
+        if prompt_tokens <= edge:
+            return f"le_{edge}"
+    return f"gt_{PROMPT_EDGES_TOKENS[-1]}"
+
+
+TIME_TO_FIRST_TOKEN = Histogram(
+    "penstock_time_to_first_token_seconds", "Request to first token.", ["prompt_tokens"], buckets=TTFT_BUCKETS
+)
+INTER_TOKEN_LATENCY = Histogram(
+    "penstock_inter_token_latency_seconds", "Between two deliveries of tokens.", buckets=ITL_BUCKETS
+)
+E2E_REQUEST_LATENCY = Histogram(
+    "penstock_e2e_request_latency_seconds", "Request to its end.", ["prompt_tokens"], buckets=E2E_BUCKETS
+)
+HOP_SECONDS = Histogram(
+    "penstock_hop_seconds", "Phases of a request by hop.", ["hop", "phase"], buckets=HOP_BUCKETS
+)
+QUEUE_DEPTH = Gauge("penstock_queue_depth", "Requests waiting.", ["service"])
+REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
+
+KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
+KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
+KV_TRANSFER_SECONDS = Histogram(
+    "penstock_kv_transfer_seconds", "Grant to verified arrival.", ["transport"], buckets=HOP_BUCKETS
+)
+PREFIX_CACHE_QUERIES = Counter("penstock_prefix_cache_queries_total", "Prompt tokens looked up.")
+PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt tokens found.")
+
+DRAFT_PROPOSED = Counter("penstock_draft_proposed_total", "Draft tokens verified.")
+DRAFT_ACCEPTED = Counter("penstock_draft_accepted_total", "Draft tokens accepted.")
+DRAFT_LATE = Counter("penstock_draft_late_total", "Draft tokens that came too late to be used.")
+
+STALE_MESSAGES = Counter("penstock_stale_messages_total", "Messages of an earlier epoch, dropped.")
+DROPPED_MESSAGES = Counter("penstock_dropped_messages_total", "Messages dropped unanswered.", ["reason"])
+PROTOCOL_ERRORS = Counter("penstock_protocol_errors_total", "Bytes that are not a message of ours.", ["code"])
+RECONNECTS = Counter("penstock_reconnects_total", "Reconnections to NATS.")
+CLOCK_SKEW = Gauge("penstock_clock_skew_seconds", "This clock minus the clock of the origin.", ["origin"])
+ACTOR_RESTARTS = Counter(
+    "penstock_actor_restarts_total", "Actors and tasks restarted after a crash.", ["name"]
+)

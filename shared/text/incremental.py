@@ -1,0 +1,92 @@
+"""Streaming detokenization, exact: the deltas add up to what decoding everything at once gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from shared.text.decoder_stages import Stage, StageFactory, fallback_byte
+
+PROMPT_TAIL_TOKENS = 64
+"""How many of the last prompt ids an `IncrementalDecoder` should see (`Open.prompt_tail`).
+
+What the text of the next token depends on is: whether it is the first visible one (one token of
+context), and the bytes of a character that the prompt ends in the middle of (at most three tokens of
+a byte-level tokenizer). Special tokens are invisible and come in small groups between turns, hence 64
+and not 4. Only with byte-fallback tokens does more count, the whole unbroken run of them: there
+`settled_tail` makes a cut run begin with a character, after which the cut can be seen only by a
+prompt that is invalid UTF-8 further than 64 tokens back.
+"""
+
+Piece = Callable[[int], str | None]
+"""id → token string; None for special tokens and ids without a token, which have no text."""
+
+
+class IncrementalDecoder:
+    """Text of one stream of token ids, in the context of the prompt's last ids.
+
+    With prompt_text = decode(prompt tail) without an incomplete character at its end, all deltas
+    together are decode(prompt tail + pushed ids)[len(prompt_text):], special tokens skipped. A
+    delta is text that no later token can change, given as early as that is known. A push costs
+    O(its tokens).
+    """
+
+    def __init__(
+        self, piece: Piece, stages: Sequence[StageFactory], prompt_tail_ids: Iterable[int] = ()
+    ) -> None:
+        self._piece = piece
+        self._stages = [make() for make in stages]
+        tail = list(prompt_tail_ids)
+        shown = len(self._through(tail))
+        prompt = [make() for make in stages]
+        prompt_text = _run(prompt, tail, piece) + _finish(prompt, drop_incomplete=True)
+        # What the stages still hold back may belong to the prompt's text: it is cut off when it comes.
+        self._prompt_chars_left = len(prompt_text) - shown
+
+    def push(self, token_ids: Iterable[int]) -> str:
+        """The text that became final with these ids."""
+        return self._output(self._through(token_ids))
+
+    def finish(self) -> str:
+        """The text held back; an incomplete character becomes U+FFFD. Nothing may be pushed afterwards."""
+        return self._output(_finish(self._stages, drop_incomplete=False))
+
+    def _through(self, token_ids: Iterable[int]) -> str:
+        return _run(self._stages, token_ids, self._piece)
+
+    def _output(self, text: str) -> str:
+        if not self._prompt_chars_left:
+            return text
+        output = text[self._prompt_chars_left :]
+        self._prompt_chars_left = max(0, self._prompt_chars_left - len(text))
+        return output
+
+
+def settled_tail(piece: Piece, prompt_tail_ids: Sequence[int]) -> Sequence[int]:
+    """`prompt_tail_ids` without a character at the front whose beginning was cut off.
+
+    Only byte-fallback tokens matter: a run of them that begins inside a character would be invalid as
+    a whole. A tail shorter than PROMPT_TAIL_TOKENS is the whole prompt and stays as it is.
+    """
+    if len(prompt_tail_ids) < PROMPT_TAIL_TOKENS:
+        return prompt_tail_ids
+    for start, token_id in enumerate(prompt_tail_ids):
+        token = piece(token_id)
+        byte = None if token is None else fallback_byte(token)
+        if byte is None or byte & 0xC0 != 0x80:
+            return prompt_tail_ids[start:]
+    return ()
+
+
+def _run(stages: Sequence[Stage], token_ids: Iterable[int], piece: Piece) -> str:
+    tokens: Iterable[str] = [token for token in map(piece, token_ids) if token is not None]
+    for stage in stages:
+        tokens = [out for token in tokens for out in stage.push(token)]
+    return "".join(tokens)
+
+
+def _finish(stages: Sequence[Stage], *, drop_incomplete: bool) -> str:
+    tokens: list[str] = []
+    for stage in stages:
+        tokens = [out for token in tokens for out in stage.push(token)]
+        tokens.extend(stage.finish(drop_incomplete=drop_incomplete))
+    return "".join(tokens)

@@ -1,0 +1,60 @@
+"""From the name of a model to a directory with its files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.errors import NotFound, Unavailable
+
+DEMO_MODEL = Path(__file__).parent.parent / "demo" / "models" / "target"
+DEMO_MODEL_ID = "penstock-demo"
+
+HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+"""What is fetched of a repository on the hub: no pickles, no second copies in other formats."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """`path`: a directory in the Hugging Face layout; `model_id`: the name in requests and block hashes."""
+
+    path: Path
+    model_id: str
+
+
+def resolve_model(model: str) -> ModelSource:
+    """ "" = the demo model that is shipped; else a local directory, else the id of a model on the hub.
+
+    Fetches the model from the hub unless its files are in the hub's local cache. Raises NotFound when
+    there is no such model, Unavailable when it could not be fetched.
+    """
+    if not model:
+        if not DEMO_MODEL.is_dir():
+            raise NotFound(f"the demo model is not in {DEMO_MODEL}; name a model directory or a hub id")
+        return ModelSource(DEMO_MODEL, DEMO_MODEL_ID)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return ModelSource(path, path.resolve().name)
+    if not _HUB_ID.fullmatch(model):
+        raise NotFound(f"there is no directory {model!r}; give a model directory or a hub id like org/name")
+    return ModelSource(_fetch(model), model)
+
+
+def _fetch(hub_id: str) -> Path:
+    # A second of import time that a local model need not pay.
+    import huggingface_hub  # noqa: PLC0415
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError  # noqa: PLC0415
+
+    try:
+        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=list(HUB_FILES)))
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise NotFound(
+            f"the hub has no model {hub_id!r} for you; check the name, and HF_TOKEN if it is private or gated"
+        ) from error
+    except Exception as error:  # the hub's, its HTTP client's and the disk's: all mean this
+        raise Unavailable(
+            f"the model {hub_id!r} could not be fetched ({type(error).__name__}); give a local directory"
+        ) from error

@@ -1,0 +1,164 @@
+"""The tokenizer of a model directory: text and chats to ids, ids to text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from shared.errors import InvalidRequest, NotFound
+from shared.messages import ChatTurn
+from shared.text.chat_template import ChatTemplate
+from shared.text.decoder_stages import StageFactory, stage_factories
+from shared.text.incremental import IncrementalDecoder
+
+MAX_JSON_BYTES = 256 << 20
+"""Larger files are refused unread; the largest vocabularies in use need about 35 MB."""
+
+
+class TextTokenizer:
+    """`tokenizer.json` and the chat template beside it. Immutable; may be used from several threads."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stages: tuple[StageFactory, ...],
+        chat_template: ChatTemplate | None,
+        special_tokens: dict[str, str],
+        model_vocab_size: int,
+    ) -> None:
+        tokenizer.no_truncation()  # settings of a training run that tokenizer.json may have kept
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._stages = stages
+        self._chat_template = chat_template
+        self._special_ids = {
+            token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        }
+        self.special_tokens = special_tokens
+        self.vocab_size = max(model_vocab_size, max(tokenizer.get_vocab().values(), default=-1) + 1)
+        """Ids are below this: those of the tokenizer and those the model pads its vocabulary with."""
+
+    @classmethod
+    def load(cls, path: Path) -> TextTokenizer:
+        """Read a model directory. NotFound without tokenizer.json, InvalidRequest when a file is broken."""
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            raise NotFound(f"{path} has no tokenizer.json; give a model directory in the Hugging Face layout")
+        spec = _read_json(file)
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+            stages = stage_factories(spec.get("decoder"))
+        except Exception as error:  # the library raises plain Exception for whatever is wrong
+            raise InvalidRequest(f"{file} is not a tokenizer that can be used: {error}") from error
+        config = _read_optional_json(path / "tokenizer_config.json")
+        special_tokens = _special_tokens(_read_optional_json(path / "special_tokens_map.json") | config)
+        template = _template_source(path, config)
+        vocab_size = _read_optional_json(path / "config.json").get("vocab_size", 0)
+        return cls(
+            tokenizer,
+            stages=stages,
+            chat_template=None if template is None else ChatTemplate(template, special_tokens),
+            special_tokens=special_tokens,
+            model_vocab_size=vocab_size if type(vocab_size) is int else 0,
+        )
+
+    @property
+    def bos_token(self) -> str | None:
+        return self.special_tokens.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        return self.special_tokens.get("eos_token")
+
+    def encode_text(self, text: str) -> list[int]:
+        """The ids of a plain prompt, with the special tokens that tokenizer.json puts around a text."""
+        return self._encode(text, add_special_tokens=True)
+
+    def encode_chat(self, turns: Sequence[ChatTurn], *, template_optional: bool = False) -> list[int]:
+        """The ids of a conversation as the model's chat template writes it, up to where the answer begins.
+
+        Without a template: InvalidRequest, or with `template_optional` the contents joined by blank
+        lines, as a plain prompt. Raises InvalidRequest when the template refuses the conversation.
+        """
+        if self._chat_template is None:
+            if not template_optional:
+                raise InvalidRequest("this model has no chat template; send the prompt as plain text")
+            return self.encode_text("\n\n".join(turn.content for turn in turns))
+        text = self._chat_template.render([(turn.role, turn.content) for turn in turns])
+        return self._encode(text, add_special_tokens=False)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """The text of all ids at once, without special tokens."""
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+    def decoder(self, prompt_tail_ids: Iterable[int] = ()) -> IncrementalDecoder:
+        """Decode a stream of ids that follows the prompt whose last ids are given."""
+        return IncrementalDecoder(self.piece, self._stages, prompt_tail_ids)
+
+    def piece(self, token_id: int) -> str | None:
+        """The token string of an id; None for a special token and for an id that only the model knows."""
+        if token_id in self._special_ids:
+            return None
+        piece: str | None = self._tokenizer.id_to_token(token_id)
+        return piece
+
+    def check_ids(self, token_ids: Sequence[int]) -> None:
+        """Raise InvalidRequest when one of `token_ids` is not in the vocabulary."""
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size)
+            raise InvalidRequest(f"token id {wrong} is not in the vocabulary of {self.vocab_size} tokens")
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest("the text has lone surrogates; send valid Unicode") from error
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if file.stat().st_size > MAX_JSON_BYTES:
+        raise InvalidRequest(f"{file} is over the limit of {MAX_JSON_BYTES} bytes; is it the right file?")
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidRequest(f"{file} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{file} does not hold a JSON object")
+    return value
+
+
+def _read_optional_json(file: Path) -> dict[str, Any]:
+    return _read_json(file) if file.is_file() else {}
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """ "bos_token", "eos_token", … → their text; written as a string or as an object with "content"."""
+    tokens: dict[str, str] = {}
+    for key, value in config.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(content, str):
+            tokens[key] = content
+    return tokens
+
+
+def _template_source(path: Path, config: dict[str, Any]) -> str | None:
+    """The template's text: of chat_template.jinja, tokenizer_config.json, chat_template.json the first."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    legacy = _read_optional_json(path / "chat_template.json")
+    template = config.get("chat_template") or legacy.get("chat_template")
+    if isinstance(template, list):  # several named ones
+        named = {entry["name"]: entry["template"] for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if template is not None and not isinstance(template, str):
+        raise InvalidRequest(f"the chat template of {path} is not a string; correct tokenizer_config.json")
+    return template

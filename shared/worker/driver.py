@@ -1,0 +1,137 @@
+"""Drives an engine from the event loop: short calls between steps, one step at a time beside the loop.
+
+The engine lives in its own thread. The loop never waits for a step: it begins one, goes on with its
+mailbox, and is woken when the step is done. What the loop knows of the engine (free blocks, who holds how
+many, whether there is work) are copies taken in the thread after each call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from shared.engine import BlockEvent, Engine
+from shared.worker.engine_thread import EngineThread
+from shared.worker.prefix_mirror import PrefixMirror
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The engine as it was after the last call."""
+
+    has_work: bool = False
+    free_blocks: int = 0
+    held: dict[str, int] = field(default_factory=dict)  # blocks by sequence key
+    events: tuple[BlockEvent, ...] = ()
+
+
+class EngineDriver(Generic[R]):
+    """R is what a step ends with. `wake` is called on the event loop when one is done."""
+
+    def __init__(
+        self, name: str, load: Callable[[], Engine], mirror: PrefixMirror, wake: Callable[[], None]
+    ) -> None:
+        self._thread = EngineThread(name)
+        self._load = load
+        self._mirror = mirror
+        self._wake = wake
+        self._releases: list[str] = []
+        self._step: asyncio.Future[tuple[R, Facts]] | None = None
+        self.facts = Facts()
+        self.engine: Engine
+        """Only its constants (config, layout, limits) may be read outside of its thread."""
+
+    async def open(self) -> None:
+        """Load the model."""
+        self.engine = await self._thread.run(self._load)
+        self._learn(await self._thread.run(self._facts))
+
+    # ---- between steps --------------------------------------------------------------------------
+
+    def release_later(self, key: str) -> None:
+        """Give a sequence back as soon as no step runs. Unknown keys are fine."""
+        self._releases.append(key)
+
+    @property
+    def has_releases(self) -> bool:
+        return bool(self._releases)
+
+    async def between_steps(self, call: Callable[[Engine], T]) -> T:
+        """Run `call` in the engine's thread, after the releases that wait. Not while a step runs."""
+        assert self._step is None
+        releases = self._take_releases()
+
+        def run() -> tuple[T, Facts]:
+            self._release(releases)
+            return call(self.engine), self._facts()
+
+        value, facts = await self._thread.run(run)
+        self._learn(facts)
+        return value
+
+    async def flush_releases(self) -> None:
+        if self._releases:
+            await self.between_steps(lambda _: None)
+
+    # ---- steps ------------------------------------------------------------------------------------
+
+    @property
+    def stepping(self) -> bool:
+        """A step runs, or its result has not been taken."""
+        return self._step is not None
+
+    def begin(self, step: Callable[[Engine], R]) -> None:
+        """Start `step` in the engine's thread, after the releases that wait; `wake` follows."""
+        assert self._step is None
+        releases = self._take_releases()
+
+        def run() -> tuple[R, Facts]:
+            self._release(releases)
+            return step(self.engine), self._facts()
+
+        self._step = self._thread.start(run)
+        self._step.add_done_callback(lambda _: self._wake())
+
+    def take(self) -> R | None:
+        """The result of the step that was begun, None while it runs. Raises what the engine raised."""
+        if self._step is None or not self._step.done():
+            return None
+        step, self._step = self._step, None
+        result, facts = step.result()
+        self._learn(facts)
+        return result
+
+    async def close(self) -> None:
+        """Waits for the step that runs."""
+        await self._thread.close()
+        if self._step is not None and self._step.done() and not self._step.cancelled():
+            self._step.exception()  # a failure that nobody takes any more is no news at this point
+        self._step = None
+        self._mirror.clear()
+
+    # ---- in the engine's thread -------------------------------------------------------------------
+
+    def _release(self, keys: list[str]) -> None:
+        for key in keys:
+            self.engine.release(key)
+
+    def _facts(self) -> Facts:
+        engine = self.engine
+        return Facts(
+            engine.has_work, engine.blocks.num_free, engine.held(), tuple(engine.blocks.drain_events())
+        )
+
+    # ---- on the loop --------------------------------------------------------------------------------
+
+    def _take_releases(self) -> list[str]:
+        releases, self._releases = self._releases, []
+        return releases
+
+    def _learn(self, facts: Facts) -> None:
+        self.facts = facts
+        self._mirror.apply(facts.events)

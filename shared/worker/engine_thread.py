@@ -1,0 +1,29 @@
+"""The one thread that may touch an engine. The event loop never computes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EngineThread:
+    """Runs calls one after the other, in the order of `start`, away from the event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    def start(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Begin `call`; the future ends with its result or its exception."""
+        return asyncio.get_running_loop().run_in_executor(self._executor, lambda: call(*args, **kwargs))
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.start(call, *args, **kwargs)
+
+    async def close(self) -> None:
+        """Wait for the call that is running, drop those that wait."""
+        await asyncio.to_thread(self._executor.shutdown, wait=True, cancel_futures=True)

@@ -1,0 +1,27 @@
+"""What a worker's process tells its actor, besides the messages of the bus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TICK_S = 0.25
+"""How often leases, deadlines of what rests, and gauges are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An Ask that is answered once the actor has its engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLost:
+    """From the fleet view; `why` is suspect, stopped or restarted."""
+
+    role: str
+    instance: str
+    why: str

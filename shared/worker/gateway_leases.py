@@ -1,0 +1,44 @@
+"""What is held for a gateway that is heard no more expires by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.lease import LEASE_S, LeaseTable
+
+IsAlive = Callable[[str], bool]
+"""Whether a gateway instance has been heard of lately."""
+
+
+class GatewayLeases:
+    """One lease per sequence key, renewed as long as its gateway's heartbeats arrive."""
+
+    def __init__(self, is_alive: IsAlive, *, lease_s: float = LEASE_S, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._is_alive = is_alive
+        self._leases: LeaseTable[str] = LeaseTable(lease_s, clock)
+        self._owners: dict[str, set[str]] = {}  # gateway -> keys
+
+    def grant(self, key: str, gateway: str) -> None:
+        self._leases.grant(key, gateway)
+        self._owners.setdefault(gateway, set()).add(key)
+
+    def drop(self, key: str) -> None:
+        self._leases.drop(key)
+        for gateway in [gateway for gateway, keys in self._owners.items() if key in keys]:
+            self._owners[gateway].discard(key)
+            if not self._owners[gateway]:
+                del self._owners[gateway]
+
+    def expired(self) -> list[str]:
+        """Keys to give back now; call it more often than once per lease."""
+        for gateway in self._owners:
+            if self._is_alive(gateway):
+                self._leases.renew_owner(gateway)
+        return self._leases.expired()
+
+    def of(self, gateway: str) -> list[str]:
+        return sorted(self._owners.get(gateway, ()))
+
+    def __len__(self) -> int:
+        return len(self._leases)

@@ -1,0 +1,67 @@
+"""What the process of a model service gives its actor: engines, ticks, news of the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from shared.actor import ActorRef
+from shared.deadline import Deadline
+from shared.engine import Engine
+from shared.errors import PenstockError, Unavailable
+from shared.service import Service
+from shared.telemetry import metrics
+from shared.worker.events import TICK_S, InstanceLost, Started, Tick
+
+log = structlog.get_logger()
+
+START_TIMEOUT_S = 600.0
+"""For the actor to have its engine, which is loaded by then."""
+
+
+class EngineSource:
+    """One engine per life of an actor. The first is loaded beforehand, so that a model that cannot be
+    loaded stops the process with its error instead of crashing an actor again and again.
+    """
+
+    def __init__(self, load: Callable[[], Engine]) -> None:
+        self._load = load
+        self._first: Engine | None = None
+
+    async def preload(self) -> Engine:
+        self._first = await asyncio.to_thread(self._load)
+        return self._first
+
+    def take(self) -> Engine:
+        """For an engine's thread: the preloaded one, later a fresh one."""
+        engine, self._first = self._first, None
+        return engine if engine is not None else self._load()
+
+
+async def attend(service: Service[Any], actor: ActorRef[Any]) -> None:
+    """Keep the actor informed of time and of lost instances; returns when it has its engine."""
+
+    def on_lost(role: str, instance: str, why: str) -> None:
+        _tell(actor, InstanceLost(role, instance, why))
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            _tell(actor, Tick())
+
+    service.fleet.on_lost(on_lost)
+    service.supervisor.start_task("tick", tick)
+    await actor.ask(Started(), Deadline.after(START_TIMEOUT_S))
+
+
+def _tell(actor: ActorRef[Any], item: InstanceLost | Tick) -> None:
+    try:
+        actor.tell_control(item)
+    except Unavailable:
+        log.debug("actor_has_ended", item=type(item).__name__)  # between two lives, or while stopping
+    except PenstockError as error:
+        metrics.DROPPED_MESSAGES.labels(reason=error.code).inc()
+        log.warning("actor_not_told", item=type(item).__name__, error=error.message)

@@ -1,0 +1,21 @@
+"""A measured rate: tokens per second of busy time, smoothed."""
+
+from __future__ import annotations
+
+MEMORY = 0.9
+"""Weight of the past at each step: about ten steps."""
+
+
+class TokenRate:
+    """0 until the first observation. Idle time does not count: this is how fast work goes."""
+
+    def __init__(self) -> None:
+        self.tokens_per_s = 0.0
+
+    def observe(self, tokens: int, busy_us: int) -> None:
+        if tokens <= 0 or busy_us <= 0:
+            return
+        now = tokens * 1e6 / busy_us
+        self.tokens_per_s = (
+            now if self.tokens_per_s == 0.0 else MEMORY * self.tokens_per_s + (1 - MEMORY) * now
+        )

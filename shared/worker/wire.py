@@ -1,0 +1,111 @@
+"""Between the wire's messages and the engine's types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from shared import messages
+from shared.engine.results import TokenOutput
+from shared.engine.sampling_params import SamplingParams
+from shared.errors import InvalidRequest
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.messages import Mark, Sampling, Tokens, unpack_hashes, unpack_ids
+
+
+def sequence_key(request_id: str, epoch: int) -> str:
+    """The engine's name for one placement of a request."""
+    return f"{request_id}/{epoch}"
+
+
+def sampling_params(sampling: Sampling) -> SamplingParams:
+    """Fields have the same names on both sides; a difference is a TypeError at the first message."""
+    values = {field.name: getattr(sampling, field.name) for field in dataclasses.fields(Sampling)}
+    return SamplingParams(**values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """A checked request for the engine: position i is token_ids[i], the prompt ends at prompt_len."""
+
+    token_ids: list[int]
+    prompt_len: int
+    block_hashes: list[int]
+    params: SamplingParams
+
+    @property
+    def longest(self) -> int:
+        """The most tokens the sequence can grow to, if the model's context allows it."""
+        return self.prompt_len + self.params.max_tokens
+
+
+def read_sequence(
+    token_ids: bytes,
+    prompt_len: int,
+    block_hashes: bytes,
+    sampling: Sampling,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+) -> SequenceSpec:
+    """Unpack and check what a placement message says. Raises InvalidRequest or ProtocolError."""
+    spec = SequenceSpec(
+        unpack_ids(token_ids), prompt_len, unpack_hashes(block_hashes), sampling_params(sampling)
+    )
+    count = len(spec.token_ids)
+    if not 1 <= prompt_len <= count:
+        raise InvalidRequest(f"prompt_len {prompt_len} is outside 1..{count}; send at least one prompt token")
+    if count >= max_model_len:
+        raise InvalidRequest(
+            f"{count} tokens leave no room to generate in a context of {max_model_len}; shorten the prompt"
+        )
+    if len(spec.block_hashes) > count // HASH_BLOCK_TOKENS:
+        raise InvalidRequest(
+            f"{len(spec.block_hashes)} block hashes for {count} tokens; "
+            f"send one per full {HASH_BLOCK_TOKENS}-token block"
+        )
+    if max(spec.token_ids) >= vocab_size:
+        raise InvalidRequest(
+            f"a token id is outside this model's vocabulary of {vocab_size}; check the tokenizer"
+        )
+    spec.params.validate(vocab_size)
+    if count - prompt_len >= spec.params.max_tokens:
+        raise InvalidRequest(
+            f"all {spec.params.max_tokens} tokens were generated already; nothing is left to do"
+        )
+    return spec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One request's share of a step, and the detokenizer that waits for it."""
+
+    detokenizer: str
+    request_id: str
+    epoch: int
+    output: TokenOutput
+    marks: tuple[Mark, ...]
+
+
+def tokens_messages(rows: Iterable[TokenRow]) -> list[tuple[str, Tokens]]:
+    """One column-wise `Tokens` per detokenizer, rows in the order given."""
+    by_detokenizer: dict[str, list[TokenRow]] = {}
+    for row in rows:
+        by_detokenizer.setdefault(row.detokenizer, []).append(row)
+    return [(detokenizer, _columns(chosen)) for detokenizer, chosen in by_detokenizer.items()]
+
+
+def _columns(rows: Sequence[TokenRow]) -> Tokens:
+    return Tokens(
+        request_ids=tuple(row.request_id for row in rows),
+        epochs=tuple(row.epoch for row in rows),
+        positions=tuple(row.output.position for row in rows),
+        token_ids=tuple(row.output.token_ids for row in rows),
+        finish=tuple(row.output.finish_reason or "" for row in rows),
+        logprobs=tuple(_logprobs(row.output) for row in rows),
+        marks=tuple(row.marks for row in rows),
+    )
+
+
+def _logprobs(output: TokenOutput) -> tuple[messages.TokenLogprob, ...]:
+    return tuple(messages.TokenLogprob(item.token_id, item.logprob, item.top) for item in output.logprobs)

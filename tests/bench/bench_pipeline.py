@@ -1,0 +1,129 @@
+"""What the pipeline adds: TTFT and ITL through the whole stack over the in-process engine, in one run.
+
+    python -m tests.bench.bench_pipeline [--model DIR] [--requests N] [--prompt-tokens N] [--output-tokens N]
+
+Also: client cancel to zero held, cold start to ready, memory of every service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.bus import Bus
+from shared.engine import Engine, EngineConfig, SamplingParams
+from tests.support.client import connect, generate, request
+from tests.support.models import target_model
+from tests.support.stack import Stack, audit
+
+CANCELS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    ttft_ms: float
+    itl_ms: float
+
+
+def in_process(model: Path, prompt: list[int], output_tokens: int) -> Latency:
+    """The engine alone: the time to the first token and the median time between tokens."""
+    engine = Engine(EngineConfig(model_dir=str(model), prefix_cache=False))
+    params = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)
+    started = time.perf_counter()
+    engine.admit("bench", prompt, len(prompt), params)
+    times = []
+    while engine.has_work:
+        times += [time.perf_counter()] * len(engine.step().outputs)
+    return Latency((times[0] - started) * 1e3, gap_ms(times))
+
+
+def gap_ms(times: list[float]) -> float:
+    return 1e3 * (times[-1] - times[0]) / (len(times) - 1)
+
+
+async def piped(stack: Stack, prompt: list[int], output_tokens: int) -> Latency:
+    times: list[float] = []
+    async with connect(stack.grpc) as stub:
+        started = time.perf_counter()
+        async for event in stub.Generate(request(prompt, max_tokens=output_tokens, ignore_eos=True)):
+            times += [time.perf_counter()] * len(event.text.token_ids)
+    return Latency((times[0] - started) * 1e3, gap_ms(times))
+
+
+async def cancel_to_zero_ms(stack: Stack, prompt: list[int]) -> float:
+    """From the client's cancel in mid-stream to the first audit that counts zero everywhere."""
+    bus = await Bus.connect(stack.nats, name="bench-audit")
+    try:
+        async with connect(stack.grpc) as stub:
+            call = stub.Generate(request(prompt, max_tokens=400, ignore_eos=True))
+            async for event in call:
+                if event.text.token_ids:
+                    break
+            started = time.perf_counter()
+            call.cancel()
+            while await audit(bus, stack.instances()):
+                pass
+            return (time.perf_counter() - started) * 1e3
+    finally:
+        await bus.close()
+
+
+def resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+async def measure(stack: Stack, options: argparse.Namespace) -> dict[str, object]:
+    model = Path(options.model)
+    alone: list[Latency] = []
+    through: list[Latency] = []
+    for turn in range(options.requests):
+        # A prompt of its own each time: the prefix cache must not help one side.
+        prompt = [(7 * turn + 3 * i) % 300 + 20 for i in range(options.prompt_tokens)]
+        alone.append(in_process(model, prompt, options.output_tokens))
+        through.append(await piped(stack, prompt, options.output_tokens))
+    cancels = [await cancel_to_zero_ms(stack, prompt) for _ in range(CANCELS)]
+    engine_ttft, stack_ttft = (statistics.median(x.ttft_ms for x in xs) for xs in (alone, through))
+    engine_itl, stack_itl = (statistics.median(x.itl_ms for x in xs) for xs in (alone, through))
+    return {
+        "ttft_ms": {"engine": engine_ttft, "pipeline": stack_ttft, "ratio": stack_ttft / engine_ttft},
+        "itl_ms": {"engine": engine_itl, "pipeline": stack_itl, "ratio": stack_itl / engine_itl},
+        "cancel_to_zero_ms": {"median": statistics.median(cancels), "max": max(cancels)},
+        "resident_mb": {row.id: round(resident_mb(row.pid), 1) for row in stack.instances()},
+    }
+
+
+async def warmed(options: argparse.Namespace, stack: Stack) -> dict[str, object]:
+    async with connect(stack.grpc) as stub:
+        await generate(stub, request(list(range(20, 60)), max_tokens=8))
+    return await measure(stack, options)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="", help="checkpoint directory; the tests' small one by default")
+    parser.add_argument("--requests", type=int, default=15)
+    parser.add_argument("--prompt-tokens", type=int, default=256)
+    parser.add_argument("--output-tokens", type=int, default=64)
+    parser.add_argument("--stack-options", default="", help="more options for `penstock up`, space separated")
+    options = parser.parse_args()
+    options.model = options.model or str(target_model(Path("/tmp/penstock-bench")))
+    up = ("--model", options.model, "--corpus", "none", "--retriever", "0", "--draft", "none")
+    started = time.perf_counter()
+    with Stack(*up, *options.stack_options.split()) as stack:
+        ready_s = time.perf_counter() - started
+        result = asyncio.run(warmed(options, stack))
+    print(json.dumps({"cold_start_to_ready_s": ready_s, **result}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Stacks shared by the tests that do not break them: one per set of options, started when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.models import draft_of, target_model
+from tests.support.oracle import Oracle
+from tests.support.stack import Stack
+
+GetStack = Callable[..., Stack]
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return target_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def draft_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draft_of(model_dir, tmp_path_factory.mktemp("draft"))
+
+
+@pytest.fixture(scope="session")
+def oracle(model_dir: Path) -> Oracle:
+    return Oracle(model_dir)
+
+
+@pytest.fixture(scope="module")
+def get_stack(model_dir: Path, draft_dir: Path) -> Iterator[GetStack]:
+    """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the module ends."""
+    running: dict[tuple[int, bool, str], Stack] = {}
+    with ExitStack() as stacks:
+
+        def get(decode: int = 1, drafts: bool = False, transport: str = "auto") -> Stack:
+            key = (decode, drafts, transport)
+            if key not in running:
+                running[key] = stacks.enter_context(
+                    Stack(*options(model_dir, draft_dir if drafts else None, decode, transport))
+                )
+            return running[key]
+
+        yield get
+
+
+def options(model: Path, draft: Path | None, decode: int, transport: str) -> tuple[str, ...]:
+    chosen = ["--model", str(model), "--draft", str(draft or "none"), "--corpus", "none", "--retriever", "0"]
+    chosen += ["--decode", str(decode), "--kv-transport", transport]
+    return tuple(chosen if draft else [*chosen, "--speculator", "0"])

@@ -1,0 +1,99 @@
+"""Invariant 5: the output is a function of model, prompt, sampling parameters and seed alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shared.engine import LLM, SamplingParams
+from tests.e2e.conftest import GetStack
+from tests.support.client import Answer, connect, generate, request
+from tests.support.oracle import Oracle
+
+NEW_TOKENS = 100
+CONCURRENT = 16
+
+# Every value of workers, drafts and transport meets every value of the others.
+STACKS = [(1, False, "nats"), (1, True, "shm"), (3, False, "shm"), (3, True, "nats")]
+
+OPENINGS = [
+    "Once upon a time",
+    "Once upon a time there was a little girl named Lily. She",
+    "The dog ran",
+    "One day, a boy named Tim went to the park.",
+    "Mom said",
+    "It was raining and the cat",
+    "Sara had a big red ball.",
+    "In the forest lived a bear who",
+    "Ben and his sister",
+    "The sun was",
+    "A frog jumped over",
+]
+
+
+def prompts(oracle: Oracle) -> list[list[int]]:
+    """22 prompts from one token to the context limit."""
+    story = oracle.encode(" ".join(OPENINGS) * 20)
+    lengths = [1, 2, 15, 16, 17, 31, 100, 255, 400, oracle.context_tokens - 17, oracle.context_tokens - 1]
+    return [oracle.encode(opening) for opening in OPENINGS] + [story[:length] for length in lengths]
+
+
+async def ask_all(address: str, asked: list[list[int]], **sampling: object) -> list[Answer]:
+    gate = asyncio.Semaphore(CONCURRENT)
+    async with connect(address) as stub:
+
+        async def one(prompt: list[int]) -> Answer:
+            async with gate:
+                return await generate(stub, request(prompt, max_tokens=NEW_TOKENS, **sampling))
+
+        return await asyncio.gather(*(one(prompt) for prompt in asked))
+
+
+@pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
+async def test_greedy_ids_and_text_equal_transformers_16_at_once(
+    get_stack: GetStack, oracle: Oracle, decode: int, drafts: bool, transport: str
+) -> None:
+    asked = prompts(oracle)
+    stack = get_stack(decode, drafts, transport)
+    answers = await ask_all(stack.grpc, asked)
+    for prompt, answer in zip(asked, answers, strict=True):
+        assert answer.outcome == "finished", (answer.status, answer.details, stack.tail())
+        assert answer.ids == oracle.greedy(prompt, NEW_TOKENS)
+        assert answer.text == oracle.continuation(prompt, answer.ids)
+    await stack.until_idle()
+
+
+@pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
+async def test_a_seed_gives_the_same_text_at_temperature_1_whichever_worker_batch_or_drafter(
+    get_stack: GetStack, oracle: Oracle, decode: int, drafts: bool, transport: str
+) -> None:
+    asked = [oracle.encode(opening) for opening in OPENINGS]
+    stack = get_stack(decode, drafts, transport)
+    answers = await ask_all(stack.grpc, asked, temperature=1.0, seed=1234)
+    alone = in_process(oracle, asked)
+    assert [answer.ids for answer in answers] == alone
+    assert len({tuple(ids) for ids in alone}) == len(asked)
+
+
+def in_process(oracle: Oracle, asked: list[list[int]]) -> list[list[int]]:
+    """The same requests through the engine alone, one after the other: no bus, no batch, no drafts."""
+    llm = LLM(oracle.model.name_or_path)
+    params = SamplingParams(temperature=1.0, seed=1234, max_tokens=NEW_TOKENS)
+    return [list(llm.generate([prompt], params)[0].token_ids) for prompt in asked]
+
+
+async def test_another_seed_gives_another_text(get_stack: GetStack, oracle: Oracle) -> None:
+    stack = get_stack(*STACKS[0])
+    asked = [oracle.encode(OPENINGS[0])]
+    first = await ask_all(stack.grpc, asked, temperature=1.0, seed=1)
+    second = await ask_all(stack.grpc, asked, temperature=1.0, seed=2)
+    assert first[0].ids != second[0].ids
+
+
+@pytest.mark.parametrize("decode", [1])
+async def test_the_drafts_are_used(get_stack: GetStack, oracle: Oracle, decode: int) -> None:
+    stack = get_stack(decode, True, "shm")
+    answers = await ask_all(stack.grpc, [oracle.encode(OPENINGS[1])])
+    assert answers[0].end is not None
+    assert answers[0].end.usage.draft_tokens > 0

@@ -1,0 +1,258 @@
+"""Scripted services on a real bus, for tests of the gateway: they answer as the real ones would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+
+from protos.penstock.v1 import inference_pb2 as pb
+from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.config import GatewayConfig
+from services.gateway.edge_server import EdgeServer
+from services.gateway.gateway import Gateway
+from services.gateway.release import Releaser
+from services.gateway.sessions import Sessions
+from services.gateway.tasks import Tasks
+from shared.bus import Bus, Delivery
+from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.errors import PenstockError
+from shared.kv_hash import block_hashes, hash_seed
+from shared.messages import (
+    Accepted,
+    Cancel,
+    CancelAck,
+    Envelope,
+    Failure,
+    Heartbeat,
+    Lost,
+    Mark,
+    Message,
+    Open,
+    Prefill,
+    Reserve,
+    Text,
+    Tokenize,
+    Tokenized,
+    TokenLogprob,
+    pack_hashes,
+    pack_ids,
+    unpack_ids,
+)
+from tests.support.wait import until
+
+MODEL = "test-model"
+GATEWAY = "gateway-t"
+Answer = Message | PenstockError | None
+"""What a peer answers with; None: it stays silent."""
+
+
+def heartbeat(role: str, instance: str, **fields: object) -> Heartbeat:
+    values: dict[str, object] = {
+        "role": role, "instance": instance, "incarnation": 1, "state": "ready", "sent_unix_us": 0,
+        "host": "h", "pid": 1, "metrics": "", "model": MODEL, "layout": "", "capacity": 8, "live": 0,
+        "queued": 0, "queued_tokens": 0, "kv_blocks": 1000, "kv_blocks_free": 1000, "tokens_per_s": 0.0,
+        "prefix_event_id": 0, "added": b"", "removed": b"",
+    }  # fmt: skip
+    return Heartbeat(**{**values, **fields})  # type: ignore[arg-type]  # the fields are those of the class
+
+
+def tokenized(message: Tokenize) -> Tokenized:
+    """One token per character."""
+    if message.token_ids is not None:
+        ids = unpack_ids(message.token_ids)
+    else:
+        ids = [ord(c) for c in message.text or "".join(turn.content for turn in message.chat)]
+    return Tokenized(pack_ids(ids), pack_hashes(block_hashes(ids, hash_seed(MODEL))), 10)
+
+
+def default_answer(message: Message) -> Answer:
+    match message:
+        case Tokenize():
+            return tokenized(message)
+        case Open() | Reserve() | Prefill():
+            return Accepted(cached_tokens=3)
+        case Cancel():
+            return CancelAck(True, "test")
+        case _:
+            return None
+
+
+@dataclass(slots=True)
+class Peer:
+    """One instance. `answers` may be replaced by a test; `got` is all it was sent."""
+
+    role: str
+    instance: str
+    bus: Bus
+    beats: HeartbeatPublisher
+    answers: Callable[[Message], Answer] = default_answer
+    got: list[tuple[Envelope, Message]] = field(default_factory=list)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    on_message: Callable[[Delivery], None] | None = None
+    """Takes the place of `receive` where a test needs more than an answer."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        (self.on_message or self.receive)(delivery)
+
+    def receive(self, delivery: Delivery) -> None:
+        self.got.append((delivery.envelope, delivery.message))
+        answer = self.answers(delivery.message)
+        if isinstance(answer, PenstockError):
+            answer = Failure.of(answer)
+        if answer is not None and delivery.envelope.reply:
+            task = asyncio.ensure_future(self.bus.reply(delivery.envelope, answer))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    def of(self, kind: type[Message]) -> list[tuple[Envelope, Message]]:
+        return [(envelope, message) for envelope, message in self.got if isinstance(message, kind)]
+
+    async def stop(self) -> None:
+        await self.beats.stop()
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The scripted services, and what they broadcast or heard."""
+
+    bus: Bus
+    peers: dict[str, Peer] = field(default_factory=dict)
+    broadcasts: list[Envelope] = field(default_factory=list)
+
+    async def add(self, role: str, number: int = 0, **fields: object) -> Peer:
+        instance = f"{role}-{number}"
+        beats = HeartbeatPublisher(self.bus, role, instance, lambda: heartbeat(role, instance, **fields))
+        peer = Peer(role, instance, self.bus, beats)
+        await self.bus.serve(inbox(role, instance), peer.deliver)
+        beats.start()
+        self.peers[instance] = peer
+        return peer
+
+    def __getitem__(self, instance: str) -> Peer:
+        return self.peers[instance]
+
+    async def text(
+        self,
+        request_id: str,
+        position: int,
+        text: str,
+        *,
+        ids: tuple[int, ...] | None = None,
+        epoch: int = 1,
+        finish: str = "",
+        marks: tuple[Mark, ...] = (),
+        logprobs: tuple[TokenLogprob, ...] = (),
+    ) -> None:
+        """One row to the gateway; ids are the characters unless given."""
+        row = ids if ids is not None else tuple(ord(c) for c in text)
+        await self.bus.publish(
+            inbox("gateway", GATEWAY),
+            Text((request_id,), (epoch,), (position,), (row,), (text,), (finish,), (logprobs,), (marks,)),
+        )
+
+    async def lost(self, request_id: str, epoch: int, code: str = "gap") -> None:
+        await self.bus.publish(
+            inbox("gateway", GATEWAY),
+            Lost(code, "it cannot go on", "detokenizer"),
+            self.bus.envelope(request_id, epoch),
+        )
+
+    async def placed(self, epoch: int = 1, prefill: str = "prefill-0") -> tuple[Envelope, Prefill]:
+        """The Prefill of `epoch`, once prefill has it and decode and detokenizer have theirs."""
+
+        def has(instance: str, kind: type[Message], request_id: str) -> bool:
+            return any(e.request_id == request_id and e.epoch == epoch for e, _ in self[instance].of(kind))
+
+        def asked() -> tuple[Envelope, Prefill] | None:
+            for envelope, message in self[prefill].of(Prefill):
+                assert isinstance(message, Prefill)
+                if (
+                    envelope.epoch == epoch
+                    and has(message.decode, Reserve, envelope.request_id)
+                    and has(message.detokenizer, Open, envelope.request_id)
+                ):
+                    return envelope, message
+            return None
+
+        found = await until(asked)
+        assert isinstance(found, tuple)
+        return found
+
+    def cancels(self) -> dict[str, list[tuple[int, str]]]:
+        """What each instance was told to stop: (epoch, reason)."""
+        return {
+            instance: [(e.epoch, m.reason) for e, m in peer.of(Cancel) if isinstance(m, Cancel)]
+            for instance, peer in self.peers.items()
+            if peer.of(Cancel)
+        }
+
+
+@asynccontextmanager
+async def fleet(url: str, *roles: str) -> AsyncIterator[Fleet]:
+    """One instance of each role; default: all that a plain request needs."""
+    bus = await Bus.connect(url, name="peers")
+    result = Fleet(bus)
+    await bus.serve(CANCEL_ALL, lambda delivery: result.broadcasts.append(delivery.envelope))
+    for role in roles or ("tokenizer", "prefill", "decode", "detokenizer"):
+        await result.add(role)
+    try:
+        yield result
+    finally:
+        for peer in result.peers.values():
+            await peer.stop()
+        await bus.close()
+
+
+@dataclass(slots=True)
+class Running:
+    """A gateway in this process, with its real edge."""
+
+    stub: rpc.InferenceStub
+    channel: grpc.aio.Channel
+    sessions: Sessions
+    server: EdgeServer
+    fleet: FleetView
+
+    async def knows(self, role: str, count: int) -> None:
+        await until(lambda: len(self.fleet.instances(role)) == count)
+
+
+@asynccontextmanager
+async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
+    config = GatewayConfig(**options)  # type: ignore[arg-type]  # the options are fields of the class
+    bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(), Tasks()
+    await view.start(bus)
+    shared = Gateway(GATEWAY, config, bus, view, Releaser(bus, GATEWAY, config.cancel_ack_s), tasks)
+    sessions = Sessions(
+        shared,
+        incarnation=7,
+        heartbeat=lambda **fields: heartbeat("gateway", GATEWAY, **fields),
+        changed=lambda: None,
+        begin_drain=lambda: None,
+    )
+    view.on_lost(sessions.on_instance_lost)
+    await bus.serve(inbox("gateway", GATEWAY), sessions.receive)
+    server = EdgeServer(sessions, view, config)
+    await server.start()
+    watcher = asyncio.create_task(server.watch_fleet())
+    channel = grpc.aio.insecure_channel(server.address)
+    try:
+        yield Running(rpc.InferenceStub(channel), channel, sessions, server, view)
+    finally:
+        await channel.close(None)
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+        await server.stop()
+        await tasks.finish(1.0)
+        await view.stop()
+        await bus.close()
+
+
+def ask(text: str = "hello", **sampling: object) -> pb.GenerateRequest:
+    return pb.GenerateRequest(text=text, sampling=pb.Sampling(**sampling))  # type: ignore[arg-type]  # its fields

@@ -1,0 +1,197 @@
+"""The fleet over a real nats-server: joining, falling silent, coming back, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from shared.bus import Bus, Delivery
+from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.nats_server import NatsServer
+from shared.bus.subjects import fleet as fleet_subject
+from shared.bus.subjects import inbox
+from shared.messages import Heartbeat, Snapshot, pack_hashes
+from tests.support import metric
+from tests.support.wait import until
+
+
+class Member:
+    """One decode instance on a connection of its own, which a test can silence, stop or renew."""
+
+    role = "decode"
+    instance = "decode-0"
+
+    def __init__(self, bus: Bus, incarnation: int = 1) -> None:
+        self.bus = bus
+        self.incarnation = incarnation
+        self.hashes: list[int] = []
+        self.event_id = 0
+        self.added: list[int] = []
+        self.live = 0
+        self.publisher = HeartbeatPublisher(bus, self.role, self.instance, self.status)
+
+    @classmethod
+    async def join(cls, url: str, incarnation: int = 1) -> Member:
+        member = cls(await Bus.connect(url, name=cls.instance), incarnation)
+        await member.bus.serve(inbox(cls.role, cls.instance), member.answer_snapshot)
+        member.publisher.start()
+        return member
+
+    def status(self) -> Heartbeat:
+        added, self.added = self.added, []
+        return Heartbeat(
+            self.role, self.instance, self.incarnation, "ready", 0, "host", 1, "", "", "",
+            0, self.live, 0, 0, 0, 0, 0.0, self.event_id, pack_hashes(added), b"",
+        )  # fmt: skip
+
+    def cache(self, block_hash: int, *, announced: bool = True) -> None:
+        self.hashes.append(block_hash)
+        self.event_id += 1
+        if announced:
+            self.added.append(block_hash)
+        self.publisher.changed()
+
+    def answer_snapshot(self, delivery: Delivery) -> None:
+        snapshot = Snapshot(self.event_id, pack_hashes(self.hashes))
+        self.replying = asyncio.create_task(self.bus.reply(delivery.envelope, snapshot))
+
+    async def leave(self) -> None:
+        await self.publisher.stop()
+        await self.bus.close()
+
+
+class Watch:
+    """A FleetView and what its on_lost told."""
+
+    def __init__(self, bus: Bus, view: FleetView) -> None:
+        self.bus = bus
+        self.view = view
+        self.lost: list[tuple[str, str, str]] = []
+        view.on_lost(lambda role, instance, why: self.lost.append((role, instance, why)))
+
+    def there(self) -> bool:
+        return bool(self.view.instances("decode"))
+
+    def prefix(self) -> set[int]:
+        view = self.view.get("decode", "decode-0")
+        return set() if view is None or view.prefix_stale else view.prefix
+
+
+@pytest.fixture
+async def watch(nats_url: str) -> AsyncIterator[Watch]:
+    bus = await Bus.connect(nats_url, name="watch")
+    watch = Watch(bus, FleetView())
+    await watch.view.start(bus)
+    yield watch
+    await watch.view.stop()
+    await bus.close()
+
+
+@pytest.fixture
+async def member(nats_url: str, watch: Watch) -> AsyncIterator[Member]:
+    member = await Member.join(nats_url)
+    await until(watch.there)
+    yield member
+    await member.leave()
+
+
+async def test_an_instance_that_leaves_in_order_is_gone_at_once(nats_url: str, watch: Watch) -> None:
+    member = await Member.join(nats_url)
+    await until(watch.there)
+    await member.leave()
+    await until(lambda: watch.lost)
+    assert watch.lost == [("decode", "decode-0", "stopped")]
+    assert watch.view.all() == []
+
+
+async def test_three_missed_beats_are_a_loss(nats_url: str, watch: Watch) -> None:
+    member = await Member.join(nats_url)
+    await until(watch.there)
+    await member.bus.close()  # as a crash: no last heartbeat
+    await until(lambda: watch.lost)
+    assert watch.lost == [("decode", "decode-0", "suspect")]
+    assert not watch.there()
+    await member.publisher.stop()
+
+
+async def test_a_new_incarnation_is_a_loss_of_the_old_one(
+    nats_url: str, watch: Watch, member: Member
+) -> None:
+    successor = await Member.join(nats_url, incarnation=2)
+    await until(lambda: watch.lost)
+    assert watch.lost == [("decode", "decode-0", "restarted")]
+    await until(watch.there)
+    await successor.leave()
+
+
+async def test_a_change_is_heard_without_waiting_for_the_next_beat(watch: Watch, member: Member) -> None:
+    member.live = 7
+    member.publisher.changed()
+    await until(lambda: watch.view.instances("decode")[0].heartbeat.live == 7)
+
+
+async def test_prefix_events_are_followed(watch: Watch, member: Member) -> None:
+    member.cache(11)
+    member.cache(12)
+    await until(lambda: watch.prefix() == {11, 12})
+    assert watch.view.instances("decode")[0].overlap([11, 12, 13]) == 2
+
+
+async def test_a_gap_in_the_prefix_events_is_healed_by_a_snapshot(watch: Watch, member: Member) -> None:
+    member.cache(11)
+    await until(lambda: watch.prefix() == {11})
+    member.cache(12, announced=False)
+    await until(lambda: watch.prefix() == {11, 12})
+
+
+async def test_a_late_joiner_learns_the_whole_prefix_set(nats_url: str, member: Member) -> None:
+    member.cache(11)
+    member.cache(12)
+    await until(lambda: not member.added)
+    bus = await Bus.connect(nats_url, name="late")
+    late = Watch(bus, FleetView())
+    await late.view.start(bus)
+    await until(lambda: late.prefix() == {11, 12})
+    await late.view.stop()
+    await bus.close()
+
+
+async def test_a_restart_of_the_server_loses_nobody(
+    nats_server: NatsServer, watch: Watch, member: Member
+) -> None:
+    await nats_server.kill()
+    await until(lambda: not watch.bus.connected)
+    await nats_server.start()
+    member.live = 9
+    await until(lambda: watch.there() and watch.view.instances("decode")[0].heartbeat.live == 9)
+    assert watch.lost == []
+
+
+async def test_a_gateway_s_heartbeat_measures_its_clock(watch: Watch, member: Member) -> None:
+    hour_us = 3_600_000_000
+    now_us = time.time_ns() // 1000
+    ahead = replace(member.status(), role="gateway", instance="gateway-0", sent_unix_us=now_us + hour_us)
+    await member.bus.publish(fleet_subject("gateway", "gateway-0"), ahead)
+    await until(lambda: watch.view.get("gateway", "gateway-0"))
+    assert watch.view.skewed() == ("gateway-0",)
+    assert watch.bus.offsets.offset_us("gateway-0") == pytest.approx(-hour_us, abs=5_000_000)
+
+
+async def test_a_lying_heartbeat_is_garbage_and_nobody_dies(watch: Watch, member: Member) -> None:
+    before = metric.value("penstock_protocol_errors_total", code="protocol")
+    odd = replace(member.status(), added=b"seven..")
+    await member.bus.publish(fleet_subject("decode", "decode-0"), odd)
+    await until(lambda: metric.value("penstock_protocol_errors_total", code="protocol") == before + 1)
+    member.cache(5)
+    await until(lambda: watch.prefix() == {5})
+
+
+async def test_what_is_no_heartbeat_on_a_fleet_subject_is_ignored(watch: Watch, member: Member) -> None:
+    await member.bus.publish(fleet_subject("decode", "decode-0"), Snapshot(0, b""))
+    member.live = 3
+    member.publisher.changed()
+    await until(lambda: watch.view.instances("decode")[0].heartbeat.live == 3)

@@ -1,0 +1,241 @@
+"""A service as a real process: exit codes, signals, readiness, its place in the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from shared.bus import Bus
+from shared.bus.fleet import FleetView, InstanceView
+from shared.bus.nats_server import NatsServer
+from shared.bus.subjects import inbox
+from shared.deadline import Deadline
+from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Envelope, Retrieve
+from tests.support.wait import until
+
+INBOX = inbox("retriever", "retriever-0")
+START_S = 30.0
+"""Importing everything on a busy machine takes a while."""
+
+
+class Process:
+    """The echo service as a child; its stderr is collected."""
+
+    def __init__(self, child: asyncio.subprocess.Process) -> None:
+        self.child = child
+        self.stderr = ""
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.child.stderr is not None
+        async for line in self.child.stderr:
+            self.stderr += line.decode()
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stderr.splitlines() if line.startswith("{")]
+
+    def event(self, name: str) -> dict[str, Any] | None:
+        return next((event for event in self.events() if event["event"] == name), None)
+
+    def signal(self, number: int) -> None:
+        self.child.send_signal(number)
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(START_S):
+            code = await self.child.wait()
+            await self._reader
+        return code
+
+    async def end(self) -> None:
+        if self.child.returncode is None:
+            self.child.kill()
+        await self.child.wait()
+        await self._reader
+
+
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def start(nats_url: str) -> AsyncIterator[Start]:
+    processes: list[Process] = []
+
+    async def start(mode: str = "", **variables: str) -> Process:
+        environ = {
+            **os.environ,
+            "PENSTOCK_NATS_URL": nats_url,
+            "PENSTOCK_INSTANCE": "retriever-0",
+            "ECHO_MODE": mode,
+            **variables,
+        }
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.echo_service", env=environ, stderr=asyncio.subprocess.PIPE
+        )
+        processes.append(Process(child))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        await process.end()
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(nats_url, name="test")
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def fleet(bus: Bus) -> AsyncIterator[FleetView]:
+    fleet = FleetView()
+    await fleet.start(bus)
+    yield fleet
+    await fleet.stop()
+
+
+async def seen(fleet: FleetView, state: str) -> InstanceView:
+    def view() -> InstanceView | None:
+        view = fleet.get("retriever", "retriever-0")
+        return view if view is not None and view.heartbeat.state == state else None
+
+    found = await until(view, START_S)
+    assert isinstance(found, InstanceView)
+    return found
+
+
+async def status(address: str, path: str) -> int:
+    host, port = address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return int(answer.split(b" ", 2)[1])
+
+
+async def ask(bus: Bus, message: Any) -> Any:
+    return await bus.ask(INBOX, message, Envelope(), Deadline.after(10))
+
+
+async def test_a_service_serves_shows_itself_and_ends_with_0_on_sigterm(
+    start: Start, bus: Bus, fleet: FleetView
+) -> None:
+    process = await start()
+    view = await seen(fleet, "ready")
+    beat = view.heartbeat
+    assert beat.pid == process.child.pid
+    assert await status(beat.metrics, "/ready") == 200
+    assert await status(beat.metrics, "/metrics") == 200
+    assert await ask(bus, Retrieve("x", 5, False)) == Accepted(5)
+    assert await ask(bus, AuditRequest()) == AuditReport("retriever", "retriever-0", beat.incarnation, ())
+    process.signal(signal.SIGTERM)
+    assert await process.exit_code() == 0
+    await until(lambda: fleet.get("retriever", "retriever-0") is None)
+    ready = process.event("ready")
+    assert ready is not None
+    assert (ready["metrics"], ready["role"], ready["instance"]) == (beat.metrics, "retriever", "retriever-0")
+
+
+async def test_a_drain_message_ends_the_service_with_0(start: Start, bus: Bus, fleet: FleetView) -> None:
+    process = await start()
+    await seen(fleet, "ready")
+    assert await ask(bus, Drain()) == Accepted()
+    assert await process.exit_code() == 0
+
+
+async def test_without_an_instance_id_the_service_makes_one(start: Start, fleet: FleetView) -> None:
+    await start(PENSTOCK_INSTANCE="")
+    await until(lambda: fleet.instances("retriever"), START_S)
+    name = fleet.instances("retriever")[0].heartbeat.instance
+    assert name.startswith("retriever-")
+    assert len(name) == len("retriever-") + 6
+
+
+async def test_while_it_loads_it_is_alive_in_the_fleet_and_not_ready(start: Start, fleet: FleetView) -> None:
+    process = await start("slow_load")
+    view = await seen(fleet, "loading")
+    assert await status(view.heartbeat.metrics, "/live") == 200
+    assert await status(view.heartbeat.metrics, "/ready") == 503
+    assert fleet.instances("retriever") == []
+    process.signal(signal.SIGINT)
+    assert await process.exit_code() == 0
+
+
+async def test_without_the_bus_it_is_not_ready_until_it_is_back(
+    start: Start, nats_server: NatsServer, fleet: FleetView
+) -> None:
+    await start()
+    address = (await seen(fleet, "ready")).heartbeat.metrics
+
+    async def answers(code: int) -> bool:
+        return await status(address, "/ready") == code
+
+    await nats_server.kill()
+    await until(lambda: answers(503))
+    assert await status(address, "/live") == 200
+    await nats_server.start()
+    await until(lambda: answers(200))
+
+
+async def test_a_drain_that_takes_too_long_is_cut_off(start: Start, fleet: FleetView) -> None:
+    process = await start("slow_drain", PENSTOCK_DRAIN_TIMEOUT_S="0.2")
+    await seen(fleet, "ready")
+    process.signal(signal.SIGTERM)
+    assert await process.exit_code() == 0
+    assert process.event("drain_incomplete") is not None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_a_second_signal_ends_the_drain_at_once(
+    number: signal.Signals, code: int, start: Start, fleet: FleetView
+) -> None:
+    process = await start("slow_drain", PENSTOCK_DRAIN_TIMEOUT_S="60")
+    await seen(fleet, "ready")
+    process.signal(number)
+    await seen(fleet, "draining")
+    process.signal(number)
+    assert await process.exit_code() == code
+
+
+async def test_a_wrong_value_exits_2_with_a_sentence_that_names_it(start: Start) -> None:
+    process = await start(PENSTOCK_RETRIEVER_METRICS_PORT="http")
+    assert await process.exit_code() == 2
+    assert process.stderr.startswith(
+        "penstock retriever: PENSTOCK_RETRIEVER_METRICS_PORT is 'http'; it must be a whole number"
+    )
+    assert "Traceback" not in process.stderr
+
+
+async def test_without_a_nats_server_it_exits_1_and_says_where_it_looked(start: Start) -> None:
+    process = await start(PENSTOCK_NATS_URL="nats://127.0.0.1:1")
+    assert await process.exit_code() == 1
+    assert "no NATS server usable at nats://127.0.0.1:1 " in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+async def test_a_model_that_is_not_there_exits_1_with_its_sentence(start: Start) -> None:
+    process = await start("missing_model")
+    assert await process.exit_code() == 1
+    assert "penstock retriever: the model directory /nowhere does not exist" in process.stderr
+
+
+async def test_a_taken_metrics_port_exits_1(start: Start, fleet: FleetView) -> None:
+    await start()
+    port = (await seen(fleet, "ready")).heartbeat.metrics.rpartition(":")[2]
+    rival = await start(PENSTOCK_METRICS_PORT=port, PENSTOCK_INSTANCE="retriever-1")
+    assert await rival.exit_code() == 1
+    assert "address already in use" in rival.stderr
+
+
+async def test_an_actor_that_crashes_for_ever_ends_the_service_with_1(start: Start) -> None:
+    process = await start("crash")
+    assert await process.exit_code() == 1
+    assert "echo crashed 6 times in 10 s, last with ValueError" in process.stderr

@@ -1,0 +1,201 @@
+"""`penstock status`, `audit` and `index` as processes; the instances they find are played on a real bus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from shared.bus import Bus, Delivery
+from shared.bus.subjects import fleet, inbox
+from shared.messages import AuditReport, AuditRequest, Heartbeat, Held
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+
+
+async def penstock(*argv: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "services.cli",
+        *argv,
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    async with asyncio.timeout(TIMEOUT_S):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+class Instance:
+    """Sends heartbeats and answers audits with `held`; `answers` False = it only sends heartbeats."""
+
+    def __init__(self, bus: Bus, role: str, *held: Held, answers: bool = True) -> None:
+        self.bus = bus
+        self.role = role
+        self.held = held
+        self.answers = answers
+        self.asked = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        name = f"{self.role}-0"
+        if self.answers:
+            await self.bus.serve(inbox(self.role, name), self.receive)
+        while True:
+            now = time.time_ns() // 1000
+            beat = Heartbeat(
+                self.role,
+                name,
+                1,
+                "ready",
+                now,
+                "host",
+                7,
+                "h:1",
+                "m",
+                "",
+                8,
+                2,
+                1,
+                5,
+                100,
+                60,
+                12.5,
+                0,
+                b"",
+                b"",
+            )
+            await self.bus.publish(fleet(self.role, name), beat)
+            await asyncio.sleep(0.1)
+
+    def receive(self, delivery: Delivery) -> None:
+        assert isinstance(delivery.message, AuditRequest)
+        self.asked += 1
+        report = AuditReport(self.role, f"{self.role}-0", 1, self.held)
+        task = asyncio.create_task(self.bus.reply(delivery.envelope, report))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+Play = Callable[..., Awaitable[Instance]]
+
+
+@pytest.fixture
+async def play(nats_url: str) -> AsyncIterator[Play]:
+    bus = await Bus.connect(nats_url, name="instances")
+    running: list[asyncio.Task[None]] = []
+
+    async def start(role: str, *held: Held, answers: bool = True) -> Instance:
+        instance = Instance(bus, role, *held, answers=answers)
+        running.append(asyncio.create_task(instance.run()))
+        return instance
+
+    yield start
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    await bus.close()
+
+
+BLOCKS = Held("g.1", "kv_blocks", 4, "decoding")
+SESSION = Held("g.1", "session", 1, "decoding")
+
+
+async def test_status_lists_every_instance(nats_url: str, play: Play) -> None:
+    await play("gateway")
+    await play("decode")
+    code, out, err = await penstock("status", "--nats-url", nats_url)
+    assert (code, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [
+        ["decode", "decode-0"],
+        ["gateway", "gateway-0"],
+    ]
+    code, out, _ = await penstock("status", "--json", "--nats-url", nats_url)
+    rows = json.loads(out)["instances"]
+    assert [(row["id"], row["live"], row["kv_blocks_free"]) for row in rows] == [
+        ("decode-0", 2, 60),
+        ("gateway-0", 2, 60),
+    ]
+
+
+async def test_status_and_audit_of_an_empty_bus_exit_with_1(nats_url: str) -> None:
+    code, out, _ = await penstock("status", "--nats-url", nats_url)
+    assert (code, out) == (1, "no instance is heard on this bus; is the stack running?\n")
+    code, out, _ = await penstock("audit", "--nats-url", nats_url)
+    assert (code, out) == (1, "no instance is heard on this bus; is the stack running?\n")
+
+
+async def test_a_bus_that_is_not_there_is_a_sentence(nats_url: str) -> None:
+    code, _, err = await penstock("status", "--nats-url", "nats://127.0.0.1:1")
+    assert code == 1
+    assert err.startswith("penstock status: ")
+    assert "127.0.0.1:1" in err
+
+
+async def test_audit_of_an_idle_fleet_is_clean(nats_url: str, play: Play) -> None:
+    await play("gateway")
+    await play("decode")
+    code, out, _ = await penstock("audit", "--nats-url", nats_url)
+    assert (code, out) == (0, "2 instances hold 0 things for 0 live requests\n")
+
+
+async def test_audit_shows_what_is_held_and_exits_with_1_when_no_request_is_live(
+    nats_url: str, play: Play
+) -> None:
+    gateway = await play("gateway")
+    await play("decode", BLOCKS)
+    code, out, _ = await penstock("audit", "--json", "--nats-url", nats_url)
+    audit = json.loads(out)
+    assert (code, audit["clean"], audit["live_requests"], audit["silent"]) == (1, False, 0, [])
+    assert audit["instances"][0]["held"] == [
+        {"request_id": "g.1", "kind": "kv_blocks", "count": 4, "phase": "decoding"}
+    ]
+    gateway.held = (SESSION,)
+    code, out, _ = await penstock("audit", "--nats-url", nats_url)
+    assert code == 0
+    assert out.splitlines()[1].split() == ["g.1", "decode", "decode-0", "kv_blocks", "4", "decoding"]
+
+
+async def test_audit_names_an_instance_that_does_not_answer(nats_url: str, play: Play) -> None:
+    await play("gateway")
+    await play("decode", answers=False)
+    code, out, _ = await penstock("audit", "--nats-url", nats_url)
+    assert code == 1
+    assert "decode-0 does not answer:" in out
+
+
+async def test_audit_waits_until_nothing_is_held(nats_url: str, play: Play) -> None:
+    await play("gateway")
+    decode = await play("decode", BLOCKS)
+    waiting = asyncio.create_task(penstock("audit", "--wait", "50", "--nats-url", nats_url))
+    async with asyncio.timeout(TIMEOUT_S):
+        while decode.asked < 2:
+            await asyncio.sleep(0.01)
+    decode.held = ()
+    code, out, _ = await waiting
+    assert (code, out) == (0, "2 instances hold 0 things for 0 live requests\n")
+
+
+async def test_index_builds_and_tells_where(tmp_path: Path) -> None:
+    corpus, state = tmp_path / "corpus", tmp_path / "state"
+    corpus.mkdir()
+    (corpus / "a.md").write_text("# A\nOne sentence.\n\n# B\nAnother one.\n")
+    (corpus / "b.txt").write_bytes(b"\xff")
+    code, out, err = await penstock("index", str(corpus), "--state-dir", str(state))
+    assert code == 0, err
+    (folder,) = state.iterdir()
+    assert out == f"1 files, 2 passages (2 new) in {folder}\n"
+    assert "embedding 2/2" in err
+    assert "skipped b.txt: it is not UTF-8 text" in err

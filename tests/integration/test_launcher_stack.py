@@ -1,0 +1,324 @@
+"""The launcher as a process, with a real nats-server and tiny services that send real heartbeats."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.wait import until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 40
+
+SERVICE = '''
+"""A service that does nothing but say how it is: ready until SIGTERM."""
+import asyncio, os, signal, sys, time
+from shared.bus import Bus
+from shared.bus.subjects import fleet
+from shared.messages import Heartbeat
+
+role, instance = sys.argv[1], os.environ["PENSTOCK_INSTANCE"]
+
+async def main():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    print("hello from", instance, flush=True)
+    bus = await Bus.connect(os.environ["PENSTOCK_NATS_URL"], name=instance)
+    now = time.time_ns() // 1000
+    while not stop.is_set():
+        beat = Heartbeat(role, instance, now, "ready", now, "host", os.getpid(), "127.0.0.1:9", "", "",
+                         1, 0, 0, 0, 0, 0, 0.0, 0, b"", b"")
+        await bus.publish(fleet(role, instance), beat)
+        try:
+            async with asyncio.timeout(0.1):
+                await stop.wait()
+        except TimeoutError:
+            pass
+    print("goodbye from", instance, flush=True)
+    await bus.close()
+
+asyncio.run(main())
+'''
+
+DRIVER = """
+import sys
+from services.launcher.__main__ import main
+from services.launcher.instance import InstanceSpec
+from services.launcher.plan import plan_instances
+
+COMMANDS = {commands!r}
+
+def plan(options, *, nats_url, grpc_ports):
+    for spec in plan_instances(options, nats_url=nats_url, grpc_ports=grpc_ports):
+        if spec.role in COMMANDS:
+            yield InstanceSpec(spec.role, spec.instance, tuple(COMMANDS[spec.role]), spec.environ)
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], plan=lambda *a, **k: list(plan(*a, **k))))
+"""
+
+
+class Up:
+    """A launcher in a process of its own."""
+
+    def __init__(self, folder: Path, commands: dict[str, list[str]], *argv: str) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "service.py").write_text(SERVICE)
+        driver = folder / "driver.py"
+        driver.write_text(DRIVER.format(commands=commands))
+        self.state_dir = folder / "state"
+        self.stdout: list[str] = []
+        self.stderr: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, str(driver), "--state-dir", str(self.state_dir), "--draft", "none", *argv],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=pair)
+            for pair in ((self.process.stdout, self.stdout), (self.process.stderr, self.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream: Any, lines: list[str]) -> None:
+        lines.extend(line.rstrip("\n") for line in iter(stream.readline, ""))
+
+    async def until_ready(self) -> None:
+        await until(lambda: self.stdout or self.process.poll() is not None, timeout_s=TIMEOUT_S)
+        assert self.stdout, self.stderr
+
+    def stack(self) -> dict[str, Any]:
+        described: dict[str, Any] = json.loads((self.state_dir / "stack.json").read_text())
+        return described
+
+    def pids(self) -> list[int]:
+        """The launcher's children, NATS among them."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
+    def wait(self) -> int:
+        code = self.process.wait(TIMEOUT_S)
+        for reader in self._readers:
+            reader.join(TIMEOUT_S)
+        return code
+
+    def close(self) -> None:
+        self.process.kill()
+        self.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+Start = Callable[..., Up]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Up] = []
+
+    def start_one(*argv: str, folder: str = "one", grpc_port: int = 0, **commands: list[str]) -> Up:
+        service = tmp_path / folder / "service.py"
+        default = {role: [sys.executable, str(service), role] for role in ("gateway", "decode")}
+        up = Up(tmp_path / folder, default | commands, "--grpc-port", str(grpc_port), *argv)
+        started.append(up)
+        return up
+
+    yield start_one
+    for up in started:
+        up.close()
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if running(pid)]
+
+
+def running(pid: int) -> bool:
+    """A zombie is not running: whoever adopted it has only not looked yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def listens(nats_url: str) -> bool:
+    host, _, port = nats_url.removeprefix("nats://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_stack(start: Start) -> None:
+    up = start("--decode", "2")
+    await up.until_ready()
+    stack = up.stack()
+    assert up.stdout == [f"ready grpc={stack['grpc']} nats={stack['nats']}"]
+    assert list(stack) == ["grpc", "http", "nats", "instances"]
+    assert stack["http"] is None
+    rows = [(row["role"], row["id"], row["metrics"]) for row in stack["instances"]]
+    assert rows == [
+        ("gateway", "gateway-0", "127.0.0.1:9"),
+        ("decode", "decode-0", "127.0.0.1:9"),
+        ("decode", "decode-1", "127.0.0.1:9"),
+    ]
+    assert {row["pid"] for row in stack["instances"]} < set(up.pids())
+    assert int(stack["grpc"].rpartition(":")[2]) > 0
+    assert any(line.startswith("decode-1 | hello from decode-1") for line in up.stderr)
+    assert any("decode-0 ready in" in line for line in up.stderr)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_in_order_and_leaves_nothing(start: Start, signum: signal.Signals) -> None:
+    up = start()
+    await up.until_ready()
+    pids = up.pids()
+    assert len(pids) == 3
+    up.process.send_signal(signum)
+    assert up.wait() == 0
+    assert alive(pids) == []
+    assert not (up.state_dir / "stack.json").exists()
+    goodbyes = [line for line in up.stderr if "goodbye" in line]
+    assert goodbyes == ["gateway-0 | goodbye from gateway-0", "decode-0 | goodbye from decode-0"]
+
+
+async def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
+    up = start()
+    await up.until_ready()
+    pids = up.pids()
+    assert len(pids) == 3
+    up.process.kill()
+    up.wait()
+    await until(lambda: not alive(pids))
+
+
+async def test_after_a_killed_launcher_the_next_one_starts(start: Start) -> None:
+    first = start()
+    await first.until_ready()
+    first.process.kill()
+    first.wait()
+    second = start()
+    await second.until_ready()
+    second.process.terminate()
+    assert second.wait() == 0
+
+
+async def test_a_second_signal_kills_what_does_not_end(start: Start) -> None:
+    code = (
+        "import signal, runpy, sys, asyncio\n"
+        "asyncio.base_events.BaseEventLoop.add_signal_handler = lambda *a: None\n"
+        "import asyncio.unix_events as u\n"
+        "u._UnixSelectorEventLoop.add_signal_handler = lambda *a: None\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "runpy.run_path('service.py')\n"
+    )
+    up = start(decode=[sys.executable, "-c", code, "decode"])
+    await up.until_ready()
+    pids = up.pids()
+    up.process.terminate()
+    await until(lambda: any("goodbye from gateway-0" in line for line in up.stderr), timeout_s=TIMEOUT_S)
+    up.process.terminate()
+    assert up.wait() == 0
+    assert alive(pids) == []
+    assert "penstock | killing decode-0" in up.stderr
+
+
+async def test_a_killed_service_comes_back_and_stack_json_has_its_new_pid(start: Start) -> None:
+    up = start()
+    await up.until_ready()
+    old = up.stack()["instances"][1]["pid"]
+    os.kill(old, signal.SIGKILL)
+    await until(lambda: up.stack()["instances"][1]["pid"] != old, timeout_s=TIMEOUT_S)
+    await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
+    assert "penstock | decode-0 was killed by SIGKILL; starting it again in 100 ms" in up.stderr
+    assert up.stack()["instances"][0]["pid"] in up.pids()
+
+
+async def test_a_killed_nats_server_comes_back_at_its_address(start: Start) -> None:
+    up = start()
+    await up.until_ready()
+    ours = {row["pid"] for row in up.stack()["instances"]}
+    (nats_pid,) = [pid for pid in up.pids() if pid not in ours]
+    os.kill(nats_pid, signal.SIGKILL)
+    await until(lambda: listens(up.stack()["nats"]) and nats_pid not in up.pids(), timeout_s=TIMEOUT_S)
+    assert len(up.pids()) == 3
+
+
+async def test_a_service_that_refuses_its_configuration_stops_the_stack(
+    start: Start,
+) -> None:
+    up = start(decode=["/bin/sh", "-c", "echo PENSTOCK_DECODE_X is wrong >&2; exit 2"])
+    assert up.wait() == 2
+    assert up.stderr[-1] == "penstock | decode-0 refused its configuration: PENSTOCK_DECODE_X is wrong"
+    assert up.stdout == []
+
+
+async def test_a_service_that_is_never_ready_fails_the_start_and_leaves_nothing(start: Start) -> None:
+    up = start("--start-timeout", "2", decode=["/bin/sh", "-c", "echo still thinking; exec sleep 600"])
+    await until(lambda: any("hello from gateway-0" in line for line in up.stderr), timeout_s=TIMEOUT_S)
+    pids = up.pids()
+    assert up.wait() == 1
+    assert "decode-0 did not become ready within 2 s" in up.stderr[-1]
+    assert "still thinking" in up.stderr[-1]
+    assert alive(pids) == []
+
+
+async def test_a_second_stack_in_the_same_state_directory_is_refused(start: Start) -> None:
+    first = start()
+    await first.until_ready()
+    second = start()
+    assert second.wait() == 1
+    assert f"a stack (process {first.process.pid}) already runs" in second.stderr[-1]
+    assert first.stack()["instances"][0]["pid"] in first.pids()
+
+
+async def test_a_taken_grpc_port_is_refused_at_once(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        up = start(grpc_port=taken.getsockname()[1])
+        assert up.wait() == 2
+    assert "pass --grpc-port 0" in up.stderr[-1]
+
+
+async def test_a_nats_server_of_the_user_is_used_and_left_alone(start: Start, nats_url: str) -> None:
+    up = start("--nats-url", nats_url)
+    await up.until_ready()
+    assert up.stack()["nats"] == nats_url
+    assert len(up.pids()) == 2
+    up.process.terminate()
+    assert up.wait() == 0
+    assert listens(nats_url)
+
+
+async def test_a_nats_server_that_is_not_there_is_named(start: Start) -> None:
+    up = start("--nats-url", "nats://127.0.0.1:1")
+    assert up.wait() == 1
+    assert "127.0.0.1:1" in up.stderr[-1]
+
+
+async def test_many_processes_that_write_at_once_never_tear_a_line(start: Start) -> None:
+    line = "x" * 3000
+    shout = (
+        f"import sys\nfor n in range(200):\n    sys.stdout.write('{line}')\n"
+        "    sys.stdout.write(' end\\n')\nsys.exit(2)"
+    )
+    up = start("--decode", "3", decode=[sys.executable, "-c", shout])
+    assert up.wait() == 2
+    shouted = [said for said in up.stderr if "xxx" in said and not said.startswith("penstock |")]
+    assert len(shouted) >= 200
+    assert {said.partition(" | ")[2] for said in shouted} == {line + " end"}

@@ -1,0 +1,288 @@
+"""The retriever on a real bus: the actor with a search that the test holds, and the whole process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from services.retriever.actor import RetrieverActor
+from services.retriever.config import RetrieverConfig
+from shared.bus import Bus
+from shared.bus.fleet import FleetView
+from shared.bus.subjects import inbox
+from shared.deadline import Deadline
+from shared.errors import Cancelled, DeadlineExpired, InternalError, InvalidRequest, NotFound, Overloaded
+from shared.messages import (
+    AuditReport,
+    AuditRequest,
+    Cancel,
+    CancelAck,
+    Message,
+    Passage,
+    Retrieve,
+    Retrieved,
+)
+from shared.service import Service
+from tests.support.wait import until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SUBJECT = inbox("retriever", "retriever-0")
+START_TIMEOUT_S = 100.0
+
+
+class HeldSearch:
+    """Answers every question with itself, once the test lets it."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.batches: list[list[str]] = []
+
+    def __call__(self, questions: Sequence[Retrieve]) -> list[Retrieved]:
+        self.batches.append([question.query for question in questions])
+        assert self.go.wait(30)
+        if questions[0].query == "crash":
+            raise RuntimeError("the index is broken")
+        return [Retrieved((Passage("source", question.query, 1.0),), "", 1, 1) for question in questions]
+
+
+class Rig:
+    """A running actor and somebody who asks it."""
+
+    def __init__(self, service: Service[RetrieverConfig], asker: Bus, search: HeldSearch) -> None:
+        self.service = service
+        self.asker = asker
+        self.search = search
+
+    async def ask(
+        self, message: Message, seconds: float = 20.0, request_id: str = "r", epoch: int = 1
+    ) -> Message:
+        deadline = Deadline.after(seconds)
+        envelope = self.asker.envelope(request_id, epoch, deadline)
+        return await self.asker.ask(SUBJECT, message, envelope, Deadline.after(25.0))
+
+    async def retrieve(
+        self,
+        query: str,
+        seconds: float = 20.0,
+        *,
+        k: int = 3,
+        may_degrade: bool = True,
+        request_id: str = "r",
+    ) -> Retrieved:
+        answer = await self.ask(Retrieve(query, k, may_degrade), seconds, request_id)
+        assert isinstance(answer, Retrieved)
+        return answer
+
+    async def held(self) -> list[tuple[str, str]]:
+        report = await self.ask(AuditRequest())
+        assert isinstance(report, AuditReport)
+        return [(held.request_id, held.phase) for held in report.held]
+
+    async def until_held(self, *wanted: tuple[str, str]) -> None:
+        async def held() -> bool:
+            return await self.held() == list(wanted)
+
+        await until(held, timeout_s=20)
+
+
+MakeRig = Callable[..., Awaitable[Rig]]
+
+
+@pytest.fixture
+async def make_rig(nats_url: str) -> AsyncIterator[MakeRig]:
+    rigs: list[Rig] = []
+
+    async def make(*, with_corpus: bool = True, **config: object) -> Rig:
+        settings = RetrieverConfig(**config)  # type: ignore[arg-type]  # its own fields
+        service = Service("retriever", settings, "retriever-0")
+        service.bus = await Bus.connect(nats_url, name="retriever")
+        search = HeldSearch()
+        actor = service.supervisor.start(lambda: RetrieverActor(service, search if with_corpus else None))
+        await service.bus.serve(SUBJECT, actor.receive)
+        rigs.append(Rig(service, await Bus.connect(nats_url, name="asker"), search))
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.search.go.set()
+        await rig.service.supervisor.stop(Deadline.after(5.0))
+        await rig.service.bus.close()
+        await rig.asker.close()
+
+
+@pytest.fixture
+async def rig(make_rig: MakeRig) -> Rig:
+    return await make_rig()
+
+
+async def test_a_question_is_answered_with_its_passages(rig: Rig) -> None:
+    rig.search.go.set()
+    answer = await rig.retrieve("where?")
+    assert answer.passages == (Passage("source", "where?", 1.0),)
+    assert answer.degraded == ""
+    assert await rig.held() == []
+
+
+async def test_at_the_soft_limit_a_question_degrades_although_the_search_still_runs(rig: Rig) -> None:
+    answer = await rig.retrieve("where?", seconds=0.3)
+    assert answer == Retrieved((), "retrieval", 0, 0)
+    assert rig.search.batches == [["where?"]]
+    assert await rig.held() == []
+
+
+async def test_a_question_that_waits_behind_a_stuck_search_degrades_too(rig: Rig) -> None:
+    first = asyncio.create_task(rig.retrieve("first", request_id="a"))
+    await rig.until_held(("a", "searching"))
+    answer = await rig.retrieve("second", seconds=0.3, request_id="b")
+    assert answer.degraded == "retrieval"
+    rig.search.go.set()
+    assert (await first).passages[0].text == "first"
+
+
+async def test_without_leave_to_degrade_the_question_expires_and_names_the_hop(rig: Rig) -> None:
+    with pytest.raises(DeadlineExpired) as caught:
+        await rig.retrieve("where?", seconds=0.3, may_degrade=False)
+    assert caught.value.hop == "retriever"
+    assert await rig.held() == []
+
+
+async def test_a_question_that_comes_too_late_is_never_started(rig: Rig) -> None:
+    late = rig.asker.envelope("r", 1, Deadline.after(-1.0))
+    with pytest.raises(DeadlineExpired):
+        await rig.asker.ask(SUBJECT, Retrieve("where?", 3, may_degrade=True), late, Deadline.after(20.0))
+    assert rig.search.batches == []
+
+
+async def test_questions_that_wait_are_searched_together(rig: Rig) -> None:
+    asked = [asyncio.create_task(rig.retrieve("q0", request_id="0"))]
+    await rig.until_held(("0", "searching"))
+    asked += [asyncio.create_task(rig.retrieve(f"q{n}", request_id=str(n))) for n in range(1, 5)]
+
+    async def all_wait() -> bool:
+        return len(await rig.held()) == 5
+
+    await until(all_wait, timeout_s=20)
+    rig.search.go.set()
+    answers = await asyncio.gather(*asked)
+    assert [answer.passages[0].text for answer in answers] == [f"q{n}" for n in range(5)]
+    assert [len(batch) for batch in rig.search.batches] == [1, 4]
+
+
+async def test_over_the_queue_limit_a_question_is_refused_with_a_hint(make_rig: MakeRig) -> None:
+    rig = await make_rig(max_queued=1)
+    first = asyncio.create_task(rig.retrieve("a", request_id="a"))
+    await rig.until_held(("a", "searching"))
+    second = asyncio.create_task(rig.retrieve("b", request_id="b"))
+    await rig.until_held(("a", "searching"), ("b", "queued"))
+    with pytest.raises(Overloaded) as caught:
+        await rig.retrieve("c", request_id="c")
+    assert caught.value.retry_after_ms > 0
+    rig.search.go.set()
+    await asyncio.gather(first, second)
+
+
+@pytest.mark.parametrize("k", [0, 17, -1])
+async def test_a_wrong_number_of_passages_is_refused(rig: Rig, k: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"k is {k}; ask for 1 to 16"):
+        await rig.retrieve("where?", k=k)
+
+
+@pytest.mark.parametrize(("query", "word"), [("  \n", "empty"), ("x" * 16_385, "16385 characters")])
+async def test_an_empty_or_endless_question_is_refused(rig: Rig, query: str, word: str) -> None:
+    with pytest.raises(InvalidRequest, match=word):
+        await rig.retrieve(query)
+
+
+@pytest.mark.parametrize("searching", [True, False])
+async def test_a_cancel_forgets_the_question_and_says_where_it_was(rig: Rig, searching: bool) -> None:
+    tasks = [asyncio.create_task(rig.retrieve("first", request_id="a"))]
+    await rig.until_held(("a", "searching"))
+    tasks.append(asyncio.create_task(rig.retrieve("second", request_id="b")))
+    await rig.until_held(("a", "searching"), ("b", "queued"))
+    request_id, phase = ("a", "searching") if searching else ("b", "queued")
+    assert await rig.ask(Cancel("cancelled"), request_id=request_id) == CancelAck(held=True, phase=phase)
+    assert request_id not in [held for held, _ in await rig.held()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_cancel_that_comes_first_wins(rig: Rig) -> None:
+    rig.search.go.set()
+    assert await rig.ask(Cancel("cancelled"), request_id="a") == CancelAck(held=False, phase="")
+    with pytest.raises(Cancelled):
+        await rig.retrieve("where?", request_id="a")
+    assert rig.search.batches == []
+
+
+async def test_a_search_that_crashes_is_an_answer_and_the_next_question_works(rig: Rig) -> None:
+    rig.search.go.set()
+    with pytest.raises(InternalError, match="log has the cause"):
+        await rig.retrieve("crash")
+    assert (await rig.retrieve("where?")).passages
+    assert await rig.held() == []
+
+
+async def test_without_a_corpus_a_question_degrades_or_is_told_how_to_index(
+    make_rig: MakeRig,
+) -> None:
+    rig = await make_rig(with_corpus=False)
+    assert await rig.retrieve("where?") == Retrieved((), "no corpus", 0, 0)
+    with pytest.raises(NotFound, match="--corpus DIR"):
+        await rig.retrieve("where?", may_degrade=False)
+
+
+async def test_the_process_indexes_becomes_ready_answers_and_drains(nats_url: str, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "gate.md").write_text("# Port\nThe port of the gate is 50051.\n\n# Soup\nCook the carrots.\n")
+    process = retriever(
+        nats_url, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
+    )
+    bus = await Bus.connect(nats_url, name="asker")
+    fleet = FleetView()
+    await fleet.start(bus)
+    try:
+        await until(lambda: fleet.instances("retriever"), timeout_s=START_TIMEOUT_S)
+        deadline = Deadline.after(20.0)
+        wanted = Retrieve("Which port does the gate have?", 1, may_degrade=False)
+        answer = await bus.ask(SUBJECT, wanted, bus.envelope("r", 1, deadline), deadline)
+        assert isinstance(answer, Retrieved)
+        (passage,) = answer.passages
+        assert (passage.source, passage.text) == ("gate.md § Port", "The port of the gate is 50051.")
+        assert answer.embed_us > 0
+    finally:
+        await fleet.stop()
+        await bus.close()
+        process.terminate()
+        _, log = process.communicate(timeout=40)
+    assert process.returncode == 0, log
+    assert '"event": "indexed"' in log
+
+
+async def test_a_corpus_that_is_not_there_ends_the_start_with_a_sentence(
+    nats_url: str, tmp_path: Path
+) -> None:
+    process = retriever(nats_url, PENSTOCK_RETRIEVER_CORPUS=str(tmp_path / "nowhere"))
+    _, log = await asyncio.to_thread(process.communicate, timeout=START_TIMEOUT_S)
+    assert process.returncode == 1
+    assert f"penstock retriever: the folder {tmp_path / 'nowhere'} does not exist" in log
+
+
+def retriever(nats_url: str, **environ: str) -> subprocess.Popen[str]:
+    settings = {"PENSTOCK_NATS_URL": nats_url, "PENSTOCK_INSTANCE": "retriever-0", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "services.retriever"],
+        cwd=REPOSITORY,
+        env={**os.environ, **settings, **environ},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,295 @@
+"""What workers do when things go wrong: cancels, deadlines, full workers, dead peers, garbage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
+from shared.kv_hash import block_hashes, hash_seed
+from shared.messages import Cancel, Drain, Retrieve, Warm, pack_ids
+from tests.integration.workers_harness import Edge, Workers, edge_of, sampling
+from tests.support.models import target_model
+from tests.support.wait import until
+
+PREFILL, DECODE, DOOMED = "prefill-0", "decode-0", "prefill-doomed"
+ALL = (PREFILL, DECODE)
+PROMPT = list(range(10, 60))
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
+LONG = sampling(max_tokens=440, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return target_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def workers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    running = Workers(tmp_path_factory.mktemp("logs"))
+    try:
+        running.start("prefill", PREFILL, model=model, max_sequences=1, max_queued=1)  # easily full
+        running.start("prefill", DOOMED, model=model)
+        running.start("decode", DECODE, model=model, max_sequences=4, kv_blocks=96)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
+    async with edge_of(workers, model.name) as edge:
+        await edge.ready(*ALL)
+        yield edge
+        await edge.until_idle(*ALL)
+
+
+# ---- cancel, phase by phase ----
+
+
+async def test_a_cancel_of_a_queued_prompt_removes_it(edge: Edge) -> None:
+    blocking, queued = edge.new_id(), edge.new_id()
+    await edge.prefill(blocking, PROMPT, decode=DECODE)
+    await until(lambda: edge.streams[blocking, 1].ids)  # its KV now waits for a grant and keeps the one seat
+    await edge.prefill(queued, PROMPT, decode=DECODE)
+    ack = await edge.cancel("prefill", PREFILL, queued)
+    assert (ack.held, ack.phase) == (True, "queued")
+    ack = await edge.cancel("prefill", PREFILL, blocking)
+    assert (ack.held, ack.phase) == (True, "transferring")
+    assert not edge.streams[queued, 1].ids
+
+
+async def test_a_cancel_right_after_placement_leaves_nothing(edge: Edge) -> None:
+    """Whichever phase it meets."""
+    for _ in range(5):
+        request_id = edge.new_id()
+        await asyncio.gather(
+            edge.prefill(request_id, PROMPT, decode=DECODE), edge.reserve(request_id, PROMPT, decode=DECODE)
+        )
+        await asyncio.gather(
+            edge.cancel("prefill", PREFILL, request_id), edge.cancel("decode", DECODE, request_id)
+        )
+    await edge.until_idle(*ALL)
+
+
+async def test_a_cancel_of_a_reservation_frees_it_at_both_ends(edge: Edge) -> None:
+    request_id = edge.new_id()
+    await edge.reserve(request_id, PROMPT, decode=DECODE)
+    ack = await edge.cancel("decode", DECODE, request_id)
+    assert (ack.held, ack.phase) == (True, "transferring")
+    await edge.until_idle(*ALL)
+
+
+async def test_a_cancel_of_a_decoding_request_stops_its_tokens(edge: Edge) -> None:
+    request_id = edge.new_id()
+    stream = edge.streams[request_id, 1]
+    await asyncio.gather(
+        edge.prefill(request_id, PROMPT, decode=DECODE, how=LONG),
+        edge.reserve(request_id, PROMPT, decode=DECODE, how=LONG),
+    )
+    await until(lambda: len(stream.ids) > 3)
+    ack = await edge.cancel("decode", DECODE, request_id)
+    assert (ack.held, ack.phase) == (True, "decoding")
+    await edge.until_idle(*ALL)
+    assert stream.finish == ""
+    assert len(stream.ids) < 440
+
+
+async def test_a_broadcast_cancel_reaches_every_holder(edge: Edge) -> None:
+    request_id = edge.new_id()
+    await edge.prefill(request_id, PROMPT, decode=DECODE)
+    await edge.bus.publish(CANCEL_ALL, Cancel("cancelled"), edge.bus.envelope(request_id, 1))
+    await edge.until_idle(*ALL)
+
+
+async def test_a_cancel_that_overtakes_its_request_still_wins(edge: Edge) -> None:
+    request_id = edge.new_id()
+    for role, instance in (("prefill", PREFILL), ("decode", DECODE)):
+        ack = await edge.cancel(role, instance, request_id, epoch=2)
+        assert (ack.held, ack.phase) == (False, "")
+    with pytest.raises(Cancelled):
+        await edge.prefill(request_id, PROMPT, decode=DECODE, epoch=2)
+    with pytest.raises(Cancelled):
+        await edge.reserve(request_id, PROMPT, decode=DECODE, epoch=1)
+
+
+async def test_a_later_epoch_replaces_an_earlier_one(edge: Edge) -> None:
+    request_id = edge.new_id()
+    await edge.prefill(request_id, PROMPT, decode=DECODE, epoch=1)
+    await edge.reserve(request_id, PROMPT, decode=DECODE, epoch=1)
+    await asyncio.gather(
+        edge.prefill(request_id, PROMPT, decode=DECODE, epoch=2),
+        edge.reserve(request_id, PROMPT, decode=DECODE, epoch=2),
+    )
+    await until(lambda: edge.streams[request_id, 2].finish)
+    assert edge.streams[request_id, 2].token_ids
+
+
+async def test_an_earlier_epoch_is_refused_while_a_later_one_is_here(edge: Edge) -> None:
+    request_id = edge.new_id()
+    await edge.prefill(request_id, PROMPT, decode=DECODE, epoch=2)
+    with pytest.raises(StaleEpoch):
+        await edge.prefill(request_id, PROMPT, decode=DECODE, epoch=1)
+    await edge.cancel("prefill", PREFILL, request_id, epoch=2)
+
+
+# ---- deadlines ----
+
+
+async def test_kv_that_nobody_takes_in_time_expires_at_prefill(edge: Edge) -> None:
+    request_id = edge.new_id()
+    await edge.prefill(request_id, PROMPT, decode=DECODE, seconds=0.4)
+    lost = await edge.lost(request_id)
+    assert (lost.code, lost.hop) == ("expired", "prefill")
+
+
+async def test_a_prompt_that_waits_too_long_expires_in_the_queue(edge: Edge) -> None:
+    blocking, queued = edge.new_id(), edge.new_id()
+    await edge.prefill(blocking, PROMPT, decode=DECODE)
+    await until(lambda: edge.streams[blocking, 1].ids)
+    await edge.prefill(queued, PROMPT, decode=DECODE, seconds=0.4)
+    lost = await edge.lost(queued)
+    assert (lost.code, lost.hop) == ("expired", "prefill")
+    assert "queue" in lost.message
+    await edge.cancel("prefill", PREFILL, blocking)
+
+
+async def test_a_reservation_without_kv_expires_at_decode(edge: Edge) -> None:
+    request_id = edge.new_id()
+    await edge.reserve(request_id, PROMPT, decode=DECODE, seconds=0.4)
+    lost = await edge.lost(request_id)
+    assert (lost.code, lost.hop) == ("expired", "decode")
+
+
+async def test_a_running_request_expires_between_two_steps(edge: Edge) -> None:
+    request_id = edge.new_id()
+    await edge.prefill(request_id, PROMPT, decode=DECODE, how=LONG)
+    # The KV is granted only now, so decoding begins with little of the deadline left.
+    await edge.reserve(request_id, PROMPT, decode=DECODE, how=LONG, seconds=0.15)
+    lost = await edge.lost(request_id)
+    assert (lost.code, lost.hop) == ("expired", "decode")
+
+
+async def test_a_request_that_comes_too_late_is_refused(edge: Edge) -> None:
+    with pytest.raises(DeadlineExpired):
+        await edge.prefill(edge.new_id(), PROMPT, decode=DECODE, seconds=-1.0)
+
+
+# ---- admission ----
+
+
+async def test_a_full_prefill_queue_refuses_with_a_hint(edge: Edge) -> None:
+    ids = [edge.new_id() for _ in range(2)]
+    await edge.prefill(ids[0], PROMPT, decode=DECODE)
+    await until(lambda: edge.streams[ids[0], 1].ids)
+    await edge.prefill(ids[1], PROMPT, decode=DECODE)
+    with pytest.raises(Overloaded) as refused:
+        await edge.prefill(edge.new_id(), PROMPT, decode=DECODE)
+    assert refused.value.retry_after_ms > 0
+    assert refused.value.hop == "prefill"
+    for request_id in reversed(ids):
+        await edge.cancel("prefill", PREFILL, request_id)
+
+
+async def test_a_full_decode_worker_refuses_by_sequences_and_by_blocks(edge: Edge) -> None:
+    small = [edge.new_id() for _ in range(4)]
+    for request_id in small:
+        await edge.reserve(request_id, PROMPT, decode=DECODE)
+    with pytest.raises(Overloaded, match="sequences"):
+        await edge.reserve(edge.new_id(), PROMPT, decode=DECODE)
+    for request_id in small:
+        await edge.cancel("decode", DECODE, request_id)
+    await edge.until_idle(DECODE)
+    large = [edge.new_id() for _ in range(3)]  # 31 of 96 blocks each
+    for request_id in large:
+        await edge.reserve(request_id, PROMPT, decode=DECODE, how=LONG)
+    with pytest.raises(Overloaded, match="blocks"):
+        await edge.reserve(edge.new_id(), PROMPT, decode=DECODE, how=LONG)
+    for request_id in large:
+        await edge.cancel("decode", DECODE, request_id)
+
+
+@pytest.mark.parametrize(
+    ("ids", "word"), [([1, 100_000], "vocabulary"), ([5] * 600, "shorten")], ids=["bad-id", "too-long"]
+)
+async def test_a_prompt_that_cannot_run_is_an_invalid_request(edge: Edge, ids: list[int], word: str) -> None:
+    with pytest.raises(InvalidRequest, match=word):
+        await edge.prefill(edge.new_id(), ids, decode=DECODE)
+    with pytest.raises(InvalidRequest, match=word):
+        await edge.reserve(edge.new_id(), ids, decode=DECODE)
+
+
+async def test_warming_makes_the_prefix_ready(edge: Edge) -> None:
+    ids = list(range(100, 180))
+    await edge.bus.publish(inbox("prefill", PREFILL), Warm(pack_ids(ids), edge.hashes(ids)))
+
+    def warm() -> bool:
+        view = edge.fleet.get("prefill", PREFILL)
+        return view is not None and view.overlap(block_hashes(ids, hash_seed(edge.model_id))) == 5
+
+    await until(warm)
+    request_id = edge.new_id()
+    assert (await edge.prefill(request_id, ids, decode=DECODE)).cached_tokens == 64
+    await edge.cancel("prefill", PREFILL, request_id)
+
+
+# ---- the bus ----
+
+
+async def test_garbage_on_the_inbox_harms_nobody(edge: Edge, workers: Workers) -> None:
+    connection = edge.bus._connection
+    for role, instance in (("prefill", PREFILL), ("decode", DECODE)):
+        for garbage in (b"", b"\xc1\xff garbage", b"\x98\xa7Prefill\x01", bytes(4096)):
+            await connection.publish(inbox(role, instance), garbage, "")
+    stream = await edge.generate(PROMPT, decode=DECODE)
+    assert stream.finish
+    assert all(workers.alive(instance) for instance in ALL)
+
+
+async def test_a_message_for_another_role_is_refused(edge: Edge) -> None:
+    for role, instance in (("prefill", PREFILL), ("decode", DECODE)):
+        with pytest.raises(UnknownMessage):
+            await edge.ask(role, instance, Retrieve("q", 1, may_degrade=True))
+
+
+# ---- dead peers ----
+
+
+async def test_what_a_gateway_held_is_freed_when_it_ends(edge: Edge) -> None:
+    request_id = edge.new_id()
+    await edge.prefill(request_id, PROMPT, decode=DECODE)
+    await edge.reserve(request_id, PROMPT, decode=DECODE)
+    await edge.gateway.stop()
+    await edge.until_idle(*ALL)
+
+
+async def test_a_prefill_worker_killed_in_transfer_loses_the_request_and_frees_decode(
+    edge: Edge, workers: Workers
+) -> None:
+    await edge.ready(DOOMED)
+    request_id = edge.new_id()
+    await edge.reserve(request_id, PROMPT, decode=DECODE, prefill=DOOMED)
+    workers.kill(DOOMED)
+    lost = await edge.lost(request_id)
+    assert lost.code == "unavailable"
+    await edge.until_idle(DECODE)
+
+
+async def test_a_drained_worker_takes_nothing_new_finishes_and_ends_cleanly(
+    edge: Edge, workers: Workers, model: Path
+) -> None:
+    workers.start("prefill", "prefill-drained", model=model)
+    await edge.ready("prefill-drained")
+    request_id = edge.new_id()
+    await edge.prefill(request_id, PROMPT, prefill="prefill-drained", decode=DECODE)
+    await edge.ask("prefill", "prefill-drained", Drain())
+    with pytest.raises(Overloaded, match="draining"):
+        await edge.prefill(edge.new_id(), PROMPT, prefill="prefill-drained", decode=DECODE)
+    await edge.reserve(request_id, PROMPT, prefill="prefill-drained", decode=DECODE)
+    await until(lambda: edge.streams[request_id, 1].finish)
+    await until(lambda: not workers.alive("prefill-drained"), timeout_s=15)
+    assert workers.processes["prefill-drained"].returncode == 0

@@ -1,0 +1,238 @@
+"""Prompt → prefill → KV → decode, with and without drafts, against transformers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.bus import Delivery
+from shared.bus.subjects import inbox
+from shared.engine import LLM, SamplingParams
+from shared.messages import (
+    DraftBlock,
+    DraftClose,
+    DraftCommit,
+    DraftOpen,
+    DraftResync,
+    Message,
+    Sampling,
+    pack_ids,
+)
+from tests.integration.workers_harness import Edge, Workers, edge_of, sampling
+from tests.support.models import draft_of, target_model
+from tests.support.oracle import Oracle
+from tests.support.wait import until
+
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
+PREFILL, SPECULATOR, PLAYED = "prefill-0", "speculator-0", "played-by-the-test"
+DECODES = ("decode-nats", "decode-shm")
+PROMPTS = (
+    "O",
+    "Once upon a time",
+    "Lily and Tom went to the big park to play with the red ball. They were very happy",
+    "The dog ran after the cat. " * 12,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return target_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def oracle(model: Path) -> Oracle:
+    torch.set_num_threads(1)
+    return Oracle(model)
+
+
+@pytest.fixture(scope="module")
+def draft(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft model that is often wrong."""
+    return draft_of(model, tmp_path_factory.mktemp("draft") / "draft", layers=3)
+
+
+@pytest.fixture(scope="module")
+def workers(model: Path, draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    running = Workers(tmp_path_factory.mktemp("logs"))
+    try:
+        running.start("prefill", PREFILL, model=model, max_batch_tokens=64)
+        for name in DECODES:
+            running.start("decode", name, model=model, kv_transport=name.partition("-")[2])
+        running.start("speculator", SPECULATOR, model=draft)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
+    async with edge_of(workers, model.name) as edge:
+        await edge.ready(PREFILL, *DECODES, SPECULATOR)
+        yield edge
+        await edge.until_idle(PREFILL, *DECODES, SPECULATOR)
+
+
+async def play_speculator(edge: Edge, answer: Callable[[DraftCommit], Awaitable[DraftBlock]]) -> None:
+    """Answer each commit as `answer` does."""
+    answers: set[asyncio.Task[None]] = set()
+
+    async def send(commit: DraftCommit) -> None:
+        await edge.bus.publish(inbox("decode", commit.decode), await answer(commit))
+
+    def receive(delivery: Delivery) -> None:
+        if isinstance(delivery.message, DraftCommit):
+            task = asyncio.create_task(send(delivery.message))
+            answers.add(task)
+            task.add_done_callback(answers.discard)
+
+    await edge.bus.serve(inbox("speculator", PLAYED), receive)
+
+
+async def play_decode(edge: Edge) -> list[Message]:
+    """What a speculator says to a decode worker."""
+    answers: list[Message] = []
+    await edge.bus.serve(inbox("decode", PLAYED), lambda delivery: answers.append(delivery.message))
+    return answers
+
+
+@pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
+@pytest.mark.parametrize("decode", DECODES)
+async def test_greedy_tokens_equal_those_of_transformers(
+    edge: Edge, oracle: Oracle, decode: str, speculator: str
+) -> None:
+    prompts = [oracle.encode(text) for text in PROMPTS]
+    streams = await asyncio.gather(
+        *(edge.generate(ids, decode=decode, speculator=speculator) for ids in prompts)
+    )
+    assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts]
+    assert [min(stream.ids) for stream in streams] == [len(ids) for ids in prompts]
+
+
+async def test_the_same_seed_gives_the_same_tokens_with_and_without_drafts(
+    edge: Edge, oracle: Oracle
+) -> None:
+    ids = oracle.encode(PROMPTS[1])
+    how = sampling(temperature=1.0, top_p=0.95, seed=7, max_tokens=60, ignore_eos=True)
+    plain = await edge.generate(ids, how=how)
+    drafted = await edge.generate(ids, how=how, speculator=SPECULATOR, decode="decode-shm")
+    other = await edge.generate(ids, how=sampling(temperature=1.0, seed=8, max_tokens=60, ignore_eos=True))
+    assert drafted.token_ids == plain.token_ids
+    assert other.token_ids != plain.token_ids
+
+
+async def test_accepted_drafts_make_steps_of_several_tokens(edge: Edge, oracle: Oracle) -> None:
+    prompt = oracle.encode(PROMPTS[1])
+    expected = oracle.greedy(prompt, 150)
+
+    async def know_it_all(commit: DraftCommit) -> DraftBlock:
+        base = commit.bases[0] + len(commit.token_ids[0])
+        guess = tuple(expected[base - len(prompt) :][:60])
+        return DraftBlock(commit.request_ids, commit.epochs, (base,), (guess,))
+
+    await play_speculator(edge, know_it_all)
+    stream = await edge.generate(prompt, how=sampling(max_tokens=150), speculator=PLAYED)
+    counts = {mark.phase: mark.duration_us for mark in stream.marks if mark.phase.startswith("count:")}
+    assert stream.token_ids == expected
+    assert counts["count:draft_proposed"] >= counts["count:draft_accepted"] > 0
+    assert stream.steps == len(expected) - counts["count:draft_accepted"]
+
+
+async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) -> None:
+    prompt = oracle.encode(PROMPTS[2])
+    lies = itertools.cycle([(5, 6, 7), (10**6,), (), tuple(range(2000)), (3,) * 40])
+
+    async def lie(commit: DraftCommit) -> DraftBlock:
+        base = commit.bases[0] + len(commit.token_ids[0]) + next(offsets)
+        return DraftBlock(commit.request_ids, commit.epochs, (base,), (next(lies),))
+
+    offsets = itertools.cycle([0, 0, 0, 1, 10**9])
+    await play_speculator(edge, lie)
+    stream = await edge.generate(prompt, how=sampling(max_tokens=80), speculator=PLAYED)
+    assert stream.token_ids == oracle.greedy(prompt, 80)
+
+
+async def test_the_speculator_drafts_as_its_model_would_draw(edge: Edge, draft: Path) -> None:
+    answers = await play_decode(edge)
+    ids = list(range(20, 60))
+    await edge.tell_speculator(SPECULATOR, DraftOpen(pack_ids(ids), 40, sampling(seed=3), PLAYED), "d.1", 1)
+    await edge.tell_speculator(
+        SPECULATOR, DraftCommit(PLAYED, ("d.1", "d.unknown"), (1, 1), (40, 40), ((7,), ()), (5, 5))
+    )
+    await until(lambda: len(answers) == 2)
+    (expected,) = LLM(draft).generate([[*ids, 7]], SamplingParams(temperature=0.0, max_tokens=5))
+    assert DraftResync(("d.unknown",), (1,)) in answers
+    assert DraftBlock(("d.1",), (1,), (41,), (expected.token_ids,)) in answers
+    await edge.tell_speculator(SPECULATOR, DraftClose(("d.1",), (1,)))
+
+
+async def test_a_session_the_draft_model_cannot_follow_is_dropped(edge: Edge) -> None:
+    answers = await play_decode(edge)
+    foreign = DraftOpen(pack_ids([5, 10**6]), 2, sampling(), PLAYED)
+    commit = DraftCommit(PLAYED, ("d.2",), (1,), (2,), ((),), (4,))
+    await edge.tell_speculator(SPECULATOR, foreign, "d.2", 1)
+    await edge.tell_speculator(SPECULATOR, commit)
+    await edge.until_idle(SPECULATOR)
+    await edge.tell_speculator(SPECULATOR, commit)
+    await until(lambda: answers == [DraftResync(("d.2",), (1,))])
+
+
+async def test_the_first_rows_carry_the_phases_of_their_hops(edge: Edge, oracle: Oracle) -> None:
+    stream = await edge.generate(oracle.encode(PROMPTS[1]))
+    phases = [mark.phase for mark in stream.marks if not mark.phase.startswith("count:")]
+    assert phases == ["prefill.queue", "prefill.compute", "kv.transfer", "decode.queue"]
+
+
+@pytest.mark.parametrize(
+    ("how", "finish", "count"),
+    [(sampling(max_tokens=1), "length", 1), (sampling(max_tokens=2), "length", 2)],
+    ids=["one", "two"],
+)
+async def test_a_request_may_end_with_its_first_tokens(
+    edge: Edge, oracle: Oracle, how: Sampling, finish: str, count: int
+) -> None:
+    ids = oracle.encode(PROMPTS[2])
+    stream = await edge.generate(ids, how=how)
+    assert (stream.finish, stream.token_ids) == (finish, oracle.greedy(ids, count))
+
+
+async def test_the_context_limit_ends_a_request_with_length(edge: Edge, oracle: Oracle) -> None:
+    ids = (oracle.encode(PROMPTS[3]) * 4)[: oracle.context_tokens - 5]
+    stream = await edge.generate(ids, how=sampling(ignore_eos=True), decode="decode-shm")
+    assert (stream.finish, len(stream.token_ids)) == ("length", 5)
+
+
+async def test_a_continued_request_goes_on_where_its_token_log_ends(edge: Edge, oracle: Oracle) -> None:
+    ids = oracle.encode(PROMPTS[1])
+    expected = oracle.greedy(ids, 40)
+    stream = await edge.generate(ids + expected[:13], prompt_len=len(ids), speculator=SPECULATOR)
+    assert stream.token_ids == expected[13:]
+    assert min(stream.ids) == len(ids) + 13
+
+
+async def test_blocks_that_decode_has_are_not_sent_again(edge: Edge, oracle: Oracle) -> None:
+    ids = oracle.encode("A prompt of its own that nobody else uses, to be asked for twice, in this test.")
+    first = await edge.generate(ids)
+    request_id = edge.new_id()
+    prefilled, reserved = await asyncio.gather(edge.prefill(request_id, ids), edge.reserve(request_id, ids))
+    assert prefilled.cached_tokens >= len(ids) // 16 * 16 - 16 > 0
+    assert reserved.cached_tokens == len(ids) // 16 * 16
+    stream = edge.streams[request_id, 1]
+
+    await until(lambda: stream.finish)
+    assert stream.token_ids == first.token_ids
+
+
+async def test_many_requests_at_once_are_all_exact(edge: Edge, oracle: Oracle) -> None:
+    prompts = [oracle.encode(PROMPTS[2])[: 3 + index] for index in range(12)]
+    streams = await asyncio.gather(
+        *(
+            edge.generate(ids, decode=DECODES[index % 2], speculator=SPECULATOR if index % 3 else "")
+            for index, ids in enumerate(prompts)
+        )
+    )
+    assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts]

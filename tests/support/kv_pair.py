@@ -1,0 +1,272 @@
+"""A prefill side and a decode side of KV transfers, on connections of their own to one real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shared.bus import Bus, Delivery
+from shared.bus.bulk import BulkConnection
+from shared.bus.bulk_stream import BulkSink
+from shared.bus.subjects import inbox, kv
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.errors import PenstockError
+from shared.kv.receiver import Key, KvReceiver
+from shared.kv.sender import KvSender
+from shared.kv.shared_pool import SharedPool
+from tests.support.wait import until
+
+INCARNATION = 77
+SUBJECT = kv("decode-0", INCARNATION)
+
+
+@dataclass(frozen=True)
+class PlainLayout:
+    num_layers: int
+    layer_block_bytes: int
+
+    def fingerprint(self) -> str:
+        return f"{self.num_layers}/{self.layer_block_bytes}"
+
+
+SMALL = PlainLayout(3, 4096)
+LARGE = PlainLayout(4, 64 << 10)
+
+
+class PlainPool:
+    """A pool without torch: the bytes alone."""
+
+    def __init__(self, layout: PlainLayout, num_blocks: int, buffer: memoryview | None = None) -> None:
+        self.layout = layout
+        self.num_blocks = num_blocks
+        nbytes = layout.num_layers * num_blocks * layout.layer_block_bytes
+        self.memory = buffer if buffer is not None else memoryview(bytearray(nbytes))
+        assert self.memory.nbytes == nbytes
+
+    def cells(self, block: int) -> bytes:
+        """All layers of one block."""
+        size, layers = self.layout.layer_block_bytes, self.layout.num_layers
+        starts = [(layer * self.num_blocks + block) * size for layer in range(layers)]
+        return b"".join(bytes(self.memory[start : start + size]) for start in starts)
+
+
+@dataclass
+class Side:
+    """What one side's callbacks reported."""
+
+    released: list[Key] = field(default_factory=list)
+    failed: list[tuple[Key, PenstockError]] = field(default_factory=list)
+    complete: list[tuple[Key, tuple[int, ...], str]] = field(default_factory=list)
+
+
+class FaultySink:
+    """In front of a receiver's sink: loses or changes the bodies that the two predicates pick."""
+
+    def __init__(self, inner: BulkSink, drop: Callable[[int], bool], corrupt: Callable[[int], bool]) -> None:
+        self.header_bytes = inner.header_bytes
+        self._inner = inner
+        self._drop = drop
+        self._corrupt = corrupt
+        self._views: list[memoryview] = []
+        self.seen = 0
+
+    def open(self, header: bytes, body_bytes: int) -> Sequence[memoryview] | None:
+        number, self.seen = self.seen, self.seen + 1
+        if self._drop(number):
+            return None
+        views = self._inner.open(header, body_bytes)
+        self._views = list(views) if views is not None and self._corrupt(number) else []
+        return views
+
+    def done(self) -> None:
+        if self._views:
+            self._views[0][0] ^= 1
+        self._inner.done()
+
+    def lost(self) -> None:
+        self._inner.lost()
+
+
+def never(_number: int) -> bool:
+    return False
+
+
+class Pair:
+    """A prefill side and a decode side, each with its own two connections to one server."""
+
+    def __init__(self, layout: PlainLayout, blocks: int, share: bool, transport: str, clock: Clock) -> None:
+        self.layout = layout
+        nbytes = layout.num_layers * layout.layer_block_bytes * blocks
+        self.shared = SharedPool.create(nbytes) if share else None
+        self.source = PlainPool(layout, blocks, self.shared.memory if self.shared else None)
+        self.source.memory[:] = random.Random(1).randbytes(nbytes)
+        self.target = PlainPool(layout, blocks)
+        self.prefill, self.decode = Side(), Side()
+        self.transport = transport
+        self.clock = clock
+        self.to_receiver: list[Delivery] = []
+        self.to_sender: list[Delivery] = []
+        self.hold_receiver = False
+        self.mute_sender = False
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def connect(self, url: str) -> None:
+        self.buses = [await Bus.connect(url, name=name) for name in ("prefill-0", "decode-0")]
+        self.bulks = [await BulkConnection.connect(url, name=name) for name in ("prefill-0", "decode-0")]
+        self.sender = KvSender(
+            self.buses[0],
+            self.bulks[0],
+            self.source,
+            self.shared,
+            on_released=self.prefill.released.append,
+            on_failed=lambda key, error: self.prefill.failed.append((key, error)),
+            clock=self.clock,
+        )
+        self.receiver = KvReceiver(
+            self.buses[1],
+            self.bulks[1],
+            "decode-0",
+            INCARNATION,
+            self.target,
+            self.transport,
+            on_complete=lambda key, ids, finish, _us: self.decode.complete.append((key, ids, finish)),
+            on_failed=lambda key, error: self.decode.failed.append((key, error)),
+            on_released=self.decode.released.append,
+            clock=self.clock,
+        )
+        await self.receiver.start()
+        await self.buses[0].serve(inbox("prefill", "prefill-0"), self._at_sender)
+        await self.buses[1].serve(inbox("decode", "decode-0"), self._at_receiver)
+        self.tasks = [asyncio.create_task(self.sender.run()), asyncio.create_task(self.receiver.run())]
+
+    def _at_sender(self, delivery: Delivery) -> None:
+        self.to_sender.append(delivery)
+        if not self.mute_sender:
+            assert self.sender.handle(delivery)
+
+    def _at_receiver(self, delivery: Delivery) -> None:
+        self.to_receiver.append(delivery)
+        if not self.hold_receiver:
+            assert self.receiver.handle(delivery)
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            assert not task.done(), task
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.receiver.close()
+        for bulk in self.bulks:
+            await bulk.close()
+        for bus in self.buses:
+            await bus.close()
+        if self.shared is not None:
+            self.shared.close()
+
+    # ---- a request ---------------------------------------------------------------------------
+
+    def deadline(self, seconds: float = 60.0) -> Deadline:
+        return Deadline.after(seconds, self.clock)
+
+    def offer(self, request: str, blocks: Sequence[int], epoch: int = 1, seconds: float = 60.0) -> Key:
+        self.sender.offer(request, epoch, "gateway-0", "decode-0", blocks, self.deadline(seconds))
+        return (request, epoch)
+
+    def expect(
+        self, request: str, blocks: Sequence[int], first: int = 0, epoch: int = 1, seconds: float = 60.0
+    ) -> Key:
+        self.receiver.expect(
+            request,
+            epoch,
+            "gateway-0",
+            "prefill-0",
+            5,
+            blocks,
+            first,
+            len(blocks) - first,
+            self.deadline(seconds),
+        )
+        return (request, epoch)
+
+    def compute(self, key: Key, blocks: int, layers: int | None = None) -> None:
+        for layer in range(self.layout.num_layers if layers is None else layers):
+            self.sender.layer_ready(key, layer, 0, blocks)
+
+    async def transferred(self, count: int = 1) -> None:
+        await until(
+            lambda: len(self.decode.complete) >= count and len(self.prefill.released) >= count, timeout_s=20
+        )
+
+    def fault(
+        self, drop: Callable[[int], bool] = never, corrupt: Callable[[int], bool] = never
+    ) -> FaultySink:
+        """From now on chunks of these numbers (from 0, as they arrive) are lost or changed."""
+        sinks = self.bulks[1]._client.bulk.sinks
+        faulty = FaultySink(sinks[SUBJECT.encode()], drop, corrupt)
+        sinks[SUBJECT.encode()] = faulty
+        return faulty
+
+    def pause_chunks(self) -> None:
+        """The receiver's bulk connection stops reading; the server keeps what comes."""
+        self._bulk_transport().pause_reading()
+
+    def resume_chunks(self) -> None:
+        self._bulk_transport().resume_reading()
+
+    def _bulk_transport(self) -> asyncio.Transport:
+        stream = self.bulks[1]._client.bulk.stream
+        assert stream is not None
+        assert stream.transport is not None
+        return stream.transport
+
+    def heard_by_sender(self, kind: type) -> int:
+        return sum(isinstance(delivery.message, kind) for delivery in self.to_sender)
+
+    def heard_by_receiver(self, kind: type) -> int:
+        return sum(isinstance(delivery.message, kind) for delivery in self.to_receiver)
+
+    async def freed(self) -> None:
+        """Nothing is held on either side."""
+        await until(self.nothing_held, timeout_s=20)
+
+    def nothing_held(self) -> bool:
+        return not self.sender.held() and not self.receiver.held()
+
+
+class MakePair(Protocol):
+    def __call__(
+        self,
+        layout: PlainLayout = SMALL,
+        blocks: int = 64,
+        share: bool = False,
+        transport: str = "auto",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Awaitable[Pair]: ...
+
+
+@contextlib.asynccontextmanager
+async def pairs(url: str) -> AsyncIterator[MakePair]:
+    """Makes pairs on the server at `url`; all are closed at the end."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def make(
+            layout: PlainLayout = SMALL,
+            blocks: int = 64,
+            share: bool = False,
+            transport: str = "auto",
+            clock: Clock = SYSTEM_CLOCK,
+        ) -> Pair:
+            pair = Pair(layout, blocks, share, transport, clock)
+            await pair.connect(url)
+            stack.push_async_callback(pair.close)
+            return pair
+
+        yield make
+
+
+def assert_same(pair: Pair, source: Sequence[int], target: Sequence[int]) -> None:
+    for a, b in zip(source, target, strict=True):
+        assert pair.source.cells(a) == pair.target.cells(b)

@@ -1,0 +1,60 @@
+"""What the answers should be: transformers for greedy ids, the full-sequence decode for text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
+
+REPLACEMENT = "\ufffd"
+
+
+class Oracle:
+    def __init__(self, model_dir: Path) -> None:
+        torch.set_num_threads(1)  # a model this small loses more to thread switches than it gains
+        self.model = LlamaForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+        self.tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+        config = json.loads((model_dir / "config.json").read_text())
+        self.context_tokens = int(config["max_position_embeddings"])
+        self.vocab_size = int(config["vocab_size"])
+        self.eos = int(config["eos_token_id"])
+        self._greedy: dict[tuple[tuple[int, ...], int], list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text).ids
+        return ids
+
+    def greedy(self, prompt: list[int], count: int) -> list[int]:
+        """Up to `count` greedy ids after `prompt`: ends with eos or at the context limit."""
+        key = (tuple(prompt), count)
+        if key not in self._greedy:
+            self._greedy[key] = self._generate(prompt, min(count, self.context_tokens - len(prompt)))
+        return self._greedy[key]
+
+    @torch.inference_mode()
+    def _generate(self, prompt: list[int], count: int) -> list[int]:
+        ids = torch.tensor([prompt])  # [1, prompt]
+        output = self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            do_sample=False,
+            eos_token_id=self.eos,
+            pad_token_id=self.eos,
+        )
+        return [int(token) for token in output[0, len(prompt) :]]
+
+    def continuation(self, prompt: list[int], ids: list[int]) -> str:
+        """The text that follows the prompt's own: decode(prompt + ids) without what the prompt alone shows.
+
+        A character that the prompt leaves incomplete belongs to the continuation.
+        """
+        shown = self.tokenizer.decode(prompt, skip_special_tokens=True)
+        whole = self.tokenizer.decode(prompt + ids, skip_special_tokens=True)
+        while not whole.startswith(shown):
+            assert shown.endswith(REPLACEMENT), "the prompt's text is not a prefix of the whole"
+            shown = shown[:-1]
+        return whole[len(shown) :]

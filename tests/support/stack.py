@@ -1,0 +1,156 @@
+"""The whole stack as a user starts it: `penstock up` in a process of its own, on free ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from shared.bus import Bus
+from shared.bus.subjects import inbox
+from shared.deadline import Deadline
+from shared.errors import PenstockError
+from shared.messages import AuditReport, AuditRequest, Held
+from tests.support.models import REPOSITORY
+from tests.support.wait import until
+
+START_TIMEOUT_S = 110
+STOP_TIMEOUT_S = 30
+ASK_TIMEOUT_S = 1.0
+LOG_TAIL_LINES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    role: str
+    id: str
+    pid: int
+    metrics: str
+
+
+class Stack:
+    """`with Stack("--decode", "3") as stack:` is a running stack; leaving stops it."""
+
+    def __init__(self, *options: str, environ: dict[str, str] | None = None) -> None:
+        self.options = options
+        self.environ = {**os.environ, "OMP_NUM_THREADS": "1", **(environ or {})}
+        self.state_dir = Path(tempfile.mkdtemp(prefix="penstock-test-"))
+        self.log: list[str] = []
+        self.ready = threading.Event()
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "services.cli", "up", "--grpc-port", "0"]
+        command += ["--state-dir", str(self.state_dir), *self.options]
+        self.process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.reader = threading.Thread(target=self._read, name="stack-log")
+        self.reader.start()
+        if not self.ready.wait(START_TIMEOUT_S):
+            self.stop()
+            raise AssertionError("the stack did not become ready:\n" + self.tail())
+        if self.process.poll() is not None:
+            self.stop()
+            raise AssertionError("the stack ended before it was ready:\n" + self.tail())
+        return self
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log.append(line.rstrip("\n"))
+            if line.startswith("ready grpc="):
+                self.ready.set()
+        self.ready.set()
+
+    def tail(self) -> str:
+        return "\n".join(self.log[-LOG_TAIL_LINES:])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            status = self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self.reader.join(STOP_TIMEOUT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return status
+
+    @property
+    def description(self) -> dict[str, Any]:
+        described: dict[str, Any] = json.loads((self.state_dir / "stack.json").read_text())
+        return described
+
+    @property
+    def grpc(self) -> str:
+        return str(self.description["grpc"])
+
+    @property
+    def nats(self) -> str:
+        return str(self.description["nats"])
+
+    def instances(self, role: str | None = None) -> list[Instance]:
+        found = [Instance(**row) for row in self.description["instances"]]
+        return [instance for instance in found if role in (None, instance.role)]
+
+    async def holdings(self) -> dict[str, list[Held]]:
+        """What every instance holds; an instance that does not answer is an entry of its own."""
+        bus = await Bus.connect(self.nats, name="test-audit")
+        try:
+            return await audit(bus, self.instances())
+        finally:
+            await bus.close()
+
+    async def until_idle(self, timeout_s: float = 10.0) -> None:
+        """Wait until audit counts zero everywhere; fails with what is still held."""
+        bus = await Bus.connect(self.nats, name="test-audit")
+        held: dict[str, list[Held]] = {}
+
+        async def idle() -> bool:
+            nonlocal held
+            held = await audit(bus, self.instances())
+            return not held
+
+        try:
+            await until(idle, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise AssertionError(f"still held: {held}\n{self.tail()}") from error
+        finally:
+            await bus.close()
+
+
+async def audit(bus: Bus, instances: list[Instance]) -> dict[str, list[Held]]:
+    answers = await asyncio.gather(*(_ask(bus, instance) for instance in instances))
+    return {instance.id: held for instance, held in zip(instances, answers, strict=True) if held}
+
+
+async def _ask(bus: Bus, instance: Instance) -> list[Held]:
+    deadline = Deadline.after(ASK_TIMEOUT_S)
+    try:
+        subject = inbox(instance.role, instance.id)
+        report = await bus.ask(subject, AuditRequest(), bus.envelope(deadline=deadline), deadline)
+    except PenstockError as error:
+        return [Held("", f"no answer: {error}", 1, "")]
+    assert isinstance(report, AuditReport)
+    return list(report.held)

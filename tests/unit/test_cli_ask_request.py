@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.ask_request import parse_request
+
+
+def request(*argv: str) -> pb.GenerateRequest:
+    return parse_request(argv)[1]
+
+
+def test_a_plain_text_sets_nothing_but_the_prompt() -> None:
+    sent = request("hello")
+    assert sent.text == "hello"
+    assert [field.name for field, _ in sent.ListFields()] in (["text"], ["text", "sampling"])
+    assert not sent.sampling.ListFields()
+
+
+def test_every_option_arrives() -> None:
+    argv = (
+        "hello --max-tokens 7 --min-tokens 2 --seed 18446744073709551615 --temperature 0.5 --top-k 3"
+        " --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --presence-penalty -1 --frequency-penalty 2"
+        " --logit-bias 5=-3.5 --logit-bias 6=1 --stop a --stop b --stop-token-id 9"
+        " --ignore-eos --logprobs 0 --model m"
+        " --deadline 1.5 --ttft-deadline 0.25 --priority high"
+    )
+    sent = request(*argv.split())
+    sampling = sent.sampling
+    assert (sampling.max_tokens, sampling.min_tokens, sampling.seed) == (7, 2, 2**64 - 1)
+    assert (sampling.temperature, sampling.top_k) == (0.5, 3)
+    assert sampling.top_p == pytest.approx(0.9)
+    assert sampling.min_p == pytest.approx(0.1)
+    assert sampling.repetition_penalty == pytest.approx(1.1)
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (-1, 2)
+    assert dict(sampling.logit_bias) == {5: -3.5, 6: 1.0}
+    assert (list(sampling.stop), list(sampling.stop_token_ids)) == (["a", "b"], [9])
+    assert sampling.ignore_eos
+    assert sampling.HasField("logprobs")
+    assert sampling.logprobs == 0
+    assert (sent.model, sent.deadline_ms, sent.ttft_deadline_ms) == ("m", 1500, 250)
+    assert sent.priority == pb.PRIORITY_HIGH
+
+
+def test_zero_is_sent_and_not_taken_for_unset() -> None:
+    sampling = request("hello", "--temperature", "0", "--seed", "0").sampling
+    assert sampling.HasField("temperature")
+    assert sampling.HasField("seed")
+
+
+def test_retrieve_and_chat_and_system_send_chat_messages() -> None:
+    sent = request("why?", "--retrieve", "--k", "5", "--no-degrade")
+    assert [(turn.role, turn.content) for turn in sent.chat.messages] == [("user", "why?")]
+    assert (sent.retrieval.enabled, sent.retrieval.k, sent.retrieval.may_degrade) == (True, 5, False)
+    sent = request("why?", "--system", "be brief")
+    assert [turn.role for turn in sent.chat.messages] == ["system", "user"]
+    assert not sent.HasField("retrieval")
+    assert request("why?", "--chat").WhichOneof("prompt") == "chat"
+
+
+def test_token_ids_take_the_place_of_text() -> None:
+    assert list(request("--token-ids", "1, 2,3").token_ids.ids) == [1, 2, 3]
+
+
+def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
+    assert request("-").text == "from a pipe\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["hello", "--token-ids", "1"],
+        ["--token-ids", "1,x"],
+        ["--token-ids", "4294967296"],
+        ["--token-ids", "1", "--chat"],
+        ["--token-ids", "1", "--retrieve"],
+        ["hello", "--k", "3"],
+        ["hello", "--no-degrade"],
+        ["hello", "--retrieve", "--k", "0"],
+        ["hello", "--retrieve", "--k", "17"],
+        ["hello", "--temperature", "nan"],
+        ["hello", "--temperature", "inf"],
+        ["hello", "--temperature", "warm"],
+        ["hello", "--max-tokens", "-1"],
+        ["hello", "--max-tokens", "99999999999"],
+        ["hello", "--seed", "18446744073709551616"],
+        ["hello", "--deadline", "0"],
+        ["hello", "--deadline", "-3"],
+        ["hello", "--deadline", "nan"],
+        ["hello", "--logit-bias", "5"],
+        ["hello", "--logit-bias", "x=1"],
+        ["hello", "--logit-bias", "4294967296=1"],
+        ["hello", "--priority", "urgent"],
+    ],
+)
+def test_wrong_usage_exits_2_with_a_sentence(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_request(argv)
+    assert caught.value.code == 2
+    assert "penstock ask: error:" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import dataclasses
+
+from services.cli.audit import Audit
+from services.cli.fleet_watch import Fleet
+from services.cli.status import _shown
+from shared.messages import AuditReport, Heartbeat, Held
+
+BEAT = Heartbeat(
+    "decode", "decode-0", 1, "ready", 1_000, "host", 7, "h:1", "m", "", 8, 2, 1, 5, 100, 60, 12.5, 0, b"", b""
+)
+
+
+def test_the_skew_is_the_smallest_difference_heard() -> None:
+    fleet = Fleet()
+    fleet.observe(BEAT, received_unix_us=1_900, now_s=0.0)
+    fleet.observe(dataclasses.replace(BEAT, sent_unix_us=2_000), received_unix_us=2_050, now_s=0.2)
+    fleet.observe(dataclasses.replace(BEAT, sent_unix_us=3_000), received_unix_us=3_700, now_s=0.4)
+    (seen,) = fleet.all()
+    assert seen.skew_us == 50
+
+
+def test_a_restarted_instance_is_measured_anew_and_a_stopped_one_is_gone() -> None:
+    fleet = Fleet()
+    fleet.observe(BEAT, received_unix_us=1_001, now_s=0.0)
+    fleet.observe(dataclasses.replace(BEAT, incarnation=2), received_unix_us=1_400, now_s=0.1)
+    assert [seen.skew_us for seen in fleet.all()] == [400]
+    fleet.observe(dataclasses.replace(BEAT, state="stopped"), received_unix_us=1_500, now_s=0.2)
+    assert fleet.all() == []
+
+
+def test_who_has_fallen_silent_is_left_out_of_a_watched_status() -> None:
+    fleet = Fleet()
+    fleet.observe(BEAT, received_unix_us=0, now_s=1.0)
+    fleet.observe(dataclasses.replace(BEAT, instance="decode-1"), received_unix_us=0, now_s=5.0)
+    assert [seen.beat.instance for seen in fleet.all(since_s=4.0)] == ["decode-1"]
+
+
+def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
+    fleet = Fleet()
+    fleet.observe(BEAT, received_unix_us=101_000, now_s=0.0)
+    head, row = _shown(fleet.all(), as_json=False).splitlines()
+    assert head.split()[:6] == ["role", "instance", "state", "pid", "live", "queued"]
+    assert row.split() == ["decode", "decode-0", "ready", "7", "2/8", "1", "40/100", "12.5", "100.0", "!"]
+
+
+def report(role: str, *held: Held) -> AuditReport:
+    return AuditReport(role, f"{role}-0", 1, held)
+
+
+SESSION = Held("r", "session", 1, "decoding")
+BLOCKS = Held("r", "kv_blocks", 4, "decoding")
+
+
+def test_holding_is_right_only_while_a_request_is_live() -> None:
+    assert Audit((report("gateway"), report("decode")), ()).clean
+    assert Audit((report("gateway", SESSION), report("decode", BLOCKS)), ()).clean
+    assert not Audit((report("gateway"), report("decode", BLOCKS)), ()).clean
+
+
+def test_silence_is_never_clean() -> None:
+    assert not Audit((report("gateway"),), (("decode-0", "no answer"),)).clean
+    assert not Audit((), ()).clean

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from services.cli.__main__ import COMMANDS, main
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+def test_no_command_and_an_unknown_one_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert main(["launch"]) == 2
+    assert "no command 'launch'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["ask", "status", "audit"])
+def test_the_quick_commands_never_import_the_model_library(command: str) -> None:
+    code = (
+        "import sys, contextlib\n"
+        "from services.cli.__main__ import main\n"
+        "with contextlib.suppress(SystemExit):\n"
+        f"    main([{command!r}, '--help'])\n"
+        "assert not {'torch', 'faiss', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"usage: penstock {command}" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["status", "audit", "ask"])
+def test_without_a_stack_a_command_says_how_to_start_one(
+    command: str, tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [command, *(["hello"] if command == "ask" else []), "--state-dir", str(tmp_path)]
+    assert main(argv) == 1
+    assert "penstock up" in capsys.readouterr().err
+
+
+def test_indexing_something_that_is_no_folder_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["index", "/nowhere/at/all"])
+    assert caught.value.code == 2
+    assert "is not a folder" in capsys.readouterr().err

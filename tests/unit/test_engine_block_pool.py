@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.engine.block_pool import BlockEvent, BlockPool
+from shared.errors import InternalError, Overloaded
+
+
+def test_allocated_blocks_are_held_until_freed() -> None:
+    pool = BlockPool(4)
+    blocks = pool.allocate(3)
+    assert (pool.num_held, pool.num_free) == (3, 1)
+    pool.check([blocks])
+    pool.free(blocks)
+    assert (pool.num_held, pool.num_free) == (0, 4)
+    pool.check([])
+
+
+def test_asking_for_more_than_is_free_takes_nothing() -> None:
+    pool = BlockPool(4)
+    held = pool.allocate(2)
+    with pytest.raises(Overloaded, match="3 KV blocks"):
+        pool.allocate(3)
+    pool.check([held])
+
+
+def test_committed_blocks_are_found_by_hash_after_they_are_freed() -> None:
+    pool = BlockPool(4)
+    blocks = pool.allocate(2)
+    pool.commit(blocks[0], 10)
+    pool.commit(blocks[1], 11)
+    pool.free(blocks)
+    assert pool.match([10, 11, 12]) == blocks
+    assert pool.match([11]) == blocks[1:]
+    assert pool.match([9, 10]) == []
+
+
+def test_a_cached_block_can_be_held_twice() -> None:
+    pool = BlockPool(2)
+    (block,) = pool.allocate(1)
+    pool.commit(block, 10)
+    pool.retain([block])
+    pool.free([block])
+    assert pool.num_held == 1
+    pool.check([[block]])
+
+
+def test_the_tail_of_the_least_recently_used_prefix_is_evicted_first() -> None:
+    pool = BlockPool(4)
+    old, new = pool.allocate(2), pool.allocate(2)
+    for block, name in zip([*old, *new], [10, 11, 20, 21], strict=True):
+        pool.commit(block, name)
+    pool.free(old)
+    pool.free(new)
+    pool.allocate(1)
+    assert pool.match([10, 11]) == old[:1]
+    pool.allocate(1)
+    assert pool.match([10]) == []
+    assert pool.match([20, 21]) == new
+
+
+def test_matching_again_makes_a_prefix_recently_used() -> None:
+    pool = BlockPool(2)
+    first, second = pool.allocate(2)
+    pool.commit(first, 10)
+    pool.commit(second, 20)
+    pool.free([first])
+    pool.free([second])
+    pool.retain([first])
+    pool.free([first])
+    pool.allocate(1)
+    assert pool.match([10]) == [first]
+    assert pool.match([20]) == []
+
+
+def test_blank_blocks_are_used_before_cached_ones() -> None:
+    pool = BlockPool(2)
+    (block,) = pool.allocate(1)
+    pool.commit(block, 10)
+    pool.free([block])
+    pool.allocate(1)
+    assert pool.match([10]) == [block]
+
+
+def test_a_hash_stays_with_the_block_that_had_it_first() -> None:
+    pool = BlockPool(2)
+    first, second = pool.allocate(2)
+    pool.commit(first, 10)
+    pool.commit(second, 10)
+    assert pool.match([10]) == [first]
+    pool.free([second])
+    pool.check([[first]])
+
+
+def test_without_prefix_cache_nothing_is_found() -> None:
+    pool = BlockPool(2, prefix_cache=False)
+    (block,) = pool.allocate(1)
+    pool.commit(block, 10)
+    pool.free([block])
+    assert pool.match([10]) == []
+    assert pool.drain_events() == []
+
+
+def test_events_tell_what_entered_and_left_the_cache() -> None:
+    pool = BlockPool(1)
+    (block,) = pool.allocate(1)
+    pool.commit(block, 10)
+    assert pool.drain_events() == [BlockEvent("added", 10)]
+    pool.free([block])
+    pool.allocate(1)
+    assert pool.drain_events() == [BlockEvent("removed", 10)]
+    assert pool.drain_events() == []
+
+
+def test_a_hash_that_came_and_went_between_drains_is_not_told() -> None:
+    pool = BlockPool(1)
+    for name in range(100):
+        (block,) = pool.allocate(1)
+        pool.commit(block, name)
+        pool.free([block])
+    assert pool.drain_events() == [BlockEvent("added", 99)]
+    assert pool.cached_hashes() == [99]
+
+
+def test_freeing_too_often_is_an_internal_error() -> None:
+    pool = BlockPool(2)
+    blocks = pool.allocate(1)
+    pool.free(blocks)
+    with pytest.raises(InternalError, match="more often"):
+        pool.free(blocks)
+
+
+def test_check_finds_a_reference_that_no_holder_explains() -> None:
+    pool = BlockPool(2)
+    pool.allocate(1)
+    with pytest.raises(InternalError, match="1 references, 0 explained"):
+        pool.check([])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("atcf"), st.integers(0, 7)), max_size=80))
+def test_any_order_of_calls_keeps_counts_explained_and_events_exact(calls: list[tuple[str, int]]) -> None:
+    pool = BlockPool(8)
+    holders: list[list[int]] = []
+    known: set[int] = set()
+    for call, number in calls:
+        if call == "a" and number <= pool.num_free:
+            holders.append(pool.allocate(number))
+        elif call == "t":
+            found = pool.match(range(number))
+            pool.retain(found)
+            holders.append(found)
+        elif call == "c" and holders:
+            for name, block in enumerate(holders[number % len(holders)]):
+                pool.commit(block, name)
+        elif call == "f" and holders:
+            pool.free(holders.pop(number % len(holders)))
+        pool.check(holders)
+        if number % 3 == 0:
+            for kind, name in pool.drain_events():
+                assert (name in known) == (kind == "removed")
+                known ^= {name}
+            assert known == set(pool.cached_hashes())

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from shared.engine import Engine, EngineConfig
+from shared.errors import InvalidRequest, NotFound
+from tests.unit.engine_support import save_random_model
+
+Edit = Callable[[dict[str, Tensor]], None]
+QUERY = "model.layers.1.self_attn.q_proj.weight"
+
+
+def load(folder: Path) -> Engine:
+    return Engine(EngineConfig(str(folder), kv_blocks=4))
+
+
+def edit(folder: Path, change: Edit) -> Path:
+    save_random_model(folder)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=f"lacks {QUERY}"):
+        load(edit(tmp_path, lambda tensors: tensors.__delitem__(QUERY)))
+
+
+def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"holds model\.extra"):
+        load(edit(tmp_path, lambda tensors: tensors.update({"model.extra": torch.zeros(2)})))
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=rf"{QUERY} has shape \(2, 3\), config.json says \(48, 48\)"):
+        load(edit(tmp_path, lambda tensors: tensors.update({QUERY: torch.zeros(2, 3)})))
+
+
+def test_an_integer_tensor_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is I8; only F32"):
+        load(edit(tmp_path, lambda tensors: tensors.update({QUERY: torch.zeros(48, 48, dtype=torch.int8)})))
+
+
+def test_old_rope_buffers_are_ignored(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    load(edit(tmp_path, lambda tensors: tensors.update({name: torch.zeros(4)})))
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    save_random_model(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InvalidRequest, match="damaged"):
+        load(tmp_path)
+
+
+def test_a_directory_without_safetensors_is_not_found(tmp_path: Path) -> None:
+    save_random_model(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(NotFound, match="only safetensors"):
+        load(tmp_path)
+
+
+def test_a_missing_shard_is_not_found(tmp_path: Path) -> None:
+    save_random_model(tmp_path, max_shard_size="20KB")
+    next(tmp_path.glob("model-00002-*.safetensors")).unlink()
+    with pytest.raises(NotFound, match="model-00002"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", 5])
+def test_an_index_may_only_name_files_beside_it(name: object, tmp_path: Path) -> None:
+    save_random_model(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(InvalidRequest, match="not a file beside it"):
+        load(tmp_path)
+
+
+def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
+    save_random_model(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(InvalidRequest, match="weight_map"):
+        load(tmp_path)

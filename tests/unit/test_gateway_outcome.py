@@ -1,0 +1,280 @@
+"""Outcomes, what waits for the client, budgets and the recorded timeline."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.budget import Budget
+from services.gateway.config import GatewayConfig
+from services.gateway.front import tokenize_message
+from services.gateway.outcome import Outcome
+from services.gateway.outlet import Outlet
+from services.gateway.recorder import Recorder
+from services.gateway.request import Request, validate
+from shared import errors
+from shared.messages import ChatTurn, Mark, Passage, TokenLogprob, unpack_ids
+from tests.support.clock import FakeClock
+
+CASES = {
+    errors.DeadlineExpired: (pb.OUTCOME_EXPIRED, "DEADLINE_EXCEEDED"),
+    errors.Overloaded: (pb.OUTCOME_SHED, "RESOURCE_EXHAUSTED"),
+    errors.Cancelled: (pb.OUTCOME_CANCELLED, "CANCELLED"),
+    errors.InvalidRequest: (pb.OUTCOME_FAILED, "INVALID_ARGUMENT"),
+    errors.TooLarge: (pb.OUTCOME_FAILED, "INVALID_ARGUMENT"),
+    errors.NotFound: (pb.OUTCOME_FAILED, "NOT_FOUND"),
+    errors.Unavailable: (pb.OUTCOME_FAILED, "UNAVAILABLE"),
+    errors.InternalError: (pb.OUTCOME_FAILED, "INTERNAL"),
+    errors.ProtocolError: (pb.OUTCOME_FAILED, "INTERNAL"),
+    errors.StaleEpoch: (pb.OUTCOME_FAILED, "INTERNAL"),
+}
+
+
+def request(**fields: object) -> Request:
+    message = pb.GenerateRequest(**{"text": "hi", **fields})  # type: ignore[arg-type]  # its fields
+    return validate(message, drawn_seed=1)
+
+
+@pytest.mark.parametrize("error_type", CASES)
+def test_an_error_has_one_outcome_and_one_canonical_status(error_type: type[errors.PenstockError]) -> None:
+    event, status = CASES[error_type]
+    outcome = Outcome.of(error_type("it says why", hop="decode", retry_after_ms=5))
+    terminal = outcome.terminal(pb.Usage(), pb.Timeline())
+    assert (terminal.outcome, outcome.status) == (event, status)
+    assert status in grpc.StatusCode.__members__
+    assert (terminal.error.message, terminal.error.hop, terminal.error.retry_after_ms) == (
+        "it says why",
+        "decode",
+        5,
+    )
+    assert terminal.error.code == error_type.code
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        ("stop", pb.FINISH_REASON_STOP),
+        ("stop_string", pb.FINISH_REASON_STOP),
+        ("length", pb.FINISH_REASON_LENGTH),
+    ],
+)
+def test_a_finish_has_its_reason_and_no_error(finish: str, reason: pb.FinishReason) -> None:
+    outcome = Outcome.finished(finish)
+    terminal = outcome.terminal(pb.Usage(), pb.Timeline())
+    assert (terminal.outcome, terminal.finish_reason, outcome.status) == (pb.OUTCOME_FINISHED, reason, "OK")
+    assert not terminal.HasField("error")
+
+
+# ---- outlet ---------------------------------------------------------------------------------------
+
+
+async def test_what_queued_goes_out_as_one_delta() -> None:
+    outlet = Outlet(100)
+    outlet.prompt(pb.PromptInfo(model="m"))
+    outlet.text(5, (1, 2), "ab", (TokenLogprob(1, -1.0, ()),))
+    outlet.text(7, (3,), "c", ())
+    outlet.end(Outcome.finished("stop"))
+    written = await outlet.take()
+    assert written.prompt is not None
+    assert written.delta is not None
+    assert (written.delta.position, list(written.delta.token_ids), written.delta.text) == (
+        5,
+        [1, 2, 3],
+        "abc",
+    )
+    assert [logprob.token_id for logprob in written.delta.logprobs] == [1]
+    assert written.end == Outcome.finished("stop")
+
+
+async def test_nothing_is_handed_out_twice() -> None:
+    outlet = Outlet(100)
+    outlet.text(5, (1,), "a", ())
+    await outlet.take()
+    outlet.text(6, (2,), "b", ())
+    written = await outlet.take()
+    assert written.delta is not None
+    assert (written.prompt, written.delta.position, written.end) == (None, 6, None)
+
+
+async def test_an_empty_outlet_waits() -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(Outlet(1).take(), 0.01)
+
+
+def test_a_client_may_leave_so_many_tokens_unread_and_no_more() -> None:
+    outlet = Outlet(3)
+    outlet.text(5, (1, 2, 3), "abc", ())
+    with pytest.raises(errors.Cancelled, match="3 tokens unread"):
+        outlet.text(8, (4,), "d", ())
+
+
+async def test_the_first_end_stands() -> None:
+    outlet = Outlet(3)
+    outlet.end(Outcome.finished("stop"))
+    outlet.end(Outcome.of(errors.Cancelled("late")))
+    assert (await outlet.take()).end == Outcome.finished("stop")
+
+
+# ---- budget ---------------------------------------------------------------------------------------
+
+
+def seconds(budget: Budget, clock: FakeClock) -> tuple[float, float]:
+    return round(budget.first_token.remaining_s(clock), 3), round(budget.total.remaining_s(clock), 3)
+
+
+CONFIG = GatewayConfig(default_deadline_s=100.0, default_ttft_deadline_s=50.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "call_s", "expected"),
+    [
+        ({}, None, (50.0, 100.0)),
+        ({"deadline_ms": 10_000}, None, (10.0, 10.0)),
+        ({"deadline_ms": 200_000}, None, (50.0, 200.0)),
+        ({"ttft_deadline_ms": 3000}, None, (3.0, 100.0)),
+        ({"ttft_deadline_ms": 30_000, "deadline_ms": 20_000}, None, (20.0, 20.0)),
+        ({"deadline_ms": 10_000}, 5.0, (4.98, 4.98)),
+        ({"deadline_ms": 4000}, 5.0, (4.0, 4.0)),
+        ({}, 500.0, (50.0, 499.98)),
+        ({}, 0.05, (0.045, 0.045)),
+    ],
+)
+def test_the_earliest_deadline_wins(
+    fields: dict[str, int], call_s: float | None, expected: tuple[float, float]
+) -> None:
+    clock = FakeClock()
+    assert seconds(Budget.of(request(**fields), CONFIG, call_s, clock), clock) == expected
+
+
+# ---- recorder ---------------------------------------------------------------------------------------
+
+
+def durations(recorder: Recorder) -> list[tuple[str, int]]:
+    return [(phase.name, phase.duration_us) for phase in recorder.phases()]
+
+
+def test_the_phases_partition_the_request() -> None:
+    clock = FakeClock()
+    recorder = Recorder(clock.unix_us() - 500, clock)
+    for phase in ("admit", "tokenize", "place"):
+        clock.advance(0.001)
+        recorder.mark(phase)
+    clock.advance(0.010)
+    recorder.row((Mark("detokenize", 100), Mark("prefill.queue", 2000), Mark("prefill.compute", 5000)))
+    clock.advance(0.001)
+    recorder.delivered()
+    clock.advance(0.020)
+    recorder.row((Mark("kv.transfer", 3000), Mark("decode.queue", 1000)))
+    recorder.last_row()
+    clock.advance(0.001)
+    recorder.close()
+    assert durations(recorder) == [
+        ("client", 500),
+        ("admit", 1000),
+        ("tokenize", 1000),
+        ("place", 1000),
+        ("prefill.queue", 2000),
+        ("prefill.compute", 5000),
+        ("detokenize", 100),
+        ("bus", 2900),
+        ("deliver", 1000),
+        ("kv.transfer", 3000),
+        ("decode.queue", 1000),
+        ("decode", 16_000),
+        ("finish", 1000),
+    ]
+    assert (recorder.ttft_us, recorder.total_us) == (14_500, 35_500)
+    event = recorder.event()
+    assert sum(p.duration_us for p in event.phases) == event.total_us
+    assert (
+        sum(p.duration_us for p in event.phases if p.start_us + p.duration_us <= event.ttft_us)
+        == event.ttft_us
+    )
+
+
+@pytest.mark.parametrize("offset_us", [1, 61_000_000])
+def test_a_client_time_that_cannot_be_is_left_out(offset_us: int) -> None:
+    clock = FakeClock()
+    sent_us = clock.unix_us() + 1 if offset_us == 1 else clock.unix_us() - offset_us
+    recorder = Recorder(sent_us, clock)
+    recorder.close()
+    assert "client" not in dict(durations(recorder))
+
+
+def test_an_answer_that_ends_with_its_first_row_is_delivered_before_it_finishes() -> None:
+    clock = FakeClock()
+    recorder = Recorder(0, clock)
+    recorder.mark("place")
+    clock.advance(0.002)
+    recorder.row(())
+    recorder.last_row()
+    clock.advance(0.001)
+    recorder.delivered()
+    recorder.close()
+    assert durations(recorder)[1:] == [("bus", 2000), ("deliver", 1000), ("decode", 0), ("finish", 0)]
+
+
+def test_a_lost_placement_is_a_phase_and_the_next_one_starts_anew() -> None:
+    clock = FakeClock()
+    recorder = Recorder(0, clock)
+    recorder.mark("place")
+    clock.advance(0.002)
+    recorder.lost()
+    recorder.mark("place")
+    clock.advance(0.003)
+    recorder.row((Mark("prefill.compute", 1000),))
+    recorder.delivered()
+    clock.advance(0.004)
+    recorder.lost()
+    recorder.mark("place")
+    clock.advance(0.005)
+    recorder.row((Mark("prefill.compute", 2000),))
+    recorder.last_row()
+    recorder.close()
+    assert [entry for entry in durations(recorder) if entry[1]] == [
+        ("lost", 2000),
+        ("prefill.compute", 1000),
+        ("bus", 2000),
+        ("decode", 4000),
+        ("prefill.compute", 2000),
+        ("bus", 3000),
+    ]
+
+
+def test_counts_are_not_phases() -> None:
+    recorder = Recorder(0, FakeClock())
+    recorder.row((Mark("count:draft_proposed", 4),))
+    recorder.row((Mark("count:draft_proposed", 3), Mark("count:draft_accepted", 2)))
+    recorder.close()
+    assert (recorder.counts["draft_proposed"], recorder.counts["draft_accepted"]) == (7, 2)
+    assert not any(name.startswith("count:") for name, _ in durations(recorder))
+
+
+# ---- what a tokenizer is asked ------------------------------------------------------------------------
+
+
+def test_a_plain_prompt_is_tokenized_as_it_is() -> None:
+    assert tokenize_message(request(), ()).text == "hi"
+    packed = tokenize_message(
+        validate(pb.GenerateRequest(token_ids=pb.TokenIds(ids=[3, 4])), drawn_seed=1), ()
+    ).token_ids
+    assert packed is not None
+    assert unpack_ids(packed) == [3, 4]
+
+
+def test_passages_replace_the_last_user_turn_and_keep_the_others() -> None:
+    message = pb.GenerateRequest(retrieval=pb.Retrieval(enabled=True))
+    message.chat.messages.add(role="system", content="be brief")
+    message.chat.messages.add(role="user", content="why?")
+    asked = tokenize_message(validate(message, drawn_seed=1), (Passage("a", "Because.", 1.0),))
+    assert asked.chat[0] == ChatTurn("system", "be brief")
+    assert asked.chat[1].content == "Context:\n[1] Because.\n\nQuestion: why?"
+    assert not asked.template_optional
+
+
+def test_without_passages_the_question_stands_alone() -> None:
+    asked = tokenize_message(request(retrieval=pb.Retrieval(enabled=True)), ())
+    assert (asked.chat, asked.template_optional) == ((ChatTurn("user", "hi"),), True)

@@ -1,0 +1,186 @@
+"""Validation at the edge of every limit: what is allowed passes unchanged, one step more is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway import request as rules
+from services.gateway import sampling as sampling_rules
+from services.gateway.request import Request, resolve_model, validate
+from shared.errors import InvalidRequest, NotFound
+from shared.messages import ChatTurn
+
+
+def text(**sampling: object) -> pb.GenerateRequest:
+    return pb.GenerateRequest(text="hi", sampling=pb.Sampling(**sampling))  # type: ignore[arg-type]  # its fields
+
+
+def chat(*turns: tuple[str, str]) -> pb.GenerateRequest:
+    messages = [pb.ChatMessage(role=role, content=content) for role, content in turns]
+    return pb.GenerateRequest(chat=pb.ChatPrompt(messages=messages))
+
+
+def ids(*token_ids: int) -> pb.GenerateRequest:
+    return pb.GenerateRequest(token_ids=pb.TokenIds(ids=token_ids))
+
+
+def plain(**fields: object) -> pb.GenerateRequest:
+    return pb.GenerateRequest(text="hi", **fields)  # type: ignore[arg-type]  # the fields of the message
+
+
+def valid(message: pb.GenerateRequest) -> Request:
+    return validate(message, drawn_seed=77)
+
+
+ALLOWED = {
+    "one character": pb.GenerateRequest(text="x"),
+    "longest text": pb.GenerateRequest(text="x" * rules.MAX_PROMPT_CHARS),
+    "most messages": chat(*[("user", "x")] * rules.MAX_CHAT_MESSAGES),
+    "most ids": ids(*[1] * rules.MAX_PROMPT_IDS),
+    "largest id": ids(rules.MAX_TOKEN_ID),
+    "greedy": text(temperature=0.0),
+    "hottest": text(temperature=sampling_rules.MAX_TEMPERATURE),
+    "largest top_k": text(top_k=sampling_rules.MAX_TOP_K),
+    "top_p one": text(top_p=1.0),
+    "min_p zero": text(min_p=0.0),
+    "min_p one": text(min_p=1.0),
+    "penalties": text(presence_penalty=-2.0, frequency_penalty=2.0, repetition_penalty=0.01),
+    "bias": text(logit_bias={0: -100.0, 1: 100.0}),
+    "most bias": text(logit_bias=dict.fromkeys(range(sampling_rules.MAX_LOGIT_BIAS_ENTRIES), 1.0)),
+    "largest seed": text(seed=2**64 - 1),
+    "min is max": text(min_tokens=1, max_tokens=1),
+    "most stops": text(stop=[str(n) for n in range(rules.MAX_STOPS)]),
+    "longest stop": text(stop=["x" * rules.MAX_STOP_CHARS]),
+    "most stop ids": text(stop_token_ids=range(sampling_rules.MAX_STOP_TOKEN_IDS)),
+    "logprobs zero": text(logprobs=0),
+    "most logprobs": text(logprobs=sampling_rules.MAX_LOGPROBS),
+    "shortest deadline": plain(deadline_ms=1, ttft_deadline_ms=1),
+    "longest deadline": plain(deadline_ms=rules.MAX_DEADLINE_MS),
+    "most passages": plain(retrieval=pb.Retrieval(enabled=True, k=rules.MAX_PASSAGES)),
+    "longest model name": plain(model="m" * rules.MAX_MODEL_CHARS),
+}
+
+REFUSED = {
+    "no prompt": (pb.GenerateRequest(), "prompt"),
+    "empty text": (pb.GenerateRequest(text=""), "text"),
+    "long text": (pb.GenerateRequest(text="x" * (rules.MAX_PROMPT_CHARS + 1)), "text"),
+    "no messages": (chat(), "chat.messages"),
+    "many messages": (chat(*[("user", "x")] * (rules.MAX_CHAT_MESSAGES + 1)), "chat.messages"),
+    "long chat": (chat(("system", "x"), ("user", "x" * rules.MAX_PROMPT_CHARS)), "chat.messages"),
+    "unknown role": (chat(("user", "x"), ("tool", "x")), "chat.messages[1].role"),
+    "empty content": (chat(("user", "")), "chat.messages[0].content"),
+    "no ids": (ids(), "token_ids.ids"),
+    "many ids": (ids(*[1] * (rules.MAX_PROMPT_IDS + 1)), "token_ids.ids"),
+    "large id": (ids(rules.MAX_TOKEN_ID + 1), "token_ids.ids"),
+    "cold": (text(temperature=-0.01), "sampling.temperature"),
+    "too hot": (text(temperature=100.1), "sampling.temperature"),
+    "nan": (text(temperature=float("nan")), "sampling.temperature"),
+    "negative top_k": (text(top_k=-1), "sampling.top_k"),
+    "top_p zero": (text(top_p=0.0), "sampling.top_p"),
+    "top_p above one": (text(top_p=1.01), "sampling.top_p"),
+    "top_p nan": (text(top_p=float("nan")), "sampling.top_p"),
+    "min_p above one": (text(min_p=1.01), "sampling.min_p"),
+    "no repetition": (text(repetition_penalty=0.0), "sampling.repetition_penalty"),
+    "infinite repetition": (text(repetition_penalty=float("inf")), "sampling.repetition_penalty"),
+    "presence": (text(presence_penalty=2.01), "sampling.presence_penalty"),
+    "frequency": (text(frequency_penalty=-2.01), "sampling.frequency_penalty"),
+    "bias": (text(logit_bias={3: 100.5}), "sampling.logit_bias"),
+    "bias nan": (text(logit_bias={3: float("nan")}), "sampling.logit_bias"),
+    "many biases": (text(logit_bias=dict.fromkeys(range(1025), 1.0)), "sampling.logit_bias"),
+    "no tokens": (text(max_tokens=0), "sampling.max_tokens"),
+    "many tokens": (text(max_tokens=sampling_rules.MAX_TOKENS + 1), "sampling.max_tokens"),
+    "negative min": (text(min_tokens=-1), "sampling.min_tokens"),
+    "min above max": (text(min_tokens=6, max_tokens=5), "sampling.min_tokens"),
+    "min above the default": (text(min_tokens=129), "sampling.min_tokens"),
+    "many stops": (text(stop=["x"] * (rules.MAX_STOPS + 1)), "sampling.stop"),
+    "empty stop": (text(stop=["x", ""]), "sampling.stop[1]"),
+    "long stop": (text(stop=["x" * (rules.MAX_STOP_CHARS + 1)]), "sampling.stop[0]"),
+    "many stop ids": (text(stop_token_ids=range(65)), "sampling.stop_token_ids"),
+    "negative logprobs": (text(logprobs=-1), "sampling.logprobs"),
+    "many logprobs": (text(logprobs=21), "sampling.logprobs"),
+    "deadline zero": (plain(deadline_ms=0), "deadline_ms"),
+    "ttft deadline negative": (plain(ttft_deadline_ms=-5), "ttft_deadline_ms"),
+    "deadline too long": (plain(deadline_ms=rules.MAX_DEADLINE_MS + 1), "deadline_ms"),
+    "k zero": (plain(retrieval=pb.Retrieval(k=0)), "retrieval.k"),
+    "k large": (plain(retrieval=pb.Retrieval(enabled=True, k=17)), "retrieval.k"),
+    "retrieval of ids": (
+        pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1]), retrieval=pb.Retrieval(enabled=True)),
+        "retrieval",
+    ),
+    "blank question": (
+        pb.GenerateRequest(text="  ", retrieval=pb.Retrieval(enabled=True)),
+        "retrieval",
+    ),
+    "unknown priority": (plain(priority=9), "priority"),
+    "negative client time": (plain(client_sent_unix_us=-1), "client_sent_unix_us"),
+    "long model name": (plain(model="m" * 257), "model"),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_is_within_the_limits_is_taken(name: str) -> None:
+    valid(ALLOWED[name])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_outside_is_refused_by_the_name_of_its_field(name: str) -> None:
+    message, field = REFUSED[name]
+    with pytest.raises(InvalidRequest) as caught:
+        valid(message)
+    assert caught.value.message.startswith((field, "the " + field))
+
+
+def test_unset_options_take_the_documented_defaults() -> None:
+    request = valid(plain())
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (1.0, 0, 1.0, 0.0)
+    assert (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == (
+        1.0,
+        0.0,
+        0.0,
+    )
+    assert (sampling.max_tokens, sampling.min_tokens, sampling.logprobs, sampling.seed) == (128, 0, -1, 77)
+    assert (request.passages, request.may_degrade, request.priority) == (0, True, 0)
+    assert (request.deadline_ms, request.ttft_deadline_ms) == (None, None)
+
+
+def test_a_seed_of_zero_is_a_seed() -> None:
+    assert valid(text(seed=0)).sampling.seed == 0
+
+
+def test_retrieval_takes_three_passages_unless_told_otherwise() -> None:
+    request = valid(plain(retrieval=pb.Retrieval(enabled=True, may_degrade=False)))
+    assert (request.passages, request.may_degrade) == (3, False)
+
+
+def test_the_question_of_a_chat_is_its_last_message() -> None:
+    request = valid(chat(("system", "be brief"), ("user", "why?")))
+    assert request.question == "why?"
+    assert request.chat == (ChatTurn("system", "be brief"), ChatTurn("user", "why?"))
+
+
+def test_retrieval_for_a_chat_needs_a_question_of_the_user() -> None:
+    message = chat(("user", "why?"), ("assistant", "so"))
+    message.retrieval.enabled = True
+    with pytest.raises(InvalidRequest, match="role user"):
+        valid(message)
+
+
+def test_an_empty_model_is_the_one_that_is_served() -> None:
+    assert resolve_model("", {"/models/a"}) == "/models/a"
+
+
+def test_a_model_is_known_by_its_id_and_by_the_last_part_of_it() -> None:
+    assert resolve_model("/models/a", {"/models/a", "b"}) == "/models/a"
+    assert resolve_model("a", {"/models/a", "b"}) == "/models/a"
+
+
+def test_an_unknown_model_is_not_found() -> None:
+    with pytest.raises(NotFound, match="send one of a, b"):
+        resolve_model("c", {"a", "b"})
+
+
+def test_an_empty_model_among_several_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="several"):
+        resolve_model("", {"a", "b"})

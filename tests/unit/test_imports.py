@@ -1,0 +1,82 @@
+"""Invariant 1: services import shared, never each other; nats, grpc and torch stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCES = sorted(
+    path
+    for top in ("services", "shared")
+    for path in (REPOSITORY / top).rglob("*.py")
+    if "__pycache__" not in path.parts
+)
+
+ALLOWED = {
+    "nats": ("shared/bus/",),
+    "grpc": ("services/gateway/edge", "services/gateway/outcome", "services/cli/"),
+    "torch": (
+        "shared/engine/",
+        "shared/kv/",
+        "shared/demo/",
+        "shared/retrieval/embedder",
+        "services/prefill/",
+        "services/decode/",
+        "services/speculator/",
+        "services/retriever/",
+    ),
+}
+
+ORDER = ("errors", "deadline", "telemetry", "messages", "codec", "bus", "actor")
+"""The base of shared: each may import only what stands before it."""
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_services_import_shared_but_never_each_other(path: Path) -> None:
+    place = relative(path).split("/")
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] == "services":
+            assert place[0] == "services", f"shared imports {module}"
+            assert len(parts) > 1
+            assert parts[1] == place[1], f"imports {module}"
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_nats_grpc_and_torch_are_imported_only_where_they_belong(package: str) -> None:
+    importers = [relative(p) for p in SOURCES if package in {name.split(".")[0] for name in imports(p)}]
+    assert importers, f"nobody imports {package}"
+    strays = [name for name in importers if not name.startswith(ALLOWED[package])]
+    assert strays == []
+
+
+def test_the_base_of_shared_imports_one_way() -> None:
+    for path in SOURCES:
+        place = relative(path).removesuffix(".py").split("/")
+        if place[0] != "shared" or place[1] not in ORDER:
+            continue
+        allowed = set(ORDER[: ORDER.index(place[1]) + 1])
+        used = {name.split(".")[1] for name in imports(path) if name.startswith("shared.")}
+        assert used <= allowed, f"{relative(path)} imports {sorted(used - allowed)}"
+
+
+def test_the_engine_does_not_know_the_kv_transport() -> None:
+    for path in (REPOSITORY / "shared" / "engine").rglob("*.py"):
+        assert not {name for name in imports(path) if name.startswith(("shared.kv.", "shared.bus"))}, path

@@ -1,0 +1,143 @@
+"""One instance with real, tiny child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import socket
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+
+from services.launcher.backoff import Backoff
+from services.launcher.instance import (
+    MAX_EARLY_EXITS,
+    ConfigurationRefused,
+    Instance,
+    InstanceSpec,
+    StartFailed,
+)
+from services.launcher.log_lines import LineWriter
+from services.launcher.ports import check_free, free_ports
+from shared.errors import InvalidRequest
+from tests.support.wait import until
+
+
+class Log:
+    """What the writer wrote, readable after `close`."""
+
+    def __init__(self) -> None:
+        self.stream = io.BytesIO()
+        self.writer = LineWriter(self.stream)
+
+    def text(self) -> str:
+        self.writer.close()
+        return self.stream.getvalue().decode()
+
+
+def instance(script: str, log: Log, *, hide: bytes = b"") -> Instance:
+    spec = InstanceSpec("decode", "decode-0", ("/bin/sh", "-c", script), {"PATH": os.environ["PATH"]}, hide)
+    return Instance(spec, log.writer, make_backoff=lambda: Backoff(first_s=0.001, max_s=0.002))
+
+
+async def within(awaitable: Awaitable[None]) -> None:
+    async with asyncio.timeout(20):
+        await awaitable
+
+
+async def test_what_a_child_says_comes_out_with_its_name_and_stderr_too() -> None:
+    log = Log()
+    child = instance("echo out; echo err >&2; printf unfinished; exit 2", log)
+    with pytest.raises(ConfigurationRefused, match="decode-0 refused its configuration: unfinished"):
+        await within(child.run())
+    assert log.text() == "decode-0 | out\ndecode-0 | err\ndecode-0 | unfinished\n"
+
+
+async def test_exit_2_is_not_restarted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationRefused):
+        await within(instance(f"echo x >> {tmp_path}/runs; exit 2", Log()).run())
+    assert (tmp_path / "runs").read_text() == "x\n"
+
+
+async def test_a_child_that_never_gets_ready_fails_the_start_with_its_last_words(tmp_path: Path) -> None:
+    log = Log()
+    child = instance(f"echo x >> {tmp_path}/runs; echo cannot load the model >&2; exit 1", log)
+    with pytest.raises(StartFailed, match=r"exited with code 1.*cannot load the model"):
+        await within(child.run())
+    assert (tmp_path / "runs").read_text() == "x\n" * MAX_EARLY_EXITS
+    assert "decode-0 exited with code 1; starting it again in 1 ms" in log.text()
+
+
+async def test_a_child_that_was_ready_once_is_restarted_for_as_long_as_it_takes() -> None:
+    log = Log()
+    child = instance("kill -9 $$", log)
+    child.ready_pid = 1
+    task = asyncio.create_task(child.run())
+    await until(lambda: child.restarts > MAX_EARLY_EXITS + 2, timeout_s=20)
+    child.terminate()
+    await within(task)
+    assert "was killed by SIGKILL; starting it again in 2 ms" in log.text()
+
+
+async def test_terminate_ends_the_child_and_it_stays_ended() -> None:
+    child = instance("exec sleep 600", Log())
+    task = asyncio.create_task(child.run())
+    await until(lambda: child.pid)
+    child.terminate()
+    await within(task)
+    assert child.process is not None
+    assert child.process.returncode == -15
+    assert child.restarts == 0
+
+
+async def test_terminate_before_the_child_exists_still_ends_it() -> None:
+    child = instance("exec sleep 600", Log())
+    task = asyncio.create_task(child.run())
+    await asyncio.sleep(0)
+    child.terminate()
+    await within(task)
+
+
+async def test_a_grandchild_with_the_pipe_does_not_delay_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.launcher.instance.LAST_OUTPUT_TIMEOUT_S", 0.05)
+    script = "import os, time\nif os.fork() == 0:\n    time.sleep(20)\n    os._exit(0)\nos._exit(2)"
+    spec = InstanceSpec("decode", "decode-0", (sys.executable, "-c", script), dict(os.environ))
+    child = Instance(spec, Log().writer)
+    async with asyncio.timeout(10):
+        with pytest.raises(ConfigurationRefused):
+            await child.run()
+    assert child.process is not None
+    os.killpg(child.process.pid, 9)
+
+
+async def test_a_command_that_does_not_exist_fails_the_start() -> None:
+    spec = InstanceSpec("decode", "decode-0", ("/nowhere/at/all",), {})
+    with pytest.raises(StartFailed, match="decode-0 could not be started"):
+        await within(Instance(spec, Log().writer).run())
+
+
+async def test_hidden_lines_are_not_shown_but_count_as_last_words() -> None:
+    log = Log()
+    with pytest.raises(ConfigurationRefused, match="quiet"):
+        await within(instance("echo loud; echo '[INF] quiet'; exit 2", log, hide=b"[INF]").run())
+    assert log.text() == "decode-0 | loud\n"
+
+
+def test_free_ports_are_different_and_free() -> None:
+    ports = free_ports("127.0.0.1", 5)
+    assert len(set(ports)) == 5
+    for port in ports:
+        check_free("127.0.0.1", port)
+
+
+def test_a_taken_port_is_refused_with_a_way_out() -> None:
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidRequest, match="--grpc-port 0"):
+            check_free("127.0.0.1", port)

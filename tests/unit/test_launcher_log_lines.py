@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import io
+import threading
+
+from services.launcher.log_lines import CUT_MARK, LineSplitter, LineWriter
+
+
+def test_lines_come_out_whole_however_the_bytes_arrive() -> None:
+    text = b"first\nsecond line\r\n\nlast"
+    for size in range(1, len(text) + 1):
+        splitter = LineSplitter()
+        lines = [line for at in range(0, len(text), size) for line in splitter.feed(text[at : at + size])]
+        assert [*lines, *splitter.flush()] == [b"first", b"second line", b"", b"last"]
+
+
+def test_an_endless_line_is_cut_with_a_mark_and_loses_nothing() -> None:
+    splitter = LineSplitter(limit_bytes=8)
+    pieces = [*splitter.feed(b"x" * 20), *splitter.feed(b"yz\n"), *splitter.flush()]
+    assert all(len(piece) <= 8 + len(CUT_MARK) for piece in pieces)
+    assert b"".join(piece.removesuffix(CUT_MARK) for piece in pieces) == b"x" * 20 + b"yz"
+
+
+def test_every_line_gets_its_name_and_no_colour_without_a_terminal() -> None:
+    stream = io.BytesIO()
+    writer = LineWriter(stream)
+    writer.write("decode-0", b"hello")
+    writer.write("gateway-0", b"there")
+    writer.close()
+    assert stream.getvalue() == b"decode-0 | hello\ngateway-0 | there\n"
+
+
+def test_colour_goes_around_the_name_alone() -> None:
+    stream = io.BytesIO()
+    writer = LineWriter(stream, colour=True)
+    writer.write("decode-0", b"hello")
+    writer.close()
+    assert stream.getvalue() == b"\x1b[36mdecode-0 |\x1b[0m hello\n"
+
+
+class StuckStream(io.BytesIO):
+    """A terminal that stands still until `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+        self.go = threading.Event()
+
+    def write(self, data: object) -> int:
+        self.reached.set()
+        assert self.go.wait(10)
+        return super().write(data)  # type: ignore[arg-type]  # BytesIO takes any buffer
+
+
+def test_a_terminal_that_stands_still_never_blocks_and_the_drop_is_told() -> None:
+    stream = StuckStream()
+    writer = LineWriter(stream, limit=2)
+    writer.write("a", b"0")
+    assert stream.reached.wait(10)
+    for number in range(1, 6):
+        writer.write("a", b"%d" % number)
+    stream.go.set()
+    writer.close()
+    assert stream.getvalue() == b"a | 0\na | 1\na | 2\n"
+    writer = LineWriter(stream, limit=2)
+    writer.close()
+
+
+def test_the_drop_is_told_with_the_next_line_that_has_room() -> None:
+    stream = StuckStream()
+    writer = LineWriter(stream, limit=4)
+    writer.write("a", b"0")
+    assert stream.reached.wait(10)
+    for number in range(1, 8):
+        writer.write("a", b"%d" % number)
+    stream.go.set()
+    while b"| 4" not in stream.getvalue():
+        threading.Event().wait(0.001)
+    writer.write("a", b"8")
+    writer.close()
+    assert stream.getvalue().endswith(b"penstock | 3 log lines dropped: the terminal is slow\na | 8\n")
+
+
+def test_a_reader_that_went_away_does_not_stop_the_writer() -> None:
+    stream = io.BytesIO()
+    writer = LineWriter(stream)
+    stream.close()
+    writer.write("a", b"0")
+    writer.write("a", b"1")
+    writer.close()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from services.launcher.state import RunningInstance, StackRunning, StackState, StateDir
+from shared.errors import InvalidRequest
+
+STATE = StackState(
+    "127.0.0.1:1", None, "nats://127.0.0.1:2", (RunningInstance("decode", "decode-0", 3, "h:4"),)
+)
+
+
+def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
+    state_dir = StateDir(tmp_path)
+    state_dir.acquire()
+    state_dir.write(STATE)
+    assert json.loads((tmp_path / "stack.json").read_text()) == {
+        "grpc": "127.0.0.1:1",
+        "http": None,
+        "nats": "nats://127.0.0.1:2",
+        "instances": [{"role": "decode", "id": "decode-0", "pid": 3, "metrics": "h:4"}],
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stack.json", "stack.lock"]
+    state_dir.release()
+
+
+def test_a_clean_end_removes_stack_json_and_frees_the_directory(tmp_path: Path) -> None:
+    first = StateDir(tmp_path)
+    first.acquire()
+    first.write(STATE)
+    first.release()
+    assert not (tmp_path / "stack.json").exists()
+    second = StateDir(tmp_path)
+    second.acquire()
+    second.release()
+
+
+def test_a_second_stack_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    first = StateDir(tmp_path / "new" / "folder")
+    first.acquire()
+    first.write(STATE)
+    with pytest.raises(StackRunning, match=r"process \d+.*--state-dir"):
+        StateDir(tmp_path / "new" / "folder").acquire()
+    assert (tmp_path / "new" / "folder" / "stack.json").exists()
+    first.release()
+
+
+def test_what_a_killed_stack_left_behind_is_cleared(tmp_path: Path) -> None:
+    (tmp_path / "stack.json").write_text("stale")
+    state_dir = StateDir(tmp_path)
+    state_dir.acquire()
+    assert not (tmp_path / "stack.json").exists()
+    state_dir.release()
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidRequest, match="--state-dir"):
+        StateDir(tmp_path / "file" / "inside").acquire()

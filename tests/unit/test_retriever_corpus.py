@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.errors import NotFound, TooLarge
+from shared.retrieval import corpus as corpus_module
+from shared.retrieval.corpus import read_corpus
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {name}")
+
+
+def names(corpus: str) -> list[str]:
+    return [document.name for document in read_corpus(corpus).documents]
+
+
+def test_markdown_and_text_of_all_folders_count(tmp_path: Path) -> None:
+    write(tmp_path, "b.md", "a.txt", "sub/deep/c.md", "code.py", "data.json")
+    assert names(str(tmp_path)) == ["a.txt", "b.md", "sub/deep/c.md"]
+
+
+def test_folders_of_programs_and_hidden_things_do_not(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a.md",
+        ".git/b.md",
+        ".venv/c.md",
+        "node_modules/d.md",
+        "x/tests/e.md",
+        "p.egg-info/f.txt",
+        ".g.md",
+    )
+    assert names(str(tmp_path)) == ["a.md"]
+
+
+def test_a_pattern_takes_the_files_of_one_folder(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "b.md", "c.txt", "sub/d.md")
+    assert names(str(tmp_path / "*.md")) == ["a.md", "b.md"]
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "MAX_FILE_BYTES", 20)
+    write(tmp_path, "a.md")
+    (tmp_path / "latin.txt").write_bytes("déjà vu".encode("latin-1"))
+    (tmp_path / "long.txt").write_text("x" * 21)
+    corpus = read_corpus(str(tmp_path))
+    assert [document.name for document in corpus.documents] == ["a.md"]
+    assert corpus.skipped == (
+        ("latin.txt", "it is not UTF-8 text"),
+        ("long.txt", "21 bytes are over the limit of 20"),
+    )
+
+
+def test_a_folder_without_documents_and_one_that_is_missing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"no readable \.md or \.txt"):
+        read_corpus(str(tmp_path))
+    with pytest.raises(NotFound, match="does not exist"):
+        read_corpus(str(tmp_path / "nowhere"))
+
+
+def test_too_many_documents_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "MAX_FILES", 2)
+    write(tmp_path, "a.md", "b.md", "c.md")
+    with pytest.raises(TooLarge, match="more than 2 documents"):
+        read_corpus(str(tmp_path))

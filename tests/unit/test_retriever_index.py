@@ -1,0 +1,148 @@
+"""Building, keeping and updating the index of a folder, with the real embedder."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+import torch
+
+from shared.errors import InvalidRequest, NotFound, TooLarge
+from shared.retrieval import build
+from shared.retrieval.build import Built, build_index, index_folder
+from shared.retrieval.embedder import Embedder
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    torch.set_num_threads(1)
+    return Embedder.load()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "gate.md").write_text(
+        "# Gate\nThe gate opens at dawn.\n\n# Port\nThe port of the gate is 50051.\n"
+    )
+    (folder / "soup.txt").write_text("Cook the carrots with onions for twenty minutes.")
+    return folder
+
+
+def built(corpus: Path, embedder: Embedder) -> Built:
+    return build_index(str(corpus), corpus.parent / "state", embedder, lambda *_: None)
+
+
+def best(made: Built, embedder: Embedder, question: str) -> tuple[str, str]:
+    hit = made.index.search(embedder.embed([question]), 1)[0][0]
+    return hit.source, hit.text
+
+
+def test_a_question_finds_its_passage_with_file_and_heading(corpus: Path, embedder: Embedder) -> None:
+    made = built(corpus, embedder)
+    assert best(made, embedder, "Which port does the gate have?") == (
+        "gate.md § Port",
+        "The port of the gate is 50051.",
+    )
+    assert best(made, embedder, "How do I make vegetable soup?")[0] == "soup.txt"
+
+
+def test_hits_come_best_first_and_never_more_than_there_are(corpus: Path, embedder: Embedder) -> None:
+    hits = built(corpus, embedder).index.search(embedder.embed(["gate"]), 16)[0]
+    assert len(hits) == 3
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+def test_unchanged_files_are_not_embedded_again(corpus: Path, embedder: Embedder) -> None:
+    first = built(corpus, embedder)
+    assert first.embedded == 3
+    (corpus / "soup.txt").write_text("Cook the potatoes.")
+    (corpus / "gate.md").rename(corpus / "door.md")
+    second = built(corpus, embedder)
+    assert second.embedded == 1
+    assert best(second, embedder, "Which port?")[0] == "door.md § Port"
+    assert np.array_equal(second.index.vectors[:2], first.index.vectors[:2])
+    assert built(corpus, embedder).embedded == 0
+
+
+def test_progress_tells_how_many_of_how_many(corpus: Path, embedder: Embedder) -> None:
+    seen: list[tuple[int, int]] = []
+    build_index(str(corpus), corpus.parent / "state", embedder, lambda *pair: seen.append(pair))
+    assert seen == [(3, 3)]
+
+
+@pytest.mark.parametrize("name", ["passages.msgpack", "*.faiss"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "remove"])
+def test_a_damaged_index_is_made_anew_with_a_warning(
+    corpus: Path, embedder: Embedder, name: str, damage: str
+) -> None:
+    made = built(corpus, embedder)
+    (path,) = made.folder.glob(name)
+    data = path.read_bytes()
+    if damage == "flip":
+        path.write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
+    elif damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    with structlog.testing.capture_logs() as logs:
+        again = built(corpus, embedder)
+    assert again.embedded == 3
+    absent = damage == "remove" and name == "passages.msgpack"  # then there simply is no index
+    assert [entry["event"] for entry in logs] == ([] if absent else ["index_damaged"])
+    assert best(again, embedder, "Which port?")[0] == "gate.md § Port"
+
+
+def test_an_index_of_other_rules_is_made_anew(
+    corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(corpus, embedder)
+    monkeypatch.setattr(build, "MODEL", "another model")
+    assert built(corpus, embedder).embedded == 3
+    monkeypatch.setattr(build, "SPLITTER", "other rules")
+    assert built(corpus, embedder).embedded == 3
+
+
+def test_only_the_files_of_the_newest_index_stay(corpus: Path, embedder: Embedder) -> None:
+    built(corpus, embedder)
+    (corpus / "soup.txt").write_text("Cook the potatoes.")
+    folder = built(corpus, embedder).folder
+    assert sorted(path.suffix for path in folder.iterdir()) == ["", ".faiss", ".msgpack"]
+
+
+def test_two_corpora_have_two_indexes(tmp_path: Path) -> None:
+    assert index_folder(tmp_path, "/a") != index_folder(tmp_path, "/b")
+
+
+def test_two_builders_at_once_embed_everything_once(corpus: Path, embedder: Embedder) -> None:
+    made: list[Built] = []
+    threads = [threading.Thread(target=lambda: made.append(built(corpus, embedder))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.embedded for one in made) == [0, 3]
+
+
+def test_documents_without_text_and_too_many_passages_are_refused(
+    corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "MAX_PASSAGES", 2)
+    with pytest.raises(TooLarge, match="3 passages, more than 2"):
+        built(corpus, embedder)
+    for path in corpus.iterdir():
+        path.write_text("\n")
+    with pytest.raises(NotFound, match="no text"):
+        built(corpus, embedder)
+
+
+def test_a_state_directory_that_cannot_be_written_is_named(corpus: Path, embedder: Embedder) -> None:
+    (corpus.parent / "file").write_text("")
+    with pytest.raises(InvalidRequest, match="--state-dir"):
+        build_index(str(corpus), corpus.parent / "file", embedder, lambda *_: None)

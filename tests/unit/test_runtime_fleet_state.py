@@ -1,0 +1,225 @@
+"""The fleet as heartbeats tell it: joins, silence, new lives, prefix events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shared.bus.fleet_state import FORGET_AFTER_S, HEARTBEAT_S, MAX_INSTANCES, SUSPECT_AFTER_S, FleetState
+from shared.deadline import MAX_SKEW_US
+from shared.messages import Heartbeat, Snapshot, pack_hashes
+from tests.support.clock import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def lost() -> list[tuple[str, str, str]]:
+    return []
+
+
+@pytest.fixture
+def fleet(clock: FakeClock, lost: list[tuple[str, str, str]]) -> FleetState:
+    state = FleetState(clock)
+    state.on_lost(lambda role, instance, why: lost.append((role, instance, why)))
+    return state
+
+
+def beat(
+    instance: str = "decode-0", *, role: str = "decode", incarnation: int = 1, **fields: object
+) -> Heartbeat:
+    blank = Heartbeat(
+        role, instance, incarnation, "ready", 1_700_000_000_000_000, "host", 1, "", "", "",
+        0, 0, 0, 0, 0, 0, 0.0, 0, b"", b"",
+    )  # fmt: skip
+    return replace(blank, **fields)  # type: ignore[arg-type]  # fields of Heartbeat by name
+
+
+def names(fleet: FleetState, role: str = "decode") -> list[str]:
+    return [view.heartbeat.instance for view in fleet.instances(role)]
+
+
+def test_only_ready_instances_of_the_role_take_work(fleet: FleetState) -> None:
+    fleet.observe(beat("decode-0"))
+    fleet.observe(beat("decode-1", state="loading"))
+    fleet.observe(beat("decode-2", state="draining"))
+    fleet.observe(beat("prefill-0", role="prefill"))
+    assert names(fleet) == ["decode-0"]
+    assert len(fleet.all()) == 4
+
+
+def test_the_latest_heartbeat_is_kept(fleet: FleetState) -> None:
+    fleet.observe(beat(live=1))
+    fleet.observe(beat(live=2))
+    view = fleet.get("decode", "decode-0")
+    assert view is not None
+    assert view.heartbeat.live == 2
+
+
+def test_three_missed_beats_make_a_suspect_and_it_is_told_once(
+    fleet: FleetState, clock: FakeClock, lost: list[tuple[str, str, str]]
+) -> None:
+    fleet.observe(beat())
+    clock.advance(SUSPECT_AFTER_S - 0.01)
+    fleet.sweep()
+    assert lost == []
+    clock.advance(0.02)
+    fleet.sweep()
+    fleet.sweep()
+    assert lost == [("decode", "decode-0", "suspect")]
+    assert names(fleet) == []
+
+
+def test_a_suspect_that_speaks_again_takes_work_again(fleet: FleetState, clock: FakeClock) -> None:
+    fleet.observe(beat())
+    clock.advance(1)
+    fleet.sweep()
+    fleet.observe(beat())
+    assert names(fleet) == ["decode-0"]
+
+
+def test_a_suspect_that_stays_silent_is_forgotten(fleet: FleetState, clock: FakeClock) -> None:
+    fleet.observe(beat())
+    clock.advance(FORGET_AFTER_S)
+    fleet.sweep()
+    assert fleet.all() == []
+
+
+def test_a_new_incarnation_means_the_old_life_is_lost(
+    fleet: FleetState, lost: list[tuple[str, str, str]]
+) -> None:
+    fleet.observe(beat(incarnation=1, prefix_event_id=1, added=pack_hashes([7])))
+    fleet.observe(beat(incarnation=2))
+    assert lost == [("decode", "decode-0", "restarted")]
+    view = fleet.get("decode", "decode-0")
+    assert view is not None
+    assert view.prefix == set()
+
+
+def test_a_heartbeat_of_a_former_life_is_ignored(fleet: FleetState, lost: list[tuple[str, str, str]]) -> None:
+    fleet.observe(beat(incarnation=2, live=5))
+    assert fleet.observe(beat(incarnation=1, state="stopped")) is None
+    assert names(fleet) == ["decode-0"]
+    assert lost == []
+
+
+def test_a_life_with_an_earlier_clock_replaces_a_suspect(fleet: FleetState, clock: FakeClock) -> None:
+    fleet.observe(beat(incarnation=2))
+    clock.advance(1)
+    fleet.sweep()
+    fleet.observe(beat(incarnation=1))
+    assert names(fleet) == ["decode-0"]
+
+
+def test_a_stopped_instance_leaves_at_once(fleet: FleetState, lost: list[tuple[str, str, str]]) -> None:
+    fleet.observe(beat())
+    fleet.observe(beat(state="stopped"))
+    assert fleet.all() == []
+    assert lost == [("decode", "decode-0", "stopped")]
+
+
+def test_silence_while_we_could_not_listen_blames_nobody(
+    fleet: FleetState, clock: FakeClock, lost: list[tuple[str, str, str]]
+) -> None:
+    fleet.observe(beat())
+    clock.advance(5)
+    fleet.excuse(5)
+    fleet.sweep()
+    assert lost == []
+    clock.advance(SUSPECT_AFTER_S)
+    fleet.sweep()
+    assert lost == [("decode", "decode-0", "suspect")]
+
+
+def test_an_excuse_never_lies_in_the_future(fleet: FleetState, clock: FakeClock) -> None:
+    fleet.observe(beat())
+    fleet.excuse(100)
+    clock.advance(1)
+    fleet.sweep()
+    assert names(fleet) == []
+
+
+def test_a_failing_listener_does_not_keep_the_next_from_hearing(fleet: FleetState) -> None:
+    heard: list[str] = []
+
+    def broken(_role: str, _instance: str, _why: str) -> None:
+        raise ValueError("listener")
+
+    fleet.on_lost(broken)
+    fleet.on_lost(lambda _role, instance, _why: heard.append(instance))
+    fleet.observe(beat())
+    fleet.observe(beat(state="stopped"))
+    assert heard == ["decode-0"]
+
+
+def test_the_table_is_bounded(fleet: FleetState) -> None:
+    for number in range(MAX_INSTANCES + 5):
+        fleet.observe(beat(f"decode-{number}"))
+    assert len(fleet.all()) == MAX_INSTANCES
+
+
+def test_a_clock_far_off_is_named(fleet: FleetState, clock: FakeClock) -> None:
+    fleet.observe(beat("decode-0", sent_unix_us=clock.unix_us() - 300))
+    fleet.observe(beat("decode-1", sent_unix_us=clock.unix_us() + MAX_SKEW_US + 1000))
+    assert fleet.skewed() == ("decode-1",)
+
+
+# ---- prefix events -----------------------------------------------------------------------------
+
+
+def prefix_of(fleet: FleetState) -> tuple[set[int], bool]:
+    view = fleet.get("decode", "decode-0")
+    assert view is not None
+    return view.prefix, view.prefix_stale
+
+
+def events(event_id: int, added: list[int], removed: list[int] | None = None) -> Heartbeat:
+    return beat(prefix_event_id=event_id, added=pack_hashes(added), removed=pack_hashes(removed or []))
+
+
+def test_events_without_a_gap_build_the_prefix_set(fleet: FleetState) -> None:
+    fleet.observe(events(2, [1, 2]))
+    fleet.observe(events(4, [3], [1]))
+    assert prefix_of(fleet) == ({2, 3}, False)
+
+
+def test_a_missed_event_makes_the_set_stale_until_a_snapshot(fleet: FleetState) -> None:
+    fleet.observe(events(2, [1, 2]))
+    fleet.observe(events(4, [4]))
+    assert prefix_of(fleet)[1]
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(4, pack_hashes([1, 2, 3, 4])))
+    assert prefix_of(fleet) == ({1, 2, 3, 4}, False)
+
+
+def test_joining_an_instance_with_a_past_asks_for_a_snapshot(fleet: FleetState) -> None:
+    fleet.observe(events(9, []))
+    assert prefix_of(fleet)[1]
+
+
+def test_events_that_a_snapshot_already_holds_may_come_again(fleet: FleetState) -> None:
+    fleet.observe(events(9, []))
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(11, pack_hashes([1, 2])))
+    fleet.observe(events(12, [2, 3], [1]))
+    assert prefix_of(fleet) == ({2, 3}, False)
+
+
+def test_a_snapshot_of_a_former_life_is_ignored(fleet: FleetState) -> None:
+    fleet.observe(beat(incarnation=2))
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(1, pack_hashes([5])))
+    assert prefix_of(fleet) == (set(), False)
+
+
+def test_overlap_counts_leading_blocks_only(fleet: FleetState) -> None:
+    view = fleet.observe(events(3, [1, 2, 4]))
+    assert view is not None
+    assert view.overlap([1, 2, 3, 4]) == 2
+    assert view.overlap([9, 1]) == 0
+    assert view.overlap([1, 2]) == 2
+
+
+def test_a_suspect_is_declared_after_three_beats() -> None:
+    assert pytest.approx(3 * HEARTBEAT_S) == SUSPECT_AFTER_S

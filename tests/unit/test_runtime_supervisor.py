@@ -1,0 +1,179 @@
+"""Supervision: one for one, with an intensity limit, then failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from shared.actor import Actor, Ask, Supervisor
+from shared.deadline import Deadline
+from shared.errors import InternalError
+from tests.support.clock import FakeClock
+from tests.support.wait import until
+
+
+class Child(Actor):
+    """Crashes on "boom"; answers every Ask with its number."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__("child")
+        Child.made += 1
+        self.number = Child.made
+        self.stopped = False
+
+    async def handle(self, item: Any) -> None:
+        if isinstance(item, Ask):
+            item.answer(self.number)
+        elif item == "boom":
+            raise ValueError("boom")
+        elif item == "hang":
+            await asyncio.Event().wait()
+
+    async def on_stop(self) -> None:
+        self.stopped = True
+
+    def who(self) -> int:
+        return self.number
+
+
+@pytest.fixture(autouse=True)
+def _count_from_zero() -> None:
+    Child.made = 0
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(max_restarts=2, window_s=10.0, clock=FakeClock())
+    yield supervisor
+    await supervisor.stop()
+
+
+def made(count: int) -> Callable[[], bool]:
+    return lambda: Child.made == count
+
+
+def soon() -> Deadline:
+    return Deadline.after(5.0)
+
+
+async def test_a_crashed_actor_is_replaced_behind_its_reference(supervisor: Supervisor) -> None:
+    ref = supervisor.start(Child)
+    first = ref.actor
+    assert await ref.ask("?", soon()) == 1
+    ref.tell("boom")
+    await until(lambda: ref.actor is not first)
+    assert await ref.ask("?", soon()) == 2
+    assert first.stopped
+
+
+async def test_a_method_taken_from_a_reference_speaks_to_the_living_actor(supervisor: Supervisor) -> None:
+    ref = supervisor.start(Child)
+    who, first = ref.who, ref.actor
+    assert who() == 1
+    ref.tell("boom")
+    await until(lambda: ref.actor is not first)
+    assert who() == 2
+
+
+async def test_siblings_of_a_crashed_actor_are_left_alone(supervisor: Supervisor) -> None:
+    ref, sibling = supervisor.start(Child), supervisor.start(Child)
+    ref.tell("boom")
+    await until(lambda: Child.made == 3)
+    assert await sibling.ask("?", soon()) == 2
+
+
+async def test_crashes_over_the_intensity_fail_the_supervisor(supervisor: Supervisor) -> None:
+    ref = supervisor.start(Child)
+    for crash in range(1, 3):
+        ref.tell("boom")
+        await until(made(crash + 1))
+    ref.tell("boom")
+    with pytest.raises(InternalError, match="child crashed 3 times in 10 s, last with ValueError"):
+        await supervisor.run_until(asyncio.Event())
+    assert Child.made == 3
+
+
+async def test_crashes_that_lie_far_apart_are_forgiven() -> None:
+    clock = FakeClock()
+    supervisor = Supervisor(max_restarts=2, window_s=10.0, clock=clock)
+    ref = supervisor.start(Child)
+    for crash in range(1, 6):
+        ref.tell("boom")
+        await until(made(crash + 1))
+        clock.advance(6.0)
+    assert supervisor.failure is None
+    await supervisor.stop()
+
+
+async def test_a_factory_that_fails_at_the_restart_fails_the_supervisor(supervisor: Supervisor) -> None:
+    made: list[Child] = []
+
+    def factory() -> Child:
+        if made:
+            raise OSError("no more")
+        made.append(Child())
+        return made[0]
+
+    supervisor.start(factory).tell("boom")
+    with pytest.raises(InternalError, match="OSError"):
+        await supervisor.run_until(asyncio.Event())
+
+
+async def test_a_task_is_restarted_when_it_raises_and_not_when_it_returns(supervisor: Supervisor) -> None:
+    runs: list[int] = []
+
+    async def task() -> None:
+        runs.append(len(runs))
+        if len(runs) == 1:
+            raise ValueError("once")
+
+    supervisor.start_task("task", task)
+    await until(lambda: len(runs) == 2)
+    stop = asyncio.Event()
+    stop.set()
+    await supervisor.run_until(stop)
+    assert runs == [0, 1]
+
+
+async def test_run_until_returns_at_the_stop_event(supervisor: Supervisor) -> None:
+    supervisor.start(Child)
+    stop = asyncio.Event()
+    stop.set()
+    await supervisor.run_until(stop)
+
+
+async def test_children_stop_in_reverse_order() -> None:
+    supervisor = Supervisor()
+    order: list[str] = []
+
+    def child(name: str) -> type[Actor]:
+        class Named(Actor):
+            def __init__(self) -> None:
+                super().__init__(name)
+
+            async def handle(self, item: Any) -> None:
+                raise AssertionError(item)
+
+            async def on_stop(self) -> None:
+                order.append(name)
+
+        return Named
+
+    refs = [supervisor.start(child(name)) for name in ("first", "second")]
+    assert len(refs) == 2
+    await supervisor.stop()
+    assert order == ["second", "first"]
+
+
+async def test_an_actor_that_hangs_is_cancelled_at_the_deadline_and_still_gives_back() -> None:
+    supervisor = Supervisor()
+    ref = supervisor.start(Child)
+    ref.tell("hang")
+    await until(lambda: ref.actor.queued == 0)
+    await supervisor.stop(Deadline.after(0.05))
+    assert ref.actor.stopped

@@ -1,0 +1,141 @@
+"""Logs, metrics and the HTTP server that shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import structlog
+
+from shared.telemetry import http, metrics
+from shared.telemetry.logging import configure
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield io.StringIO()
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_log_line_is_one_json_object_with_identity_and_time(stream: io.StringIO) -> None:
+    configure("info", "decode", "decode-0", stream)
+    with structlog.contextvars.bound_contextvars(request_id="gateway-0.1"):
+        structlog.get_logger().info("joined", blocks=3)
+    (line,) = lines(stream)
+    assert str(line.pop("ts")).endswith("Z")
+    assert line == {
+        "level": "info",
+        "event": "joined",
+        "role": "decode",
+        "instance": "decode-0",
+        "request_id": "gateway-0.1",
+        "blocks": 3,
+    }
+
+
+def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
+    configure("warning", "decode", "decode-0", stream)
+    structlog.get_logger().info("quiet")
+    structlog.get_logger().warning("loud")
+    assert [line["event"] for line in lines(stream)] == ["loud"]
+
+
+def test_an_exception_is_one_line_with_its_traceback(stream: io.StringIO) -> None:
+    configure("info", "decode", "decode-0", stream)
+    try:
+        raise ValueError("why")  # noqa: TRY301 - the traceback is what is tested
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = lines(stream)
+    assert "ValueError: why" in str(line["exception"])
+
+
+def test_warnings_of_libraries_are_written_the_same_way(stream: io.StringIO) -> None:
+    configure("info", "decode", "decode-0", stream)
+    logging.getLogger("asyncio").warning("slow %s", "callback")
+    logging.getLogger("asyncio").info("chatter")
+    (line,) = lines(stream)
+    assert (line["event"], line["logger"], line["level"]) == ("slow callback", "asyncio", "warning")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "bucket"), [(0, "le_16"), (16, "le_16"), (17, "le_128"), (10**6, "gt_32768")]
+)
+def test_prompt_lengths_fall_into_few_buckets(tokens: int, bucket: str) -> None:
+    assert metrics.prompt_bucket(tokens) == bucket
+
+
+@asynccontextmanager
+async def serving(ready: bool = True) -> AsyncIterator[str]:
+    server = http.TelemetryServer(lambda: ready)
+    await server.start("127.0.0.1", 0)
+    try:
+        yield server.address
+    finally:
+        await server.close()
+
+
+async def get(address: str, request: bytes) -> tuple[int, bytes]:
+    host, port = address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(request)
+        answer = await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return int(answer.split(b" ", 2)[1]), answer.partition(b"\r\n\r\n")[2]
+
+
+async def test_metrics_are_shown_in_the_prometheus_format() -> None:
+    metrics.RECONNECTS.inc(0)
+    async with serving() as address:
+        status, body = await get(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert status == 200
+    assert b"# TYPE penstock_reconnects_total counter" in body
+    assert b"# TYPE penstock_time_to_first_token_seconds histogram" in body
+
+
+@pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
+async def test_readiness_is_asked_at_each_request(ready: bool, status: int) -> None:
+    async with serving(ready) as address:
+        assert (await get(address, b"GET /ready HTTP/1.1\r\n\r\n"))[0] == status
+        assert (await get(address, b"GET /live HTTP/1.1\r\n\r\n"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"\x00\x01\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * http.MAX_REQUEST_BYTES + b"\r\n\r\n", 431),
+    ],
+)
+async def test_a_bad_request_gets_a_status_and_the_server_lives_on(request_bytes: bytes, status: int) -> None:
+    async with serving() as address:
+        assert (await get(address, request_bytes))[0] == status
+        assert (await get(address, b"GET /live HTTP/1.1\r\n\r\n"))[0] == 200
+
+
+async def test_a_client_that_sends_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
+    async with serving() as address:
+        host, port = address.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()

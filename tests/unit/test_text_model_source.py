@@ -1,0 +1,128 @@
+"""A model's name becomes a directory, or a typed error that says what to do."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+
+from shared.errors import NotFound, Unavailable
+from shared.text import model_source
+from shared.text.model_source import DEMO_MODEL_ID, resolve_model
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub cache of our own, and no network."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A hub on this host that has no model at all."""
+
+    class NoModels(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - the name http.server looks for
+
+        def log_message(self, *args: object) -> None:
+            """Quiet."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), NoModels)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def put_in_cache(hub: Path) -> Path:
+    snapshot = hub / "models--org--tiny" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    refs = hub / "models--org--tiny" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text(COMMIT)
+    return snapshot
+
+
+def test_no_name_is_the_demo_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(model_source, "DEMO_MODEL", tmp_path)
+    assert resolve_model("") == model_source.ModelSource(tmp_path, DEMO_MODEL_ID)
+
+
+def test_a_missing_demo_model_is_not_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(model_source, "DEMO_MODEL", tmp_path / "absent")
+    with pytest.raises(NotFound, match="name a model directory"):
+        resolve_model("")
+
+
+def test_a_directory_is_named_after_its_last_part(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    assert resolve_model(str(folder)).model_id == "my-model"
+    assert resolve_model(f"{folder}/").path == folder
+
+
+def test_a_relative_directory_goes_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("org/tiny").model_id == "tiny"
+
+
+@pytest.mark.parametrize(
+    "name", ["/absent/dir", "./absent", "word", "a/b/c", "org/..", "org/name?x=1", "../x"]
+)
+def test_what_is_neither_a_directory_nor_a_hub_id_is_not_found(name: str) -> None:
+    with pytest.raises(NotFound, match="hub id like org/name"):
+        resolve_model(name)
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_a_model_that_cannot_be_fetched_is_unavailable_with_what_to_do() -> None:
+    with pytest.raises(Unavailable, match=r"could not be fetched .*give a local directory"):
+        resolve_model("org/tiny")
+
+
+def test_a_model_in_the_hubs_cache_needs_no_network(hub_cache: Path) -> None:
+    snapshot = put_in_cache(hub_cache)
+    source = resolve_model("org/tiny")
+    assert source.path.resolve() == snapshot.resolve()
+    assert source.model_id == "org/tiny"
+
+
+@pytest.mark.usefixtures("empty_hub")
+def test_a_model_the_hub_does_not_have_is_not_found() -> None:
+    with pytest.raises(NotFound, match="no model 'org/tiny'"):
+        resolve_model("org/tiny")
+
+
+def test_only_safe_files_are_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    patterns: list[str] = []
+
+    def record(_: str, *, allow_patterns: list[str]) -> str:
+        patterns.extend(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", record)
+    resolve_model("org/tiny")
+    assert "*.safetensors" in patterns
+    assert not [pattern for pattern in patterns if pattern.endswith((".bin", ".pt", ".pth", "*"))]
