@@ -44,7 +44,8 @@ protos: setup
 		protos/penstock/v1/inference.proto
 
 bench: setup
-	$(BIN)/pytest -q tests/bench
+	$(BIN)/python -m tests.bench.bench_pipeline
+	$(BIN)/python -m tests.bench.bench_kv
 
 clean:
 	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from services.decode.actor import DecodeActor, OnComplete, OnFailed, OnReleased
+from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
+from services.decode.ingress import OnComplete, OnFailed, OnReleased
 from shared.bus.bulk import BulkConnection
 from shared.bus.fleet_state import HEARTBEAT_S
 from shared.bus.subjects import CANCEL_ALL, inbox

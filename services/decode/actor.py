@@ -19,6 +19,7 @@ from services.decode.book import RowBook
 from services.decode.compute import Compute
 from services.decode.config import DecodeConfig
 from services.decode.drafts import DraftBook
+from services.decode.ingress import KV_MESSAGES, KvKey, MakeReceiver
 from services.decode.output import token_row
 from services.decode.row import Phase, Row, expired, read_row
 from shared import messages
@@ -38,7 +39,8 @@ from shared.kv.receiver import KvReceiver
 from shared.messages import Accepted, CancelAck, Heartbeat, Held, Snapshot
 from shared.service import Service
 from shared.telemetry import metrics
-from shared.worker.events import InstanceLost, Started, Tick
+from shared.worker.events import CONTROL_LIMIT, InstanceLost, Started, Tick
+from shared.worker.gateway_leases import gateway_alive
 from shared.worker.outbox import Outbox
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.rate import TokenRate
@@ -46,16 +48,7 @@ from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()
 
-CONTROL_LIMIT = 4096
-KV_MESSAGES = (messages.KvReady, messages.KvDone, messages.KvAbort, messages.KvAbortAck)
-UNKNOWN_PREFILL_RETRY_MS = 250
-"""A heartbeat later a prefill worker that has just started is known."""
-
-KvKey = tuple[str, int]
-OnComplete = Callable[[KvKey, tuple[int, ...], str, int], None]
-OnFailed = Callable[[KvKey, PenstockError], None]
-OnReleased = Callable[[KvKey], None]
-MakeReceiver = Callable[[Engine, OnComplete, OnFailed, OnReleased], KvReceiver]
+UNKNOWN_PREFILL_RETRY_MS = 250  # a heartbeat later a prefill worker that has just started is known
 
 
 class DecodeActor(BusActor):
@@ -95,7 +88,7 @@ class DecodeActor(BusActor):
         self._book = RowBook(
             max_rows=engine.config.max_sequences,
             kv_blocks=engine.config.kv_blocks,
-            is_alive=self._gateway_alive,
+            is_alive=gateway_alive(self._service.fleet),
         )
         self._receiver = self._make_receiver(engine, self._on_complete, self._on_failed, self._on_released)
         await self._receiver.start()
@@ -105,18 +98,20 @@ class DecodeActor(BusActor):
 
     async def on_stop(self) -> None:
         """Every session that counted on this worker hears of its end, so that it can go elsewhere at once."""
-        if self._receiving is None:  # the engine was never there
-            return
+        if self._receiving is not None:
+            await self._give_up(self._receiving)
+        await self._compute.close()
+
+    async def _give_up(self, receiving: asyncio.Task[None]) -> None:
         error: PenstockError = InternalError("the decode worker failed; its log has the cause", hop="decode")
         if self._stopping:
             error = Unavailable("the decode worker has stopped", hop="decode")
         for row in list(self._book.rows.values()):
             await self._lose(row, error)
         await self._send_drafts()
-        self._receiving.cancel()
-        await asyncio.gather(self._receiving, return_exceptions=True)
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
         self._receiver.close()
-        await self._compute.close()
 
     async def drained(self) -> None:
         """Returns when nothing is left to do; bounded by the service's drain timeout."""
@@ -125,6 +120,8 @@ class DecodeActor(BusActor):
             await self._idle.wait()
 
     def status(self) -> Heartbeat:
+        if not self._compute.loaded:  # a restarted actor gets a fresh engine first
+            return self._service.heartbeat(state="loading", model=self._model_id)
         engine, delta = self._compute.engine, self._mirror.drain()
         return self._service.heartbeat(
             model=self._model_id,
@@ -144,15 +141,22 @@ class DecodeActor(BusActor):
         return self._mirror.snapshot()
 
     def held(self) -> Iterable[Held]:
-        for row in self._book.rows.values():
-            yield Held(row.request_id, "lease", 1, row.phase.value)
+        yield from self._book.held()
         yield from self._receiver.held()
-        for request_id, _ in self._drafts.held():
-            yield Held(request_id, "draft", 1, "")
+        yield from (Held(request_id, "draft", 1, "") for request_id, _ in self._drafts.held())
         for key, blocks in self._compute.facts.held.items():
             yield Held(key.rpartition("/")[0], "kv_blocks", blocks, "")
 
     # ---- messages ---------------------------------------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> None:
+        """Messages of a transfer pass the mailbox by: their order matters, and the receiver never waits."""
+        if not isinstance(delivery.message, KV_MESSAGES):
+            super().receive(delivery)
+        elif self._receiving is not None:
+            self._receiver.handle(delivery)
+        else:
+            raise Unavailable("the decode worker is starting", hop="decode")
 
     async def on_message(self, delivery: Delivery) -> None:
         match delivery.message:
@@ -164,8 +168,6 @@ class DecodeActor(BusActor):
                 self._drafts.receive(block)
             case messages.DraftResync(request_ids, epochs):
                 self._drafts.resync(request_ids, epochs)
-            case message if isinstance(message, KV_MESSAGES):
-                self._receiver.handle(delivery)
             case message:
                 raise UnknownMessage(f"a decode worker has no use for {type(message).__name__}")
 
@@ -390,14 +392,8 @@ class DecodeActor(BusActor):
 
     # ---- to be seen -------------------------------------------------------------------------------------
 
-    def _gateway_alive(self, gateway: str) -> bool:
-        view = self._service.fleet.get("gateway", gateway)
-        return view is not None and not view.suspect
-
     def _show(self) -> None:
-        facts, total = self._compute.facts, self._compute.engine.config.kv_blocks
+        self._compute.show_blocks()
         metrics.QUEUE_DEPTH.labels(service="decode").set(len(self._book.in_phase(Phase.WAITING)))
-        metrics.KV_BLOCKS.labels(state="free").set(facts.free_blocks)
-        metrics.KV_BLOCKS.labels(state="held").set(total - facts.free_blocks)
         if not self._book.rows:
             self._idle.set()

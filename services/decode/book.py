@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.decode.row import Phase, Row
 from shared.actor import Tombstones
 from shared.errors import Cancelled, Overloaded, StaleEpoch
+from shared.messages import Held
 from shared.telemetry import metrics
 from shared.worker.gateway_leases import GatewayLeases, IsAlive
 
@@ -76,6 +77,10 @@ class RowBook:
     def abandoned(self) -> list[Row]:
         """Rows whose gateway has not been heard for a lease."""
         return [self.rows[key] for key in self._leases.expired()]
+
+    def held(self) -> list[Held]:
+        """For audits: one lease per row."""
+        return [Held(row.request_id, "lease", 1, row.phase.value) for row in self.rows.values()]
 
     def expired(self) -> list[Row]:
         """Rows past their deadline that are still at work."""

@@ -18,9 +18,8 @@ from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Accepted, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
+from shared.text.incremental import PROMPT_TAIL_TOKENS
 
-PROMPT_TAIL_TOKENS = 64
-"""Prompt ids a detokenizer gets as context: far more than any character or word needs."""
 MODEL_ROLES = ("decode", "prefill")
 """Those whose heartbeat must name the model; a speculator has one of its own."""
 SHED_RETRY_MS = 500
@@ -73,11 +72,13 @@ class Placer:
         Raises what no worker would answer differently, Overloaded when all are full, Unavailable when
         none is there.
         """
-        ids, hashes = self._sequence()
         last: PenstockError = Unavailable("no worker took the request: retry later", hop="placement")
         for attempt in range(self._config.max_place_tries):
-            placement = await self._choose(ids, hashes, deadline, attempt)
+            placement = await self._choose(deadline, attempt)
+            if self._state.finish:
+                return  # the last row of the failed placement came while we waited
             self._state.begin_epoch(placement)
+            ids, hashes = self._sequence()  # only now: until the new epoch, rows of the old one count
             try:
                 await self._ask_all(placement, ids, hashes, deadline, asked)
             except Refused as refused:
@@ -89,9 +90,6 @@ class Placer:
             else:
                 self._state.placed()
                 return
-            if self._state.finish:
-                return
-            ids, hashes = self._sequence()
             await asyncio.sleep(backoff_s(attempt))
         raise _given_up(last)
 
@@ -102,9 +100,7 @@ class Placer:
         ids = self._prompt_ids + tuple(self._state.log.ids)
         return ids, tuple(block_hashes(ids, hash_seed(self._model)))
 
-    async def _choose(
-        self, ids: tuple[int, ...], hashes: tuple[int, ...], deadline: Deadline, attempt: int
-    ) -> Placement:
+    async def _choose(self, deadline: Deadline, attempt: int) -> Placement:
         """A placement on instances that may be tried now; waits for a role that has none."""
         wait_s = min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
         until = Deadline.after(wait_s)
@@ -114,6 +110,7 @@ class Placer:
         busy = self._avoided.busy()
         if missing_role(fleet, busy):
             busy = set()  # all of a role are full: ask again rather than give up
+        ids, hashes = self._sequence()
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
         need = Need(hashes, len(ids), left)
         return choose(fleet, need, excluded=busy, rotation=self._rotation + attempt)

@@ -68,6 +68,9 @@ class Session:
     # ---- what comes in: synchronous, never waits ---------------------------------------------------
 
     def on_text(self, row: TextRow) -> None:
+        if self._interruption is not None:  # the client must not get what follows a row that it did not
+            metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
+            return
         match self.state.row(row.epoch, row.position, row.token_ids, row.text, row.finish):
             case Row.STALE:
                 metrics.STALE_MESSAGES.inc()
@@ -84,7 +87,7 @@ class Session:
         if epoch != self.state.epoch:
             metrics.STALE_MESSAGES.inc()
             return
-        self._fail_placement(_error_of(lost))
+        self._fail_placement(error_from_code(lost.code, lost.message, hop=lost.hop))
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
@@ -125,7 +128,8 @@ class Session:
                 self._scope = scope
                 if self._interruption is not None:
                     return Outcome.of(self._interruption)
-                return Outcome.finished(await self._drive())
+                finish = await self._drive()
+            return Outcome.finished(finish) if self._interruption is None else Outcome.of(self._interruption)
         except TimeoutError:
             return Outcome.of(self._interruption or self.state.expired())
         except PenstockError as error:
@@ -293,7 +297,3 @@ class Session:
         """The terminal event, with the timeline closed now: call it when it is about to be written."""
         self.recorder.close()
         return outcome.terminal(self.usage(), self.recorder.event())
-
-
-def _error_of(lost: Lost) -> PenstockError:
-    return error_from_code(lost.code, lost.message, hop=lost.hop)

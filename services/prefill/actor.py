@@ -28,7 +28,8 @@ from shared.kv.sender import KvSender
 from shared.messages import Accepted, CancelAck, Heartbeat, Held, Mark, Snapshot
 from shared.service import Service
 from shared.telemetry import metrics
-from shared.worker.events import InstanceLost, Started, Tick
+from shared.worker.events import CONTROL_LIMIT, InstanceLost, Started, Tick
+from shared.worker.gateway_leases import gateway_alive
 from shared.worker.outbox import Outbox
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.rate import TokenRate
@@ -36,7 +37,6 @@ from shared.worker.wire import TokenRow, sequence_key
 
 log = structlog.get_logger()
 
-CONTROL_LIMIT = 4096
 KV_MESSAGES = (
     messages.KvProbe,
     messages.KvGrant,
@@ -70,7 +70,7 @@ class PrefillActor(BusActor):
         self._mirror = mirror
         self._make_sender = make_sender
         self._compute = Compute(load, mirror, self.wake)
-        self._book = JobBook(service.config, self._gateway_alive)
+        self._book = JobBook(service.config, gateway_alive(self._service.fleet))
         self._rate = TokenRate()
         self._outbox = Outbox(service.bus, "prefill")
         self._sender: KvSender
@@ -108,6 +108,8 @@ class PrefillActor(BusActor):
             await self._idle.wait()
 
     def status(self) -> Heartbeat:
+        if not self._compute.loaded:  # a restarted actor gets a fresh engine first
+            return self._service.heartbeat(state="loading", model=self._model_id)
         engine, facts, delta = self._compute.engine, self._compute.facts, self._mirror.drain()
         return self._service.heartbeat(
             model=self._model_id,
@@ -136,6 +138,15 @@ class PrefillActor(BusActor):
 
     # ---- messages ---------------------------------------------------------------------------------
 
+    def receive(self, delivery: Delivery) -> None:
+        """Messages of a transfer pass the mailbox by: their order matters, and the sender never waits."""
+        if not isinstance(delivery.message, KV_MESSAGES):
+            super().receive(delivery)
+        elif self._sending is not None:
+            self._sender.handle(delivery)
+        else:
+            raise Unavailable("the prefill worker is starting", hop="prefill")
+
     async def on_message(self, delivery: Delivery) -> None:
         match delivery.message:
             case messages.Prefill() as prefill:
@@ -144,8 +155,6 @@ class PrefillActor(BusActor):
                 await self._cancel(delivery, reason)
             case messages.Warm() as warm:
                 self._warm(warm)
-            case message if isinstance(message, KV_MESSAGES):
-                self._sender.handle(delivery)
             case message:
                 raise UnknownMessage(f"a prefill worker has no use for {type(message).__name__}")
 
@@ -353,15 +362,9 @@ class PrefillActor(BusActor):
 
     # ---- to be seen -------------------------------------------------------------------------------------
 
-    def _gateway_alive(self, gateway: str) -> bool:
-        view = self._service.fleet.get("gateway", gateway)
-        return view is not None and not view.suspect
-
     def _show(self) -> None:
-        facts, total = self._compute.facts, self._compute.engine.config.kv_blocks
+        self._compute.show_blocks()
         metrics.QUEUE_DEPTH.labels(service="prefill").set(len(self._book.queue))
-        metrics.KV_BLOCKS.labels(state="free").set(facts.free_blocks)
-        metrics.KV_BLOCKS.labels(state="held").set(total - facts.free_blocks)
         if not self._book.jobs:
             self._idle.set()
 

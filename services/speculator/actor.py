@@ -76,6 +76,8 @@ class SpeculatorActor(BusActor):
         await self._driver.close()
 
     def status(self) -> Heartbeat:
+        if not self._driver.loaded:  # a restarted actor gets a fresh engine first
+            return self._service.heartbeat(state="loading", model=self._model_id)
         engine, delta = self._driver.engine, self._mirror.drain()
         return self._service.heartbeat(
             model=self._model_id,
@@ -100,6 +102,13 @@ class SpeculatorActor(BusActor):
             yield Held(key.rpartition("/")[0], "kv_blocks", blocks, "")
 
     # ---- messages ---------------------------------------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> None:
+        """A close must not overtake the open that it ends."""
+        if isinstance(delivery.message, messages.DraftClose):
+            self.tell(delivery)
+        else:
+            super().receive(delivery)
 
     async def on_message(self, delivery: Delivery) -> None:
         envelope = delivery.envelope
@@ -165,6 +174,7 @@ class SpeculatorActor(BusActor):
             await self._send_blocks(tick)
         if self._sessions.has_wishes:
             self._begin_tick()
+        self._driver.show_blocks()
         return False
 
     def _begin_tick(self) -> None:

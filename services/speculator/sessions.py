@@ -58,7 +58,7 @@ class SessionTable:
         A later commit replaces what an earlier one wished for, so a slow drafter skips what is over.
         """
         session = self._sessions.get(key)
-        if session is None or base > len(session.tokens):
+        if session is None or not 0 <= base <= len(session.tokens):
             return False
         session.tokens[base:] = token_ids
         session.wanted = wanted

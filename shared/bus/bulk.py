@@ -26,9 +26,10 @@ from nats.aio.msg import Msg
 from nats.aio.transport import Transport
 
 from shared.bus.bulk_stream import BulkSink, BulkStream
+from shared.bus.connection import bounded
 from shared.errors import InvalidRequest, TooLarge, Unavailable
 
-FIRST_CONNECT_S = 5.0
+FIRST_CONNECT_S = 15.0
 DEFAULT_PORT = 4222
 RECONNECT_WAIT_S = 0.05
 PING_INTERVAL_S = 2
@@ -154,17 +155,17 @@ class BulkConnection:
         client = _BulkClient()
         connection = cls(client)
         try:
-            async with asyncio.timeout(FIRST_CONNECT_S):
-                await client.connect(
-                    url,
-                    name=name,
-                    error_cb=connection._on_error,
-                    reconnected_cb=connection._on_reconnected,
-                    reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # annotated int, slept as given
-                    max_reconnect_attempts=-1,
-                    ping_interval=PING_INTERVAL_S,
-                    max_outstanding_pings=MAX_OUTSTANDING_PINGS,
-                )
+            call = client.connect(
+                url,
+                name=name,
+                error_cb=connection._on_error,
+                reconnected_cb=connection._on_reconnected,
+                reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # annotated int, slept as given
+                max_reconnect_attempts=-1,
+                ping_interval=PING_INTERVAL_S,
+                max_outstanding_pings=MAX_OUTSTANDING_PINGS,
+            )
+            await bounded(call, FIRST_CONNECT_S)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await connection.close()
             why = connection._last_error or error

@@ -23,7 +23,7 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
-FIRST_CONNECT_S = 3.0
+FIRST_CONNECT_S = 10.0
 RECONNECT_WAIT_S = 0.05
 PING_INTERVAL_S = 2
 MAX_OUTSTANDING_PINGS = 2
@@ -53,7 +53,7 @@ class Connection:
         """Raises Unavailable when no server answers within FIRST_CONNECT_S."""
         self = cls(url, name)
         try:
-            await _bounded(self.client.connect(**self._options(url)), FIRST_CONNECT_S)
+            await bounded(self.client.connect(**self._options(url)), FIRST_CONNECT_S)
         except (TimeoutError, nats.errors.Error, OSError, ValueError) as error:
             if self.client.servers:  # a URL that nats-py could not read has opened nothing
                 await self._abandon()
@@ -159,7 +159,7 @@ class Connection:
         if self.client.is_closed:
             return
         try:
-            await _bounded(self.client.drain(), DRAIN_TIMEOUT_S)
+            await bounded(self.client.drain(), DRAIN_TIMEOUT_S)
         except (TimeoutError, nats.errors.Error, OSError) as error:
             log.info("bus_drain_incomplete", connection=self.name, error=_sentence(error))
         await self._abandon()
@@ -167,7 +167,7 @@ class Connection:
     async def _abandon(self) -> None:
         self._closing = True
         try:
-            await _bounded(self.client.close(), DRAIN_TIMEOUT_S)
+            await bounded(self.client.close(), DRAIN_TIMEOUT_S)
         except (TimeoutError, nats.errors.Error, OSError) as error:
             log.info("bus_close_incomplete", connection=self.name, error=_sentence(error))
 
@@ -206,7 +206,7 @@ class Connection:
             self.lost.set()
 
 
-async def _bounded(call: Coroutine[Any, Any, None], seconds: float) -> None:
+async def bounded(call: Coroutine[Any, Any, None], seconds: float) -> None:
     """`call` to its end, or TimeoutError. One cancel is not enough: nats-py and Python 3.11's wait_for
     may swallow it, and a loop that retries for ever then goes on; so it is cancelled until it ends."""
     task = asyncio.ensure_future(call)

@@ -101,7 +101,7 @@ class FleetState:
                 metrics.DROPPED_MESSAGES.labels(reason="fleet_full").inc()
                 return None
             view = self._views[key] = InstanceView(beat, self._clock.monotonic_s())
-            log.info("fleet_joined", peer_role=beat.role, peer=beat.instance)
+            log.debug("fleet_joined", peer_role=beat.role, peer=beat.instance)
         view.heartbeat = beat
         view.last_seen_s = self._clock.monotonic_s()
         view.suspect = False
@@ -150,7 +150,7 @@ class FleetState:
         """The instance is gone with all its state. A suspect was already reported, but its successor
         still has to be told apart, so it is reported again under the new reason."""
         self._forget(key)
-        log.info("fleet_lost", peer_role=key[0], peer=key[1], why=why)
+        log.debug("fleet_lost", peer_role=key[0], peer=key[1], why=why)
         self._tell_lost(key, why)
 
     def _forget(self, key: tuple[str, str]) -> None:

@@ -20,6 +20,7 @@ from shared.demo.prompt import END, SPECIAL_TOKENS
 ANSWER_WEIGHT = 1.0
 QUESTION_WEIGHT = 0.1
 QUESTION_TOKENS = 12
+UNLEARNED_COPY_TOKENS = 3
 QUEUED_BATCHES = 8
 PUT_TIMEOUT_S = 0.5
 
@@ -46,22 +47,37 @@ def book_batch(tokens: NDArray[np.uint16], rows: int, length: int, random: np.ra
 
 
 def copy_batch(vocabulary: int, rows: int, length: int, random: np.random.Generator) -> Batch:
-    """Random spans said several times; only the repeats are learned from, which takes an induction head.
+    """Random spans said several times, with noise of the same tokens between; only repeats are learned from.
 
-    Alphabets of a few dozen tokens are among them: there the head forms many times sooner, then it widens.
+    Copying takes an induction head. Alphabets of a dozen tokens are among them: there one token of context
+    does not tell where to go on, so the head learns to compare several.
     """
     window = np.empty((rows, length + 1), dtype=np.int64)
     weights = np.zeros((rows, length), dtype=np.float32)
     for row in range(rows):
         filled = 0
         while filled < length + 1:
-            alphabet = min(vocabulary, 2 ** int(random.integers(6, 13))) - len(SPECIAL_TOKENS)
-            span = len(SPECIAL_TOKENS) + random.integers(0, alphabet, size=random.integers(4, 40))
-            copies = np.tile(span, random.integers(2, 7))[: length + 1 - filled]
-            window[row, filled : filled + len(copies)] = copies
-            weights[row, filled + len(span) : filled + len(copies) - 1] = 1.0
-            filled += len(copies)
+            alphabet = random.integers(len(SPECIAL_TOKENS), vocabulary, size=2 ** int(random.integers(4, 11)))
+            span = random.choice(alphabet, size=random.integers(6, 48))
+            for turn in range(random.integers(2, 5)):
+                stop = min(filled + len(span), length + 1)
+                window[row, filled:stop] = span[: stop - filled]
+                if turn:
+                    weights[row, filled + UNLEARNED_COPY_TOKENS - 1 : max(filled, stop - 1)] = 1.0
+                filled = min(stop + int(random.integers(0, 16)), length + 1)
+                window[row, stop:filled] = random.choice(alphabet, size=filled - stop)
     return _dense(window, weights)
+
+
+def joined(one: Batch, other: Batch) -> Batch:
+    """The rows of both, which must be of one length."""
+    return Batch(
+        ids=torch.cat((one.ids, other.ids)),
+        positions=torch.cat((one.positions, other.positions + one.ids.numel())),
+        targets=torch.cat((one.targets, other.targets)),
+        weights=torch.cat((one.weights, other.weights)),
+        answers=torch.cat((one.answers, other.answers)),
+    )
 
 
 def _dense(window: NDArray[np.int64], weights: NDArray[np.float32]) -> Batch:
@@ -82,9 +98,18 @@ def example_ids(example: Example, tokenizer: Tokenizer) -> tuple[list[int], list
     return prompt.ids, answer.ids
 
 
+def conversation_ids(example: Example, tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
+    """The same for every turn of the conversation."""
+    turns = [example_ids(example, tokenizer)]
+    for question, answer in example.follow_ups:
+        prompt = tokenizer.encode(question, add_special_tokens=False)
+        turns.append((prompt.ids, tokenizer.encode(answer + END, add_special_tokens=False).ids))
+    return turns
+
+
 @dataclass(slots=True)
 class ExamplePacker:
-    """Packs several exchanges into each row, so that no position is padding except at row ends.
+    """Packs several conversations into each row, so that no position is padding except at row ends.
 
     The context is not learned from: it is made up, so its loss is noise that would drown the answers'.
     """
@@ -103,17 +128,18 @@ class ExamplePacker:
         for row in range(rows):
             filled = 0
             while filled < length - 48:
-                prompt, answer = self._fitting(length + 1 - filled)
-                if not prompt:
+                turns = self._fitting(length + 1 - filled)
+                if not turns:
                     break
-                middle, stop = filled + len(prompt), filled + len(prompt) + len(answer)
-                window[row, filled:middle] = prompt
-                window[row, middle:stop] = answer
-                weights[row, middle - QUESTION_TOKENS - 2 : middle - 2] = QUESTION_WEIGHT
-                weights[row, middle:stop] = ANSWER_WEIGHT
-                answers[row, middle:stop] = count
-                count += 1
-                filled = stop
+                for prompt, answer in turns:
+                    middle, stop = filled + len(prompt), filled + len(prompt) + len(answer)
+                    window[row, filled:middle] = prompt
+                    window[row, middle:stop] = answer
+                    weights[row, max(filled, middle - QUESTION_TOKENS) : middle - 2] = QUESTION_WEIGHT
+                    weights[row, middle:stop] = ANSWER_WEIGHT
+                    answers[row, middle:stop] = count
+                    count += 1
+                    filled = stop
         learned = weights[:, 1:].reshape(-1)
         positions = np.flatnonzero(learned)
         return Batch(
@@ -124,16 +150,18 @@ class ExamplePacker:
             answers=torch.from_numpy(answers[:, 1:].reshape(-1)[positions]),
         )
 
-    def _fitting(self, room: int) -> tuple[list[int], list[int]]:
-        """An exchange that fits into `room` tokens, tried a few times with ever fewer sentences."""
+    def _fitting(self, room: int) -> list[tuple[list[int], list[int]]]:
+        """The turns of a conversation that fit into `room` tokens; tried with ever fewer sentences."""
         facts = self.inventor.random.randint(1, self.max_facts)
         fillers = self.inventor.random.randint(0, self.max_fillers)
         for _ in range(5):
-            prompt, answer = example_ids(make_example(self.inventor, facts, fillers), self.tokenizer)
-            if len(prompt) + len(answer) <= room:
-                return prompt, answer
+            turns = conversation_ids(make_example(self.inventor, facts, fillers), self.tokenizer)
+            ends = np.cumsum([len(prompt) + len(answer) for prompt, answer in turns])
+            fitting = int((ends <= room).sum())
+            if fitting:
+                return turns[:fitting]
             facts, fillers = max(1, facts // 2), fillers // 2
-        return [], []
+        return []
 
 
 class Prefetch:

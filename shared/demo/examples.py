@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shared.demo.facts import Fact, attribute_fact, make_fact
+from shared.demo.facts import Fact, attribute_fact, make_fact, prose_fact
 from shared.demo.invent import Inventor, capital
-from shared.demo.prompt import SYSTEM_TEXT, chat_text, retrieval_prompt
+from shared.demo.prompt import ASSISTANT, END, SYSTEM_TEXT, USER, chat_text, retrieval_prompt
 
 MAX_PASSAGES = 4
+MAX_TURNS = 8
 SYSTEM_PART_PROBABILITY = 0.5
-RELATED_PROBABILITY = 0.45
+RELATED_PROBABILITY = 0.3
 FIXED_ATTRIBUTE_PROBABILITY = 0.3
 HEADING_PROBABILITY = 0.15
 LOOSE_PROBABILITY = 0.2
@@ -24,13 +25,18 @@ LOOSE_PROBABILITY = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One exchange: rendered prompt up to the answer, and the answer without its <|end|>."""
+    """One conversation about some passages: first the question with its context, then more questions.
+
+    `prompt` and `answer` are the rendered text up to the first answer and that answer without its <|end|>;
+    `follow_ups` are further such pairs, each to be appended to what is before it.
+    """
 
     kind: str
     prompt: str
     answer: str
     passages: tuple[str, ...]
     question: str
+    follow_ups: tuple[tuple[str, str], ...]
 
 
 def make_example(inventor: Inventor, facts: int, fillers: int) -> Example:
@@ -42,11 +48,12 @@ def make_example(inventor: Inventor, facts: int, fillers: int) -> Example:
     else:
         asked = make_fact(inventor, entity)
     question = _loosened(inventor, random.choice(asked.questions))
-    sentences = [asked.sentence]
-    while len(sentences) < facts:
+    told = [asked]
+    while len(told) < facts:
         other = _distractor(inventor, asked.kind, entity, attribute)
-        if other.sentence != asked.sentence and not set(other.questions) & set(asked.questions):
-            sentences.append(other.sentence)
+        if not any(_confusable(other, fact) for fact in told):
+            told.append(other)
+    sentences = [fact.sentence for fact in told]
     prose = random.choices(inventor.vocabulary.fillers, k=fillers)
     sentences += [sentence for sentence in prose if sentence != asked.sentence]
     random.shuffle(sentences)
@@ -55,7 +62,21 @@ def make_example(inventor: Inventor, facts: int, fillers: int) -> Example:
     passages = _dealt(inventor, sentences)
     system = SYSTEM_TEXT if inventor.chance(SYSTEM_PART_PROBABILITY) else None
     prompt = chat_text(retrieval_prompt(passages, question), system)
-    return Example(asked.kind, prompt, asked.sentence, tuple(passages), question)
+    facts_told = {fact.sentence for fact in told}
+    told += [prose_fact(inventor, each) for each in dict.fromkeys(prose) if each not in facts_told]
+    follow_ups = tuple(_follow_up(inventor, fact) for fact in told[1:MAX_TURNS])
+    return Example(asked.kind, prompt, asked.sentence, tuple(passages), question, follow_ups)
+
+
+def _confusable(one: Fact, other: Fact) -> bool:
+    """Whether some question could mean either fact."""
+    return one.sentence == other.sentence or bool(set(one.questions) & set(other.questions))
+
+
+def _follow_up(inventor: Inventor, fact: Fact) -> tuple[str, str]:
+    """A later question of the same conversation, rendered, and its answer."""
+    question = _loosened(inventor, inventor.random.choice(fact.questions))
+    return f"{USER}Question: {question}{END}{ASSISTANT}", fact.sentence
 
 
 def _distractor(inventor: Inventor, kind: str, entity: str, attribute: str) -> Fact:

@@ -173,9 +173,13 @@ def _command(inventor: Inventor, entity: str) -> Fact:
 
 
 def _prose(inventor: Inventor, entity: str) -> Fact:
-    """Any sentence at all, asked for by some of its own words: general overlap, not templates."""
+    """Any sentence of the books."""
     del entity
-    sentence = inventor.random.choice(inventor.vocabulary.fillers)
+    return prose_fact(inventor, inventor.random.choice(inventor.vocabulary.fillers))
+
+
+def prose_fact(inventor: Inventor, sentence: str) -> Fact:
+    """`sentence`, asked for by some of its own words: general overlap, not templates."""
     tokens = sentence.rstrip(".!?").split()
     size = min(len(tokens), inventor.random.randint(2, 4))
     start = inventor.random.randrange(len(tokens) - size + 1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shared.demo.batches import Batch, ExamplePacker, Prefetch, book_batch, copy_batch
+from shared.demo.batches import Batch, ExamplePacker, Prefetch, book_batch, copy_batch, joined
 from shared.demo.checkpoint import Progress, export_model, load_checkpoint, save_checkpoint
 from shared.demo.copy_circuit import seed_copy_circuit
 from shared.demo.invent import Inventor
@@ -31,6 +31,7 @@ CHECKPOINT_EVERY_S = 180.0
 LOG_EVERY_STEPS = 20
 AVERAGE_OVER_STEPS = 20
 TASK_WEIGHT = 2.0
+COPY_ROWS = 1
 GRADIENT_LIMIT = 1.0
 
 
@@ -53,7 +54,7 @@ STAGES = (
     Stage("copy", 0, 0, rows=8, length_tokens=512, passing_score=0.85, ends_at_progress=0.08),
     Stage("one", 1, 1, rows=8, length_tokens=512, passing_score=0.70, ends_at_progress=0.25),
     Stage("few", 4, 4, rows=8, length_tokens=512, passing_score=0.70, ends_at_progress=0.45),
-    Stage("many", 8, 10, rows=8, length_tokens=512, passing_score=2.0, ends_at_progress=0.85),
+    Stage("many", 8, 10, rows=8, length_tokens=512, passing_score=2.0, ends_at_progress=0.87),
     Stage("long", 10, 16, rows=4, length_tokens=1024, passing_score=2.0, ends_at_progress=2.0),
 )
 
@@ -79,7 +80,9 @@ def batch_maker(stage: Stage, material: Material, seed: int) -> Callable[[], Seq
         books = book_batch(material.training_tokens, rows, length, random)
         if stage.max_facts == 0:
             return books, copy_batch(vocabulary, rows, length, random)
-        return books, packer.batch(rows, length)
+        return books, joined(
+            packer.batch(rows - COPY_ROWS, length), copy_batch(vocabulary, COPY_ROWS, length, random)
+        )
 
     return make
 

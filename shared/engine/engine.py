@@ -23,7 +23,7 @@ from shared.engine.sampler import DrawRow, TokenCounts, TokenLogprob, draw
 from shared.engine.sampling_params import SamplingParams
 from shared.engine.scheduler import Plan, Scheduler, Work, max_cached_blocks
 from shared.engine.sequence import LiveSequence, Phase, blocks_for
-from shared.engine.weights import load_weights
+from shared.engine.weights import LoadProgress, load_weights
 from shared.errors import InvalidRequest
 
 __all__ = [
@@ -45,12 +45,17 @@ _DEVICE = torch.device("cpu")
 class Engine:
     """One model, one KV pool, the sequences in it.
 
-    `pool_buffer(nbytes)` supplies the pool's memory when the caller wants to own it. `max_model_len` is
-    the longest sequence (prompt and output): the model's limit, the configured one, or the pool's size,
-    whichever is least.
+    `pool_buffer(nbytes)` supplies the pool's memory when the caller wants to own it. `on_loaded` is told of
+    every layer read, since a large model takes minutes. `max_model_len` is the longest sequence (prompt and
+    output): the model's limit, the configured one, or the pool's size, whichever is least.
     """
 
-    def __init__(self, config: EngineConfig, pool_buffer: Callable[[int], memoryview] | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        pool_buffer: Callable[[int], memoryview] | None = None,
+        on_loaded: LoadProgress | None = None,
+    ) -> None:
         config.validate()
         torch.set_num_threads(config.threads)
         self.config = config
@@ -63,7 +68,7 @@ class Engine:
             self.model_config.head_dim,
             self.model_config.dtype,
         )
-        weights = load_weights(config.model_dir, self.model_config, _DEVICE)
+        weights = load_weights(config.model_dir, self.model_config, _DEVICE, on_loaded)
         buffer = pool_buffer(config.kv_blocks * self.layout.block_bytes) if pool_buffer else None
         self.kv_pool = KvPool(self.layout, config.kv_blocks, buffer)
         self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)

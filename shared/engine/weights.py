@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,10 @@ from shared.errors import InvalidRequest, NotFound
 READABLE_DTYPES = ("F32", "BF16", "F16")
 MAX_INDEX_BYTES = 64 << 20
 MAX_NAMES_IN_ERROR = 3
+
+
+LoadProgress = Callable[[int, int], None]
+"""(layers loaded, layers in all)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,16 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def load_weights(model_dir: str | Path, config: ModelConfig, device: torch.device) -> ModelWeights:
+def load_weights(
+    model_dir: str | Path,
+    config: ModelConfig,
+    device: torch.device,
+    on_loaded: LoadProgress | None = None,
+) -> ModelWeights:
     """Read model.safetensors, or the shards that model.safetensors.index.json names.
 
     Raises NotFound for missing files, InvalidRequest for missing, unknown, misshapen or non-float tensors
-    and for damaged files. Tensors are cast to the config's dtype.
+    and for damaged files. Tensors are cast to the config's dtype. `on_loaded` follows each layer.
     """
     folder = Path(model_dir)
     with ExitStack() as stack:
@@ -89,7 +98,7 @@ def load_weights(model_dir: str | Path, config: ModelConfig, device: torch.devic
                 raise InvalidRequest(f"{path.name} is damaged ({error}); download the model again") from error
             readers.update(dict.fromkeys(reader.keys(), reader))
         _check_tensors(readers, config)
-        return _Assembler(readers, config, device).assemble()
+        return _Assembler(readers, config, device).assemble(on_loaded)
 
 
 def _weight_files(folder: Path) -> Iterator[Path]:
@@ -161,11 +170,15 @@ class _Assembler:
         self._device = device
         self._dtype = TORCH_DTYPES[config.dtype]
 
-    def assemble(self) -> ModelWeights:
+    def assemble(self, on_loaded: LoadProgress | None) -> ModelWeights:
         embedding = self._read("model.embed_tokens.weight")
         head = embedding if self._config.tie_word_embeddings else self._read("lm_head.weight")
-        layers = tuple(self._layer(f"model.layers.{layer}.") for layer in range(self._config.num_layers))
-        return ModelWeights(embedding, layers, self._read("model.norm.weight"), head)
+        layers = []
+        for layer in range(self._config.num_layers):
+            layers.append(self._layer(f"model.layers.{layer}."))
+            if on_loaded is not None:
+                on_loaded(len(layers), self._config.num_layers)
+        return ModelWeights(embedding, tuple(layers), self._read("model.norm.weight"), head)
 
     def _layer(self, prefix: str) -> LayerWeights:
         qkv = [f"{prefix}self_attn.{name}_proj" for name in ("q", "k", "v")]

@@ -184,7 +184,12 @@ class KvReceiver:
         return tuple(Held(i.key[0], "transfer", i.num_blocks, str(i.phase)) for i in self._transfers.values())
 
     def close(self) -> None:
-        """Let go of the mapped pools. Transfers end with the process; their senders have leases."""
+        """Write to the pool no more, whatever still comes, and let go of the mapped pools.
+
+        No callback is called: the transfers end with their owner, and their senders have leases.
+        """
+        for ingress in tuple(self._transfers.values()):
+            self._forget(ingress)
         self._peers.close()
 
     # ---- what the sender says ------------------------------------------------------------------

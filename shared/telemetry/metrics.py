@@ -54,8 +54,8 @@ KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.
 KV_TRANSFER_SECONDS = Histogram(
     "penstock_kv_transfer_seconds", "Grant to verified arrival.", ["transport"], buckets=HOP_BUCKETS
 )
-PREFIX_CACHE_QUERIES = Counter("penstock_prefix_cache_queries_total", "Prompt tokens looked up.")
-PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt tokens found.")
+PREFIX_CACHE_QUERIES = Counter("penstock_prefix_cache_queries_total", "Prompt blocks looked up.")
+PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt blocks found.")
 
 DRAFT_PROPOSED = Counter("penstock_draft_proposed_total", "Draft tokens verified.")
 DRAFT_ACCEPTED = Counter("penstock_draft_accepted_total", "Draft tokens accepted.")

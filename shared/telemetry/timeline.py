@@ -48,9 +48,9 @@ class Timeline:
         self._append(phase, end_us - self._last_us)
 
     def first_token(self) -> None:
-        """The first token has gone to the client. Later calls change nothing."""
+        """The first token went to the client at the last mark. Later calls change nothing."""
         if self.ttft_us is None:
-            self.ttft_us = self.elapsed_us()
+            self.ttft_us = self._last_us
 
     def phases(self) -> list[Phase]:
         """Closed phases in order; their durations sum to the time of the last mark."""

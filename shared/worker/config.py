@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from shared.config import ConfigError, ServiceConfig, field_of
 from shared.engine import Engine, EngineConfig, KvLayout, load_model_config
+from shared.engine.weights import LoadProgress
 from shared.kv_hash import hash_seed
+
+log = structlog.get_logger()
+
+PROGRESS_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,20 @@ def build_engine(
         threads=config.threads,
         hash_seed=hash_seed(model_id),
     )
-    return Engine(engine_config, pool_buffer)
+    return Engine(engine_config, pool_buffer, _log_progress(model_id))
+
+
+def _log_progress(model_id: str) -> LoadProgress:
+    """Says how far the load is, once in PROGRESS_EVERY_S, so that a large model does not look stuck."""
+    told_s = time.monotonic()
+
+    def on_loaded(layers: int, total: int) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s >= PROGRESS_EVERY_S:
+            told_s = time.monotonic()
+            log.info("loading_model", model=model_id, percent=100 * layers // total)
+
+    return on_loaded
 
 
 def _blocks_in(config: EngineServiceConfig, model_dir: Path) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from shared.engine import BlockEvent, Engine
+from shared.telemetry import metrics
 from shared.worker.engine_thread import EngineThread
 from shared.worker.prefix_mirror import PrefixMirror
 
@@ -43,6 +44,7 @@ class EngineDriver(Generic[R]):
         self._releases: list[str] = []
         self._step: asyncio.Future[tuple[R, Facts]] | None = None
         self.facts = Facts()
+        self.loaded = False
         self.engine: Engine
         """Only its constants (config, layout, limits) may be read outside of its thread."""
 
@@ -50,6 +52,13 @@ class EngineDriver(Generic[R]):
         """Load the model."""
         self.engine = await self._thread.run(self._load)
         self._learn(await self._thread.run(self._facts))
+        self.loaded = True
+
+    def show_blocks(self) -> None:
+        """To the metrics."""
+        free = self.facts.free_blocks
+        metrics.KV_BLOCKS.labels(state="free").set(free)
+        metrics.KV_BLOCKS.labels(state="held").set(self.engine.config.kv_blocks - free)
 
     # ---- between steps --------------------------------------------------------------------------
 

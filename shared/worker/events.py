@@ -8,6 +8,10 @@ TICK_S = 0.25
 """How often leases, deadlines of what rests, and gauges are looked at."""
 
 
+CONTROL_LIMIT = 4096
+"""Control messages that may wait for a worker: a cancel for each of its requests, many times over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shared.bus.fleet import FleetView
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.lease import LEASE_S, LeaseTable
 
 IsAlive = Callable[[str], bool]
 """Whether a gateway instance has been heard of lately."""
+
+
+def gateway_alive(fleet: FleetView) -> IsAlive:
+    """What the fleet view says."""
+
+    def is_alive(gateway: str) -> bool:
+        view = fleet.get("gateway", gateway)
+        return view is not None and not view.suspect
+
+    return is_alive
 
 
 class GatewayLeases:

@@ -39,7 +39,9 @@ class Outbox:
 
     async def lost(self, gateway: str, request_id: str, epoch: int, error: PenstockError) -> None:
         """Tell the session that its request cannot go on here."""
-        await self.tell("gateway", gateway, Lost(error.code, error.message, self._hop), request_id, epoch)
+        await self.tell(
+            "gateway", gateway, Lost(error.code, error.message, error.hop or self._hop), request_id, epoch
+        )
 
     async def answer(self, envelope: Envelope, message: Message | PenstockError) -> None:
         """Reply to an ask; messages that expect no reply get none."""

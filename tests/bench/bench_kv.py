@@ -134,6 +134,7 @@ async def tcp_round(port: int) -> Callable[[int], Awaitable[None]]:
 
 async def stock_round(url: str) -> Callable[[int], Awaitable[None]]:
     client = await nats.connect(url)
+    closing.append(client.close)
     window = asyncio.Semaphore(STOCK_WINDOW_CHUNKS)
 
     async def on_ack(_message: object) -> None:
@@ -175,6 +176,7 @@ async def kv_round(url: str, child: asyncio.subprocess.Process) -> Callable[[int
 
     await bus.serve(inbox("prefill", "prefill-0"), take)
     background.append(asyncio.create_task(sender.run()))
+    closing.extend((bulk.close, bus.close))
     assert child.stdin is not None
     stdin = child.stdin
 
@@ -194,6 +196,7 @@ async def kv_round(url: str, child: asyncio.subprocess.Process) -> Callable[[int
 
 
 background: list[asyncio.Task[None]] = []
+closing: list[Callable[[], Awaitable[None]]] = []
 
 
 async def measure(mode: str, url: str) -> float:
@@ -228,13 +231,17 @@ async def measure(mode: str, url: str) -> float:
         for task in background:
             task.cancel()
         background.clear()
+        for close in closing:
+            await close()
+        closing.clear()
 
 
 async def compare() -> None:
     server = NatsServer()
     await server.start()
     print(
-        f"{TRANSFERS} transfers, {TOTAL_BYTES / 1e6:.0f} MB per round, median of {ROUNDS}, {os.cpu_count()} cores"
+        f"{TRANSFERS} transfers, {TOTAL_BYTES / 1e6:.0f} MB per round, median of {ROUNDS}, "
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
     try:
         speeds = {mode: await measure(mode, server.url) for mode in MODES}

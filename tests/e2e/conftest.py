@@ -1,4 +1,4 @@
-"""Stacks shared by the tests that do not break them: one per set of options, started when first asked for."""
+"""Stacks shared by all tests that do not break them: one per set of options, started when first asked for."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def oracle(model_dir: Path) -> Oracle:
     return Oracle(model_dir)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def get_stack(model_dir: Path, draft_dir: Path) -> Iterator[GetStack]:
-    """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the module ends."""
+    """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the last end-to-end test."""
     running: dict[tuple[int, bool, str], Stack] = {}
     with ExitStack() as stacks:
 
-        def get(decode: int = 1, drafts: bool = False, transport: str = "auto") -> Stack:
+        def get(decode: int = 1, drafts: bool = False, transport: str = "nats") -> Stack:
             key = (decode, drafts, transport)
             if key not in running:
                 running[key] = stacks.enter_context(

@@ -10,12 +10,13 @@ from shared.engine import LLM, SamplingParams
 from tests.e2e.conftest import GetStack
 from tests.support.client import Answer, connect, generate, request
 from tests.support.oracle import Oracle
+from tests.support.stack import metrics_of
 
 NEW_TOKENS = 100
 CONCURRENT = 16
 
 # Every value of workers, drafts and transport meets every value of the others.
-STACKS = [(1, False, "nats"), (1, True, "shm"), (3, False, "shm"), (3, True, "nats")]
+STACKS = [(1, False, "nats"), (1, True, "shm"), (3, False, "auto"), (3, True, "nats")]
 
 OPENINGS = [
     "Once upon a time",
@@ -97,3 +98,11 @@ async def test_the_drafts_are_used(get_stack: GetStack, oracle: Oracle, decode: 
     answers = await ask_all(stack.grpc, [oracle.encode(OPENINGS[1])])
     assert answers[0].end is not None
     assert answers[0].end.usage.draft_tokens > 0
+
+
+async def test_shared_memory_is_chosen_by_itself_on_one_host(get_stack: GetStack, oracle: Oracle) -> None:
+    stack = get_stack(3, False, "auto")
+    await ask_all(stack.grpc, [oracle.encode(opening) for opening in OPENINGS])
+    carried = [metrics_of(instance) for instance in stack.instances("decode")]
+    assert any('penstock_kv_transfer_bytes_total{transport="shm"}' in text for text in carried)
+    assert not any('penstock_kv_transfer_bytes_total{transport="nats"}' in text for text in carried)

@@ -16,9 +16,10 @@ import pytest
 from shared.bus import Bus, Delivery
 from shared.bus.subjects import fleet, inbox
 from shared.messages import AuditReport, AuditRequest, Heartbeat, Held
+from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 60
+TIMEOUT_S = 110
 
 
 async def penstock(*argv: str) -> tuple[int, str, str]:
@@ -180,9 +181,7 @@ async def test_audit_waits_until_nothing_is_held(nats_url: str, play: Play) -> N
     await play("gateway")
     decode = await play("decode", BLOCKS)
     waiting = asyncio.create_task(penstock("audit", "--wait", "50", "--nats-url", nats_url))
-    async with asyncio.timeout(TIMEOUT_S):
-        while decode.asked < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: decode.asked >= 2, timeout_s=TIMEOUT_S)
     decode.held = ()
     code, out, _ = await waiting
     assert (code, out) == (0, "2 instances hold 0 things for 0 live requests\n")

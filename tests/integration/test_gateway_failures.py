@@ -132,6 +132,21 @@ async def test_a_lost_decode_worker_moves_the_request_to_another(nats_url: str) 
     assert answer.text == "abc"
 
 
+async def test_a_last_row_that_comes_while_a_new_place_is_sought_ends_the_request(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 5, "a")
+        await peers["decode-0"].stop()
+        await until(lambda: len(peers.cancels()) == 3)
+        await peers.text(envelope.request_id, 6, "b", finish="stop")
+        await peers.bus.flush()
+        await peers.add("decode", 1)
+        answer = await call
+    assert (answer.text, answer.outcome) == ("ab", "finished")
+    assert peers["decode-1"].of(Reserve) == []
+
+
 async def test_a_prefill_worker_lost_after_its_transfer_changes_nothing(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello")))

@@ -111,7 +111,10 @@ async def test_after_a_server_restart_chunks_flow_again(nats_server: NatsServer)
     await receiver.close()
 
 
-async def test_no_server_is_unavailable_within_bounds(nats_server: NatsServer) -> None:
+async def test_no_server_is_unavailable_within_bounds(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.bus.bulk.FIRST_CONNECT_S", 0.3)
     await nats_server.kill()
     with pytest.raises(Unavailable, match="nats-server"):
         await BulkConnection.connect(nats_server.url, name="a")

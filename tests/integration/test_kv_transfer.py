@@ -25,7 +25,7 @@ from shared.kv.chunk import ChunkHeader
 from shared.kv.shared_pool import SharedPool
 from shared.messages import KvAbort, KvCredit, KvDone, KvGrant, KvMissing, KvReceived
 from tests.support.clock import FakeClock
-from tests.support.kv_pair import SMALL, SUBJECT, MakePair, Pair, PlainLayout, assert_same, pairs
+from tests.support.kv_pair import SMALL, SUBJECT, MakePair, Pair, PlainLayout, Side, assert_same, pairs
 from tests.support.wait import until
 
 LARGE = PlainLayout(4, 64 << 10)
@@ -267,6 +267,20 @@ async def test_chunks_that_come_after_an_abort_never_touch_the_pool(make_pair: M
     await until(lambda: sink.seen)
     assert pair.target.memory.tobytes().strip(b"\x5a") == b""
     await pair.freed()
+
+
+async def test_a_closed_receiver_writes_nothing_any_more(make_pair: MakePair) -> None:
+    pair = await make_pair(LARGE)
+    pair.pause_chunks()
+    key = basic(pair)
+    pair.compute(key, 20)
+    await until(lambda: pair.sender._transfers[key]._sent_bytes)
+    pair.receiver.close()
+    sink = pair.fault()
+    pair.resume_chunks()
+    await until(lambda: sink.seen)
+    assert pair.target.memory.tobytes().strip(b"\0") == b""
+    assert pair.decode == Side()
 
 
 async def test_ill_formed_and_foreign_chunks_are_refused_before_a_byte_lands(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Cancel, Drain, Retrieve, Warm, pack_ids
-from tests.integration.workers_harness import Edge, Workers, edge_of, sampling
+from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of, sampling
 from tests.support.models import target_model
 from tests.support.wait import until
 
@@ -42,7 +43,7 @@ def workers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[W
 
 @pytest.fixture
 async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
-    async with edge_of(workers, model.name) as edge:
+    async with edge_of(workers.nats_url, model.name) as edge:
         await edge.ready(*ALL)
         yield edge
         await edge.until_idle(*ALL)
@@ -54,7 +55,7 @@ async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
 async def test_a_cancel_of_a_queued_prompt_removes_it(edge: Edge) -> None:
     blocking, queued = edge.new_id(), edge.new_id()
     await edge.prefill(blocking, PROMPT, decode=DECODE)
-    await until(lambda: edge.streams[blocking, 1].ids)  # its KV now waits for a grant and keeps the one seat
+    await until(lambda: edge.streams[blocking, 1].ids)
     await edge.prefill(queued, PROMPT, decode=DECODE)
     ack = await edge.cancel("prefill", PREFILL, queued)
     assert (ack.held, ack.phase) == (True, "queued")
@@ -91,7 +92,7 @@ async def test_a_cancel_of_a_decoding_request_stops_its_tokens(edge: Edge) -> No
         edge.prefill(request_id, PROMPT, decode=DECODE, how=LONG),
         edge.reserve(request_id, PROMPT, decode=DECODE, how=LONG),
     )
-    await until(lambda: len(stream.ids) > 3)
+    await until(lambda: len(stream.ids) > 3, timeout_s=WAIT_S)
     ack = await edge.cancel("decode", DECODE, request_id)
     assert (ack.held, ack.phase) == (True, "decoding")
     await edge.until_idle(*ALL)
@@ -125,7 +126,7 @@ async def test_a_later_epoch_replaces_an_earlier_one(edge: Edge) -> None:
         edge.prefill(request_id, PROMPT, decode=DECODE, epoch=2),
         edge.reserve(request_id, PROMPT, decode=DECODE, epoch=2),
     )
-    await until(lambda: edge.streams[request_id, 2].finish)
+    await until(lambda: edge.streams[request_id, 2].finish, timeout_s=WAIT_S)
     assert edge.streams[request_id, 2].token_ids
 
 
@@ -150,7 +151,7 @@ async def test_kv_that_nobody_takes_in_time_expires_at_prefill(edge: Edge) -> No
 async def test_a_prompt_that_waits_too_long_expires_in_the_queue(edge: Edge) -> None:
     blocking, queued = edge.new_id(), edge.new_id()
     await edge.prefill(blocking, PROMPT, decode=DECODE)
-    await until(lambda: edge.streams[blocking, 1].ids)
+    await until(lambda: edge.streams[blocking, 1].ids, timeout_s=WAIT_S)
     await edge.prefill(queued, PROMPT, decode=DECODE, seconds=0.4)
     lost = await edge.lost(queued)
     assert (lost.code, lost.hop) == ("expired", "prefill")
@@ -166,12 +167,17 @@ async def test_a_reservation_without_kv_expires_at_decode(edge: Edge) -> None:
 
 
 async def test_a_running_request_expires_between_two_steps(edge: Edge) -> None:
+    started_s = time.monotonic()
+    await edge.generate(PROMPT, decode=DECODE, how=LONG)
+    whole_s = time.monotonic() - started_s
     request_id = edge.new_id()
+    stream = edge.streams[request_id, 1]
     await edge.prefill(request_id, PROMPT, decode=DECODE, how=LONG)
-    # The KV is granted only now, so decoding begins with little of the deadline left.
-    await edge.reserve(request_id, PROMPT, decode=DECODE, how=LONG, seconds=0.15)
+    await edge.reserve(request_id, PROMPT, decode=DECODE, how=LONG, seconds=whole_s / 2)
     lost = await edge.lost(request_id)
     assert (lost.code, lost.hop) == ("expired", "decode")
+    assert len(stream.ids) < 440
+    assert stream.finish == ""
 
 
 async def test_a_request_that_comes_too_late_is_refused(edge: Edge) -> None:
@@ -185,7 +191,7 @@ async def test_a_request_that_comes_too_late_is_refused(edge: Edge) -> None:
 async def test_a_full_prefill_queue_refuses_with_a_hint(edge: Edge) -> None:
     ids = [edge.new_id() for _ in range(2)]
     await edge.prefill(ids[0], PROMPT, decode=DECODE)
-    await until(lambda: edge.streams[ids[0], 1].ids)
+    await until(lambda: edge.streams[ids[0], 1].ids, timeout_s=WAIT_S)
     await edge.prefill(ids[1], PROMPT, decode=DECODE)
     with pytest.raises(Overloaded) as refused:
         await edge.prefill(edge.new_id(), PROMPT, decode=DECODE)
@@ -231,7 +237,7 @@ async def test_warming_makes_the_prefix_ready(edge: Edge) -> None:
         view = edge.fleet.get("prefill", PREFILL)
         return view is not None and view.overlap(block_hashes(ids, hash_seed(edge.model_id))) == 5
 
-    await until(warm)
+    await until(warm, timeout_s=WAIT_S)
     request_id = edge.new_id()
     assert (await edge.prefill(request_id, ids, decode=DECODE)).cached_tokens == 64
     await edge.cancel("prefill", PREFILL, request_id)
@@ -290,6 +296,6 @@ async def test_a_drained_worker_takes_nothing_new_finishes_and_ends_cleanly(
     with pytest.raises(Overloaded, match="draining"):
         await edge.prefill(edge.new_id(), PROMPT, prefill="prefill-drained", decode=DECODE)
     await edge.reserve(request_id, PROMPT, prefill="prefill-drained", decode=DECODE)
-    await until(lambda: edge.streams[request_id, 1].finish)
-    await until(lambda: not workers.alive("prefill-drained"), timeout_s=15)
+    await until(lambda: edge.streams[request_id, 1].finish, timeout_s=WAIT_S)
+    await until(lambda: not workers.alive("prefill-drained"), timeout_s=WAIT_S)
     assert workers.processes["prefill-drained"].returncode == 0

@@ -23,7 +23,7 @@ from shared.messages import (
     Sampling,
     pack_ids,
 )
-from tests.integration.workers_harness import Edge, Workers, edge_of, sampling
+from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of, sampling
 from tests.support.models import draft_of, target_model
 from tests.support.oracle import Oracle
 from tests.support.wait import until
@@ -71,7 +71,7 @@ def workers(model: Path, draft: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
-    async with edge_of(workers, model.name) as edge:
+    async with edge_of(workers.nats_url, model.name) as edge:
         await edge.ready(PREFILL, *DECODES, SPECULATOR)
         yield edge
         await edge.until_idle(PREFILL, *DECODES, SPECULATOR)
@@ -163,7 +163,7 @@ async def test_the_speculator_drafts_as_its_model_would_draw(edge: Edge, draft: 
     await edge.tell_speculator(
         SPECULATOR, DraftCommit(PLAYED, ("d.1", "d.unknown"), (1, 1), (40, 40), ((7,), ()), (5, 5))
     )
-    await until(lambda: len(answers) == 2)
+    await until(lambda: len(answers) == 2, timeout_s=WAIT_S)
     (expected,) = LLM(draft).generate([[*ids, 7]], SamplingParams(temperature=0.0, max_tokens=5))
     assert DraftResync(("d.unknown",), (1,)) in answers
     assert DraftBlock(("d.1",), (1,), (41,), (expected.token_ids,)) in answers
@@ -175,10 +175,13 @@ async def test_a_session_the_draft_model_cannot_follow_is_dropped(edge: Edge) ->
     foreign = DraftOpen(pack_ids([5, 10**6]), 2, sampling(), PLAYED)
     commit = DraftCommit(PLAYED, ("d.2",), (1,), (2,), ((),), (4,))
     await edge.tell_speculator(SPECULATOR, foreign, "d.2", 1)
-    await edge.tell_speculator(SPECULATOR, commit)
-    await edge.until_idle(SPECULATOR)
-    await edge.tell_speculator(SPECULATOR, commit)
-    await until(lambda: answers == [DraftResync(("d.2",), (1,))])
+
+    async def unknown_again() -> bool:
+        await edge.tell_speculator(SPECULATOR, commit)
+        return bool(answers)
+
+    await until(unknown_again, timeout_s=WAIT_S)
+    assert answers[0] == DraftResync(("d.2",), (1,))
 
 
 async def test_the_first_rows_carry_the_phases_of_their_hops(edge: Edge, oracle: Oracle) -> None:
@@ -223,7 +226,7 @@ async def test_blocks_that_decode_has_are_not_sent_again(edge: Edge, oracle: Ora
     assert reserved.cached_tokens == len(ids) // 16 * 16
     stream = edge.streams[request_id, 1]
 
-    await until(lambda: stream.finish)
+    await until(lambda: stream.finish, timeout_s=WAIT_S)
     assert stream.token_ids == first.token_ids
 
 

@@ -42,9 +42,10 @@ from shared.messages import (
 from tests.support.models import REPOSITORY
 from tests.support.wait import until
 
-START_TIMEOUT_S = 90.0
-ASK_TIMEOUT_S = 5.0
-IDLE_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 180.0
+ASK_TIMEOUT_S = 20.0
+WAIT_S = 30.0
+"""Bounds waits on a loaded machine; what is waited for takes milliseconds on an idle one."""
 GATEWAY = "gateway-test"
 DETOKENIZER = "detokenizer-test"
 GREEDY = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 40, 0, (), False, -1)
@@ -249,7 +250,7 @@ class Edge:
             ),
         )
         stream = self.streams[request_id, 1]
-        await until(lambda: stream.finish or stream.lost, timeout_s=30.0)
+        await until(lambda: stream.finish or stream.lost, timeout_s=WAIT_S)
         assert stream.lost is None, stream.lost
         return stream
 
@@ -258,9 +259,9 @@ class Edge:
         assert isinstance(answer, CancelAck)
         return answer
 
-    async def lost(self, request_id: str, epoch: int = 1, timeout_s: float = 5.0) -> Lost:
+    async def lost(self, request_id: str, epoch: int = 1) -> Lost:
         stream = self.streams[request_id, epoch]
-        await until(lambda: stream.lost, timeout_s=timeout_s)
+        await until(lambda: stream.lost, timeout_s=WAIT_S)
         assert stream.lost is not None
         return stream.lost
 
@@ -281,14 +282,14 @@ class Edge:
             return not held
 
         try:
-            await until(idle, timeout_s=IDLE_TIMEOUT_S)
+            await until(idle, timeout_s=WAIT_S)
         except AssertionError as error:
             raise AssertionError(f"still held: {held}") from error
 
 
 @asynccontextmanager
-async def edge_of(workers: Workers, model_id: str) -> AsyncIterator[Edge]:
-    bus = await Bus.connect(workers.nats_url, name="edge")
+async def edge_of(nats_url: str, model_id: str) -> AsyncIterator[Edge]:
+    bus = await Bus.connect(nats_url, name="edge")
     fleet = FleetView()
     incarnation = time.time_ns() // 1000
     beat = Heartbeat(

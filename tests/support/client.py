@@ -63,7 +63,7 @@ class Answer:
 
 
 def request(prompt: str | Sequence[int], **sampling: Any) -> pb.GenerateRequest:
-    """A request for text or token ids; keyword arguments are fields of Sampling (temperature 0 unless given)."""
+    """A request for text or token ids; keywords are fields of Sampling (temperature 0 unless given)."""
     sampling.setdefault("temperature", 0.0)
     message = pb.GenerateRequest(sampling=pb.Sampling(**sampling))
     if isinstance(prompt, str):

@@ -54,7 +54,7 @@ class Oracle:
         """
         shown = self.tokenizer.decode(prompt, skip_special_tokens=True)
         whole = self.tokenizer.decode(prompt + ids, skip_special_tokens=True)
-        while not whole.startswith(shown):
-            assert shown.endswith(REPLACEMENT), "the prompt's text is not a prefix of the whole"
+        while shown.endswith(REPLACEMENT):
             shown = shown[:-1]
+        assert whole.startswith(shown), "the prompt's text is not a prefix of the whole"
         return whole[len(shown) :]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from tests.support.wait import until
 START_TIMEOUT_S = 110
 STOP_TIMEOUT_S = 30
 ASK_TIMEOUT_S = 1.0
+METRICS_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 60
 
 
@@ -138,6 +140,12 @@ class Stack:
             raise AssertionError(f"still held: {held}\n{self.tail()}") from error
         finally:
             await bus.close()
+
+
+def metrics_of(instance: Instance) -> str:
+    """What the instance's Prometheus endpoint says now."""
+    with urllib.request.urlopen(f"http://{instance.metrics}/metrics", timeout=METRICS_TIMEOUT_S) as response:
+        return str(response.read().decode())
 
 
 async def audit(bus: Bus, instances: list[Instance]) -> dict[str, list[Held]]:

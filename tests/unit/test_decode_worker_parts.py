@@ -12,7 +12,9 @@ from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, ProtocolError
 from shared.messages import Sampling, pack_hashes, pack_ids, unpack_hashes
 from shared.worker.engine_thread import EngineThread
+from shared.worker.gateway_leases import GatewayLeases
 from shared.worker.prefix_mirror import MAX_EVENTS_PER_BEAT, PrefixMirror
+from shared.worker.rate import TokenRate
 from shared.worker.wire import SequenceSpec, TokenRow, read_sequence, tokens_messages
 
 SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 8, 0, (), False, -1)
@@ -134,3 +136,43 @@ async def test_an_exception_in_the_engine_reaches_the_caller() -> None:
             await thread.run(lambda: 1 // 0)
     finally:
         await thread.close()
+
+
+# ---- leases ----
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def unix_us(self) -> int:
+        return 0
+
+
+def test_what_a_heard_gateway_holds_stays_and_what_a_silent_one_holds_expires() -> None:
+    clock, heard = FakeClock(), {"g0", "g1"}
+    leases = GatewayLeases(lambda gateway: gateway in heard, lease_s=10.0, clock=clock)
+    leases.grant("a", "g0")
+    leases.grant("b", "g1")
+    clock.now_s = 8.0
+    assert leases.expired() == []
+    heard.discard("g1")
+    clock.now_s = 17.0
+    assert leases.expired() == []
+    clock.now_s = 18.0
+    assert leases.expired() == ["b"]
+    leases.drop("b")
+    assert leases.expired() == []
+
+
+def test_a_measured_rate_starts_with_the_first_step_and_follows_slowly() -> None:
+    rate = TokenRate()
+    rate.observe(100, 1_000_000)
+    assert rate.tokens_per_s == 100.0
+    rate.observe(200, 1_000_000)
+    assert rate.tokens_per_s == pytest.approx(110.0)
+    rate.observe(0, 1_000_000)
+    assert rate.tokens_per_s == pytest.approx(110.0)

@@ -91,3 +91,12 @@ def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text("[]")
     with pytest.raises(InvalidRequest, match="weight_map"):
         load(tmp_path)
+
+
+def test_loading_reports_every_layer(tmp_path: Path) -> None:
+    model_dir = save_random_model(tmp_path)
+    seen: list[tuple[int, int]] = []
+    config = EngineConfig(str(model_dir), kv_blocks=8)
+    engine = Engine(config, on_loaded=lambda *at: seen.append(at))
+    total = engine.model_config.num_layers
+    assert seen == [(layer, total) for layer in range(1, total + 1)]

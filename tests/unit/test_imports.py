@@ -22,6 +22,7 @@ ALLOWED = {
         "shared/engine/",
         "shared/kv/",
         "shared/demo/",
+        "shared/retrieval/bert",
         "shared/retrieval/embedder",
         "services/prefill/",
         "services/decode/",

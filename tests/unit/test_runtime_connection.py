@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shared.bus.connection import _bounded, _without_password
+from shared.bus.connection import _without_password, bounded
 
 
 async def test_a_call_that_swallows_cancellations_still_ends() -> None:
@@ -22,7 +22,7 @@ async def test_a_call_that_swallows_cancellations_still_ends() -> None:
         raise OSError("given up at last")
 
     with pytest.raises(TimeoutError):
-        await _bounded(stubborn(), 0.01)
+        await bounded(stubborn(), 0.01)
     assert swallowed == 3
 
 
@@ -31,7 +31,7 @@ async def test_the_error_of_a_call_in_time_is_its_own() -> None:
         raise OSError("refused")
 
     with pytest.raises(OSError, match="refused"):
-        await _bounded(broken(), 5.0)
+        await bounded(broken(), 5.0)
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,15 @@ def test_parts_that_claim_too_much_are_cut_and_counted() -> None:
     assert timeline.clamped == 2
 
 
-def test_the_first_token_is_noted_once() -> None:
+def test_the_first_token_is_noted_once_at_the_end_of_a_phase() -> None:
     clock = FakeClock()
     timeline = Timeline(clock)
     assert timeline.ttft_us is None
     clock.advance(0.05)
-    timeline.first_token()
+    timeline.mark("deliver")
     clock.advance(0.05)
+    timeline.first_token()
+    timeline.mark("decode")
     timeline.first_token()
     assert timeline.ttft_us == 50_000
 

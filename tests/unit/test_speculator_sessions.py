@@ -45,6 +45,7 @@ def test_a_commit_with_a_gap_or_for_nobody_is_refused() -> None:
     table = make_table()
     opened(table)
     assert not table.commit("a/1", 4, (7,), 1)
+    assert not table.commit("a/1", -1, (7,), 1)
     assert not table.commit("b/1", 0, (7,), 1)
 
 

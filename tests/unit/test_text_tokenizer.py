@@ -30,12 +30,14 @@ TEMPLATES = {
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     ),
     "special_tokens": (
-        "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content | trim }}{{ eos_token }}{% endfor %}"
+        "{{ bos_token }}"
+        "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}{{ eos_token }}{% endfor %}"
     ),
     "blocks_on_lines": (
-        "{%- if messages[0]['role'] == 'system' %}\n    {%- set system = messages[0]['content'] %}\n{%- endif %}\n"
-        "{% for message in messages %}\n    {% if loop.first %}\n[{{ message['content'] }}]\n    {% endif %}\n"
-        "{% endfor %}\nend"
+        "{%- if messages[0]['role'] == 'system' %}\n    {%- set system = messages[0]['content'] %}\n"
+        "{%- endif %}\n"
+        "{% for message in messages %}\n    {% if loop.first %}\n[{{ message['content'] }}]\n"
+        "    {% endif %}\n{% endfor %}\nend"
     ),
     "json": (
         "{% for m in messages %}{{ m | tojson }}{{ {'z': 'é<&>', 'a': 1} | tojson(indent=2) }}{% endfor %}"
@@ -67,7 +69,8 @@ def transformers_chat(folder: Path, turns: tuple[ChatTurn, ...]) -> list[int]:
     ids = AutoTokenizer.from_pretrained(folder).apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_dict=False
     )
-    return [int(token_id) for token_id in ids]
+    assert isinstance(ids, list)
+    return [token_id for token_id in ids if isinstance(token_id, int)]
 
 
 # ---- encoding -----------------------------------------------------------------------------------
