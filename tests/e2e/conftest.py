@@ -32,7 +32,7 @@ def oracle(model_dir: Path) -> Oracle:
 
 @pytest.fixture(scope="package")
 def get_stack(model_dir: Path, draft_dir: Path) -> Iterator[GetStack]:
-    """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the last end-to-end test."""
+    """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the last test."""
     running: dict[tuple[int, bool, str], Stack] = {}
     with ExitStack() as stacks:
 

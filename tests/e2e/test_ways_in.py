@@ -1,0 +1,93 @@
+"""What a newcomer types: the README's client, `penstock ask | status | audit`, the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+
+from tests.e2e.conftest import GetStack
+from tests.support.models import REPOSITORY
+from tests.support.stack import Stack
+
+RUN_TIMEOUT_S = 100
+
+
+async def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and standard output of a Python program started in the repository."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(RUN_TIMEOUT_S):
+        output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def penstock(stack: Stack, *arguments: str) -> tuple[int, str]:
+    return await run("-m", "services.cli", *arguments, "--state-dir", str(stack.state_dir))
+
+
+async def test_the_client_of_the_readme_runs_as_printed(get_stack: GetStack) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    assert len(blocks[0].splitlines()) <= 22
+    code, output = await run("-c", blocks[0].replace("127.0.0.1:50051", get_stack().grpc))
+    assert code == 0
+    assert re.search(r"prompt tokens, seed 7\]", output)
+    assert re.search(r"\[first token after [\d.]+ ms\]", output)
+
+
+async def test_ask_streams_json_events_that_end_with_outcome_usage_and_timeline(get_stack: GetStack) -> None:
+    code, output = await penstock(
+        get_stack(), "ask", "Once upon a time", "--temperature", "0", "--max-tokens", "12", "--json"
+    )
+    assert code == 0
+    events = [json.loads(line) for line in output.splitlines()]
+    texts = [event for event in events if event["event"] == "text"]
+    assert sum(len(event["token_ids"]) for event in texts) == 12
+    assert events[-1]["outcome"] == "finished"
+    assert events[-1]["finish_reason"] == "length"
+    assert events[-1]["usage"]["completion_tokens"] == 12
+    assert events[-1]["timeline"]["phases"]
+
+
+async def test_ask_exits_with_3_when_the_deadline_expires(get_stack: GetStack) -> None:
+    code, output = await penstock(
+        get_stack(), "ask", "Once", "--max-tokens", "480", "--ignore-eos", "--deadline", "0.06", "--json"
+    )
+    assert code == 3
+    assert json.loads(output.splitlines()[-1])["outcome"] == "expired"
+
+
+async def test_ask_exits_with_1_when_the_request_is_refused(get_stack: GetStack) -> None:
+    code, output = await penstock(get_stack(), "ask", "Once", "--model", "no-such-model", "--json")
+    assert code == 1
+    assert json.loads(output.splitlines()[-1])["outcome"] == "failed"
+
+
+async def test_ask_exits_with_2_for_a_usage_error(get_stack: GetStack) -> None:
+    code, _ = await penstock(get_stack(), "ask", "Once", "--temperature", "warm")
+    assert code == 2
+
+
+async def test_status_shows_every_instance(get_stack: GetStack) -> None:
+    stack = get_stack(3, True, "nats")
+    code, output = await penstock(stack, "status", "--json")
+    assert code == 0
+    for instance in stack.instances():
+        assert instance.id in output or instance.role == "nats"
+
+
+async def test_audit_of_an_idle_stack_is_zero(get_stack: GetStack) -> None:
+    stack = get_stack()
+    await stack.until_idle()
+    code, _ = await penstock(stack, "audit", "--json")
+    assert code == 0
+
+
+async def test_the_demo_answers_a_question_about_these_documents() -> None:
+    code, output = await run("-m", "services.launcher.demo")
+    assert code == 0, output
+    assert "The default gRPC port of the gateway is 50051." in output
