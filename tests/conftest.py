@@ -1,10 +1,13 @@
-"""Fixtures for every test: a real nats-server of its own per test."""
+"""Fixtures for every test: logging of its own, a real nats-server of its own."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from shared.bus.nats_server import NatsServer
@@ -12,6 +15,21 @@ from shared.bus.nats_server import NatsServer
 # A loaded machine makes single examples slow; whether tests hang is for pytest's timeout to say.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
+
+
+@pytest.fixture(autouse=True)
+def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test configures of the logs ends with it: a cached logger would keep a closed stream."""
+    configure, root = structlog.configure, logging.getLogger()
+    handlers, level = root.handlers, root.level
+
+    def uncached(**settings: Any) -> None:
+        configure(**{**settings, "cache_logger_on_first_use": False})
+
+    monkeypatch.setattr(structlog, "configure", uncached)
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
 
 
 @pytest.fixture

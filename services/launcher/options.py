@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED_DRAFT = REPOSITORY / "shared" / "demo" / "models" / "draft"
+DOCUMENTATION = REPOSITORY / "services"
+"""The pages beside the services: what the shipped stack answers questions about."""
 
 ROLES = ("gateway", "tokenizer", "retriever", "prefill", "decode", "speculator", "detokenizer")
 OPTIONAL_ROLES = ("retriever", "speculator")
@@ -146,8 +148,7 @@ def _draft(parser: argparse.ArgumentParser, draft: str | None, model: str) -> st
 
 def _corpus(parser: argparse.ArgumentParser, corpus: str | None) -> str:
     if corpus is None:
-        in_checkout = (REPOSITORY / "pyproject.toml").is_file()
-        return str(REPOSITORY / "*.md") if in_checkout else ""
+        return str(DOCUMENTATION)
     if corpus == NONE:
         return ""
     path = Path(corpus).expanduser()

@@ -1,7 +1,7 @@
 """Distil the demo draft: `python -m shared.demo.distill --books DIR --target DIR --out DIR --work-dir DIR`.
 
 The draft is one layer as wide as the target. It starts from the target's embedding and learns the target's
-whole next-token distribution, on books and on questions.
+whole next-token distribution, on books and on questions. A draft that is already in --out is trained further.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ DRAFT = LlamaShape(num_hidden_layers=1, intermediate_size=768)
 BOOK_ROWS = 12
 QUESTION_ROWS = 4
 LENGTH_TOKENS = 256
+# The target's distribution is sharpened a little: drafts are accepted for its first choice, not for its tail.
+SHARPNESS = 1.5
 MAX_FACTS = 4
 MAX_FILLERS = 4
 LOG_EVERY_STEPS = 20
@@ -39,7 +41,7 @@ def new_draft(target: Llama) -> Llama:
 
 
 def distil_step(target: Llama, draft: Llama, ids: Tensor) -> float:
-    """Add the gradients of the mean KL(target || draft) over all positions of [B, T] ids.
+    """Add the gradients of the mean KL(sharpened target || draft) over all positions of [B, T] ids.
 
     Returns the share of positions at which both would choose the same token. The gradient of the divergence
     at the draft's logits is the difference of the two distributions, so it is handed to backward as it is:
@@ -50,19 +52,18 @@ def distil_step(target: Llama, draft: Llama, ids: Tensor) -> float:
     with torch.autocast("cpu", torch.bfloat16):
         said = draft(ids).flatten(0, 1)
     with torch.no_grad():
-        gradient = said.float().softmax(-1).sub_(taught.float().softmax(-1)).div_(len(said))
+        wanted = (SHARPNESS * taught.float()).softmax(-1)
+        gradient = said.float().softmax(-1).sub_(wanted).div_(len(said))
         agreed: float = (said.argmax(-1) == taught.argmax(-1)).float().mean().item()
     said.backward(gradient.to(said.dtype))
     return agreed
 
 
-def distil(target: Llama, material: Material, budget_s: float) -> Llama:
-    """Train a draft for `budget_s` seconds."""
-    torch.manual_seed(0)
-    draft = new_draft(target)
+def distil(target: Llama, draft: Llama, material: Material, budget_s: float, seed: int) -> None:
+    """Train `draft` for `budget_s` seconds on the batches of `seed`."""
     optimizer = Optimizer(draft)
-    random = np.random.default_rng(0)
-    inventor = Inventor.seeded(0, material.training_vocabulary)
+    random = np.random.default_rng(seed)
+    inventor = Inventor.seeded(seed, material.training_vocabulary)
     packer = ExamplePacker(material.tokenizer, inventor, MAX_FACTS, MAX_FILLERS)
 
     def make() -> tuple[Batch, Batch]:
@@ -87,7 +88,6 @@ def distil(target: Llama, material: Material, budget_s: float) -> Llama:
                     f"draft step {step} {elapsed_s:.0f}/{budget_s:.0f} s agreement {agreement:.3f}",
                     flush=True,
                 )
-    return draft
 
 
 def main() -> None:
@@ -100,7 +100,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=12.0)
     options = parser.parse_args()
     material = prepare(options.books, options.work_dir)
-    draft = distil(load_model(options.target).eval(), material, options.minutes * 60)
+    target = load_model(options.target)
+    torch.manual_seed(0)
+    resumed = (options.out / "config.json").exists()
+    draft = load_model(options.out) if resumed else new_draft(target)
+    distil(target, draft, material, options.minutes * 60, seed=int(time.time()) if resumed else 0)
     export_model(draft, options.out)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (options.out / name).write_bytes((options.target / name).read_bytes())

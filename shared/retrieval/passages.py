@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MAX_WORDS = 160
-MIN_WORDS = 40
+MAX_WORDS = 64
+MIN_WORDS = 24
 """A shorter last passage of a section becomes part of the one before it."""
 
-OVERLAP_WORDS = 30
+OVERLAP_WORDS = 16
 """A last sentence up to this long is repeated at the beginning of the next passage."""
 
 CHARS_PER_WORD = 7

@@ -10,7 +10,7 @@ from shared.engine import LLM, SamplingParams
 from tests.e2e.conftest import GetStack
 from tests.support.client import Answer, connect, generate, request
 from tests.support.oracle import Oracle
-from tests.support.stack import metrics_of
+from tests.support.stack import metrics_of, value_of
 
 NEW_TOKENS = 100
 CONCURRENT = 16
@@ -92,12 +92,13 @@ async def test_another_seed_gives_another_text(get_stack: GetStack, oracle: Orac
     assert first[0].ids != second[0].ids
 
 
-@pytest.mark.parametrize("decode", [1])
-async def test_the_drafts_are_used(get_stack: GetStack, oracle: Oracle, decode: int) -> None:
-    stack = get_stack(decode, True, "shm")
-    answers = await ask_all(stack.grpc, [oracle.encode(OPENINGS[1])])
-    assert answers[0].end is not None
-    assert answers[0].end.usage.draft_tokens > 0
+async def test_drafts_reach_the_decode_worker(get_stack: GetStack, oracle: Oracle) -> None:
+    stack = get_stack(1, True, "shm")
+    answers = await ask_all(stack.grpc, [oracle.encode(opening) for opening in OPENINGS])
+    used = sum(answer.end.usage.draft_tokens for answer in answers if answer.end is not None)
+    # A draft that comes after its step is late: which of the two a draft is depends on the machine.
+    late = sum(value_of(instance, "penstock_draft_late_total") for instance in stack.instances("decode"))
+    assert used + late > 0
 
 
 async def test_shared_memory_is_chosen_by_itself_on_one_host(get_stack: GetStack, oracle: Oracle) -> None:

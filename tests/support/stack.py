@@ -148,6 +148,12 @@ def metrics_of(instance: Instance) -> str:
         return str(response.read().decode())
 
 
+def value_of(instance: Instance, metric: str) -> float:
+    """The value of a metric without labels; 0 when the instance does not show it."""
+    lines = [line.split() for line in metrics_of(instance).splitlines()]
+    return sum(float(line[1]) for line in lines if line[0] == metric)
+
+
 async def audit(bus: Bus, instances: list[Instance]) -> dict[str, list[Held]]:
     answers = await asyncio.gather(*(_ask(bus, instance) for instance in instances))
     return {instance.id: held for instance, held in zip(instances, answers, strict=True) if held}

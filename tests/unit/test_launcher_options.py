@@ -12,7 +12,7 @@ def test_the_default_is_one_of_each_with_the_shipped_models_and_documentation() 
     options = parse_options([], {})
     assert set(options.counts.values()) == {1}
     assert (options.model, options.draft) == ("", str(SHIPPED_DRAFT))
-    assert options.corpus == str(REPOSITORY / "*.md")
+    assert options.corpus == str(REPOSITORY / "services")
     assert (options.grpc_host, options.grpc_port, options.kv_transport) == ("127.0.0.1", 50051, "auto")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,13 +17,8 @@ from shared.telemetry.logging import configure
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield io.StringIO()
-    root.handlers = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+def stream() -> io.StringIO:
+    return io.StringIO()
 
 
 def lines(stream: io.StringIO) -> list[dict[str, object]]:
