@@ -22,9 +22,9 @@ from shared.demo.optimizer import Optimizer, rate_factor
 from shared.demo.prepare import Material, prepare
 
 DRAFT = LlamaShape(num_hidden_layers=1, intermediate_size=768)
-BOOK_ROWS = 12
-QUESTION_ROWS = 4
-LENGTH_TOKENS = 256
+BOOK_ROWS = 3
+QUESTION_ROWS = 1
+LENGTH_TOKENS = 1024
 # The target's distribution is sharpened a little: drafts are accepted for its first choice, not for its tail.
 SHARPNESS = 1.5
 MAX_FACTS = 4

@@ -18,7 +18,7 @@ CALL_TIMEOUT_S = 60.0
 
 @dataclass(slots=True)
 class Answer:
-    """Everything one call streamed. `positions` are those of the ids, one each."""
+    """Everything one call streamed. `positions` are those of the ids, one each; times are those of arrival."""
 
     prompt: pb.PromptInfo | None = None
     text: str = ""
@@ -60,6 +60,7 @@ class Answer:
         else:
             self.end = event.end
             self.ends += 1
+            self.total_us = round((time.perf_counter() - started) * 1e6)
 
 
 def request(prompt: str | Sequence[int], **sampling: Any) -> pb.GenerateRequest:
@@ -91,5 +92,4 @@ async def generate(
             answer.add(event, started)
     except grpc.aio.AioRpcError as error:
         answer.status, answer.details = error.code(), error.details() or ""
-    answer.total_us = round((time.perf_counter() - started) * 1e6)
     return answer
