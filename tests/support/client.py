@@ -18,7 +18,7 @@ CALL_TIMEOUT_S = 60.0
 
 @dataclass(slots=True)
 class Answer:
-    """Everything one call streamed. `positions` are those of the ids, one each; times are those of arrival."""
+    """Everything one call streamed. `positions` are those of the ids, one each; times are of arrival."""
 
     prompt: pb.PromptInfo | None = None
     text: str = ""
