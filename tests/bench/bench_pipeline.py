@@ -38,7 +38,8 @@ def in_process(model: Path, prompt: list[int], output_tokens: int) -> Latency:
     engine.admit("bench", prompt, len(prompt), params)
     times = []
     while engine.has_work:
-        times += [time.perf_counter()] * len(engine.step().outputs)
+        drawn = len(engine.step().outputs)
+        times += [time.perf_counter()] * drawn
     return Latency((times[0] - started) * 1e3, gap_ms(times))
 
 

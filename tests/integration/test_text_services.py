@@ -203,9 +203,10 @@ async def test_a_stream_adds_up_to_the_decode_of_all_ids(gateway: Gateway, text:
         await gateway.send(request_id, [token_id], at)
     await gateway.send(request_id, answer[-1:], len(ids) - 1, "length")
     await until(lambda: gateway.finish_of(request_id), PATIENCE_S)
-    shown = gateway.tokenizer.decode(ids)
-    assert shown.startswith(gateway.tokenizer.decode(prompt))
-    assert gateway.text_of(request_id) == shown[len(gateway.tokenizer.decode(prompt)) :]
+    shown, asked = gateway.tokenizer.decode(ids), gateway.tokenizer.decode(prompt)
+    asked = asked.rstrip("\ufffd")  # a character that the prompt leaves incomplete belongs to the answer
+    assert shown.startswith(asked)
+    assert gateway.text_of(request_id) == shown[len(asked) :]
 
 
 async def test_requests_of_one_step_come_in_one_text(gateway: Gateway) -> None:
