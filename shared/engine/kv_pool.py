@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -55,14 +56,14 @@ class KvPool:
         shape = (layout.num_layers, num_blocks, 2, BLOCK_TOKENS, layout.num_kv_heads, layout.head_dim)
         dtype = TORCH_DTYPES[layout.dtype]
         if buffer is None:
-            self.data = torch.zeros(shape, dtype=dtype)
-        else:
-            if buffer.readonly or buffer.nbytes != self.nbytes:
-                raise InvalidRequest(
-                    f"the KV pool needs {self.nbytes} writable bytes, the buffer has {buffer.nbytes}"
-                    f"{' read-only' if buffer.readonly else ''}; map it read-write at that size"
-                )
-            self.data = torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(shape)
+            # Anonymous pages are zeros and take memory only once a block is used.
+            buffer = memoryview(mmap.mmap(-1, self.nbytes))
+        if buffer.readonly or buffer.nbytes != self.nbytes:
+            raise InvalidRequest(
+                f"the KV pool needs {self.nbytes} writable bytes, the buffer has {buffer.nbytes}"
+                f"{' read-only' if buffer.readonly else ''}; map it read-write at that size"
+            )
+        self.data = torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(shape)
         # [num_layers, num_blocks * 32, kv_heads * head_dim]: row 32b + o is K at offset o of block b;
         # its V is 16 rows on.
         self.rows = self.data.view(layout.num_layers, num_blocks * 2 * BLOCK_TOKENS, -1)
