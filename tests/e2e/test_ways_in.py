@@ -32,7 +32,7 @@ async def penstock(stack: Stack, *arguments: str) -> tuple[int, str]:
 async def test_the_client_of_the_readme_runs_as_printed(get_stack: GetStack) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
     assert len(blocks) == 1
-    assert len(blocks[0].splitlines()) <= 22
+    assert len(blocks[0].splitlines()) <= 20
     code, output = await run("-c", blocks[0].replace("127.0.0.1:50051", get_stack().grpc))
     assert code == 0
     assert re.search(r"prompt tokens, seed 7\]", output)
