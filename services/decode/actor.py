@@ -106,7 +106,7 @@ class DecodeActor(BusActor):
         error: PenstockError = InternalError("the decode worker failed; its log has the cause", hop="decode")
         if self._stopping:
             error = Unavailable("the decode worker has stopped", hop="decode")
-        for row in list(self._book.rows.values()):
+        for row in list(self._book.placed.values()):
             await self._lose(row, error)
         await self._send_drafts()
         receiving.cancel()
@@ -115,7 +115,7 @@ class DecodeActor(BusActor):
 
     async def drained(self) -> None:
         """Returns when nothing is left to do; bounded by the service's drain timeout."""
-        while self._book.rows:
+        while self._book.placed:
             self._idle.clear()
             await self._idle.wait()
 
@@ -127,7 +127,7 @@ class DecodeActor(BusActor):
             model=self._model_id,
             layout=engine.layout.fingerprint(),
             capacity=engine.config.max_sequences,
-            live=len(self._book.rows),
+            live=len(self._book.placed),
             queued=len(self._book.in_phase(Phase.WAITING)),
             kv_blocks=engine.config.kv_blocks,
             kv_blocks_free=self._book.free_blocks,
@@ -197,7 +197,7 @@ class DecodeActor(BusActor):
         if self._service.stopping.is_set():
             raise Overloaded("this worker is draining; use another one")
         self._book.check_epoch(row.request_id, row.epoch)
-        if row.key in self._book.rows:
+        if row.key in self._book.placed:
             raise StaleEpoch("this placement of the request is here already")
         for earlier in self._book.of_request(row.request_id):
             await self._stop(earlier, "replaced")
@@ -205,8 +205,7 @@ class DecodeActor(BusActor):
 
     async def _cancel(self, delivery: Delivery, reason: str) -> None:
         envelope = delivery.envelope
-        self._book.tombstones.add(envelope.request_id, envelope.epoch, reason)
-        rows = [row for row in self._book.of_request(envelope.request_id) if row.epoch <= envelope.epoch]
+        rows = self._book.cancel(envelope.request_id, envelope.epoch, reason)
         phase = rows[0].phase.value if rows else ""
         for row in rows:
             await self._stop(row, reason)
@@ -225,9 +224,8 @@ class DecodeActor(BusActor):
         elif role == "speculator":
             self._drafts.lose(instance)
         elif role == "gateway" and why != "suspect":
-            for row in list(self._book.rows.values()):
-                if row.gateway == instance:
-                    await self._stop(row, "gateway lost")
+            for row in self._book.of_gateway(instance):
+                await self._stop(row, "gateway lost")
 
     # ---- one turn -----------------------------------------------------------------------------------
 
@@ -255,7 +253,7 @@ class DecodeActor(BusActor):
         outputs = [
             (row, output)
             for output in result.outputs
-            if (row := self._book.rows.get(output.key)) is not None and row.phase is Phase.DECODING
+            if (row := self._book.placed.get(output.key)) is not None and row.phase is Phase.DECODING
         ]
         await self._outbox.tokens(token_row(row, output) for row, output in outputs)
         for row, output in outputs:
@@ -330,7 +328,7 @@ class DecodeActor(BusActor):
     # ---- KV, called by the receiver from anywhere on the loop --------------------------------------
 
     def _on_complete(self, key: KvKey, token_ids: tuple[int, ...], finish: str, exposed_us: int) -> None:
-        row = self._book.rows.get(sequence_key(*key))
+        row = self._book.placed.get(sequence_key(*key))
         if row is None or row.phase is not Phase.WAITING:
             return
         if finish:  # the first token was the last
@@ -343,14 +341,14 @@ class DecodeActor(BusActor):
         self.wake()
 
     def _on_failed(self, key: KvKey, error: PenstockError) -> None:
-        row = self._book.rows.get(sequence_key(*key))
+        row = self._book.placed.get(sequence_key(*key))
         if row is not None and row.phase is Phase.WAITING:
             row.phase = Phase.STOPPING
             self._failures.append((row, error))
             self.wake()
 
     def _on_released(self, key: KvKey) -> None:
-        row = self._book.rows.get(sequence_key(*key))
+        row = self._book.placed.get(sequence_key(*key))
         if row is not None:
             self._end(row)
 
@@ -395,5 +393,5 @@ class DecodeActor(BusActor):
     def _show(self) -> None:
         self._compute.show_blocks()
         metrics.QUEUE_DEPTH.labels(service="decode").set(len(self._book.in_phase(Phase.WAITING)))
-        if not self._book.rows:
+        if not self._book.placed:
             self._idle.set()

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from shared.deadline import Deadline
-from shared.errors import DeadlineExpired, ProtocolError
+from shared.errors import DeadlineExpired
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Envelope, Reserve, Sampling
-from shared.worker.wire import SequenceSpec, read_sequence, sequence_key
-
-MAX_EPOCH = (1 << 32) - 1
-"""KV chunks have 32 bits for it."""
+from shared.worker.placed import Placed, checked_deadline
+from shared.worker.wire import read_sequence
 
 
 class Phase(Enum):
@@ -26,16 +24,10 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Row:
-    request_id: str
-    epoch: int
-    gateway: str
-    detokenizer: str
+class Row(Placed):
     prefill: str
     speculator: str
-    deadline: Deadline
     sampling: Sampling
-    spec: SequenceSpec
     worst_blocks: int  # what it takes if it grows as long as it may
     envelope: Envelope  # of the Reserve, for its answer
     phase: Phase = Phase.RESERVING
@@ -48,15 +40,6 @@ class Row:
     accepted_drafts: int = 0
 
     @property
-    def key(self) -> str:
-        return sequence_key(self.request_id, self.epoch)
-
-    @property
-    def kv_key(self) -> tuple[str, int]:
-        """What KV transfers call it."""
-        return self.request_id, self.epoch
-
-    @property
     def token_ids(self) -> list[int]:
         """Prompt and output, as known when decoding begins."""
         return [*self.spec.token_ids, *self.first_tokens]
@@ -66,9 +49,7 @@ def read_row(
     envelope: Envelope, reserve: Reserve, deadline: Deadline | None, *, vocab_size: int, max_model_len: int
 ) -> Row:
     """A checked row. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
-    if deadline is None or not envelope.request_id or not 0 < envelope.epoch <= MAX_EPOCH:
-        raise ProtocolError("Reserve needs a request_id, an epoch from 1 and a deadline in its envelope")
-    deadline.check("decode")
+    deadline = checked_deadline(envelope, deadline, "Reserve", "decode")
     spec = read_sequence(
         reserve.token_ids,
         reserve.prompt_len,
@@ -79,15 +60,15 @@ def read_row(
     )
     longest = min(spec.longest, max_model_len)
     return Row(
-        envelope.request_id,
-        envelope.epoch,
-        reserve.gateway,
-        reserve.detokenizer,
-        reserve.prefill,
-        reserve.speculator,
-        deadline,
-        reserve.sampling,
-        spec,
+        request_id=envelope.request_id,
+        epoch=envelope.epoch,
+        gateway=reserve.gateway,
+        detokenizer=reserve.detokenizer,
+        deadline=deadline,
+        spec=spec,
+        prefill=reserve.prefill,
+        speculator=reserve.speculator,
+        sampling=reserve.sampling,
         worst_blocks=-(-longest // HASH_BLOCK_TOKENS),
         envelope=envelope,
     )

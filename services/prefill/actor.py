@@ -93,7 +93,7 @@ class PrefillActor(BusActor):
         error: PenstockError = InternalError("the prefill worker failed; its log has the cause")
         if self._stopping:
             error = Unavailable("the prefill worker has stopped", hop="prefill")
-        for job in list(self._book.jobs.values()):
+        for job in list(self._book.placed.values()):
             if job.phase is not Phase.STOPPING:
                 await self._outbox.lost(job.gateway, job.request_id, job.epoch, error)
         if self._sending is not None:
@@ -103,7 +103,7 @@ class PrefillActor(BusActor):
 
     async def drained(self) -> None:
         """Returns when nothing is left to do; bounded by the service's drain timeout."""
-        while self._book.jobs:
+        while self._book.placed:
             self._idle.clear()
             await self._idle.wait()
 
@@ -115,7 +115,7 @@ class PrefillActor(BusActor):
             model=self._model_id,
             layout=engine.layout.fingerprint(),
             capacity=engine.config.max_sequences,
-            live=len(self._book.jobs) - len(self._book.queue),
+            live=len(self._book.placed) - len(self._book.queue),
             queued=len(self._book.queue),
             queued_tokens=self._book.queue.queued_tokens + self._book.computing_tokens,
             kv_blocks=engine.config.kv_blocks,
@@ -130,7 +130,7 @@ class PrefillActor(BusActor):
         return self._mirror.snapshot()
 
     def held(self) -> Iterable[Held]:
-        for job in self._book.jobs.values():
+        for job in self._book.placed.values():
             kind = "queued" if job.phase is Phase.QUEUED else "transfer"
             yield Held(job.request_id, kind, 1, job.phase.value)
         for key, blocks in self._compute.facts.held.items():
@@ -183,19 +183,18 @@ class PrefillActor(BusActor):
         if self._service.stopping.is_set():
             raise Overloaded("this worker is draining; use another one")
         self._book.check_epoch(job.request_id, job.epoch)
-        if job.key not in self._book.jobs:
+        if job.key not in self._book.placed:
             for earlier in self._book.of_request(job.request_id):
                 self._stop(earlier, "replaced")
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: max_cached_blocks(job.num_tokens)])
             job.cached_tokens = known * BLOCK_TOKENS
             self._book.add(job, self._rate.tokens_per_s)
             self._service.changed()
-        await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
+        await self.bus.reply(envelope, Accepted(self._book.placed[job.key].cached_tokens))
 
     async def _cancel(self, delivery: Delivery, reason: str) -> None:
         envelope = delivery.envelope
-        self._book.tombstones.add(envelope.request_id, envelope.epoch, reason)
-        jobs = [job for job in self._book.of_request(envelope.request_id) if job.epoch <= envelope.epoch]
+        jobs = self._book.cancel(envelope.request_id, envelope.epoch, reason)
         phase = jobs[0].phase.value if jobs else ""
         for job in jobs:
             self._stop(job, reason)
@@ -203,7 +202,7 @@ class PrefillActor(BusActor):
             await self.bus.reply(envelope, CancelAck(bool(jobs), phase))
 
     def _warm(self, warm: messages.Warm) -> None:
-        busy = bool(self._book.jobs) or self._service.stopping.is_set()
+        busy = bool(self._book.placed) or self._service.stopping.is_set()
         if not self._compute.warmth.offer(warm, busy=busy):
             metrics.DROPPED_MESSAGES.labels(reason="warm_skipped").inc()
 
@@ -217,9 +216,8 @@ class PrefillActor(BusActor):
                     )
             self._sender.peer_lost(instance)
         elif role == "gateway" and why != "suspect":
-            for job in list(self._book.jobs.values()):
-                if job.gateway == instance:
-                    self._stop(job, "gateway lost")
+            for job in self._book.of_gateway(instance):
+                self._stop(job, "gateway lost")
 
     async def _tick(self) -> None:
         for job in self._book.abandoned():
@@ -253,13 +251,13 @@ class PrefillActor(BusActor):
     async def _after_step(self, result: StepResult) -> None:
         self._rate.observe(result.num_prefill_tokens, result.step_us)
         for progress in result.computed:
-            computed = self._book.jobs.get(progress.key)
+            computed = self._book.placed.get(progress.key)
             if computed is not None:
                 computed.computed_tokens = progress.end_token
         first_tokens = [
             (job, output)
             for output in result.outputs
-            if (job := self._book.jobs.get(output.key)) is not None and job.phase is Phase.COMPUTING
+            if (job := self._book.placed.get(output.key)) is not None and job.phase is Phase.COMPUTING
         ]
         # The first token goes out before KvDone: time to first token never waits for the transfer.
         await self._outbox.tokens(self._token_row(job, output) for job, output in first_tokens)
@@ -283,12 +281,12 @@ class PrefillActor(BusActor):
         """Fill the next chunk with the most urgent prompts; a prefix is warmed only when there are none."""
         jobs, lost = self._book.take(self._compute.room_tokens(self._book.computing_tokens))
         await self._tell_lost(lost)
-        self._compute.yield_to(busy=bool(self._book.jobs))
+        self._compute.yield_to(busy=bool(self._book.placed))
         if jobs:
             callbacks = [self._egress.layer_callback(job) for job in jobs]
             for job, admitted in zip(jobs, await self._compute.admit(jobs, callbacks), strict=True):
                 await self._admitted(job, admitted)
-        elif not self._book.jobs:
+        elif not self._book.placed:
             await self._compute.warm()
 
     async def _admitted(self, job: Job, admitted: AdmitResult | PenstockError) -> None:
@@ -350,7 +348,7 @@ class PrefillActor(BusActor):
     async def _end_transfers(self) -> None:
         while self._transfer_ends:
             (request_id, epoch), error = self._transfer_ends.popleft()
-            job = self._book.jobs.get(sequence_key(request_id, epoch))
+            job = self._book.placed.get(sequence_key(request_id, epoch))
             if job is None:
                 continue
             if error is None:
@@ -365,7 +363,7 @@ class PrefillActor(BusActor):
     def _show(self) -> None:
         self._compute.show_blocks()
         metrics.QUEUE_DEPTH.labels(service="prefill").set(len(self._book.queue))
-        if not self._book.jobs:
+        if not self._book.placed:
             self._idle.set()
 
 

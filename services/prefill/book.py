@@ -8,40 +8,27 @@ from collections.abc import Iterable
 from services.prefill.config import PrefillConfig
 from services.prefill.job import Job, Phase
 from services.prefill.queue import DeadlineQueue
-from shared.actor import Tombstones
-from shared.errors import Cancelled, DeadlineExpired, PenstockError, StaleEpoch
-from shared.telemetry import metrics
-from shared.worker.gateway_leases import GatewayLeases, IsAlive
+from shared.errors import DeadlineExpired, PenstockError
+from shared.worker.gateway_leases import IsAlive
+from shared.worker.placed import PlacedBook
 
 Lost = tuple[Job, PenstockError]
 """A job that ended here without success, and why."""
 
 
-class JobBook:
+class JobBook(PlacedBook[Job]):
     """Jobs by key. Every job is in the queue exactly while its phase is QUEUED."""
 
     def __init__(self, config: PrefillConfig, is_alive: IsAlive) -> None:
+        super().__init__("prefill", is_alive)
         self.queue = DeadlineQueue(max_entries=config.max_queued, max_tokens=config.max_queued_tokens)
-        self.jobs: dict[str, Job] = {}
-        self.tombstones = Tombstones()
-        self._leases = GatewayLeases(is_alive)
 
     # ---- coming in --------------------------------------------------------------------------------
-
-    def check_epoch(self, request_id: str, epoch: int) -> None:
-        """Raises Cancelled or StaleEpoch when this placement is over before it came."""
-        reason = self.tombstones.refuses(request_id, epoch)
-        if reason:
-            raise Cancelled(f"the request was cancelled before it arrived ({reason})", hop="prefill")
-        if any(job.epoch > epoch for job in self.of_request(request_id)):
-            metrics.STALE_MESSAGES.inc()
-            raise StaleEpoch("a later placement of this request is here already", hop="prefill")
 
     def add(self, job: Job, tokens_per_s: float) -> None:
         """Raises Overloaded, changing nothing."""
         self.queue.push(job.entry(), tokens_per_s)
-        self.jobs[job.key] = job
-        self._leases.grant(job.key, job.gateway)
+        self._take_in(job)
 
     # ---- going on ---------------------------------------------------------------------------------
 
@@ -53,7 +40,7 @@ class JobBook:
             taken = self.queue.take()
             lost += self._expired_in_queue(entry.key for entry in taken.expired)
             if taken.entry is not None:
-                job = self.jobs[taken.entry.key]
+                job = self.placed[taken.entry.key]
                 chosen.append(job)
                 room_tokens -= job.remaining_tokens
         return chosen, lost
@@ -63,11 +50,9 @@ class JobBook:
 
     def remove(self, key: str) -> Job | None:
         """The job holds nothing any more."""
-        job = self.jobs.pop(key, None)
-        if job is not None:
-            self._leases.drop(key)
-            if job.phase is Phase.QUEUED:
-                self.queue.remove(key)
+        job = self._let_go(key)
+        if job is not None and job.phase is Phase.QUEUED:
+            self.queue.remove(key)
         return job
 
     # ---- what must end ----------------------------------------------------------------------------
@@ -78,19 +63,12 @@ class JobBook:
     def expired_in_work(self) -> list[Job]:
         """Jobs past their deadline that are being computed or sent."""
         working = (Phase.COMPUTING, Phase.SENDING)
-        return [job for job in self.jobs.values() if job.phase in working and job.deadline.expired()]
-
-    def abandoned(self) -> list[Job]:
-        """Jobs whose gateway has not been heard for a lease."""
-        return [self.jobs[key] for key in self._leases.expired()]
+        return [job for job in self.placed.values() if job.phase in working and job.deadline.expired()]
 
     # ---- reading ----------------------------------------------------------------------------------
 
-    def of_request(self, request_id: str) -> list[Job]:
-        return [job for job in self.jobs.values() if job.request_id == request_id]
-
     def in_phase(self, phase: Phase) -> list[Job]:
-        return [job for job in self.jobs.values() if job.phase is phase]
+        return [job for job in self.placed.values() if job.phase is phase]
 
     @property
     def computing_tokens(self) -> int:

@@ -7,13 +7,10 @@ from enum import Enum
 
 from services.prefill.queue import Entry
 from shared.deadline import Deadline
-from shared.errors import ProtocolError
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Envelope, Prefill
-from shared.worker.wire import SequenceSpec, read_sequence, sequence_key
-
-MAX_EPOCH = (1 << 32) - 1
-"""KV chunks have 32 bits for it."""
+from shared.worker.placed import Placed, checked_deadline
+from shared.worker.wire import read_sequence
 
 
 class Phase(Enum):
@@ -26,29 +23,14 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Job:
-    request_id: str
-    epoch: int
-    gateway: str
-    detokenizer: str
+class Job(Placed):
     decode: str
-    deadline: Deadline
     priority: int
-    spec: SequenceSpec
     arrived_s: float
     cached_tokens: int = 0  # a guess until the engine has admitted it
     phase: Phase = Phase.QUEUED
     started_s: float = 0.0
     computed_tokens: int = 0
-
-    @property
-    def key(self) -> str:
-        return sequence_key(self.request_id, self.epoch)
-
-    @property
-    def kv_key(self) -> tuple[str, int]:
-        """What KV transfers call it."""
-        return self.request_id, self.epoch
 
     @property
     def num_tokens(self) -> int:
@@ -73,18 +55,13 @@ def read_job(
     now_s: float,
 ) -> Job:
     """A checked job. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
-    if deadline is None or not envelope.request_id or not 0 < envelope.epoch <= MAX_EPOCH:
-        raise ProtocolError("Prefill needs a request_id, an epoch from 1 and a deadline in its envelope")
-    deadline.check("prefill")
     return Job(
-        envelope.request_id,
-        envelope.epoch,
-        prefill.gateway,
-        prefill.detokenizer,
-        prefill.decode,
-        deadline,
-        prefill.priority,
-        read_sequence(
+        request_id=envelope.request_id,
+        epoch=envelope.epoch,
+        gateway=prefill.gateway,
+        detokenizer=prefill.detokenizer,
+        deadline=checked_deadline(envelope, deadline, "Prefill", "prefill"),
+        spec=read_sequence(
             prefill.token_ids,
             prefill.prompt_len,
             prefill.block_hashes,
@@ -92,6 +69,8 @@ def read_job(
             vocab_size=vocab_size,
             max_model_len=max_model_len,
         ),
+        decode=prefill.decode,
+        priority=prefill.priority,
         arrived_s=now_s,
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import GetStack
 from tests.support.client import connect, generate, request
-from tests.support.models import data_dir
+from tests.support.data import data_dir
 from tests.support.oracle import Oracle
 
 LANGUAGES = ("en", "de", "zh", "ar", "hi", "th", "ru")

@@ -8,7 +8,7 @@ import re
 import sys
 
 from tests.e2e.conftest import GetStack
-from tests.support.models import REPOSITORY
+from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
 
 RUN_TIMEOUT_S = 100

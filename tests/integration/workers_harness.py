@@ -39,7 +39,7 @@ from shared.messages import (
     pack_hashes,
     pack_ids,
 )
-from tests.support.models import REPOSITORY
+from tests.support.data import REPOSITORY
 from tests.support.wait import until
 
 START_TIMEOUT_S = 180.0

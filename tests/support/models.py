@@ -7,7 +7,6 @@ checkpoint with random weights and a byte-level tokenizer, so every test still r
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -17,19 +16,13 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.support.data import data_dir
 
 TINY_TEXT = [
     "Once upon a time there was a little girl who lived near the forest.",
     "The dog ran after the ball and then it slept in the warm sun.",
     "Ünïcode, naïve café, 東京, здравствуй, नमस्ते, 🙂🚀",
 ]
-
-
-def data_dir() -> Path | None:
-    """The folder of real data, or None in a clone that has none."""
-    folder = Path(os.environ.get("PENSTOCK_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
-    return folder if folder.is_dir() else None
 
 
 def target_model(scratch: Path) -> Path:

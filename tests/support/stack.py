@@ -21,7 +21,7 @@ from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import PenstockError
 from shared.messages import AuditReport, AuditRequest, Held
-from tests.support.models import REPOSITORY
+from tests.support.data import REPOSITORY
 from tests.support.wait import until
 
 START_TIMEOUT_S = 110

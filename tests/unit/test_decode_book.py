@@ -8,10 +8,11 @@ import pytest
 
 from services.decode.book import RowBook
 from services.decode.output import token_row
-from services.decode.row import MAX_EPOCH, Phase, Row, read_row
+from services.decode.row import Phase, Row, read_row
 from shared.deadline import Deadline
 from shared.engine.results import TokenOutput
 from shared.errors import Cancelled, DeadlineExpired, Overloaded, ProtocolError, StaleEpoch
+from shared.kv.chunk import MAX_EPOCH
 from shared.messages import Envelope, Reserve, Sampling, pack_ids
 
 SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 16, 0, (), False, -1)

@@ -57,7 +57,7 @@ def test_a_job_that_expired_in_the_queue_is_handed_out_with_its_error() -> None:
     taken, lost = jobs.take(50)
     assert [one.request_id for one in taken] == ["good"]
     assert [(one.request_id, error.code) for one, error in lost] == [("late", "expired")]
-    assert "late/1" not in jobs.jobs
+    assert "late/1" not in jobs.placed
 
 
 def test_a_refused_job_leaves_no_trace() -> None:
@@ -65,14 +65,14 @@ def test_a_refused_job_leaves_no_trace() -> None:
     jobs.add(job("a"), 0.0)
     with pytest.raises(Overloaded):
         jobs.add(job("b"), 0.0)
-    assert list(jobs.jobs) == ["a/1"]
+    assert list(jobs.placed) == ["a/1"]
 
 
 def test_removing_a_queued_job_frees_its_place_in_the_queue() -> None:
     jobs = book()
     jobs.add(job(), 0.0)
     jobs.remove("r/1")
-    assert (len(jobs.queue), jobs.queue.queued_tokens, jobs.jobs) == (0, 0, {})
+    assert (len(jobs.queue), jobs.queue.queued_tokens, jobs.placed) == (0, 0, {})
 
 
 def test_tokens_still_to_compute_shrink_with_progress_and_with_the_cache() -> None:

@@ -16,7 +16,7 @@ from shared.retrieval.build import build_index
 from shared.retrieval.embedder import BATCH_TEXTS, DIMENSIONS, MAX_TOKENS, Embedder
 from shared.retrieval.index import Hit
 from shared.retrieval.model_files import check_model_files, find_model_files
-from tests.support.models import data_dir
+from tests.support.data import data_dir
 
 TEXTS = [
     "",
