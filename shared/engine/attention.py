@@ -11,23 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from shared.engine.batch import Span
 from shared.engine.kv_pool import BLOCK_TOKENS
 
 SHORT_SPAN_ROWS = 16  # spans up to this long (decode, draft verification) share one padded call
 _BLOCK_ROWS = 2 * BLOCK_TOKENS  # KvPool.rows: 16 rows of K, then 16 of V
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """`num_rows` consecutive tokens of one sequence, the first at absolute position `start`."""
-
-    start: int
-    num_rows: int
-    blocks: Sequence[int]  # the sequence's blocks, at least up to the span's end
-
-    @property
-    def end(self) -> int:
-        return self.start + self.num_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shared.errors import InvalidRequest, NotFound
 
@@ -31,26 +31,71 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """A sparse MLP: each token goes to the `experts_per_token` experts with the largest router logits.
+
+    Their outputs are weighted by the softmax over all experts, with `normalize` scaled to sum to one.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
+    normalize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """What may differ from layer to layer. `rope` None: no positions. `window_tokens` n: a row sees itself
+    and the n - 1 tokens before it; None: all before it. `moe` None: a dense MLP."""
+
+    rope: RopeConfig | None
+    window_tokens: int | None = None
+    moe: MoeConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The shape of one model. `dtype` is the one that the engine computes in."""
+    """The shape of one model. `dtype` is the one that the engine computes in.
+
+    norms: "pre" normalises what goes into attention and MLP, "post" what comes out of them, "both" both.
+    qk_norm: "none", "head" (each head by itself) or "all" (all query heads as one vector,
+    all key heads as one).
+    norm_offset is added to every norm weight (Gemma stores w - 1).
+    """
 
     architecture: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     rms_norm_eps: float
-    rope: RopeConfig
+    layers: tuple[LayerConfig, ...]
     max_position_embeddings: int
     tie_word_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
     dtype: str
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    norms: Literal["pre", "post", "both"] = "pre"
+    norm_offset: float = 0.0
+    qk_norm: Literal["none", "head", "all"] = "none"
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    attention_scale: float = 0.0  # 0: head_dim ** -0.5
+    attention_softcap: float = 0.0  # 0: none; else cap * tanh(score / cap)
+    logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def score_scale(self) -> float:
+        return self.attention_scale or self.head_dim**-0.5
 
 
 def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig:
@@ -85,15 +130,15 @@ def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=_positive(raw, "intermediate_size"),
-        num_layers=_positive(raw, "num_hidden_layers"),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         rms_norm_eps=_positive_float(raw, "rms_norm_eps", 1e-6),
-        rope=_rope(raw, max_position_embeddings),
+        layers=(LayerConfig(_rope(raw, max_position_embeddings)),) * _positive(raw, "num_hidden_layers"),
         max_position_embeddings=max_position_embeddings,
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        attention_bias=bool(raw.get("attention_bias", False)),
+        qkv_bias=bool(raw.get("attention_bias", False)),
+        output_bias=bool(raw.get("attention_bias", False)),
         mlp_bias=bool(raw.get("mlp_bias", False)),
         dtype=_compute_dtype(raw, dtype),
         bos_token_id=next(iter(_token_ids(raw, "bos_token_id")), None),

@@ -13,16 +13,17 @@ from torch import Tensor
 
 from shared.engine.block_pool import BlockPool
 from shared.engine.config import load_model_config
+from shared.engine.drawing import Drawer, Drawn
 from shared.engine.engine_config import EngineConfig
 from shared.engine.intake import Intake
 from shared.engine.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
-from shared.engine.model import LlamaModel
+from shared.engine.model import TorchModel
 from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
-from shared.engine.runner import LayerCallback, RunItem, Runner
-from shared.engine.sampler import DrawRow, TokenCounts, TokenLogprob, draw
+from shared.engine.runner import LayerCallback, RunItem, run
+from shared.engine.sampler import TokenLogprob
 from shared.engine.sampling_params import SamplingParams
 from shared.engine.scheduler import Plan, Scheduler, Work, max_cached_blocks
-from shared.engine.sequence import LiveSequence, Phase, blocks_for
+from shared.engine.sequence import Phase, blocks_for
 from shared.engine.weights import LoadProgress, load_weights
 from shared.errors import InvalidRequest
 
@@ -72,11 +73,11 @@ class Engine:
         buffer = pool_buffer(config.kv_blocks * self.layout.block_bytes) if pool_buffer else None
         self.kv_pool = KvPool(self.layout, config.kv_blocks, buffer)
         self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)
-        self._runner = Runner(LlamaModel(self.model_config, weights, self.max_model_len), self.kv_pool)
+        self._model = TorchModel(self.model_config, weights, self.kv_pool, self.max_model_len)
         self._scheduler = Scheduler(
             self.blocks, max_batch_tokens=config.max_batch_tokens, max_sequences=config.max_sequences
         )
-        self._counts: dict[str, TokenCounts] = {}
+        self._drawer = Drawer(self.model_config.vocab_size)
         self.logits([0])  # the first forward pass initialises kernels; no request should pay for it
 
     # --- sequences ---
@@ -113,7 +114,7 @@ class Engine:
         sequence.on_layer = on_layer
         self._scheduler.check_room(key)
         self._scheduler.place(sequence, num_tokens, max_cached_blocks(token_ids))
-        self._track(sequence)
+        self._drawer.track(sequence)
         return AdmitResult(sequence.num_computed, tuple(sequence.blocks))
 
     def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[int]) -> Reservation:
@@ -144,11 +145,11 @@ class Engine:
         sequence.prefilling = False
         self._scheduler.sequences[key] = sequence
         self._scheduler.commit(sequence)
-        self._track(sequence)
+        self._drawer.track(sequence)
 
     def release(self, key: str) -> bool:
         """Drop a sequence in any state and give its blocks back; False when `key` is not held."""
-        self._counts.pop(key, None)
+        self._drawer.forget(key)
         return self._scheduler.remove(key)
 
     def held(self) -> dict[str, int]:
@@ -189,7 +190,7 @@ class Engine:
         model_ns = 0
         outputs: tuple[TokenOutput, ...] = ()
         if plan.work:
-            logits = self._runner.run([_run_item(work) for work in plan.work])
+            logits = run(self._model, [_run_item(work) for work in plan.work])
             model_ns = time.perf_counter_ns() - planned_ns
             outputs = tuple(self._finish(plan, logits))
         return StepResult(
@@ -213,7 +214,7 @@ class Engine:
         try:
             return torch.cat(
                 [
-                    self._runner.run([RunItem(chunk, start, blocks, len(chunk))])
+                    run(self._model, [RunItem(chunk, start, blocks, len(chunk))])
                     for start in range(0, len(token_ids), size)
                     if (chunk := token_ids[start : start + size])
                 ]
@@ -228,67 +229,35 @@ class Engine:
     # --- one step's end ---
 
     def _finish(self, plan: Plan, logits: Tensor) -> Iterator[TokenOutput]:
-        rows = [row for work in plan.work for row in self._draw_rows(work)]
-        token_ids, logprobs = draw(logits, rows) if rows else ([], [])
-        first = 0
+        """Draw where a sequence's last token was computed, take the rest as progress."""
+        drawing = [work for work in plan.work if work.num_draws]
+        drawn = iter(self._drawer.draw(drawing, logits))
         for work in plan.work:
-            num_draws = work.num_draws
-            if num_draws == 0:
+            if work.num_draws:
+                yield self._accept(work, next(drawn))
+            else:
                 self._scheduler.advance(work, work.num_tokens)
-                continue
-            drawn = slice(first, first + num_draws)
-            first += num_draws
-            yield self._accept(work, token_ids[drawn], logprobs[drawn])
 
-    def _draw_rows(self, work: Work) -> Iterator[DrawRow]:
-        """A row per draw; row j assumes that the drafts before it were right."""
-        sequence = work.sequence
-        counts = self._counts.get(sequence.key)
-        for index in range(work.num_draws):
-            position = len(sequence.tokens) + index
-            yield DrawRow(
-                sequence.params,
-                position,
-                () if sequence.may_end_at(position) else tuple(sorted(sequence.end_ids)),
-                counts.plus(work.drafts[:index]) if counts is not None else None,
-            )
-
-    def _accept(
-        self, work: Work, drawn: Sequence[int], logprobs: Sequence[TokenLogprob | None]
-    ) -> TokenOutput:
-        """Keep draws up to the first that differs from its draft, or that ends the sequence."""
+    def _accept(self, work: Work, drawn: Drawn) -> TokenOutput:
         sequence = work.sequence
         position = len(sequence.tokens)
-        accepted, reason = 0, None
-        for token_id, draft in zip(drawn, [*work.drafts, None], strict=True):
-            sequence.tokens.append(token_id)
-            reason = _finish_reason(sequence, token_id)
-            accepted += token_id == draft
-            if reason is not None or token_id != draft:
-                break
-        new = tuple(sequence.tokens[position:])
-        if sequence.key in self._counts:
-            self._counts[sequence.key].add(new)
+        sequence.tokens += drawn.token_ids
         sequence.prefilling = False
-        self._scheduler.advance(work, work.num_tokens + len(new) - 1)
-        if sequence.pinned and (reason is not None or sequence.draw_limit <= 0):
+        self._scheduler.advance(work, work.num_tokens + len(drawn.token_ids) - 1)
+        if sequence.pinned and (drawn.finish_reason is not None or sequence.draw_limit <= 0):
             sequence.phase = Phase.HELD
-        elif reason is not None:
+        elif drawn.finish_reason is not None:
             self.release(sequence.key)
-        kept = tuple(logprob for logprob in logprobs[: len(new)] if logprob is not None)
-        return TokenOutput(sequence.key, position, new, kept, reason, accepted, len(work.drafts))
-
-    def _track(self, sequence: LiveSequence) -> None:
-        if sequence.params.has_penalties:
-            counts = TokenCounts(self.model_config.vocab_size, sequence.tokens, sequence.prompt_len)
-            self._counts[sequence.key] = counts
+        return TokenOutput(
+            sequence.key,
+            position,
+            drawn.token_ids,
+            drawn.logprobs,
+            drawn.finish_reason,
+            drawn.accepted_drafts,
+            len(work.drafts),
+        )
 
 
 def _run_item(work: Work) -> RunItem:
     return RunItem(work.token_ids, work.start, work.sequence.blocks, work.num_draws, work.sequence.on_layer)
-
-
-def _finish_reason(sequence: LiveSequence, token_id: int) -> str | None:
-    if token_id in sequence.end_ids:
-        return "stop"
-    return "length" if len(sequence.tokens) >= sequence.end_len else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from torch import Tensor
 
 from shared.engine.config import ModelConfig
 from shared.engine.kv_pool import TORCH_DTYPES
+from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights
+from shared.engine.linear import DenseLinear
 from shared.errors import InvalidRequest, NotFound
 
 READABLE_DTYPES = ("F32", "BF16", "F16")
@@ -24,30 +25,6 @@ MAX_NAMES_IN_ERROR = 3
 
 LoadProgress = Callable[[int, int], None]
 """(layers loaded, layers in all)"""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One decoder layer. Matrices are [out, in], as F.linear takes them."""
-
-    input_norm: Tensor  # [hidden]
-    qkv: Tensor  # [(heads + 2 * kv_heads) * head_dim, hidden]
-    qkv_bias: Tensor | None
-    output: Tensor  # [hidden, heads * head_dim]
-    output_bias: Tensor | None
-    mlp_norm: Tensor  # [hidden]
-    gate_up: Tensor  # [2 * intermediate, hidden]
-    gate_up_bias: Tensor | None
-    down: Tensor  # [hidden, intermediate]
-    down_bias: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelWeights:
-    embedding: Tensor  # [vocab, hidden]
-    layers: tuple[LayerWeights, ...]
-    final_norm: Tensor  # [hidden]
-    head: Tensor  # [vocab, hidden]; the embedding itself when tied
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -67,7 +44,8 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         attention = {"q": (query, hidden), "k": (key, hidden), "v": (key, hidden), "o": (hidden, query)}
         mlp = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
         linears = [
-            (f"self_attn.{name}_proj", shape, config.attention_bias) for name, shape in attention.items()
+            (f"self_attn.{name}_proj", shape, config.output_bias if name == "o" else config.qkv_bias)
+            for name, shape in attention.items()
         ]
         linears += [(f"mlp.{name}_proj", shape, config.mlp_bias) for name, shape in mlp.items()]
         for name, shape, has_bias in linears:
@@ -178,30 +156,34 @@ class _Assembler:
             layers.append(self._layer(f"model.layers.{layer}."))
             if on_loaded is not None:
                 on_loaded(len(layers), self._config.num_layers)
-        return ModelWeights(embedding, tuple(layers), self._read("model.norm.weight"), head)
+        return ModelWeights(embedding, tuple(layers), self._norm("model.norm.weight"), DenseLinear(head))
 
     def _layer(self, prefix: str) -> LayerWeights:
-        qkv = [f"{prefix}self_attn.{name}_proj" for name in ("q", "k", "v")]
-        gate_up = [f"{prefix}mlp.{name}_proj" for name in ("gate", "up")]
-        output, down = [f"{prefix}self_attn.o_proj"], [f"{prefix}mlp.down_proj"]
+        config = self._config
+        mlp = DenseMlp(
+            self._linear([f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"], config.mlp_bias),
+            self._linear([f"{prefix}mlp.down_proj"], config.mlp_bias),
+        )
         return LayerWeights(
-            input_norm=self._read(prefix + "input_layernorm.weight"),
-            qkv=self._fused(qkv),
-            qkv_bias=self._fused_bias(qkv, self._config.attention_bias),
-            output=self._fused(output),
-            output_bias=self._fused_bias(output, self._config.attention_bias),
-            mlp_norm=self._read(prefix + "post_attention_layernorm.weight"),
-            gate_up=self._fused(gate_up),
-            gate_up_bias=self._fused_bias(gate_up, self._config.mlp_bias),
-            down=self._fused(down),
-            down_bias=self._fused_bias(down, self._config.mlp_bias),
+            attention_in_norm=self._norm(prefix + "input_layernorm.weight"),
+            qkv=self._linear([f"{prefix}self_attn.{name}_proj" for name in ("q", "k", "v")], config.qkv_bias),
+            query_norm=None,
+            key_norm=None,
+            output=self._linear([f"{prefix}self_attn.o_proj"], config.output_bias),
+            attention_out_norm=None,
+            mlp_in_norm=self._norm(prefix + "post_attention_layernorm.weight"),
+            mlp=mlp,
+            mlp_out_norm=None,
         )
 
-    def _fused(self, linears: list[str]) -> Tensor:
-        return torch.cat([self._read(f"{name}.weight") for name in linears])
+    def _norm(self, name: str) -> Tensor:
+        return self._read(name).float() + self._config.norm_offset
 
-    def _fused_bias(self, linears: list[str], has_bias: bool) -> Tensor | None:
-        return torch.cat([self._read(f"{name}.bias") for name in linears]) if has_bias else None
+    def _linear(self, names: list[str], has_bias: bool) -> DenseLinear:
+        weight = torch.cat([self._read(f"{name}.weight") for name in names])
+        return DenseLinear(
+            weight, torch.cat([self._read(f"{name}.bias") for name in names]) if has_bias else None
+        )
 
     def _read(self, name: str) -> Tensor:
         tensor: Tensor = self._readers[name].get_tensor(name)

@@ -33,7 +33,7 @@ def write(folder: Path, generation: dict[str, Any] | None = None, **changes: Any
 
 def test_absent_fields_take_the_architectures_defaults(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path))
-    assert (config.num_kv_heads, config.head_dim, config.rope.theta) == (4, 16, 10000.0)
+    assert (config.num_kv_heads, config.head_dim, config.layers[0].rope.theta) == (4, 16, 10000.0)
     assert not config.tie_word_embeddings
 
 
@@ -52,7 +52,7 @@ def test_the_old_spelling_of_dtype_and_rope_is_read(tmp_path: Path) -> None:
     )
     config = load_model_config(tmp_path)
     assert config.dtype == "bfloat16"
-    assert (config.rope.kind, config.rope.theta, config.rope.factor) == ("linear", 5000.0, 2.0)
+    assert (config.layers[0].rope.kind, config.layers[0].rope.theta, config.layers[0].rope.factor) == ("linear", 5000.0, 2.0)
 
 
 @pytest.mark.parametrize(

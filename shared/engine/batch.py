@@ -1,0 +1,40 @@
+"""What one forward pass computes: rows of tokens, span by span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`num_rows` consecutive tokens of one sequence, the first at absolute position `start`."""
+
+    start: int
+    num_rows: int
+    blocks: Sequence[int]  # the sequence's blocks, at least up to the span's end
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`token_ids` [T] are the spans' tokens in span order; `logit_rows` [R] ascend."""
+
+    token_ids: Sequence[int]
+    spans: Sequence[Span]
+    logit_rows: Sequence[int]
+    on_kv_written: Callable[[int], None] | None = None  # (layer): K and V of all rows are in the pool
+
+
+class Model(Protocol):
+    """A backend: computes logits and writes KV into the pool it was made with. Holds no sequence's state."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """float32 logits [R, vocab] on the CPU, in memory that the caller may overwrite."""
+        ...
