@@ -1,0 +1,94 @@
+// What engine/native/library.py calls. Arguments were checked there; 0 is success.
+#include <new>
+
+#include "model.h"
+
+using namespace penstock;
+
+extern "C" {
+
+// Changes whenever a signature or a struct below does: a library of another build is refused.
+int penstock_abi() { return 1; }
+
+void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
+  try {
+    return new Linear(weight, is_bf16 ? Kind::BF16 : Kind::F32, bias, out, in, gated != 0);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void* penstock_quantized_linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias,
+                                int out, int in, int bits, int group, int gated) {
+  try {
+    return new Linear(codes, scales, zeros, bias, out, in, bits, group, gated != 0);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+long penstock_linear_bytes(const void* linear) { return static_cast<long>(static_cast<const Linear*>(linear)->bytes()); }
+
+void penstock_free_linear(void* linear) { delete static_cast<Linear*>(linear); }
+
+// rows fp32 [count, in] -> out fp32 [count, width], width = columns padded to panels.
+int penstock_multiply(const void* linear, const float* rows, int count, int threads, float* out) {
+  try {
+    const Linear& matrix = *static_cast<const Linear*>(linear);
+    Rows input;
+    matrix.reserve(input, count);
+    for (int row = 0; row < count; ++row) matrix.prepare(rows + static_cast<long>(row) * matrix.in(), input, row);
+    Team team(threads);
+    team.run([&](int rank) {
+      matrix.apply(input, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
+        float* place = out + static_cast<long>(row) * matrix.width() + panel * PANEL;
+        _mm512_storeu_ps(place, low);
+        _mm512_storeu_ps(place + LANES, high);
+      });
+    });
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+void* penstock_model(const ModelShape* shape, const PoolShape* pool, const LayerShape* layers, int count) {
+  try {
+    auto model = std::make_unique<Model>(*shape, *pool);
+    for (int layer = 0; layer < count; ++layer) model->add_layer(layers[layer]);
+    return model.release();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void penstock_free_model(void* model) { delete static_cast<Model*>(model); }
+
+int penstock_forward(void* model, const BatchShape* batch, float* logits) {
+  try {
+    static_cast<Model*>(model)->forward(*batch, logits);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// Reads `bytes` on every thread's share once; returns a sum so that nothing is optimised away.
+double penstock_read(const float* data, long count, int threads) {
+  double total = 0.0;
+#pragma omp parallel num_threads(threads) reduction(+ : total)
+  {
+    const int rank = omp_get_thread_num();
+    const long first = count / threads * rank / LANES * LANES, last = count / threads * (rank + 1) / LANES * LANES;
+    __m512 sums[4] = {};
+    for (long i = first; i + 4 * LANES <= last; i += 4 * LANES)
+      for (int j = 0; j < 4; ++j) {
+        _mm_prefetch(reinterpret_cast<const char*>(data + i + j * LANES) + PREFETCH_BYTES, _MM_HINT_T0);
+        sums[j] = _mm512_add_ps(sums[j], _mm512_loadu_ps(data + i + j * LANES));
+      }
+    total += _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+  }
+  return total;
+}
+
+}  // extern "C"

@@ -1,0 +1,99 @@
+"""Loads the compiled kernels, where they were built and this CPU can run them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from shared.errors import InternalError
+
+ABI = 1
+CPU_FEATURES = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_vbmi", "avx512_bf16", "avx512_vnni")
+
+Pointer = ctypes.c_void_p
+KvWritten = ctypes.CFUNCTYPE(None, ctypes.c_int)
+
+
+class ModelShape(ctypes.Structure):
+    """Twin of ModelShape in model.h."""
+
+    _fields_ = [  # noqa: RUF012  (how ctypes takes it)
+        *((name, ctypes.c_int) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim")),
+        *((name, ctypes.c_int) for name in ("qk_norm", "activation", "bf16", "threads")),
+        *((name, ctypes.c_float) for name in ("norm_eps", "attention_scale", "attention_soft_cap")),
+        *((name, ctypes.c_float) for name in ("logit_soft_cap", "embedding_scale")),
+        *((name, Pointer) for name in ("embedding", "head", "final_norm")),
+    ]
+
+
+class PoolShape(ctypes.Structure):
+    """Twin of PoolShape in model.h."""
+
+    _fields_ = [  # noqa: RUF012
+        ("base", Pointer),
+        ("num_blocks", ctypes.c_long),
+        ("layer_block_bytes", ctypes.c_long),
+        ("kind", ctypes.c_int),
+    ]
+
+
+class LayerShape(ctypes.Structure):
+    """Twin of LayerShape in model.h."""
+
+    _fields_ = [  # noqa: RUF012
+        *((name, Pointer) for name in ("attention_in_norm", "query_norm", "key_norm")),
+        *((name, Pointer) for name in ("attention_out_norm", "mlp_in_norm", "mlp_out_norm")),
+        *((name, Pointer) for name in ("qkv", "output", "router", "gate_up", "down", "rope")),
+        *((name, ctypes.c_int) for name in ("rotary_dim", "window")),
+        *((name, ctypes.c_int) for name in ("experts", "experts_per_token", "normalize")),
+    ]
+
+
+class BatchShape(ctypes.Structure):
+    """Twin of BatchShape in model.h."""
+
+    _fields_ = [  # noqa: RUF012
+        *((name, ctypes.c_int) for name in ("rows", "spans", "logit_rows")),
+        *((name, Pointer) for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row")),
+        ("on_kv_written", KvWritten),
+    ]
+
+
+_INT, _LONG = ctypes.c_int, ctypes.c_long
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "penstock_abi": (_INT, []),
+    "penstock_dense_linear": (Pointer, [Pointer, _INT, Pointer, _INT, _INT, _INT]),
+    "penstock_quantized_linear": (Pointer, [Pointer, Pointer, Pointer, Pointer, *[_INT] * 5]),
+    "penstock_linear_bytes": (_LONG, [Pointer]),
+    "penstock_free_linear": (None, [Pointer]),
+    "penstock_multiply": (_INT, [Pointer, Pointer, _INT, _INT, Pointer]),
+    "penstock_model": (Pointer, [Pointer, Pointer, Pointer, _INT]),
+    "penstock_free_model": (None, [Pointer]),
+    "penstock_forward": (_INT, [Pointer, Pointer, Pointer]),
+    "penstock_read": (ctypes.c_double, [Pointer, _LONG, _INT]),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The kernels, or None where they were not built or the CPU lacks an instruction they use.
+
+    Calls release the GIL. Raises InternalError for a library that another version of the sources made.
+    """
+    found = sorted(Path(__file__).parent.glob("_kernels*.so"))
+    capabilities = torch.cpu.get_capabilities()
+    if not found or not all(capabilities.get(feature) for feature in CPU_FEATURES):
+        return None
+    loaded = ctypes.CDLL(str(found[0]))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function: Callable[..., object] = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]  # ctypes' own way
+    if loaded.penstock_abi() != ABI:
+        raise InternalError(
+            f"{found[0].name} was built from other sources; run `make setup` or `pip install -e .` again"
+        )
+    return loaded

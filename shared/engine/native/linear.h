@@ -1,0 +1,96 @@
+// A matrix in the panel layout of tile.h, and the rows that it multiplies.
+#pragma once
+
+#include "memory.h"
+#include "team.h"
+#include "tile.h"
+
+#include <algorithm>
+
+namespace penstock {
+
+enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
+
+constexpr int QUANTIZED_TILE_ROWS = 8;  // beyond it the sums of a group leave the registers
+constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
+
+// Rows of activations in the form that linears of one kind take: fp32, bf16, or int8 codes with a scale and the
+// sum of the codes per group of columns.
+struct Rows {
+  Kind kind = Kind::F32;
+  int groups = 0;     // per row
+  long stride = 0;    // bytes from row to row: whole cache lines, an odd number of them, so that rows that are
+                      // read together do not meet in one set of the L1
+  Buffer<uint8_t> data;
+  Buffer<float> scales;  // [rows, groups]
+  Buffer<float> sums;    // [rows, groups]
+
+  template <class T>
+  T* row(int index) { return reinterpret_cast<T*>(data.data() + index * stride); }
+  template <class T>
+  const T* row(int index) const { return reinterpret_cast<const T*>(data.data() + index * stride); }
+};
+
+class Linear {
+ public:
+  // weight [out, in] row-major in `kind` (F32 or BF16); bias [out] or null. `gated`: the first half of the rows
+  // are gates, the second half their partners; a panel then holds 16 gates and the 16 partners.
+  Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated);
+
+  // codes [out, in], scales fp16 and zeros [out, ceil(in / group)]: W = (code - zero) * scale.
+  Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out, int in,
+         int bits, int group, bool gated);
+
+  int in() const { return in_; }
+  int out() const { return out_; }
+  int width() const { return panels_ * PANEL; }  // of a result row, padding included
+  Kind kind() const { return kind_; }
+  int group() const { return group_; }
+  bool quantized() const { return kind_ == Kind::INT8 || kind_ == Kind::INT4; }
+  size_t bytes() const { return weights_.bytes() + scales_.bytes() + zeros_.bytes(); }
+
+  // Room for `count` rows of this linear's input. Not while a team runs.
+  void reserve(Rows& rows, int count) const;
+
+  // One fp32 row [in] -> row `index` of `rows`.
+  void prepare(const float* row, Rows& rows, int index) const;
+
+  // Column `index` of the weights' transpose, as fp32 [in]: how a tied embedding is looked up.
+  void column(int index, float* row) const;
+
+  // This thread's panels of rows @ W.T + bias: calls put(row, panel, lo, hi) with 2 x 16 columns.
+  template <class Put>
+  void apply(const Rows& rows, int count, Team& team, int rank, Put&& put) const {
+    const int first = team.begin(rank, panels_), last = team.end(rank, panels_);
+    const int block = std::max<int>(MAX_TILE_ROWS, TILE_CACHE_BYTES / rows.stride / MAX_TILE_ROWS * MAX_TILE_ROWS);
+    alignas(64) float tile[MAX_TILE_ROWS * PANEL];
+    for (int row = 0; row < count; row += block) {
+      const int height = std::min(block, count - row);
+      for (int panel = first; panel < last; ++panel) {
+        for_each_tile(height, quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS, [&](int at, int num) {
+          multiply_tile(rows, row + at, num, panel, tile);
+          for (int r = 0; r < num; ++r)
+            put(row + at + r, panel, _mm512_load_ps(tile + r * PANEL), _mm512_load_ps(tile + r * PANEL + LANES));
+        });
+      }
+    }
+  }
+
+ private:
+  int source_row(int panel, int lane) const;  // -1: padding
+  void pack_bias(const float* bias);
+  void multiply_tile(const Rows& rows, int first, int num, int panel, float* tile) const;
+
+  Kind kind_;
+  int out_, in_, k_;  // k_: `in_` padded to whole steps or groups
+  int panels_;
+  int group_ = 0;
+  bool gated_;
+  long panel_bytes_;
+  Buffer<uint8_t> weights_;
+  Buffer<uint16_t> scales_;  // fp16 [panels, groups, 32]
+  Buffer<uint8_t> zeros_;    // [panels, groups, 32]
+  Buffer<float> bias_;       // [panels, 32]
+};
+
+}  // namespace penstock

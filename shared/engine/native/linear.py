@@ -1,0 +1,64 @@
+"""Owns one packed matrix in the kernels' memory."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+import torch
+from torch import Tensor
+
+from shared.engine.linear import DenseLinear, Linear
+from shared.errors import InternalError, InvalidRequest
+
+PANEL = 32
+GROUP_MULTIPLE = 32
+
+
+class NativeLinear:
+    """A copy of `linear` in panel layout; the tensors it came from may go.
+
+    `gated`: the first half of the rows are gates, each to be combined with its partner in the second half.
+    """
+
+    def __init__(self, kernels: ctypes.CDLL, linear: Linear, *, gated: bool = False) -> None:
+        out, width = linear.shape
+        self._kernels = kernels
+        self.num_columns = out
+        bias = None if linear.bias is None else linear.bias.float().contiguous()
+        if isinstance(linear, DenseLinear):
+            weight = linear.weight.contiguous()
+            handle = kernels.penstock_dense_linear(
+                weight.data_ptr(), weight.dtype == torch.bfloat16, pointer(bias), out, width, gated
+            )
+        else:
+            if linear.group % GROUP_MULTIPLE:
+                raise InvalidRequest(
+                    f"a quantization group of {linear.group} columns is not a multiple of {GROUP_MULTIPLE}; "
+                    "use another group or the torch backend"
+                )
+            parts = [part.contiguous() for part in (linear.codes, linear.scales, linear.zeros)]
+            handle = kernels.penstock_quantized_linear(
+                *(part.data_ptr() for part in parts), pointer(bias), out, width, linear.bits, linear.group, gated
+            )
+        if not handle:
+            raise InternalError(f"no memory for a matrix of {out} x {width}; use a smaller model or int4 weights")
+        self.handle: int = handle
+        weakref.finalize(self, kernels.penstock_free_linear, handle)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._kernels.penstock_linear_bytes(self.handle))
+
+    def __call__(self, rows: Tensor, threads: int = 1) -> Tensor:
+        """float32 [T, in] -> float32 [T, out], columns in the order of the panels."""
+        rows = rows.float().contiguous()
+        padded = -(-self.num_columns // PANEL) * PANEL
+        out = torch.empty(len(rows), padded)
+        self._kernels.penstock_multiply(self.handle, rows.data_ptr(), len(rows), threads, out.data_ptr())
+        return out[:, : self.num_columns]
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """The address of a tensor's memory; None stays null."""
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,136 @@
+// One decoder: weights, pool and the forward pass over a ragged batch.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention.h"
+#include "linear.h"
+
+namespace penstock {
+
+enum class Activation : int { SILU = 0, GELU_TANH = 1 };
+enum class QkNorm : int { NONE = 0, HEAD = 1, ALL = 2 };
+
+// What engine/native/model.py says of a model; the field order is that of its ctypes twin.
+struct ModelShape {
+  int vocab, hidden, heads, kv_heads, head_dim;
+  int qk_norm, activation;
+  int bf16;         // 1: bf16 arithmetic, 0: fp32
+  int threads;
+  float norm_eps, attention_scale, attention_soft_cap, logit_soft_cap, embedding_scale;
+  const void* embedding;  // [vocab, hidden] in the arithmetic's type; null: the head's columns are the embedding
+  const Linear* head;
+  const float* final_norm;
+};
+
+struct PoolShape {
+  uint8_t* base;
+  long num_blocks, layer_block_bytes;
+  int kind;
+};
+
+struct LayerShape {
+  const float* attention_in_norm;  // norms: null where there is none
+  const float* query_norm;
+  const float* key_norm;
+  const float* attention_out_norm;
+  const float* mlp_in_norm;
+  const float* mlp_out_norm;
+  const Linear* qkv;
+  const Linear* output;
+  const Linear* router;  // null: a dense MLP, the one expert
+  const Linear* const* gate_up;  // [experts]
+  const Linear* const* down;     // [experts]
+  const float* rope;             // [positions, rotary_dim]: cosines, then sines; null: no positions
+  int rotary_dim;
+  int window;  // 0: none
+  int experts, experts_per_token, normalize;
+};
+
+struct BatchShape {
+  int rows, spans, logit_rows;
+  const int* token_ids;      // [rows]
+  const int* starts;         // [spans] position of the first row
+  const int* counts;         // [spans] rows
+  const int* first_blocks;   // [spans] where the span's blocks begin in `blocks`
+  const int* blocks;
+  const int* logit_row;      // [logit_rows] ascending
+  void (*on_kv_written)(int layer);  // may be null; called on the caller's thread
+};
+
+// What a layer's attention and MLP compute: all rows, or in the last layer those that a logit depends on.
+struct View {
+  std::vector<QuerySpan> spans;
+  std::vector<AttentionItem> items;  // the longest first
+  std::vector<int> sources;          // [rows] row of the batch
+};
+
+// The input buffer of all linears that play one role and take one form.
+struct Input {
+  int role;
+  const Linear* linear;
+  Rows rows;
+};
+
+struct Layer {
+  LayerShape shape;
+  Rows *qkv_in, *output_in, *router_in, *mlp_in, *expert_in, *down_in;
+};
+
+class Model {
+ public:
+  Model(const ModelShape& shape, const PoolShape& pool);
+  void add_layer(const LayerShape& shape);
+  void forward(const BatchShape& batch, float* logits);
+
+ private:
+  enum Role { QKV, OUTPUT, ROUTER, MLP, EXPERT, DOWN, HEAD };
+
+  Rows* input(Role role, const Linear* linear);
+  void reserve(const BatchShape& batch);
+  View view_of(const BatchShape& batch, bool logits_only) const;
+  void compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team, int rank);
+  void embed(int token_id, float* row) const;
+  void rotate_and_store(const Layer& layer, int index, int row);
+  void attend(const Layer& layer, int index, const View& view, Team& team, int rank);
+  template <class E>
+  void attend_as(Attention<E>& worker, const Layer& layer, int index, const View& view, Team& team);
+  void feed_experts(const Layer& layer, int count, Team& team, int rank);
+  void choose_experts(const Layer& layer, int row);
+  void run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count, Team& team,
+               int rank, const int* targets, const float* shares);
+  const float* normalized(const float* row, const float* weight, int rank);
+  void normalize(const float* row, const float* weight, int width, float* out) const;
+  void add_projected(int row, const float* norm, int rank);
+
+  float* hidden(int row) { return hidden_.data() + static_cast<long>(row) * width_; }
+  float* projected(int row) { return projected_.data() + static_cast<long>(row) * width_; }
+
+  ModelShape shape_;
+  Pool pool_;
+  std::vector<Layer> layers_;
+  std::vector<std::unique_ptr<Input>> inputs_;
+  std::vector<Attention<float>> attention_f32_;  // one per thread
+  std::vector<Attention<bf16>> attention_bf16_;
+  Rows* head_in_;
+  int width_;  // of a row of hidden and projected: `hidden` padded to panels
+  int qkv_width_ = 0, inner_width_ = 0, most_experts_ = 0;
+
+  // of one forward pass
+  std::vector<int> positions_, blocks_;  // [rows]
+  Buffer<float> hidden_;     // [rows, width]: the residual stream
+  Buffer<float> projected_;  // [rows, width]: what is added to it next
+  Buffer<float> normed_;     // [threads, width]
+  Buffer<float> qkv_;        // [rows, qkv width]
+  Buffer<float> mixed_;      // [rows, heads * head_dim]: what attention gives, for a quantized `output`
+  Buffer<float> inner_;      // [rows, inner width]: for a quantized `down`
+  Buffer<float> router_;     // [rows, experts padded to panels]
+  std::vector<int> chosen_;          // [rows, experts per token]
+  std::vector<float> shares_;        // [rows, experts per token]
+  std::vector<int> expert_rows_;     // the rows of each expert, expert by expert
+  std::vector<float> expert_shares_;
+  std::vector<int> expert_begin_;    // [experts + 1]
+};
+
+}  // namespace penstock
