@@ -73,7 +73,7 @@ int penstock_forward(void* model, const BatchShape* batch, float* logits) {
   }
 }
 
-// Reads `bytes` on every thread's share once; returns a sum so that nothing is optimised away.
+// Reads `count` floats once, every thread its share; returns their sum so that nothing is optimised away.
 double penstock_read(const float* data, long count, int threads) {
   double total = 0.0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)

@@ -31,9 +31,10 @@ struct QuerySpan {
   const int* blocks;  // of the sequence
 };
 
-// Some rows of one span against one KV head.
+// Some rows of one span against some KV heads.
 struct AttentionItem {
-  int span, kv_head, first, count;  // first: row of the span
+  int span, first_head, num_heads;
+  int first, count;  // rows of the span
 };
 
 template <class E>
@@ -49,38 +50,54 @@ class Attention {
     output_ = Buffer<float>(static_cast<size_t>(MAX_QUERY_ROWS) * width_);
   }
 
+  // How many KV heads an item of `count` rows may have.
+  static int most_heads(int count, int group) { return std::max(1, MAX_QUERY_ROWS / (count * group)); }
+
   // queries fp32 [.., heads * head_dim] -> put(row, head, fp32 [head_dim], padded) per query head.
   template <class Put>
   void run(const AttentionItem& item, const QuerySpan& span, int window, const Pool& pool, int layer,
            const float* queries, long query_stride, Put&& put) {
-    const int group = shape_.heads / shape_.kv_heads, rows = item.count * group;
-    load_queries(item, span, queries, query_stride, group);
-    for (int r = 0; r < rows; ++r) most_[r] = NOTHING_SEEN, total_[r] = 0.0f;
-    std::memset(output_.data(), 0, static_cast<size_t>(rows) * width_ * sizeof(float));
+    const int group = shape_.heads / shape_.kv_heads;
+    const int rows = item.count * group;  // per KV head; kept head by head
+    for (int head = 0; head < item.num_heads; ++head)
+      load_queries(item, span, item.first_head + head, queries, query_stride, head * rows);
+    for (int r = 0; r < rows * item.num_heads; ++r) most_[r] = NOTHING_SEEN, total_[r] = 0.0f;
+    std::memset(output_.data(), 0, static_cast<size_t>(rows) * item.num_heads * width_ * sizeof(float));
 
     const int position = span.start + item.first, end = position + item.count;  // keys that any row sees
     const int from = window > 0 ? std::max(0, position - window + 1) : 0;
-    for (int key = from / TILE_KEYS * TILE_KEYS; key < end; key += TILE_KEYS) {
-      pack(span, pool, layer, item.kv_head, key, std::min(TILE_KEYS, end - key));
-      for_each_tile(rows, MAX_TILE_ROWS, [&](int first, int num) {
-        with_rows(num, [&]<int R>() { this->template visit<R>(first, key, position, group, window); });
-      });
+    const int first_key = from / TILE_KEYS * TILE_KEYS;
+    locate(span, pool, layer, first_key, end, next_);
+    for (int key = first_key; key < end; key += TILE_KEYS) {
+      const int count = std::min(TILE_KEYS, end - key);
+      std::memcpy(now_, next_, sizeof now_);
+      if (key + TILE_KEYS < end) locate(span, pool, layer, key + TILE_KEYS, end, next_);
+      for (int head = 0; head < item.num_heads; ++head) {
+        pack(pool, item.first_head + head, count);
+        for_each_tile(rows, MAX_TILE_ROWS, [&](int first, int num) {
+          with_rows(num, [&]<int R>() {
+            this->template visit<R>(head * rows + first, first, key, count, position, group, window);
+          });
+        });
+      }
     }
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows * item.num_heads; ++r) {
       float* out = output_.data() + static_cast<long>(r) * width_;
       const __m512 share = _mm512_set1_ps(1.0f / total_[r]);
       for (int d = 0; d < width_; d += LANES) _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), share));
-      put(span.first_output + item.first + r / group, item.kv_head * group + r % group, out);
+      put(span.first_output + item.first + r % rows / group, (item.first_head + r / rows) * group + r % group, out);
     }
   }
 
  private:
-  void load_queries(const AttentionItem& item, const QuerySpan& span, const float* queries, long stride, int group) {
+  void load_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries, long stride,
+                    int to) {
+    const int group = shape_.heads / shape_.kv_heads;
     const __m512 scale = _mm512_set1_ps(shape_.scale);
     for (int r = 0; r < item.count * group; ++r) {
       const float* source = queries + (span.first_row + item.first + r / group) * stride +
-                            (item.kv_head * group + r % group) * shape_.head_dim;
-      E* target = queries_.data() + static_cast<long>(r) * depth_;
+                            (kv_head * group + r % group) * shape_.head_dim;
+      E* target = queries_.data() + static_cast<long>(to + r) * depth_;
       for (int d = 0; d < depth_; d += LANES) {
         const __m512 value = _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
         if constexpr (sizeof(E) == 2)
@@ -91,24 +108,39 @@ class Attention {
     }
   }
 
-  // Keys [key, key + count) of the sequence into `keys_` ([d][32 keys] panels) and `values_` ([key][32 dims] panels).
-  void pack(const QuerySpan& span, const Pool& pool, int layer, int kv_head, int key, int count) {
-    const E* k_rows[TILE_KEYS];
-    const E* v_rows[TILE_KEYS];
-    for (int i = 0; i < TILE_KEYS; ++i) {
-      const int at = std::min(i, count - 1);  // what lies beyond is masked; it repeats a real key
-      const int block = span.blocks[(key + at) / BLOCK_TOKENS], offset = (key + at) % BLOCK_TOKENS;
-      k_rows[i] = row(pool, layer, block, 0, offset, kv_head, raw_.data() + static_cast<long>(i) * 2 * width_);
-      v_rows[i] = row(pool, layer, block, 1, offset, kv_head, raw_.data() + (static_cast<long>(i) * 2 + 1) * width_);
-    }
-    for (int half = 0; half < TILE_KEYS; half += PANEL) pack_keys(k_rows + half, keys_.data() + half * depth_);
-    for (int d = 0; d < width_; d += PANEL) pack_values(v_rows, d, values_.data() + static_cast<long>(d) * TILE_KEYS);
+  // Where K and V of the tile's tokens begin. Places beyond `end` repeat the last token: they are masked, but what
+  // is there must be numbers.
+  void locate(const QuerySpan& span, const Pool& pool, int layer, int key, int end, const uint8_t* (&tokens)[2][TILE_KEYS]) {
+    for (int part = 0; part < 2; ++part)
+      for (int i = 0; i < TILE_KEYS; ++i) {
+        const int at = std::min(key + i, end - 1);
+        tokens[part][i] = pool.head(layer, span.blocks[at / BLOCK_TOKENS], part, at % BLOCK_TOKENS, 0);
+      }
   }
 
-  const E* row(const Pool& pool, int layer, int block, int part, int offset, int kv_head, E* scratch) {
-    const uint8_t* stored = pool.head(layer, block, part, offset, kv_head);
+  // One head of the first `count` tokens into `keys_` ([d][32 keys] panels) and `values_` ([key][32 dims] panels).
+  // Each line that is read asks for its successor in the next tile: the CPU cannot foresee where that lies.
+  void pack(const Pool& pool, int kv_head, int count) {
+    const long place = static_cast<long>(kv_head) * shape_.head_dim * kv_item_bytes(pool.kind);
+    const int padded = round_up(count, PANEL);
+    const E* rows[2][TILE_KEYS];
+    const uint8_t* ahead[2][TILE_KEYS];
+    for (int part = 0; part < 2; ++part)
+      for (int i = 0; i < padded; ++i) {
+        rows[part][i] = values_of(pool, part, i, kv_head, now_[part][i] + place);
+        ahead[part][i] = next_[part][i] + place;
+      }
+    for (int half = 0; half < padded; half += PANEL)
+      pack_keys(rows[0] + half, ahead[0] + half, keys_.data() + half * depth_);
+    for (int d = 0; d < width_; d += PANEL)
+      pack_values(rows[1], ahead[1], padded, d, values_.data() + static_cast<long>(d) * TILE_KEYS);
+  }
+
+  // Stored values as they are, or int8 codes as the values they stand for.
+  const E* values_of(const Pool& pool, int part, int i, int kv_head, const uint8_t* stored) {
     if (pool.kind != KvKind::INT8) return reinterpret_cast<const E*>(stored);
-    const __m512 scale = _mm512_set1_ps(_cvtsh_ss(*pool.scale(layer, block, part, offset, kv_head)));
+    E* scratch = raw_.data() + (2L * i + part) * width_;
+    const __m512 scale = _mm512_set1_ps(_cvtsh_ss(pool.scale_of(now_[part][i], kv_head)));
     for (int d = 0; d < shape_.head_dim; d += LANES) {
       const __m128i codes = _mm_maskz_loadu_epi8(first_lanes(shape_.head_dim - d), stored + d);
       const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
@@ -121,12 +153,15 @@ class Attention {
   }
 
   // 32 rows [head_dim] -> [depth / STEP][32][STEP]: a transpose of dwords for both element types.
-  void pack_keys(const E* const* rows, E* panel) {
+  void pack_keys(const E* const* rows, const uint8_t* const* ahead, E* panel) {
     constexpr int PER_VECTOR = 64 / sizeof(E);
     for (int d = 0; d < depth_; d += PER_VECTOR)
       for (int half = 0; half < 2; ++half) {
         __m512i block[LANES];
-        for (int i = 0; i < LANES; ++i) block[i] = load(rows[half * LANES + i] + d, shape_.head_dim - d);
+        for (int i = 0; i < LANES; ++i) {
+          _mm_prefetch(reinterpret_cast<const char*>(ahead[half * LANES + i] + d * sizeof(E)), _MM_HINT_T1);
+          block[i] = load(rows[half * LANES + i] + d, shape_.head_dim - d);
+        }
         transpose16(block);
         const int dwords = std::min(LANES, (depth_ - d) / STEP<E>);
         for (int i = 0; i < dwords; ++i)
@@ -134,10 +169,11 @@ class Attention {
       }
   }
 
-  // Columns [d, d + 32) of TILE_KEYS rows -> [TILE_KEYS / STEP][32][STEP].
-  void pack_values(const E* const* rows, int d, E* panel) {
+  // Columns [d, d + 32) of `count` rows -> [count / STEP][32][STEP].
+  void pack_values(const E* const* rows, const uint8_t* const* ahead, int count, int d, E* panel) {
     if constexpr (sizeof(E) == 4) {
-      for (int i = 0; i < TILE_KEYS; ++i) {
+      for (int i = 0; i < count; ++i) {
+        _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
         _mm512_storeu_si512(panel + i * PANEL, load(rows[i] + d, shape_.head_dim - d));
         _mm512_storeu_si512(panel + i * PANEL + LANES, load(rows[i] + d + LANES, shape_.head_dim - d - LANES));
       }
@@ -146,7 +182,9 @@ class Attention {
           {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
           {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
       const __m512i low = _mm512_load_si512(ZIP[0]), high = _mm512_load_si512(ZIP[1]);
-      for (int i = 0; i < TILE_KEYS; i += 2) {
+      for (int i = 0; i < count; i += 2) {
+        _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(ahead[i + 1] + d * sizeof(E)), _MM_HINT_T1);
         const __m512i even = load(rows[i] + d, shape_.head_dim - d), odd = load(rows[i + 1] + d, shape_.head_dim - d);
         _mm512_storeu_si512(panel + i * PANEL, _mm512_permutex2var_epi16(even, low, odd));
         _mm512_storeu_si512(panel + i * PANEL + PANEL, _mm512_permutex2var_epi16(even, high, odd));
@@ -155,20 +193,19 @@ class Attention {
   }
 
   static __m512i load(const E* source, int count) {  // one vector, zeros beyond `count`
-    if constexpr (sizeof(E) == 4) {
+    if (count >= static_cast<int>(64 / sizeof(E))) return _mm512_loadu_si512(source);
+    if constexpr (sizeof(E) == 4)
       return _mm512_maskz_loadu_epi32(first_lanes(count), source);
-    } else {
-      const __mmask32 mask = count >= 32 ? ~0u : count <= 0 ? 0 : (1u << count) - 1;
-      return _mm512_maskz_loadu_epi16(mask, source);
-    }
+    else
+      return _mm512_maskz_loadu_epi16(count <= 0 ? 0 : (1u << count) - 1, source);
   }
 
-  // Rows [first, first + R) meet the packed tile that begins at `key`.
+  // Rows [first, first + R), `offset` rows into their KV head's, meet the `count` packed keys that begin at `key`.
   template <int R>
-  void visit(int first, int key, int position, int group, int window) {
+  void visit(int first, int offset, int key, int count, int position, int group, int window) {
     alignas(64) float scores[R][TILE_KEYS];
     alignas(64) E weights[R][TILE_KEYS];
-    for (int half = 0; half < TILE_KEYS; half += PANEL) {
+    for (int half = 0; half < count; half += PANEL) {
       Accumulators<R> acc;
       clear<R>(acc);
       multiply<R>(queries_.data() + static_cast<long>(first) * depth_, depth_, keys_.data() + half * depth_, depth_, acc);
@@ -178,7 +215,7 @@ class Attention {
         _mm512_store_ps(scores[r] + half + LANES, acc[r][1]);
       }
     }
-    for (int r = 0; r < R; ++r) soften(first + r, key, position + (first + r) / group, window, scores[r], weights[r]);
+    for (int r = 0; r < R; ++r) soften(first + r, key, position + (offset + r) / group, window, scores[r], weights[r]);
     for (int d = 0; d < width_; d += PANEL) {
       Accumulators<R> acc;
       float* out = output_.data() + static_cast<long>(first) * width_ + d;
@@ -187,7 +224,7 @@ class Attention {
         acc[r][0] = _mm512_loadu_ps(out + r * width_);
         acc[r][1] = _mm512_loadu_ps(out + r * width_ + LANES);
       }
-      multiply<R>(weights[0], TILE_KEYS, values_.data() + static_cast<long>(d) * TILE_KEYS, TILE_KEYS, acc);
+      multiply<R>(weights[0], TILE_KEYS, values_.data() + static_cast<long>(d) * TILE_KEYS, round_up(count, STEP<E>), acc);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         _mm512_storeu_ps(out + r * width_, acc[r][0]);
@@ -239,6 +276,8 @@ class Attention {
   Buffer<E> values_;   // [width / 32][64 / STEP][32][STEP]
   Buffer<E> raw_;      // dequantized rows
   Buffer<float> output_;
+  const uint8_t* now_[2][TILE_KEYS];   // K and V of the tile's tokens, head 0
+  const uint8_t* next_[2][TILE_KEYS];  // and of the next tile's
   float most_[MAX_QUERY_ROWS];
   float total_[MAX_QUERY_ROWS];
 };

@@ -84,9 +84,12 @@ View Model::view_of(const BatchShape& batch, bool logits_only) const {
     view.spans.push_back({batch.starts[span] + from - first, count, from, static_cast<int>(view.sources.size()),
                           batch.blocks + batch.first_blocks[span]});
     for (int row = from; row < end; ++row) view.sources.push_back(row);
+    // A short span takes its KV heads together, as they lie in memory, as far as every thread gets something.
+    const int shares = std::max(1, shape_.threads / batch.spans);
+    const int heads = std::min(std::max(1, shape_.kv_heads / shares), Attention<float>::most_heads(count, group));
     for (int at = (count - 1) / most * most; at >= 0; at -= most)
-      for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head)
-        view.items.push_back({number, kv_head, at, std::min(most, count - at)});
+      for (int head = 0; head < shape_.kv_heads; head += heads)
+        view.items.push_back({number, head, std::min(heads, shape_.kv_heads - head), at, std::min(most, count - at)});
   }
   return view;
 }

@@ -31,6 +31,13 @@ struct Pool {
     return reinterpret_cast<uint16_t*>(block_base(layer, block) + codes) + index;
   }
 
+  // The scale of a head, found from where head 0 of its token lies.
+  uint16_t scale_of(const uint8_t* token, int kv_head) const {
+    const long row = static_cast<long>(kv_heads) * head_dim;
+    const long block = (token - base) / layer_block_bytes, index = (token - base) % layer_block_bytes / row;
+    return reinterpret_cast<const uint16_t*>(base + block * layer_block_bytes + 2L * BLOCK_TOKENS * row)[index * kv_heads + kv_head];
+  }
+
   // fp32 [head_dim] into the pool.
   void write(int layer, int block, int part, int offset, int kv_head, const float* values) const {
     uint8_t* target = head(layer, block, part, offset, kv_head);

@@ -1,0 +1,95 @@
+"""Which arithmetic computes the model: loads the weights, makes the backend that the configuration names."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import torch
+
+from shared.engine.batch import Model
+from shared.engine.config import ModelConfig
+from shared.engine.engine_config import EngineConfig
+from shared.engine.heap import large_blocks_given_back
+from shared.engine.kv_pool import KvPool
+from shared.engine.layers import LayerWeights
+from shared.engine.model import TorchModel
+from shared.engine.native.library import library
+from shared.engine.native.model import NativeModel
+from shared.engine.weights import LoadProgress, WeightReader, load_weights
+from shared.errors import InvalidRequest
+
+
+def build_model(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    pool: KvPool,
+    max_model_len: int,
+    on_loaded: LoadProgress | None,
+) -> Model:
+    """A model that reads and writes KV in `pool`. `on_loaded` is told of every layer read.
+
+    backend auto takes the compiled kernels where there are any for this CPU, else torch.
+    """
+    kernels = _kernels(config)
+    if kernels is not None:
+        with large_blocks_given_back():
+            return _native(kernels, config, model_config, pool, max_model_len, on_loaded)
+    weights = load_weights(
+        config.model_dir,
+        model_config,
+        torch.device(config.device),
+        on_loaded,
+        quantization=config.quantization,
+        quant_group=config.quant_group,
+    )
+    return TorchModel(model_config, weights, pool, max_model_len, deterministic=config.deterministic)
+
+
+def _kernels(config: EngineConfig) -> ctypes.CDLL | None:
+    if config.backend == "torch" or config.device != "cpu" or config.tensor_parallel > 1:
+        return None
+    kernels = library()
+    if kernels is None and config.backend == "native":
+        raise InvalidRequest(
+            "the native backend was not built, or this CPU lacks AVX-512 with bf16 and VNNI; "
+            "install a C++ compiler and run `make setup` again, or use backend torch"
+        )
+    return kernels
+
+
+def _native(
+    kernels: ctypes.CDLL,
+    config: EngineConfig,
+    model_config: ModelConfig,
+    pool: KvPool,
+    max_model_len: int,
+    on_loaded: LoadProgress | None,
+) -> NativeModel:
+    reader = WeightReader(
+        config.model_dir,
+        model_config,
+        torch.device("cpu"),
+        quantization=config.quantization,
+        quant_group=config.quant_group,
+    )
+    embedding = reader.embedding()
+    head = reader.head(embedding)
+
+    def layers() -> Iterator[LayerWeights]:
+        for layer in range(model_config.num_layers):
+            yield reader.layer(layer)
+            if on_loaded is not None:
+                on_loaded(layer + 1, model_config.num_layers)
+
+    return NativeModel(
+        kernels,
+        model_config,
+        layers(),
+        embedding=None if model_config.tie_word_embeddings else embedding,
+        head=head,
+        final_norm=reader.final_norm(),
+        pool=pool,
+        num_positions=max_model_len,
+        threads=config.threads,
+    )

@@ -1,0 +1,93 @@
+"""The panel kernels against torch, on shapes that do not fit panels, tiles or groups."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from shared.engine.linear import DenseLinear, Linear, QuantLinear
+from shared.engine.native.library import library
+from shared.engine.native.linear import NativeLinear
+from shared.errors import InvalidRequest
+
+SHAPES = [(1, 1), (3, 2), (32, 64), (33, 65), (97, 130), (70, 257)]  # (out, in)
+FORMATS = ["float32", "bfloat16", "int8", "int4"]
+
+
+@pytest.fixture(scope="module")
+def kernels() -> ctypes.CDLL:
+    loaded = library()
+    if loaded is None:
+        pytest.skip("the kernels were not built, or this CPU cannot run them")
+    return loaded
+
+
+def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: int = 32) -> Linear:
+    generator = torch.Generator().manual_seed(out * 1000 + width)
+    added = torch.randn(out, generator=generator) if bias else None
+    if kind in ("float32", "bfloat16"):
+        weight = torch.randn(out, width, generator=generator)
+        return DenseLinear(weight.to(getattr(torch, kind)), added)
+    bits = 8 if kind == "int8" else 4
+    groups = -(-width // group)
+    codes = torch.randint(0, 2**bits, (out, width), dtype=torch.uint8, generator=generator)
+    zeros = torch.randint(0, 2**bits, (out, groups), dtype=torch.uint8, generator=generator)
+    scales = torch.rand(out, groups, generator=generator).half() / 2**bits
+    return QuantLinear(codes, scales, zeros, bits, group, added)
+
+
+def expected(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
+    if isinstance(linear, QuantLinear):
+        return linear(rows)
+    weight = linear.weight.double()
+    product = rows.to(linear.weight.dtype).double() @ weight.T
+    return (product if linear.bias is None else product + linear.bias.double()).float()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("num_rows", [1, 2, 7, 12, 13, 40])
+def test_products_equal_torch(kernels: ctypes.CDLL, kind: str, shape: tuple[int, int], num_rows: int) -> None:
+    linear = random_linear(kind, *shape)
+    rows = torch.randn(num_rows, shape[1], generator=torch.Generator().manual_seed(num_rows))
+    torch.testing.assert_close(
+        NativeLinear(kernels, linear)(rows), expected(linear, rows), rtol=1e-5, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_every_group_size_equals_torch(kernels: ctypes.CDLL, kind: str, group: int) -> None:
+    linear = random_linear(kind, 40, 300, group=group)
+    rows = torch.randn(9, 300, generator=torch.Generator().manual_seed(group))
+    torch.testing.assert_close(NativeLinear(kernels, linear)(rows), linear(rows), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_row_of_zeros_gives_the_bias(kernels: ctypes.CDLL, kind: str) -> None:
+    linear = random_linear(kind, 33, 65)
+    assert linear.bias is not None
+    assert torch.equal(NativeLinear(kernels, linear)(torch.zeros(1, 65))[0], linear.bias)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_invariant_5_a_row_is_bitwise_the_same_among_any_others(kernels: ctypes.CDLL, kind: str) -> None:
+    linear = NativeLinear(kernels, random_linear(kind, 70, 257))
+    rows = torch.randn(40, 257, generator=torch.Generator().manual_seed(1))
+    alone = torch.cat([linear(row[None]) for row in rows])
+    for size in (2, 5, 8, 12, 40):
+        assert torch.equal(torch.cat([linear(part) for part in rows.split(size)]), alone)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_two_threads_give_what_one_gives(kernels: ctypes.CDLL, kind: str) -> None:
+    linear = NativeLinear(kernels, random_linear(kind, 97, 130))
+    rows = torch.randn(5, 130, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(linear(rows, threads=2), linear(rows, threads=1))
+
+
+def test_a_group_that_the_kernels_cannot_take_is_refused(kernels: ctypes.CDLL) -> None:
+    with pytest.raises(InvalidRequest, match="multiple of 32"):
+        NativeLinear(kernels, random_linear("int4", 8, 40, group=20))
