@@ -8,7 +8,9 @@ using namespace penstock;
 extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
-int penstock_abi() { return 1; }
+int penstock_abi() {
+  return 1;
+}
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
   try {
@@ -18,8 +20,8 @@ void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, 
   }
 }
 
-void* penstock_quantized_linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias,
-                                int out, int in, int bits, int group, int gated) {
+void* penstock_quantized_linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
+                                const float* bias, int out, int in, int bits, int group, int gated) {
   try {
     return new Linear(codes, scales, zeros, bias, out, in, bits, group, gated != 0);
   } catch (const std::bad_alloc&) {
@@ -27,9 +29,13 @@ void* penstock_quantized_linear(const uint8_t* codes, const uint16_t* scales, co
   }
 }
 
-long penstock_linear_bytes(const void* linear) { return static_cast<long>(static_cast<const Linear*>(linear)->bytes()); }
+long penstock_linear_bytes(const void* linear) {
+  return static_cast<long>(static_cast<const Linear*>(linear)->bytes());
+}
 
-void penstock_free_linear(void* linear) { delete static_cast<Linear*>(linear); }
+void penstock_free_linear(void* linear) {
+  delete static_cast<Linear*>(linear);
+}
 
 // rows fp32 [count, in] -> out fp32 [count, width], width = columns padded to panels.
 int penstock_multiply(const void* linear, const float* rows, int count, int threads, float* out) {
@@ -37,7 +43,8 @@ int penstock_multiply(const void* linear, const float* rows, int count, int thre
     const Linear& matrix = *static_cast<const Linear*>(linear);
     Rows input;
     matrix.reserve(input, count);
-    for (int row = 0; row < count; ++row) matrix.prepare(rows + static_cast<long>(row) * matrix.in(), input, row);
+    for (int row = 0; row < count; ++row)
+      matrix.prepare(rows + static_cast<long>(row) * matrix.in(), input, row);
     Team team(threads);
     team.run([&](int rank) {
       matrix.apply(input, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
@@ -62,7 +69,9 @@ void* penstock_model(const ModelShape* shape, const PoolShape* pool, const Layer
   }
 }
 
-void penstock_free_model(void* model) { delete static_cast<Model*>(model); }
+void penstock_free_model(void* model) {
+  delete static_cast<Model*>(model);
+}
 
 int penstock_forward(void* model, const BatchShape* batch, float* logits) {
   try {
@@ -79,14 +88,16 @@ double penstock_read(const float* data, long count, int threads) {
 #pragma omp parallel num_threads(threads) reduction(+ : total)
   {
     const int rank = omp_get_thread_num();
-    const long first = count / threads * rank / LANES * LANES, last = count / threads * (rank + 1) / LANES * LANES;
+    const long first = count / threads * rank / LANES * LANES,
+               last = count / threads * (rank + 1) / LANES * LANES;
     __m512 sums[4] = {};
     for (long i = first; i + 4 * LANES <= last; i += 4 * LANES)
       for (int j = 0; j < 4; ++j) {
         _mm_prefetch(reinterpret_cast<const char*>(data + i + j * LANES) + PREFETCH_BYTES, _MM_HINT_T0);
         sums[j] = _mm512_add_ps(sums[j], _mm512_loadu_ps(data + i + j * LANES));
       }
-    total += _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+    total +=
+        _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
   }
   return total;
 }

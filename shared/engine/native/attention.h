@@ -1,8 +1,8 @@
 // Attention over paged KV for any number of query rows: tiles of keys in absolute order, online softmax.
 //
-// A tile of keys starts at a multiple of TILE_KEYS of the sequence and a row meets its tiles in order, so a row's
-// result depends on its own sequence alone: not on chunking, batch or which thread runs it. Tiles that a row sees
-// nothing of change nothing of it, bit for bit.
+// A tile of keys starts at a multiple of TILE_KEYS of the sequence and a row meets its tiles in order, so a
+// row's result depends on its own sequence alone: not on chunking, batch or which thread runs it. Tiles that
+// a row sees nothing of change nothing of it, bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct AttentionShape {
 };
 
 struct QuerySpan {
-  int start;          // position of its first row
+  int start;  // position of its first row
   int rows;
   int first_row;      // in the queries
   int first_output;   // in what comes out
@@ -84,14 +84,16 @@ class Attention {
     for (int r = 0; r < rows * item.num_heads; ++r) {
       float* out = output_.data() + static_cast<long>(r) * width_;
       const __m512 share = _mm512_set1_ps(1.0f / total_[r]);
-      for (int d = 0; d < width_; d += LANES) _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), share));
-      put(span.first_output + item.first + r % rows / group, (item.first_head + r / rows) * group + r % group, out);
+      for (int d = 0; d < width_; d += LANES)
+        _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), share));
+      put(span.first_output + item.first + r % rows / group, (item.first_head + r / rows) * group + r % group,
+          out);
     }
   }
 
  private:
-  void load_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries, long stride,
-                    int to) {
+  void load_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries,
+                    long stride, int to) {
     const int group = shape_.heads / shape_.kv_heads;
     const __m512 scale = _mm512_set1_ps(shape_.scale);
     for (int r = 0; r < item.count * group; ++r) {
@@ -99,7 +101,8 @@ class Attention {
                             (kv_head * group + r % group) * shape_.head_dim;
       E* target = queries_.data() + static_cast<long>(to + r) * depth_;
       for (int d = 0; d < depth_; d += LANES) {
-        const __m512 value = _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
+        const __m512 value =
+            _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
         if constexpr (sizeof(E) == 2)
           _mm256_mask_storeu_epi16(target + d, first_lanes(depth_ - d), narrow(value));
         else
@@ -108,9 +111,10 @@ class Attention {
     }
   }
 
-  // Where K and V of the tile's tokens begin. Places beyond `end` repeat the last token: they are masked, but what
-  // is there must be numbers.
-  void locate(const QuerySpan& span, const Pool& pool, int layer, int key, int end, const uint8_t* (&tokens)[2][TILE_KEYS]) {
+  // Where K and V of the tile's tokens begin. Places beyond `end` repeat the last token: they are masked, but
+  // what is there must be numbers.
+  void locate(const QuerySpan& span, const Pool& pool, int layer, int key, int end,
+              const uint8_t* (&tokens)[2][TILE_KEYS]) {
     for (int part = 0; part < 2; ++part)
       for (int i = 0; i < TILE_KEYS; ++i) {
         const int at = std::min(key + i, end - 1);
@@ -118,8 +122,9 @@ class Attention {
       }
   }
 
-  // One head of the first `count` tokens into `keys_` ([d][32 keys] panels) and `values_` ([key][32 dims] panels).
-  // Each line that is read asks for its successor in the next tile: the CPU cannot foresee where that lies.
+  // One head of the first `count` tokens into `keys_` ([d][32 keys] panels) and `values_` ([key][32 dims]
+  // panels). Each line that is read asks for its successor in the next tile: the CPU cannot foresee where
+  // that lies.
   void pack(const Pool& pool, int kv_head, int count) {
     const long place = static_cast<long>(kv_head) * shape_.head_dim * kv_item_bytes(pool.kind);
     const int padded = round_up(count, PANEL);
@@ -175,17 +180,21 @@ class Attention {
       for (int i = 0; i < count; ++i) {
         _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
         _mm512_storeu_si512(panel + i * PANEL, load(rows[i] + d, shape_.head_dim - d));
-        _mm512_storeu_si512(panel + i * PANEL + LANES, load(rows[i] + d + LANES, shape_.head_dim - d - LANES));
+        _mm512_storeu_si512(panel + i * PANEL + LANES,
+                            load(rows[i] + d + LANES, shape_.head_dim - d - LANES));
       }
     } else {
       alignas(64) static const uint16_t ZIP[2][32] = {
-          {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
-          {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
+          {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+           8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+          {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+           24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
       const __m512i low = _mm512_load_si512(ZIP[0]), high = _mm512_load_si512(ZIP[1]);
       for (int i = 0; i < count; i += 2) {
         _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
         _mm_prefetch(reinterpret_cast<const char*>(ahead[i + 1] + d * sizeof(E)), _MM_HINT_T1);
-        const __m512i even = load(rows[i] + d, shape_.head_dim - d), odd = load(rows[i + 1] + d, shape_.head_dim - d);
+        const __m512i even = load(rows[i] + d, shape_.head_dim - d),
+                      odd = load(rows[i + 1] + d, shape_.head_dim - d);
         _mm512_storeu_si512(panel + i * PANEL, _mm512_permutex2var_epi16(even, low, odd));
         _mm512_storeu_si512(panel + i * PANEL + PANEL, _mm512_permutex2var_epi16(even, high, odd));
       }
@@ -200,7 +209,8 @@ class Attention {
       return _mm512_maskz_loadu_epi16(count <= 0 ? 0 : (1u << count) - 1, source);
   }
 
-  // Rows [first, first + R), `offset` rows into their KV head's, meet the `count` packed keys that begin at `key`.
+  // Rows [first, first + R), `offset` rows into their KV head's, meet the `count` packed keys that begin at
+  // `key`.
   template <int R>
   void visit(int first, int offset, int key, int count, int position, int group, int window) {
     alignas(64) float scores[R][TILE_KEYS];
@@ -208,14 +218,16 @@ class Attention {
     for (int half = 0; half < count; half += PANEL) {
       Accumulators<R> acc;
       clear<R>(acc);
-      multiply<R>(queries_.data() + static_cast<long>(first) * depth_, depth_, keys_.data() + half * depth_, depth_, acc);
+      multiply<R>(queries_.data() + static_cast<long>(first) * depth_, depth_, keys_.data() + half * depth_,
+                  depth_, acc);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         _mm512_store_ps(scores[r] + half, acc[r][0]);
         _mm512_store_ps(scores[r] + half + LANES, acc[r][1]);
       }
     }
-    for (int r = 0; r < R; ++r) soften(first + r, key, position + (offset + r) / group, window, scores[r], weights[r]);
+    for (int r = 0; r < R; ++r)
+      soften(first + r, key, position + (offset + r) / group, window, scores[r], weights[r]);
     for (int d = 0; d < width_; d += PANEL) {
       Accumulators<R> acc;
       float* out = output_.data() + static_cast<long>(first) * width_ + d;
@@ -224,7 +236,8 @@ class Attention {
         acc[r][0] = _mm512_loadu_ps(out + r * width_);
         acc[r][1] = _mm512_loadu_ps(out + r * width_ + LANES);
       }
-      multiply<R>(weights[0], TILE_KEYS, values_.data() + static_cast<long>(d) * TILE_KEYS, round_up(count, STEP<E>), acc);
+      multiply<R>(weights[0], TILE_KEYS, values_.data() + static_cast<long>(d) * TILE_KEYS,
+                  round_up(count, STEP<E>), acc);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         _mm512_storeu_ps(out + r * width_, acc[r][0]);
@@ -238,7 +251,8 @@ class Attention {
     constexpr int VECTORS = TILE_KEYS / LANES;
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i last = _mm512_set1_epi32(position);
-    const __m512i before = _mm512_set1_epi32(window > 0 ? position - window : -1);  // the last key out of sight
+    const __m512i before =
+        _mm512_set1_epi32(window > 0 ? position - window : -1);  // the last key out of sight
     __m512 score[VECTORS];
     __m512 best = _mm512_set1_ps(most_[row]);
     for (int i = 0; i < VECTORS; ++i) {

@@ -10,8 +10,9 @@ constexpr int DOT_WIDTH = 4;  // int8 products that one VNNI lane adds up
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
 // W = (code - zero) * scale, so sum(W a) = scale * scale_a * (sum(code * code_a) - zero * sum(code_a)).
 template <int R, Kind KIND>
-void multiply_quantized(const int8_t* rows, long stride, const float* row_scales, const float* row_sums, int groups,
-                        const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, int group, float* tile) {
+void multiply_quantized(const int8_t* rows, long stride, const float* row_scales, const float* row_sums,
+                        int groups, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
+                        int group, float* tile) {
   const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
   __m512 total[R][2];
   clear<R>(total);
@@ -46,10 +47,12 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + half * LANES)));
-      const __m512 zero = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(zeros + half * LANES))));
+      const __m512 zero =
+          _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(zeros + half * LANES))));
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        const __m512 exact = _mm512_fnmadd_ps(zero, _mm512_set1_ps(row_sums[r * groups + g]), _mm512_cvtepi32_ps(sum[r][half]));
+        const __m512 exact = _mm512_fnmadd_ps(zero, _mm512_set1_ps(row_sums[r * groups + g]),
+                                              _mm512_cvtepi32_ps(sum[r][half]));
         const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scales[r * groups + g]));
         total[r][half] = _mm512_fmadd_ps(exact, factor, total[r][half]);
       }
@@ -76,7 +79,9 @@ void multiply_dense(const E* rows, long stride, const E* panel, int k, float* ti
   }
 }
 
-long odd_lines(long bytes) { return ((bytes + 63) / 64 | 1) * 64; }
+long odd_lines(long bytes) {
+  return ((bytes + 63) / 64 | 1) * 64;
+}
 
 float largest(const float* values, int count) {
   __m512 most = _mm512_setzero_ps();
@@ -88,8 +93,12 @@ float largest(const float* values, int count) {
 }  // namespace
 
 Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated)
-    : kind_(kind), out_(out), in_(in), k_(round_up(in, kind == Kind::BF16 ? 2 : 1)),
-      panels_((gated ? (out / 2 + LANES - 1) / LANES : (out + PANEL - 1) / PANEL)), gated_(gated) {
+    : kind_(kind),
+      out_(out),
+      in_(in),
+      k_(round_up(in, kind == Kind::BF16 ? 2 : 1)),
+      panels_((gated ? (out / 2 + LANES - 1) / LANES : (out + PANEL - 1) / PANEL)),
+      gated_(gated) {
   const int item = kind == Kind::BF16 ? 2 : 4, step = kind == Kind::BF16 ? 2 : 1;
   panel_bytes_ = static_cast<long>(k_) * PANEL * item;
   weights_ = Buffer<uint8_t>(panels_ * panel_bytes_ + PREFETCH_BYTES);
@@ -101,16 +110,22 @@ Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in
       const int row = source_row(panel, lane);
       if (row < 0) continue;
       for (int k = 0; k < in_; ++k)
-        std::memcpy(weights_.data() + panel * panel_bytes_ + ((k / step * PANEL + lane) * step + k % step) * item,
-                    source + (static_cast<long>(row) * in_ + k) * item, item);
+        std::memcpy(
+            weights_.data() + panel * panel_bytes_ + ((k / step * PANEL + lane) * step + k % step) * item,
+            source + (static_cast<long>(row) * in_ + k) * item, item);
     }
   pack_bias(bias);
 }
 
-Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out, int in,
-               int bits, int group, bool gated)
-    : kind_(bits == 8 ? Kind::INT8 : Kind::INT4), out_(out), in_(in), k_(round_up(in, group)),
-      panels_((gated ? (out / 2 + LANES - 1) / LANES : (out + PANEL - 1) / PANEL)), group_(group), gated_(gated) {
+Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out,
+               int in, int bits, int group, bool gated)
+    : kind_(bits == 8 ? Kind::INT8 : Kind::INT4),
+      out_(out),
+      in_(in),
+      k_(round_up(in, group)),
+      panels_((gated ? (out / 2 + LANES - 1) / LANES : (out + PANEL - 1) / PANEL)),
+      group_(group),
+      gated_(gated) {
   const int groups = k_ / group;
   panel_bytes_ = static_cast<long>(k_) * PANEL * bits / 8;
   weights_ = Buffer<uint8_t>(panels_ * panel_bytes_ + PREFETCH_BYTES);
@@ -222,15 +237,18 @@ void Linear::multiply_tile(const Rows& rows, int first, int num, int panel, floa
   const uint8_t* packed = weights_.data() + panel * panel_bytes_;
   with_rows(num, [&]<int R>() {
     if (kind_ == Kind::F32) {
-      multiply_dense<R>(rows.row<float>(first), rows.stride / 4, reinterpret_cast<const float*>(packed), k_, tile);
+      multiply_dense<R>(rows.row<float>(first), rows.stride / 4, reinterpret_cast<const float*>(packed), k_,
+                        tile);
     } else if (kind_ == Kind::BF16) {
-      multiply_dense<R>(rows.row<bf16>(first), rows.stride / 2, reinterpret_cast<const bf16*>(packed), k_, tile);
+      multiply_dense<R>(rows.row<bf16>(first), rows.stride / 2, reinterpret_cast<const bf16*>(packed), k_,
+                        tile);
     } else {
       const long place = static_cast<long>(panel) * rows.groups * PANEL;
-      auto* run = kind_ == Kind::INT8 ? &multiply_quantized<R, Kind::INT8> : &multiply_quantized<R, Kind::INT4>;
+      auto* run =
+          kind_ == Kind::INT8 ? &multiply_quantized<R, Kind::INT8> : &multiply_quantized<R, Kind::INT4>;
       run(rows.row<int8_t>(first), rows.stride, rows.scales.data() + static_cast<long>(first) * rows.groups,
-          rows.sums.data() + static_cast<long>(first) * rows.groups, rows.groups, packed, scales_.data() + place,
-          zeros_.data() + place, group_, tile);
+          rows.sums.data() + static_cast<long>(first) * rows.groups, rows.groups, packed,
+          scales_.data() + place, zeros_.data() + place, group_, tile);
     }
   });
   if (bias_.data() == nullptr) return;

@@ -1,45 +1,49 @@
 // A matrix in the panel layout of tile.h, and the rows that it multiplies.
 #pragma once
 
+#include <algorithm>
+
 #include "memory.h"
 #include "team.h"
 #include "tile.h"
-
-#include <algorithm>
 
 namespace penstock {
 
 enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
 
-constexpr int QUANTIZED_TILE_ROWS = 8;  // beyond it the sums of a group leave the registers
+constexpr int QUANTIZED_TILE_ROWS = 8;                  // beyond it the sums of a group leave the registers
 constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
 
-// Rows of activations in the form that linears of one kind take: fp32, bf16, or int8 codes with a scale and the
-// sum of the codes per group of columns.
+// Rows of activations in the form that linears of one kind take: fp32, bf16, or int8 codes with a scale and
+// the sum of the codes per group of columns.
 struct Rows {
   Kind kind = Kind::F32;
-  int groups = 0;     // per row
-  long stride = 0;    // bytes from row to row: whole cache lines, an odd number of them, so that rows that are
-                      // read together do not meet in one set of the L1
+  int groups = 0;   // per row
+  long stride = 0;  // bytes from row to row: whole cache lines, an odd number of them, so that rows that are
+                    // read together do not meet in one set of the L1
   Buffer<uint8_t> data;
   Buffer<float> scales;  // [rows, groups]
   Buffer<float> sums;    // [rows, groups]
 
   template <class T>
-  T* row(int index) { return reinterpret_cast<T*>(data.data() + index * stride); }
+  T* row(int index) {
+    return reinterpret_cast<T*>(data.data() + index * stride);
+  }
   template <class T>
-  const T* row(int index) const { return reinterpret_cast<const T*>(data.data() + index * stride); }
+  const T* row(int index) const {
+    return reinterpret_cast<const T*>(data.data() + index * stride);
+  }
 };
 
 class Linear {
  public:
-  // weight [out, in] row-major in `kind` (F32 or BF16); bias [out] or null. `gated`: the first half of the rows
-  // are gates, the second half their partners; a panel then holds 16 gates and the 16 partners.
+  // weight [out, in] row-major in `kind` (F32 or BF16); bias [out] or null. `gated`: the first half of the
+  // rows are gates, the second half their partners; a panel then holds 16 gates and the 16 partners.
   Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated);
 
   // codes [out, in], scales fp16 and zeros [out, ceil(in / group)]: W = (code - zero) * scale.
-  Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out, int in,
-         int bits, int group, bool gated);
+  Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out,
+         int in, int bits, int group, bool gated);
 
   int in() const { return in_; }
   int out() const { return out_; }
@@ -62,7 +66,8 @@ class Linear {
   template <class Put>
   void apply(const Rows& rows, int count, Team& team, int rank, Put&& put) const {
     const int first = team.begin(rank, panels_), last = team.end(rank, panels_);
-    const int block = std::max<int>(MAX_TILE_ROWS, TILE_CACHE_BYTES / rows.stride / MAX_TILE_ROWS * MAX_TILE_ROWS);
+    const int block =
+        std::max<int>(MAX_TILE_ROWS, TILE_CACHE_BYTES / rows.stride / MAX_TILE_ROWS * MAX_TILE_ROWS);
     alignas(64) float tile[MAX_TILE_ROWS * PANEL];
     for (int row = 0; row < count; row += block) {
       const int height = std::min(block, count - row);
@@ -70,7 +75,8 @@ class Linear {
         for_each_tile(height, quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS, [&](int at, int num) {
           multiply_tile(rows, row + at, num, panel, tile);
           for (int r = 0; r < num; ++r)
-            put(row + at + r, panel, _mm512_load_ps(tile + r * PANEL), _mm512_load_ps(tile + r * PANEL + LANES));
+            put(row + at + r, panel, _mm512_load_ps(tile + r * PANEL),
+                _mm512_load_ps(tile + r * PANEL + LANES));
         });
       }
     }

@@ -12,7 +12,9 @@ namespace penstock {
 
 constexpr size_t HUGE_PAGE_BYTES = size_t{2} << 20;
 
-inline int round_up(int value, int step) { return (value + step - 1) / step * step; }
+inline int round_up(int value, int step) {
+  return (value + step - 1) / step * step;
+}
 
 template <class T>
 class Buffer {

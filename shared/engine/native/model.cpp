@@ -6,8 +6,8 @@ namespace penstock {
 
 Model::Model(const ModelShape& shape, const PoolShape& pool)
     : shape_(shape),
-      pool_{pool.base, pool.num_blocks, pool.layer_block_bytes, static_cast<KvKind>(pool.kind), shape.kv_heads,
-            shape.head_dim},
+      pool_{pool.base,      pool.num_blocks, pool.layer_block_bytes, static_cast<KvKind>(pool.kind),
+            shape.kv_heads, shape.head_dim},
       width_(round_up(shape.hidden, PANEL)) {
   const AttentionShape attention{shape.heads, shape.kv_heads, shape.head_dim, shape.attention_scale,
                                  shape.attention_soft_cap};
@@ -22,8 +22,9 @@ Model::Model(const ModelShape& shape, const PoolShape& pool)
 }
 
 void Model::add_layer(const LayerShape& shape) {
-  Layer layer{shape, input(QKV, shape.qkv), input(OUTPUT, shape.output), nullptr, input(MLP, shape.gate_up[0]), nullptr,
-              input(DOWN, shape.down[0])};
+  Layer layer{
+      shape,   input(QKV, shape.qkv),     input(OUTPUT, shape.output), nullptr, input(MLP, shape.gate_up[0]),
+      nullptr, input(DOWN, shape.down[0])};
   if (shape.router != nullptr) {
     layer.router_in = input(ROUTER, shape.router);
     layer.expert_in = input(EXPERT, shape.gate_up[0]);
@@ -36,8 +37,8 @@ void Model::add_layer(const LayerShape& shape) {
 
 Rows* Model::input(Role role, const Linear* linear) {
   for (auto& known : inputs_)
-    if (known->role == role && known->linear->kind() == linear->kind() && known->linear->group() == linear->group() &&
-        known->linear->in() == linear->in())
+    if (known->role == role && known->linear->kind() == linear->kind() &&
+        known->linear->group() == linear->group() && known->linear->in() == linear->in())
       return &known->rows;
   inputs_.push_back(std::make_unique<Input>(Input{role, linear, {}}));
   return &inputs_.back()->rows;
@@ -81,21 +82,24 @@ View Model::view_of(const BatchShape& batch, bool logits_only) const {
     const int from = !logits_only ? first : logit_row != logit_end && *logit_row < end ? *logit_row : end;
     if (from == end) continue;
     const int number = static_cast<int>(view.spans.size()), count = end - from;
-    view.spans.push_back({batch.starts[span] + from - first, count, from, static_cast<int>(view.sources.size()),
-                          batch.blocks + batch.first_blocks[span]});
+    view.spans.push_back({batch.starts[span] + from - first, count, from,
+                          static_cast<int>(view.sources.size()), batch.blocks + batch.first_blocks[span]});
     for (int row = from; row < end; ++row) view.sources.push_back(row);
     // A short span takes its KV heads together, as they lie in memory, as far as every thread gets something.
     const int shares = std::max(1, shape_.threads / batch.spans);
-    const int heads = std::min(std::max(1, shape_.kv_heads / shares), Attention<float>::most_heads(count, group));
+    const int heads =
+        std::min(std::max(1, shape_.kv_heads / shares), Attention<float>::most_heads(count, group));
     for (int at = (count - 1) / most * most; at >= 0; at -= most)
       for (int head = 0; head < shape_.kv_heads; head += heads)
-        view.items.push_back({number, head, std::min(heads, shape_.kv_heads - head), at, std::min(most, count - at)});
+        view.items.push_back(
+            {number, head, std::min(heads, shape_.kv_heads - head), at, std::min(most, count - at)});
   }
   return view;
 }
 
 // Every thread runs this. Between two barriers each writes only what no other reads.
-void Model::compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team, int rank) {
+void Model::compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team,
+                    int rank) {
   for (int row = team.begin(rank, batch.rows); row < team.end(rank, batch.rows); ++row)
     embed(batch.token_ids[row], hidden(row));
   const float* out_norm = nullptr;
@@ -117,7 +121,8 @@ void Model::compute(const BatchShape& batch, const View& all, const View& last, 
       _mm512_storeu_ps(out + LANES, high);
     });
     team.barrier();
-    for (int row = team.begin(rank, rows); row < team.end(rank, rows); ++row) rotate_and_store(layer, index, row);
+    for (int row = team.begin(rank, rows); row < team.end(rank, rows); ++row)
+      rotate_and_store(layer, index, row);
     team.barrier();
     if (rank == 0) {
       if (batch.on_kv_written != nullptr) batch.on_kv_written(index);
@@ -142,7 +147,8 @@ void Model::compute(const BatchShape& batch, const View& all, const View& last, 
     }
     team.barrier();
     if (shape.router == nullptr)
-      run_mlp(*shape.gate_up[0], *shape.down[0], *layer.mlp_in, *layer.down_in, rows, team, rank, nullptr, nullptr);
+      run_mlp(*shape.gate_up[0], *shape.down[0], *layer.mlp_in, *layer.down_in, rows, team, rank, nullptr,
+              nullptr);
     else
       feed_experts(layer, rows, team, rank);
     team.barrier();
@@ -150,34 +156,38 @@ void Model::compute(const BatchShape& batch, const View& all, const View& last, 
   }
 
   const auto computed = [&](int logit) {  // where the last layer left the row of a logit
-    return static_cast<int>(std::lower_bound(last.sources.begin(), last.sources.end(), batch.logit_row[logit]) -
-                            last.sources.begin());
+    return static_cast<int>(
+        std::lower_bound(last.sources.begin(), last.sources.end(), batch.logit_row[logit]) -
+        last.sources.begin());
   };
   for (int logit = team.begin(rank, batch.logit_rows); logit < team.end(rank, batch.logit_rows); ++logit) {
     add_projected(computed(logit), out_norm, rank);
     shape_.head->prepare(normalized(hidden(computed(logit)), shape_.final_norm, rank), *head_in_, logit);
   }
   team.barrier();
-  shape_.head->apply(*head_in_, batch.logit_rows, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
-    if (shape_.logit_soft_cap > 0.0f) {
-      low = soft_cap(low, shape_.logit_soft_cap);
-      high = soft_cap(high, shape_.logit_soft_cap);
-    }
-    float* out = logits + static_cast<long>(row) * shape_.vocab + panel * PANEL;
-    const int left = shape_.vocab - panel * PANEL;
-    _mm512_mask_storeu_ps(out, first_lanes(left), low);
-    _mm512_mask_storeu_ps(out + LANES, first_lanes(left - LANES), high);
-  });
+  shape_.head->apply(*head_in_, batch.logit_rows, team, rank,
+                     [&](int row, int panel, __m512 low, __m512 high) {
+                       if (shape_.logit_soft_cap > 0.0f) {
+                         low = soft_cap(low, shape_.logit_soft_cap);
+                         high = soft_cap(high, shape_.logit_soft_cap);
+                       }
+                       float* out = logits + static_cast<long>(row) * shape_.vocab + panel * PANEL;
+                       const int left = shape_.vocab - panel * PANEL;
+                       _mm512_mask_storeu_ps(out, first_lanes(left), low);
+                       _mm512_mask_storeu_ps(out + LANES, first_lanes(left - LANES), high);
+                     });
 }
 
 void Model::embed(int token_id, float* row) const {
   if (shape_.embedding == nullptr) {
     shape_.head->column(token_id, row);
   } else if (shape_.bf16) {
-    const bf16* source = static_cast<const bf16*>(shape_.embedding) + static_cast<long>(token_id) * shape_.hidden;
+    const bf16* source =
+        static_cast<const bf16*>(shape_.embedding) + static_cast<long>(token_id) * shape_.hidden;
     for (int i = 0; i < shape_.hidden; ++i) row[i] = to_float(source[i]);
   } else {
-    std::memcpy(row, static_cast<const float*>(shape_.embedding) + static_cast<long>(token_id) * shape_.hidden,
+    std::memcpy(row,
+                static_cast<const float*>(shape_.embedding) + static_cast<long>(token_id) * shape_.hidden,
                 shape_.hidden * sizeof(float));
   }
   for (int i = 0; i < shape_.hidden; ++i) row[i] *= shape_.embedding_scale;
@@ -221,7 +231,8 @@ void Model::rotate_and_store(const Layer& layer, int index, int row) {
   float* keys = heads + shape_.heads * dim;
   if (shape_.qk_norm == static_cast<int>(QkNorm::HEAD)) {
     for (int head = 0; head < rotated; ++head)
-      normalize(heads + head * dim, head < shape_.heads ? shape.query_norm : shape.key_norm, dim, heads + head * dim);
+      normalize(heads + head * dim, head < shape_.heads ? shape.query_norm : shape.key_norm, dim,
+                heads + head * dim);
   } else if (shape_.qk_norm == static_cast<int>(QkNorm::ALL)) {
     normalize(heads, shape.query_norm, shape_.heads * dim, heads);
     normalize(keys, shape.key_norm, shape_.kv_heads * dim, keys);
@@ -235,8 +246,10 @@ void Model::rotate_and_store(const Layer& layer, int index, int row) {
       float* second = first + half;
       for (int i = 0; i < half; i += LANES) {
         const __mmask16 lanes = first_lanes(half - i);
-        const __m512 c = _mm512_maskz_loadu_ps(lanes, cosines + i), s = _mm512_maskz_loadu_ps(lanes, sines + i);
-        const __m512 a = _mm512_maskz_loadu_ps(lanes, first + i), b = _mm512_maskz_loadu_ps(lanes, second + i);
+        const __m512 c = _mm512_maskz_loadu_ps(lanes, cosines + i),
+                     s = _mm512_maskz_loadu_ps(lanes, sines + i);
+        const __m512 a = _mm512_maskz_loadu_ps(lanes, first + i),
+                     b = _mm512_maskz_loadu_ps(lanes, second + i);
         _mm512_mask_storeu_ps(first + i, lanes, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
         _mm512_mask_storeu_ps(second + i, lanes, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
       }
@@ -268,10 +281,11 @@ void Model::attend_as(Attention<E>& worker, const Layer& layer, int index, const
     for (int d = 0; d < dim; d += LANES) {
       const __m512 value = _mm512_loadu_ps(values + d);
       if (kind == Kind::BF16)
-        _mm256_mask_storeu_epi16(layer.output_in->template row<bf16>(row) + head * dim + d, first_lanes(dim - d),
-                                 narrow(value));
+        _mm256_mask_storeu_epi16(layer.output_in->template row<bf16>(row) + head * dim + d,
+                                 first_lanes(dim - d), narrow(value));
       else if (kind == Kind::F32)
-        _mm512_mask_storeu_ps(layer.output_in->template row<float>(row) + head * dim + d, first_lanes(dim - d), value);
+        _mm512_mask_storeu_ps(layer.output_in->template row<float>(row) + head * dim + d,
+                              first_lanes(dim - d), value);
       else
         _mm512_mask_storeu_ps(mixed_.data() + (static_cast<long>(row) * shape_.heads + head) * dim + d,
                               first_lanes(dim - d), value);
@@ -281,110 +295,6 @@ void Model::attend_as(Attention<E>& worker, const Layer& layer, int index, const
     const AttentionItem& item = view.items[next];
     worker.run(item, view.spans[item.span], layer.shape.window, pool_, index, qkv_.data(), qkv_width_, put);
   }
-}
-
-// projected[row] = down(act(gate) * up), or with `targets` projected[targets[row]] += shares[row] * that.
-void Model::run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count, Team& team,
-                    int rank, const int* targets, const float* shares) {
-  const bool gelu = shape_.activation == static_cast<int>(Activation::GELU_TANH);
-  gate_up.apply(in, count, team, rank, [&](int row, int panel, __m512 gate, __m512 up) {
-    const __m512 value = _mm512_mul_ps(gelu ? gelu_tanh(gate) : silu(gate), up);
-    if (down.kind() == Kind::BF16)
-      _mm256_storeu_si256((__m256i*)(down_in.row<bf16>(row) + panel * LANES), narrow(value));
-    else if (down.kind() == Kind::F32)
-      _mm512_storeu_ps(down_in.row<float>(row) + panel * LANES, value);
-    else
-      _mm512_storeu_ps(inner_.data() + static_cast<long>(row) * inner_width_ + panel * LANES, value);
-  });
-  team.barrier();
-  if (down.quantized()) {
-    for (int row = team.begin(rank, count); row < team.end(rank, count); ++row)
-      down.prepare(inner_.data() + static_cast<long>(row) * inner_width_, down_in, row);
-    team.barrier();
-  }
-  down.apply(down_in, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
-    float* out = projected(targets == nullptr ? row : targets[row]) + panel * PANEL;
-    if (targets != nullptr) {
-      const __m512 share = _mm512_set1_ps(shares[row]);
-      low = _mm512_fmadd_ps(low, share, _mm512_loadu_ps(out));
-      high = _mm512_fmadd_ps(high, share, _mm512_loadu_ps(out + LANES));
-    }
-    _mm512_storeu_ps(out, low);
-    _mm512_storeu_ps(out + LANES, high);
-  });
-}
-
-// A sparse MLP. Experts work one after the other, so a row's sum has one order whatever the batch.
-void Model::feed_experts(const Layer& layer, int count, Team& team, int rank) {
-  const LayerShape& shape = layer.shape;
-  const int per_token = shape.experts_per_token;
-  if (rank == 0) {
-    chosen_.resize(static_cast<size_t>(count) * per_token);
-    shares_.resize(chosen_.size());
-    expert_rows_.resize(chosen_.size());
-    expert_shares_.resize(chosen_.size());
-    expert_begin_.assign(shape.experts + 1, 0);
-  }
-  shape.router->apply(*layer.router_in, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
-    float* out = router_.data() + static_cast<long>(row) * most_experts_ + panel * PANEL;
-    _mm512_storeu_ps(out, low);
-    _mm512_storeu_ps(out + LANES, high);
-  });
-  team.barrier();
-  for (int row = team.begin(rank, count); row < team.end(rank, count); ++row) {
-    choose_experts(layer, row);
-    std::memset(projected(row), 0, width_ * sizeof(float));
-  }
-  team.barrier();
-  if (rank == 0) {
-    for (int expert : chosen_) ++expert_begin_[expert + 1];
-    for (int expert = 0; expert < shape.experts; ++expert) expert_begin_[expert + 1] += expert_begin_[expert];
-    std::vector<int> next(expert_begin_.begin(), expert_begin_.end() - 1);
-    for (size_t i = 0; i < chosen_.size(); ++i) {
-      const int place = next[chosen_[i]]++;
-      expert_rows_[place] = static_cast<int>(i) / per_token;
-      expert_shares_[place] = shares_[i];
-    }
-  }
-  team.barrier();
-  const Rows& from = *layer.mlp_in;
-  Rows& to = *layer.expert_in;
-  for (int expert = 0; expert < shape.experts; ++expert) {
-    const int* rows = expert_rows_.data() + expert_begin_[expert];
-    const int num = expert_begin_[expert + 1] - expert_begin_[expert];
-    if (num == 0) continue;
-    for (int i = team.begin(rank, num); i < team.end(rank, num); ++i) {
-      std::memcpy(to.row<uint8_t>(i), from.row<uint8_t>(rows[i]), from.stride);
-      std::copy_n(from.scales.data() + rows[i] * from.groups, from.groups, to.scales.data() + i * to.groups);
-      std::copy_n(from.sums.data() + rows[i] * from.groups, from.groups, to.sums.data() + i * to.groups);
-    }
-    team.barrier();
-    run_mlp(*shape.gate_up[expert], *shape.down[expert], to, *layer.down_in, num, team, rank, rows,
-            expert_shares_.data() + expert_begin_[expert]);
-    team.barrier();
-  }
-}
-
-// Softmax over all experts, the best of them, equal ones by number.
-void Model::choose_experts(const Layer& layer, int row) {
-  const LayerShape& shape = layer.shape;
-  const float* logits = router_.data() + static_cast<long>(row) * most_experts_;
-  int* chosen = chosen_.data() + static_cast<long>(row) * shape.experts_per_token;
-  float* shares = shares_.data() + static_cast<long>(row) * shape.experts_per_token;
-  std::vector<int> order(shape.experts);
-  for (int expert = 0; expert < shape.experts; ++expert) order[expert] = expert;
-  std::partial_sort(order.begin(), order.begin() + shape.experts_per_token, order.end(), [&](int a, int b) {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-  });
-  float total = 0.0f, sum = 0.0f;
-  for (int expert = 0; expert < shape.experts; ++expert) total += std::exp(logits[expert] - logits[order[0]]);
-  for (int i = 0; i < shape.experts_per_token; ++i) {
-    chosen[i] = order[i];
-    shares[i] = std::exp(logits[order[i]] - logits[order[0]]) / total;
-    sum += shares[i];
-  }
-  if (shape.normalize)
-    for (int i = 0; i < shape.experts_per_token; ++i) shares[i] /= sum;
 }
 
 }  // namespace penstock

@@ -16,10 +16,11 @@ enum class QkNorm : int { NONE = 0, HEAD = 1, ALL = 2 };
 struct ModelShape {
   int vocab, hidden, heads, kv_heads, head_dim;
   int qk_norm, activation;
-  int bf16;         // 1: bf16 arithmetic, 0: fp32
+  int bf16;  // 1: bf16 arithmetic, 0: fp32
   int threads;
   float norm_eps, attention_scale, attention_soft_cap, logit_soft_cap, embedding_scale;
-  const void* embedding;  // [vocab, hidden] in the arithmetic's type; null: the head's columns are the embedding
+  const void*
+      embedding;  // [vocab, hidden] in the arithmetic's type; null: the head's columns are the embedding
   const Linear* head;
   const float* final_norm;
 };
@@ -39,7 +40,7 @@ struct LayerShape {
   const float* mlp_out_norm;
   const Linear* qkv;
   const Linear* output;
-  const Linear* router;  // null: a dense MLP, the one expert
+  const Linear* router;          // null: a dense MLP, the one expert
   const Linear* const* gate_up;  // [experts]
   const Linear* const* down;     // [experts]
   const float* rope;             // [positions, rotary_dim]: cosines, then sines; null: no positions
@@ -50,12 +51,12 @@ struct LayerShape {
 
 struct BatchShape {
   int rows, spans, logit_rows;
-  const int* token_ids;      // [rows]
-  const int* starts;         // [spans] position of the first row
-  const int* counts;         // [spans] rows
-  const int* first_blocks;   // [spans] where the span's blocks begin in `blocks`
+  const int* token_ids;     // [rows]
+  const int* starts;        // [spans] position of the first row
+  const int* counts;        // [spans] rows
+  const int* first_blocks;  // [spans] where the span's blocks begin in `blocks`
   const int* blocks;
-  const int* logit_row;      // [logit_rows] ascending
+  const int* logit_row;              // [logit_rows] ascending
   void (*on_kv_written)(int layer);  // may be null; called on the caller's thread
 };
 
@@ -90,7 +91,8 @@ class Model {
   Rows* input(Role role, const Linear* linear);
   void reserve(const BatchShape& batch);
   View view_of(const BatchShape& batch, bool logits_only) const;
-  void compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team, int rank);
+  void compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team,
+               int rank);
   void embed(int token_id, float* row) const;
   void rotate_and_store(const Layer& layer, int index, int row);
   void attend(const Layer& layer, int index, const View& view, Team& team, int rank);
@@ -98,8 +100,8 @@ class Model {
   void attend_as(Attention<E>& worker, const Layer& layer, int index, const View& view, Team& team);
   void feed_experts(const Layer& layer, int count, Team& team, int rank);
   void choose_experts(const Layer& layer, int row);
-  void run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count, Team& team,
-               int rank, const int* targets, const float* shares);
+  void run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count,
+               Team& team, int rank, const int* targets, const float* shares);
   const float* normalized(const float* row, const float* weight, int rank);
   void normalize(const float* row, const float* weight, int width, float* out) const;
   void add_projected(int row, const float* norm, int rank);
@@ -119,18 +121,18 @@ class Model {
 
   // of one forward pass
   std::vector<int> positions_, blocks_;  // [rows]
-  Buffer<float> hidden_;     // [rows, width]: the residual stream
-  Buffer<float> projected_;  // [rows, width]: what is added to it next
-  Buffer<float> normed_;     // [threads, width]
-  Buffer<float> qkv_;        // [rows, qkv width]
-  Buffer<float> mixed_;      // [rows, heads * head_dim]: what attention gives, for a quantized `output`
-  Buffer<float> inner_;      // [rows, inner width]: for a quantized `down`
-  Buffer<float> router_;     // [rows, experts padded to panels]
-  std::vector<int> chosen_;          // [rows, experts per token]
-  std::vector<float> shares_;        // [rows, experts per token]
-  std::vector<int> expert_rows_;     // the rows of each expert, expert by expert
+  Buffer<float> hidden_;                 // [rows, width]: the residual stream
+  Buffer<float> projected_;              // [rows, width]: what is added to it next
+  Buffer<float> normed_;                 // [threads, width]
+  Buffer<float> qkv_;                    // [rows, qkv width]
+  Buffer<float> mixed_;           // [rows, heads * head_dim]: what attention gives, for a quantized `output`
+  Buffer<float> inner_;           // [rows, inner width]: for a quantized `down`
+  Buffer<float> router_;          // [rows, experts padded to panels]
+  std::vector<int> chosen_;       // [rows, experts per token]
+  std::vector<float> shares_;     // [rows, experts per token]
+  std::vector<int> expert_rows_;  // the rows of each expert, expert by expert
   std::vector<float> expert_shares_;
-  std::vector<int> expert_begin_;    // [experts + 1]
+  std::vector<int> expert_begin_;  // [experts + 1]
 };
 
 }  // namespace penstock

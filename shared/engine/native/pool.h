@@ -9,7 +9,9 @@ constexpr int BLOCK_TOKENS = 16;
 
 enum class KvKind : int { F32 = 0, BF16 = 1, INT8 = 2 };
 
-inline int kv_item_bytes(KvKind kind) { return kind == KvKind::F32 ? 4 : kind == KvKind::BF16 ? 2 : 1; }
+inline int kv_item_bytes(KvKind kind) {
+  return kind == KvKind::F32 ? 4 : kind == KvKind::BF16 ? 2 : 1;
+}
 
 struct Pool {
   uint8_t* base;
@@ -35,7 +37,8 @@ struct Pool {
   uint16_t scale_of(const uint8_t* token, int kv_head) const {
     const long row = static_cast<long>(kv_heads) * head_dim;
     const long block = (token - base) / layer_block_bytes, index = (token - base) % layer_block_bytes / row;
-    return reinterpret_cast<const uint16_t*>(base + block * layer_block_bytes + 2L * BLOCK_TOKENS * row)[index * kv_heads + kv_head];
+    return reinterpret_cast<const uint16_t*>(base + block * layer_block_bytes +
+                                             2L * BLOCK_TOKENS * row)[index * kv_heads + kv_head];
   }
 
   // fp32 [head_dim] into the pool.
@@ -62,13 +65,15 @@ struct Pool {
       const __m512 value = _mm512_maskz_loadu_ps(first_lanes(head_dim - d), values + d);
       // rounding of the scale can push a code to 128: it saturates
       _mm_mask_storeu_epi8(target + d, first_lanes(head_dim - d),
-                           _mm512_cvtsepi32_epi8(_mm512_max_epi32(_mm512_cvtps_epi32(_mm512_div_ps(value, divisor)),
-                                                                  _mm512_set1_epi32(-127))));
+                           _mm512_cvtsepi32_epi8(_mm512_max_epi32(
+                               _mm512_cvtps_epi32(_mm512_div_ps(value, divisor)), _mm512_set1_epi32(-127))));
     }
   }
 
  private:
-  uint8_t* block_base(int layer, int block) const { return base + (layer * num_blocks + block) * layer_block_bytes; }
+  uint8_t* block_base(int layer, int block) const {
+    return base + (layer * num_blocks + block) * layer_block_bytes;
+  }
 };
 
 }  // namespace penstock

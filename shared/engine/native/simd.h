@@ -56,7 +56,9 @@ inline __m512 sigmoid(__m512 x) {
   return _mm512_div_ps(one, _mm512_add_ps(one, exp(_mm512_sub_ps(_mm512_setzero_ps(), x))));
 }
 
-inline __m512 silu(__m512 x) { return _mm512_mul_ps(x, sigmoid(x)); }
+inline __m512 silu(__m512 x) {
+  return _mm512_mul_ps(x, sigmoid(x));
+}
 
 // 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
 inline __m512 gelu_tanh(__m512 x) {

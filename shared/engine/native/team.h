@@ -27,7 +27,8 @@ class Team {
     work(omp_get_thread_num());
   }
 
-  // What was written before it is seen by all after it. Yields when a thread is late: it may have lost its core.
+  // What was written before it is seen by all after it. Yields when a thread is late: it may have lost its
+  // core.
   void barrier() {
     if (size_ == 1) {
       next_.store(0, std::memory_order_relaxed);

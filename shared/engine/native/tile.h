@@ -63,18 +63,30 @@ inline void multiply(const bf16* rows, long stride, const bf16* panel, int k, Ac
 template <class Call>
 inline void with_rows(int rows, Call&& call) {
   switch (rows) {
-    case 1: return call.template operator()<1>();
-    case 2: return call.template operator()<2>();
-    case 3: return call.template operator()<3>();
-    case 4: return call.template operator()<4>();
-    case 5: return call.template operator()<5>();
-    case 6: return call.template operator()<6>();
-    case 7: return call.template operator()<7>();
-    case 8: return call.template operator()<8>();
-    case 9: return call.template operator()<9>();
-    case 10: return call.template operator()<10>();
-    case 11: return call.template operator()<11>();
-    default: return call.template operator()<12>();
+    case 1:
+      return call.template operator()<1>();
+    case 2:
+      return call.template operator()<2>();
+    case 3:
+      return call.template operator()<3>();
+    case 4:
+      return call.template operator()<4>();
+    case 5:
+      return call.template operator()<5>();
+    case 6:
+      return call.template operator()<6>();
+    case 7:
+      return call.template operator()<7>();
+    case 8:
+      return call.template operator()<8>();
+    case 9:
+      return call.template operator()<9>();
+    case 10:
+      return call.template operator()<10>();
+    case 11:
+      return call.template operator()<11>();
+    default:
+      return call.template operator()<12>();
   }
 }
 

@@ -1,0 +1,111 @@
+// The MLPs of a model: dense ones, and sparse ones whose rows go to different experts.
+#include <algorithm>
+
+#include "model.h"
+
+namespace penstock {
+
+// projected[row] = down(act(gate) * up), or with `targets` projected[targets[row]] += shares[row] * that.
+void Model::run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count,
+                    Team& team, int rank, const int* targets, const float* shares) {
+  const bool gelu = shape_.activation == static_cast<int>(Activation::GELU_TANH);
+  gate_up.apply(in, count, team, rank, [&](int row, int panel, __m512 gate, __m512 up) {
+    const __m512 value = _mm512_mul_ps(gelu ? gelu_tanh(gate) : silu(gate), up);
+    if (down.kind() == Kind::BF16)
+      _mm256_storeu_si256((__m256i*)(down_in.row<bf16>(row) + panel * LANES), narrow(value));
+    else if (down.kind() == Kind::F32)
+      _mm512_storeu_ps(down_in.row<float>(row) + panel * LANES, value);
+    else
+      _mm512_storeu_ps(inner_.data() + static_cast<long>(row) * inner_width_ + panel * LANES, value);
+  });
+  team.barrier();
+  if (down.quantized()) {
+    for (int row = team.begin(rank, count); row < team.end(rank, count); ++row)
+      down.prepare(inner_.data() + static_cast<long>(row) * inner_width_, down_in, row);
+    team.barrier();
+  }
+  down.apply(down_in, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
+    float* out = projected(targets == nullptr ? row : targets[row]) + panel * PANEL;
+    if (targets != nullptr) {
+      const __m512 share = _mm512_set1_ps(shares[row]);
+      low = _mm512_fmadd_ps(low, share, _mm512_loadu_ps(out));
+      high = _mm512_fmadd_ps(high, share, _mm512_loadu_ps(out + LANES));
+    }
+    _mm512_storeu_ps(out, low);
+    _mm512_storeu_ps(out + LANES, high);
+  });
+}
+
+// A sparse MLP. Experts work one after the other, so a row's sum has one order whatever the batch.
+void Model::feed_experts(const Layer& layer, int count, Team& team, int rank) {
+  const LayerShape& shape = layer.shape;
+  const int per_token = shape.experts_per_token;
+  if (rank == 0) {
+    chosen_.resize(static_cast<size_t>(count) * per_token);
+    shares_.resize(chosen_.size());
+    expert_rows_.resize(chosen_.size());
+    expert_shares_.resize(chosen_.size());
+    expert_begin_.assign(shape.experts + 1, 0);
+  }
+  shape.router->apply(*layer.router_in, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
+    float* out = router_.data() + static_cast<long>(row) * most_experts_ + panel * PANEL;
+    _mm512_storeu_ps(out, low);
+    _mm512_storeu_ps(out + LANES, high);
+  });
+  team.barrier();
+  for (int row = team.begin(rank, count); row < team.end(rank, count); ++row) {
+    choose_experts(layer, row);
+    std::memset(projected(row), 0, width_ * sizeof(float));
+  }
+  team.barrier();
+  if (rank == 0) {
+    for (int expert : chosen_) ++expert_begin_[expert + 1];
+    for (int expert = 0; expert < shape.experts; ++expert) expert_begin_[expert + 1] += expert_begin_[expert];
+    std::vector<int> next(expert_begin_.begin(), expert_begin_.end() - 1);
+    for (size_t i = 0; i < chosen_.size(); ++i) {
+      const int place = next[chosen_[i]]++;
+      expert_rows_[place] = static_cast<int>(i) / per_token;
+      expert_shares_[place] = shares_[i];
+    }
+  }
+  team.barrier();
+  const Rows& from = *layer.mlp_in;
+  Rows& to = *layer.expert_in;
+  for (int expert = 0; expert < shape.experts; ++expert) {
+    const int* rows = expert_rows_.data() + expert_begin_[expert];
+    const int num = expert_begin_[expert + 1] - expert_begin_[expert];
+    if (num == 0) continue;
+    for (int i = team.begin(rank, num); i < team.end(rank, num); ++i) {
+      std::memcpy(to.row<uint8_t>(i), from.row<uint8_t>(rows[i]), from.stride);
+      std::copy_n(from.scales.data() + rows[i] * from.groups, from.groups, to.scales.data() + i * to.groups);
+      std::copy_n(from.sums.data() + rows[i] * from.groups, from.groups, to.sums.data() + i * to.groups);
+    }
+    team.barrier();
+    run_mlp(*shape.gate_up[expert], *shape.down[expert], to, *layer.down_in, num, team, rank, rows,
+            expert_shares_.data() + expert_begin_[expert]);
+    team.barrier();
+  }
+}
+
+// Softmax over all experts, the best of them, equal ones by number.
+void Model::choose_experts(const Layer& layer, int row) {
+  const LayerShape& shape = layer.shape;
+  const float* logits = router_.data() + static_cast<long>(row) * most_experts_;
+  int* chosen = chosen_.data() + static_cast<long>(row) * shape.experts_per_token;
+  float* shares = shares_.data() + static_cast<long>(row) * shape.experts_per_token;
+  std::vector<int> order(shape.experts);
+  for (int expert = 0; expert < shape.experts; ++expert) order[expert] = expert;
+  std::partial_sort(order.begin(), order.begin() + shape.experts_per_token, order.end(),
+                    [&](int a, int b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
+  float total = 0.0f, sum = 0.0f;
+  for (int expert = 0; expert < shape.experts; ++expert) total += std::exp(logits[expert] - logits[order[0]]);
+  for (int i = 0; i < shape.experts_per_token; ++i) {
+    chosen[i] = order[i];
+    shares[i] = std::exp(logits[order[i]] - logits[order[0]]) / total;
+    sum += shares[i];
+  }
+  if (shape.normalize)
+    for (int i = 0; i < shape.experts_per_token; ++i) shares[i] /= sum;
+}
+
+}  // namespace penstock
