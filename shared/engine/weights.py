@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from shared.engine.checkpoint import Checkpoint, OpenTensors
 from shared.engine.config import ModelConfig
 from shared.engine.kv_pool import TORCH_DTYPES
-from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights
-from shared.engine.linear import DenseLinear
-from shared.errors import InvalidRequest, NotFound
+from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.linear import DenseLinear, Linear, QuantLinear, dequantize, fuse
+from shared.engine.packed_checkpoints import read_packed
+from shared.engine.quantize import policy, quantize
+from shared.engine.tensor_plan import Matrix, TensorPlan
+from shared.errors import InvalidRequest
 
-READABLE_DTYPES = ("F32", "BF16", "F16")
-MAX_INDEX_BYTES = 64 << 20
 MAX_NAMES_IN_ERROR = 3
 
 
@@ -27,165 +26,183 @@ LoadProgress = Callable[[int, int], None]
 """(layers loaded, layers in all)"""
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a Llama checkpoint of this shape must hold."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}."
-        shapes[prefix + "input_layernorm.weight"] = (hidden,)
-        shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
-        attention = {"q": (query, hidden), "k": (key, hidden), "v": (key, hidden), "o": (hidden, query)}
-        mlp = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
-        linears = [
-            (f"self_attn.{name}_proj", shape, config.output_bias if name == "o" else config.qkv_bias)
-            for name, shape in attention.items()
-        ]
-        linears += [(f"mlp.{name}_proj", shape, config.mlp_bias) for name, shape in mlp.items()]
-        for name, shape, has_bias in linears:
-            shapes[f"{prefix}{name}.weight"] = shape
-            if has_bias:
-                shapes[f"{prefix}{name}.bias"] = shape[:1]
-    return shapes
-
-
 def load_weights(
     model_dir: str | Path,
     config: ModelConfig,
     device: torch.device,
     on_loaded: LoadProgress | None = None,
+    *,
+    quantization: str = "none",
+    quant_group: int = 0,
 ) -> ModelWeights:
-    """Read model.safetensors, or the shards that model.safetensors.index.json names.
+    """All weights at once. `on_loaded` follows each layer. See `WeightReader` for the rest."""
+    reader = WeightReader(model_dir, config, device, quantization=quantization, quant_group=quant_group)
+    embedding = reader.embedding()
+    layers = []
+    for layer in range(config.num_layers):
+        layers.append(reader.layer(layer))
+        if on_loaded is not None:
+            on_loaded(len(layers), config.num_layers)
+    head = reader.head(embedding)
+    if config.tie_word_embeddings and isinstance(head, QuantLinear):
+        embedding = dequantize(head, embedding.dtype)  # one matrix in two roles stays one matrix
+    return ModelWeights(embedding, tuple(layers), reader.final_norm(), head)
 
-    Raises NotFound for missing files, InvalidRequest for missing, unknown, misshapen or non-float tensors
-    and for damaged files. Tensors are cast to the config's dtype. `on_loaded` follows each layer.
+
+class WeightReader:
+    """Reads a checkpoint piece by piece: a backend that repacks a layer can drop it before the next one.
+
+    Everything is checked when this is made: NotFound for missing files, InvalidRequest for missing, unknown,
+    misshapen or non-float tensors and for damaged files. What is returned is a copy on `device`, in the
+    config's dtype; between calls nothing of the files stays in memory. `quantization` and `quant_group` are
+    EngineConfig's: dense matrices are quantized as `quantize.policy` says, packed ones stay as they are.
     """
-    folder = Path(model_dir)
-    with ExitStack() as stack:
-        readers: dict[str, Any] = {}
-        for path in _weight_files(folder):
-            try:
-                reader = stack.enter_context(safe_open(path, framework="pt", device="cpu"))
-            except (SafetensorError, OSError) as error:
-                raise InvalidRequest(f"{path.name} is damaged ({error}); download the model again") from error
-            readers.update(dict.fromkeys(reader.keys(), reader))
-        _check_tensors(readers, config)
-        return _Assembler(readers, config, device).assemble(on_loaded)
 
+    def __init__(
+        self,
+        model_dir: str | Path,
+        config: ModelConfig,
+        device: torch.device,
+        *,
+        quantization: str = "none",
+        quant_group: int = 0,
+    ) -> None:
+        self._config = config
+        self._device = device
+        self._dtype = TORCH_DTYPES[config.dtype]
+        self._formats = {
+            "layer": policy(quantization, quant_group, "layer"),
+            "head": policy(quantization, quant_group, "head"),
+        }
+        self._checkpoint = Checkpoint(model_dir)
+        self._plan = TensorPlan(config, self._checkpoint.tensors.keys())
+        self._check_tensors()
 
-def _weight_files(folder: Path) -> Iterator[Path]:
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        yield single
-        return
-    if not index.is_file():
-        raise NotFound(
-            f"{str(folder)!r} has neither model.safetensors nor model.safetensors.index.json; "
-            "only safetensors checkpoints are read"
-        )
-    if index.stat().st_size > MAX_INDEX_BYTES:
-        raise InvalidRequest(f"{index.name} is larger than {MAX_INDEX_BYTES} bytes; download the model again")
-    try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(f"{index.name} has no usable weight_map; download the model again") from error
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
-            raise InvalidRequest(f"{index.name} names {name!r}, which is not a file beside it")
-        if not (folder / name).is_file():
-            raise NotFound(f"{name} is named by {index.name} but missing; download the model again")
-        yield folder / name
+    def embedding(self) -> Tensor:
+        """[vocab, hidden]"""
+        with self._checkpoint.reading() as files:
+            return self._copy(files.read(self._plan.embedding))
 
+    def head(self, embedding: Tensor) -> Linear:
+        """[vocab, hidden]; of a tied model it is `embedding`, sharing its memory where dense."""
+        with self._checkpoint.reading() as files:
+            if self._config.tie_word_embeddings:
+                return self._quantized(DenseLinear(embedding), "head", self._plan.embedding)
+            return self.linear(files, self._plan.head, "head")
 
-def _check_tensors(readers: dict[str, Any], config: ModelConfig) -> None:
-    expected = expected_tensors(config)
-    missing = sorted(expected.keys() - readers.keys())
-    if missing:
-        raise InvalidRequest(
-            f"checkpoint lacks {_some(missing)}; config.json and weights do not belong together"
-        )
-    unknown = sorted(name for name in readers.keys() - expected.keys() if not _may_ignore(name, config))
-    if unknown:
-        raise InvalidRequest(
-            f"checkpoint holds {_some(unknown)}, which a {config.architecture} does not have"
-        )
-    for name, shape in expected.items():
-        view = readers[name].get_slice(name)
-        if tuple(view.get_shape()) != shape:
-            raise InvalidRequest(
-                f"tensor {name} has shape {tuple(view.get_shape())}, config.json says {shape}; "
-                "config.json and weights do not belong together"
-            )
-        if view.get_dtype() not in READABLE_DTYPES:
-            raise InvalidRequest(
-                f"tensor {name} is {view.get_dtype()}; only {', '.join(READABLE_DTYPES)} are read, "
-                "use an unquantized checkpoint"
+    def final_norm(self) -> Tensor:
+        with self._checkpoint.reading() as files:
+            return self._norm(files, self._plan.final_norm)
+
+    def layer(self, layer: int) -> LayerWeights:
+        with self._checkpoint.reading() as files:
+            norms = {role: self._norm(files, name) for role, (name, _) in self._plan.norms(layer).items()}
+            return LayerWeights(
+                attention_in_norm=norms.get("attention_in_norm"),
+                qkv=self.linear(files, self._plan.qkv(layer)),
+                query_norm=norms.get("query_norm"),
+                key_norm=norms.get("key_norm"),
+                output=self.linear(files, self._plan.output(layer)),
+                attention_out_norm=norms.get("attention_out_norm"),
+                mlp_in_norm=norms.get("mlp_in_norm"),
+                mlp=self._mlp(files, layer),
+                mlp_out_norm=norms.get("mlp_out_norm"),
             )
 
+    def linear(self, files: OpenTensors, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
+        """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""
+        packed, names = self._plan.packed, self._checkpoint.tensors.keys()
+        if packed is None or not any(packed.holds(module, names) for module in matrix.modules):
+            return self._quantized(self._dense(files, matrix), part, *matrix.modules)
+        parts: list[Linear] = []
+        for module, num_out in zip(matrix.modules, matrix.num_out, strict=True):
+            if packed.holds(module, names):
+                # What comes out may share the file's memory, which ends with `files`.
+                parts.append(
+                    read_packed(packed, module, names, lambda name: self._stored(files, name), self._dtype)
+                )
+            else:
+                alone = Matrix((module,), (num_out,), matrix.num_in, matrix.has_bias)
+                parts.append(self._dense(files, alone))
+        return fuse(parts, self._dtype)
 
-def _may_ignore(name: str, config: ModelConfig) -> bool:
-    """Old exports carry rope buffers; tied models may carry the head that is the embedding again."""
-    return name.endswith("rotary_emb.inv_freq") or (name == "lm_head.weight" and config.tie_word_embeddings)
+    def _dense(self, files: OpenTensors, matrix: Matrix) -> DenseLinear:
+        weights = [files.read(f"{module}.weight") for module in matrix.modules]
+        biases = [files.read(f"{module}.bias") for module in matrix.modules] if matrix.has_bias else []
+        return DenseLinear(self._stacked(weights), self._stacked(biases) if biases else None)
+
+    def _mlp(self, files: OpenTensors, layer: int) -> DenseMlp | MoeMlp:
+        moe = self._config.layers[layer].moe
+        if moe is None:
+            gate_up, down = self._plan.mlp(layer)
+            return DenseMlp(self.linear(files, gate_up), self.linear(files, down))
+        router = self._copy(files.read(self._plan.router(layer)))
+        stacked = self._plan.stacked_experts(layer)
+        if stacked is None:
+            pairs = self._plan.experts(layer)
+            return MoeMlp(
+                router,
+                tuple(DenseMlp(self.linear(files, up), self.linear(files, down)) for up, down in pairs),
+            )
+        experts = []
+        for expert in range(moe.num_experts):
+            pair = [
+                self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
+                for name in (stacked.gate_up, stacked.down)
+            ]
+            experts.append(DenseMlp(*pair))
+        return MoeMlp(router, tuple(experts))
+
+    def _norm(self, files: OpenTensors, name: str) -> Tensor:
+        weight = files.read(name).to(self._device, torch.float32, copy=True)
+        return weight + self._config.norm_offset
+
+    def _quantized(self, linear: DenseLinear, part: Literal["layer", "head"], *names: str) -> Linear:
+        wanted = self._formats[part]
+        return linear if wanted is None else quantize(linear, wanted.bits, wanted.group, ", ".join(names))
+
+    def _stacked(self, parts: list[Tensor]) -> Tensor:
+        """All rows of `parts` in one new tensor, written once."""
+        num_rows = sum(len(part) for part in parts)
+        out = torch.empty((num_rows, *parts[0].shape[1:]), dtype=self._dtype, device=self._device)
+        first = 0
+        for part in parts:
+            out[first : first + len(part)].copy_(part)
+            first += len(part)
+        return out
+
+    def _stored(self, files: OpenTensors, name: str) -> Tensor:
+        return files.read(name).to(self._device, copy=True)
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        # A tensor from safetensors may sit at any byte offset of the file map; a copy is aligned and ours.
+        return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def _check_tensors(self) -> None:
+        stored, expected = self._checkpoint.tensors, self._plan.expected()
+        missing = sorted(expected.keys() - stored.keys())
+        if missing:
+            raise InvalidRequest(
+                f"checkpoint lacks {_some(missing)}; config.json and weights do not belong together"
+            )
+        unknown = sorted(name for name in stored.keys() - expected.keys() if not self._plan.may_ignore(name))
+        if unknown:
+            raise InvalidRequest(
+                f"checkpoint holds {_some(unknown)}, which a {self._config.architecture} does not have"
+            )
+        for name, spec in expected.items():
+            if stored[name].shape != spec.shape:
+                raise InvalidRequest(
+                    f"tensor {name} has shape {stored[name].shape}, config.json says {spec.shape}; "
+                    "config.json and weights do not belong together"
+                )
+            if stored[name].dtype not in spec.dtypes:
+                raise InvalidRequest(
+                    f"tensor {name} is {stored[name].dtype}; only {', '.join(spec.dtypes)} are read, "
+                    "use an unquantized checkpoint"
+                )
 
 
 def _some(names: list[str]) -> str:
     rest = len(names) - MAX_NAMES_IN_ERROR
     return ", ".join(names[:MAX_NAMES_IN_ERROR]) + (f" and {rest} more" if rest > 0 else "")
-
-
-class _Assembler:
-    """Turns named tensors into the fused matrices that the model multiplies with."""
-
-    def __init__(self, readers: dict[str, Any], config: ModelConfig, device: torch.device) -> None:
-        self._readers = readers
-        self._config = config
-        self._device = device
-        self._dtype = TORCH_DTYPES[config.dtype]
-
-    def assemble(self, on_loaded: LoadProgress | None) -> ModelWeights:
-        embedding = self._read("model.embed_tokens.weight")
-        head = embedding if self._config.tie_word_embeddings else self._read("lm_head.weight")
-        layers = []
-        for layer in range(self._config.num_layers):
-            layers.append(self._layer(f"model.layers.{layer}."))
-            if on_loaded is not None:
-                on_loaded(len(layers), self._config.num_layers)
-        return ModelWeights(embedding, tuple(layers), self._norm("model.norm.weight"), DenseLinear(head))
-
-    def _layer(self, prefix: str) -> LayerWeights:
-        config = self._config
-        mlp = DenseMlp(
-            self._linear([f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"], config.mlp_bias),
-            self._linear([f"{prefix}mlp.down_proj"], config.mlp_bias),
-        )
-        return LayerWeights(
-            attention_in_norm=self._norm(prefix + "input_layernorm.weight"),
-            qkv=self._linear([f"{prefix}self_attn.{name}_proj" for name in ("q", "k", "v")], config.qkv_bias),
-            query_norm=None,
-            key_norm=None,
-            output=self._linear([f"{prefix}self_attn.o_proj"], config.output_bias),
-            attention_out_norm=None,
-            mlp_in_norm=self._norm(prefix + "post_attention_layernorm.weight"),
-            mlp=mlp,
-            mlp_out_norm=None,
-        )
-
-    def _norm(self, name: str) -> Tensor:
-        return self._read(name).float() + self._config.norm_offset
-
-    def _linear(self, names: list[str], has_bias: bool) -> DenseLinear:
-        weight = torch.cat([self._read(f"{name}.weight") for name in names])
-        return DenseLinear(
-            weight, torch.cat([self._read(f"{name}.bias") for name in names]) if has_bias else None
-        )
-
-    def _read(self, name: str) -> Tensor:
-        tensor: Tensor = self._readers[name].get_tensor(name)
-        # A tensor from safetensors may sit at any byte offset of the file map; a clone is aligned and ours.
-        return tensor.to(device=self._device, dtype=self._dtype, copy=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 from shared.engine import Engine, EngineConfig, SamplingParams, TokenOutput
+from shared.engine.batch import Batch, Model, Span
+from tests.unit.engine_families import BASE_FIELDS, SHAPES, Shape
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
@@ -41,49 +45,56 @@ def trained_model() -> Path | None:
 
 
 def save_random_model(
-    folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: Any
+    folder: Path,
+    config_class: type[PreTrainedConfig] = LlamaConfig,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    save_options: dict[str, Any] | None = None,
+    **fields: Any,
 ) -> Path:
-    """A Llama checkpoint with random weights large enough that logits differ clearly."""
-    fields: dict[str, Any] = {
-        "vocab_size": 97,
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": None,
-        "tie_word_embeddings": False,
-        **shape,
-    }
-    save_options = {"max_shard_size": fields.pop("max_shard_size")} if "max_shard_size" in fields else {}
+    """A checkpoint with random weights large enough that logits differ clearly; `fields` over BASE_FIELDS."""
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**fields))
+    config = config_class(**{**BASE_FIELDS, **fields})
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if "norm" in name else 0.0, 0.2)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
-    model.save_pretrained(folder, **save_options)
+    model.save_pretrained(folder, **save_options or {})
     return folder
 
 
-def oracle(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
-    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
+def save_shape(folder: Path, shape: Shape, dtype: torch.dtype = torch.float32) -> Path:
+    return save_random_model(
+        folder, shape.config_class, dtype=dtype, save_options=shape.save_options, **shape.fields
+    )
+
+
+FAMILIES: dict[str, Callable[[Path], Path]] = {
+    name: partial(lambda shape, folder: save_shape(folder, shape), shape) for name, shape in SHAPES.items()
+}
+"""Name of a shape -> what saves its checkpoint in a folder and returns that."""
+
+
+def oracle(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    # Of what transformers has, only eager attention knows soft-caps and only eager experts any width.
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
+    )
     return model  # from_pretrained leaves it in evaluation mode
 
 
-def oracle_logits(model: LlamaForCausalLM, token_ids: Sequence[int]) -> torch.Tensor:
+def oracle_logits(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Tensor:
     """float32 [len(token_ids), vocab]."""
     with torch.inference_mode():
         logits: torch.Tensor = model(torch.tensor([list(token_ids)])).logits[0]
     return logits.float()
 
 
-def oracle_greedy(model: LlamaForCausalLM, token_ids: Sequence[int], count: int) -> list[int]:
+def oracle_greedy(model: PreTrainedModel, token_ids: Sequence[int], count: int) -> list[int]:
     """`count` greedy tokens; end tokens do not end it."""
     ids = torch.tensor([list(token_ids)])
     out = []
@@ -94,6 +105,58 @@ def oracle_greedy(model: LlamaForCausalLM, token_ids: Sequence[int], count: int)
             out.append(token)
             result = model(torch.tensor([[token]]), past_key_values=result.past_key_values, use_cache=True)
     return out
+
+
+def logits_by_path(model: Model, tokens: Sequence[int], others: Sequence[int]) -> dict[str, torch.Tensor]:
+    """float32 [len(tokens), vocab] of the same tokens, computed in each way in which an engine does it.
+
+    `others` is another sequence, which shares the batches of all paths but the first. Writes into the first
+    64 blocks of the model's pool, so at most 512 tokens each.
+    """
+    count = len(tokens)
+    paths = {
+        "whole prompt": [count],
+        "chunks": _sizes(count, [17, 3, 31, 16]),
+        "decode": _sizes(count, [count // 2] + [1] * count),
+        "verify drafts": _sizes(count, [count // 3] + [5, 2, 1] * count),
+    }
+    return {
+        path: _logits_in_steps(model, tokens, sizes, [] if path == "whole prompt" else others)
+        for path, sizes in paths.items()
+    }
+
+
+def _logits_in_steps(
+    model: Model, tokens: Sequence[int], sizes: Sequence[int], others: Sequence[int]
+) -> torch.Tensor:
+    """`tokens` in spans of `sizes`, beside them `others` in short and long ones; they come first in some."""
+    own, other = range(1, 64, 2), range(0, 64, 2)  # neighbours in the pool belong to different sequences
+    rows, start, other_start = [], 0, 0
+    for step, size in enumerate(sizes):
+        spans, ids = [Span(start, size, own)], list(tokens[start : start + size])
+        start += size
+        first = 0
+        taken = min([1, 19, 4][step % 3], len(others) - other_start)
+        if taken:
+            theirs = Span(other_start, taken, other)
+            their_ids = list(others[other_start : other_start + taken])
+            other_start += taken
+            if step % 2:
+                spans, ids = [*spans, theirs], ids + their_ids
+            else:
+                spans, ids, first = [theirs, *spans], their_ids + ids, taken
+        rows.append(model.forward(Batch(ids, spans, range(first, first + size))).clone())
+    return torch.cat(rows)
+
+
+def _sizes(total: int, wanted: Sequence[int]) -> list[int]:
+    """`wanted`, again and again without its zeros, cut to a sum of `total`."""
+    sizes: list[int] = []
+    for size in itertools.cycle(filter(None, wanted)):
+        if sum(sizes) == total:
+            break
+        sizes.append(min(size, total - sum(sizes)))
+    return sizes
 
 
 def prompts(count: int, vocab_size: int, *, seed: int = 1, longest: int = 60) -> list[list[int]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shared.engine import EngineConfig, load_model_config
+from shared.engine.config import LayerConfig, RopeConfig
 from shared.engine.engine_config import max_model_len
 from shared.errors import InvalidRequest, NotFound
 
@@ -33,7 +34,8 @@ def write(folder: Path, generation: dict[str, Any] | None = None, **changes: Any
 
 def test_absent_fields_take_the_architectures_defaults(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path))
-    assert (config.num_kv_heads, config.head_dim, config.layers[0].rope.theta) == (4, 16, 10000.0)
+    assert (config.num_kv_heads, config.head_dim) == (4, 16)
+    assert config.layers == (LayerConfig(RopeConfig(10000.0, 16, original_max_position_tokens=128)),) * 2
     assert not config.tie_word_embeddings
 
 
@@ -52,23 +54,31 @@ def test_the_old_spelling_of_dtype_and_rope_is_read(tmp_path: Path) -> None:
     )
     config = load_model_config(tmp_path)
     assert config.dtype == "bfloat16"
-    assert (config.layers[0].rope.kind, config.layers[0].rope.theta, config.layers[0].rope.factor) == ("linear", 5000.0, 2.0)
+    assert config.layers[0].rope == RopeConfig(
+        5000.0, 16, "linear", factor=2.0, original_max_position_tokens=128
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "'MambaForCausalLM' is not supported; use one of Llama"),
+        (
+            {"architectures": ["MambaForCausalLM"]},
+            "'MambaForCausalLM' is not supported; use one of Llama.*Qwen3Moe",
+        ),
         ({"architectures": None}, "architecture None"),
-        ({"quantization_config": {"bits": 4}}, "quantized"),
+        ({"quantization_config": {"quant_method": "gguf", "bits": 4}}, "quantized with 'gguf' at 4 bits"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "use gptq with 4 or 8 bits or awq"),
+        ({"quantization_config": "gptq"}, "quantized with None"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "su"}}, "rope type 'su'"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "cannot scale so small a rope"),
         ({"rope_parameters": {"rope_type": "linear", "factor": -1}}, "factor"),
         ({"num_key_value_heads": 3}, "not a multiple"),
         ({"head_dim": 7}, "head_dim 7 is odd"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"hidden_size": "64"}, "hidden_size"),
-        ({"dtype": "float16"}, "choose dtype"),
+        ({"dtype": "float64"}, "choose dtype"),
         ({"eos_token_id": "x"}, "eos_token_id"),
     ],
 )
@@ -114,7 +124,7 @@ def test_the_longest_sequence_is_bounded_by_model_setting_and_pool(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("fields", "sentence"),
-    [({"max_model_len": 129}, "from 0 to"), ({"max_model_len": 65}, "raise kv_blocks")],
+    [({"max_model_len": 129}, "from 0 to"), ({"max_model_len": 65}, "raise kv_memory_mb")],
 )
 def test_an_impossible_length_is_refused(fields: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=sentence):
@@ -131,3 +141,9 @@ def test_an_engine_of_nothing_is_refused(field: str) -> None:
 def test_a_batch_smaller_than_its_sequences_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="needs a row in every step"):
         EngineConfig("", max_batch_tokens=8, max_sequences=9).validate()
+
+
+def test_a_float16_checkpoint_is_computed_in_bfloat16_unless_told_otherwise(tmp_path: Path) -> None:
+    folder = write(tmp_path, dtype="float16")
+    assert load_model_config(folder).dtype == "bfloat16"
+    assert load_model_config(folder, "float32").dtype == "float32"

@@ -9,12 +9,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from shared.engine import Engine, EngineConfig
+from shared.engine import Engine, EngineConfig, load_model_config
+from shared.engine.layers import DenseMlp, MoeMlp
+from shared.engine.linear import DenseLinear, QuantLinear
+from shared.engine.weights import WeightReader, load_weights
 from shared.errors import InvalidRequest, NotFound
-from tests.unit.engine_support import save_random_model
+from tests.unit.engine_families import SHAPES
+from tests.unit.engine_support import save_random_model, save_shape
 
 Edit = Callable[[dict[str, Tensor]], None]
 QUERY = "model.layers.1.self_attn.q_proj.weight"
+CPU = torch.device("cpu")
 
 
 def load(folder: Path) -> Engine:
@@ -70,7 +75,7 @@ def test_a_directory_without_safetensors_is_not_found(tmp_path: Path) -> None:
 
 
 def test_a_missing_shard_is_not_found(tmp_path: Path) -> None:
-    save_random_model(tmp_path, max_shard_size="20KB")
+    save_random_model(tmp_path, save_options={"max_shard_size": "20KB"})
     next(tmp_path.glob("model-00002-*.safetensors")).unlink()
     with pytest.raises(NotFound, match="model-00002"):
         load(tmp_path)
@@ -100,3 +105,46 @@ def test_loading_reports_every_layer(tmp_path: Path) -> None:
     engine = Engine(config, on_loaded=lambda *at: seen.append(at))
     total = engine.model_config.num_layers
     assert seen == [(layer, total) for layer in range(1, total + 1)]
+
+
+def test_files_are_not_mapped_once_a_layer_is_read(tmp_path: Path) -> None:
+    """What a mapping has read of a file counts as the process's memory for as long as it is open."""
+    folder = save_random_model(tmp_path)
+    reader = WeightReader(folder, load_model_config(folder), CPU)
+    reader.layer(0)
+    assert str(folder / "model.safetensors") not in Path("/proc/self/maps").read_text()
+
+
+def test_a_tied_head_shares_the_memory_of_the_embedding(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path, tie_word_embeddings=True)
+    weights = load_weights(folder, load_model_config(folder), CPU)
+    assert isinstance(weights.head, DenseLinear)
+    assert weights.head.weight is weights.embedding
+
+
+@pytest.mark.parametrize(("quantization", "bits"), [("int8", 8), ("int4", 4)])
+def test_every_matrix_but_embedding_and_router_is_quantized_when_asked(
+    quantization: str, bits: int, tmp_path: Path
+) -> None:
+    folder = save_shape(tmp_path, SHAPES["qwen3 moe, some layers dense"])
+    weights = load_weights(folder, load_model_config(folder), CPU, quantization=quantization, quant_group=32)
+    assert isinstance(weights.head, QuantLinear)
+    assert (weights.embedding.dtype, weights.embedding.shape) == (torch.float32, (97, 48))
+    mlps: list[DenseMlp] = []
+    for layer in weights.layers:
+        assert isinstance(layer.qkv, QuantLinear)
+        assert isinstance(layer.output, QuantLinear)
+        mlps += layer.mlp.experts if isinstance(layer.mlp, MoeMlp) else [layer.mlp]
+    for matrix in (matrix for mlp in mlps for matrix in (mlp.gate_up, mlp.down)):
+        assert isinstance(matrix, QuantLinear)
+        assert (matrix.bits, matrix.group) == (bits, 32)
+
+
+def test_a_missing_expert_is_named(tmp_path: Path) -> None:
+    folder = save_shape(tmp_path, SHAPES["mixtral"])
+    name = "model.layers.2.block_sparse_moe.experts.4.w3.weight"
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[name]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InvalidRequest, match=f"lacks {name}"):
+        load(folder)

@@ -1,0 +1,106 @@
+"""The fields of a config.json, read by name and checked. Errors name the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from shared.errors import InvalidRequest
+
+
+class RawConfig:
+    """`fields` as they stand in the file; a field that is absent is looked up in `defaults`, null is null.
+
+    Every method raises InvalidRequest with the field's name when the value is not what it must be.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], dtype: str, eos_token_ids: tuple[int, ...] = ()) -> None:
+        self.fields = fields
+        self.dtype = dtype  # the one that the engine computes in
+        self.eos_token_ids = eos_token_ids  # of config.json and generation_config.json
+
+    def with_defaults(self, **defaults: Any) -> RawConfig:
+        return RawConfig({**defaults, **self.fields}, self.dtype, self.eos_token_ids)
+
+    def without(self, *names: str) -> RawConfig:
+        kept = {name: value for name, value in self.fields.items() if name not in names}
+        return RawConfig(kept, self.dtype, self.eos_token_ids)
+
+    def integer(self, name: str, default: int | None = None, *, at_least: int = 1) -> int:
+        """Required without a default."""
+        value = self.fields.get(name)
+        value = default if value is None else value
+        if type(value) is not int or value < at_least:
+            raise InvalidRequest(
+                f"config.json: {name} must be an integer of at least {at_least}, not {value!r}"
+            )
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        """At least 1; None where the field is absent or null."""
+        return None if self.fields.get(name) is None else self.integer(name)
+
+    def number(self, name: str, default: float) -> float:
+        """A positive finite number."""
+        value = self.optional_number(name)
+        return default if value is None else value
+
+    def optional_number(self, name: str) -> float | None:
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise InvalidRequest(f"config.json: {name} must be a positive number, not {value!r}")
+        return float(value)
+
+    def numbers(self, name: str, length: int) -> tuple[float, ...]:
+        """`length` positive numbers."""
+        value = self.fields.get(name)
+        if not isinstance(value, list) or len(value) != length:
+            raise InvalidRequest(f"config.json: {name} must be a list of {length} numbers")
+        return tuple(RawConfig({name: each}, self.dtype).number(name, 0.0) for each in value)
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """Integers, zero and negative ones too; None where the field is absent or null."""
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(type(each) is int for each in value):
+            raise InvalidRequest(f"config.json: {name} must be a list of integers, not {value!r}")
+        return tuple(value)
+
+    def token_id(self, name: str) -> int | None:
+        """A token id, the first where there are several; None where there is none."""
+        return next(iter(token_ids(self.fields, name)), None)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.fields.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"config.json: {name} must be true or false, not {value!r}")
+        return value
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """The object in field `name`; an empty one where it is absent or null."""
+        value = self.fields.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise InvalidRequest(f"config.json: {name} must be an object, not {value!r}")
+        return value
+
+    def refuse(self, name: str, why: str) -> None:
+        """Raise InvalidRequest when the flag `name` is set."""
+        if self.flag(name):
+            raise InvalidRequest(f"config.json: {name} is not supported; {why}")
+
+
+def token_ids(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """The ids in a field that holds one, a list of them, or nothing."""
+    value = fields.get(name)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(type(token_id) is int for token_id in ids):
+        raise InvalidRequest(f"config: {name} must be an integer or a list of integers, not {value!r}")
+    return tuple(ids)

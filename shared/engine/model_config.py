@@ -1,0 +1,106 @@
+"""The shape of one model: what every backend computes from. Data only; `config.py` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary embedding of the first `rotary_dim` dimensions of a head. `rope.py` makes one vector of inverse
+    frequencies and one factor of it, whatever its kind.
+
+    default: theta alone. linear: positions / factor. dynamic: theta grows once a sequence may be longer than
+    `original_max_position_tokens`. llama3, yarn: long wavelengths / factor, short ones kept, a blend between.
+    longrope: one divisor per frequency, `long_factors` once a sequence may be longer than
+    `original_max_position_tokens`, else `short_factors`.
+    """
+
+    theta: float
+    rotary_dim: int
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_max_position_tokens: int = 8192
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0
+    truncate: bool = True
+    short_factors: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
+    long_factors: tuple[float, ...] = ()
+    attention_factor: float = 1.0  # multiplies cosines and sines
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """A sparse MLP: each token goes to the `experts_per_token` experts with the largest router logits.
+
+    Their outputs are weighted by the softmax over all experts, with `normalize` scaled to sum to one.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
+    normalize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """What may differ from layer to layer. `rope` None: no positions. `window_tokens` n: a row sees itself
+    and the n - 1 tokens before it; None: all before it. `moe` None: a dense MLP."""
+
+    rope: RopeConfig | None
+    window_tokens: int | None = None
+    moe: MoeConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of one model. `dtype` is the one that the engine computes in.
+
+    norms: "pre" normalises what goes into attention and MLP, "post" what comes out of them, "both" both.
+    qk_norm: "none", "head" (each head by itself) or "all" (all query heads as one vector,
+    all key heads as one); it comes before the rotary embedding.
+    norm_offset is added to every norm weight (Gemma stores w - 1), norms are computed in float32.
+    embedding_scale multiplies the embedding in the model's dtype, it is already rounded to it.
+    quantization: `quantization_config` of a checkpoint whose linears are stored packed, None of a plain one.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    layers: tuple[LayerConfig, ...]
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    dtype: str
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    norms: Literal["pre", "post", "both"] = "pre"
+    norm_offset: float = 0.0
+    qk_norm: Literal["none", "head", "all"] = "none"
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    attention_scale: float = 0.0  # 0: head_dim ** -0.5
+    attention_softcap: float = 0.0  # 0: none; else cap * tanh(score / cap)
+    logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    quantization: Mapping[str, Any] | None = None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def score_scale(self) -> float:
+        return self.attention_scale or self.head_dim**-0.5
