@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+GROUP_MULTIPLE = 32  # one vector register of bytes in the native backend
+MAX_GROUP = 512  # 512 * 127 * 255 < 2 ** 24: a group's integer sum is exact in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,15 @@ class DenseLinear:
 class QuantLinear:
     """Group-wise quantized: W[n, k] = (codes[n, k] - zeros[n, k // group]) * scales[n, k // group].
 
-    `in` need not be a multiple of `group`: the last group is then shorter.
+    `in` need not be a multiple of `group`: the last group is then shorter. `group` is a multiple of 32, at
+    most 512.
+
+    The product quantizes the rows as well, since integer dot products are what CPUs are fast at: every row
+    and group of columns gets the scale sa = amax / 127 and the codes a = round(x / sa), ties to even, and
+
+        y[t, n] = sum over g of sa[t, g] * scales[n, g] * sum over k in g of a[t, k] * (codes - zeros)[n, k]
+
+    plus bias. The inner sums are exact in float32, so a row's result does not depend on its batch.
     """
 
     codes: Tensor  # uint8 [out, in], each below 2 ** bits
@@ -44,15 +56,66 @@ class QuantLinear:
         return self.codes.shape[0], self.codes.shape[1]
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[T, in] -> [T, out]"""
-        return functional.linear(rows, dequantize(self, rows.dtype), self.bias)
+        """[T, in] -> [T, out] in the dtype of `rows`."""
+        row_codes, row_scales = quantize_rows(rows, self.group)
+        scales = self.scales.float().T.contiguous()  # [groups, out]
+        zeros = self.zeros.float()
+        sums = rows.new_zeros((len(rows), len(self.codes)), dtype=torch.float32)
+        for index, start in enumerate(range(0, self.codes.shape[1], self.group)):
+            columns = slice(start, start + self.group)
+            steps = self.codes[:, columns].float() - zeros[:, index, None]  # [out, group]
+            products = row_codes[:, columns] @ steps.T  # [T, out], whole numbers
+            sums.addcmul_(products, torch.outer(row_scales[:, index], scales[index]))
+        if self.bias is not None:
+            sums += self.bias.float()
+        return sums.to(rows.dtype)
 
 
 Linear = DenseLinear | QuantLinear
 
 
+def quantize_rows(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """Codes [T, in], whole numbers in [-127, 127] held as float32, and scales float32 [T, groups]."""
+    width = rows.shape[1]
+    grouped = functional.pad(rows.float(), (0, -width % group)).view(len(rows), -(-width // group), group)
+    scales = grouped.abs().amax(-1) / 127
+    divisors = torch.where(scales > 0, scales, 1)  # a group of zeros has codes of zero
+    codes = (grouped / divisors[..., None]).round_().flatten(1)
+    return codes[:, :width], scales
+
+
 def dequantize(linear: QuantLinear, dtype: torch.dtype) -> Tensor:
-    """[out, in]: the weights that the codes stand for."""
-    groups = torch.arange(linear.codes.shape[1]) // linear.group
-    zeros, scales = linear.zeros[:, groups].float(), linear.scales[:, groups].float()
-    return ((linear.codes.float() - zeros) * scales).to(dtype)
+    """[out, in]: the weights that the codes stand for.
+
+    A code's distance from its zero has 8 bits and a scale 11: exact in float32, rounded once to `dtype`.
+    """
+    groups = torch.arange(linear.codes.shape[1], device=linear.codes.device) // linear.group
+    distances = linear.codes.float() - linear.zeros.float()[:, groups]
+    return (distances * linear.scales.float()[:, groups]).to(dtype)
+
+
+def fuse(parts: Sequence[Linear], dtype: torch.dtype) -> Linear:
+    """One map with the outputs of all parts in order; a bias that only some have is zero for the others.
+
+    Quantized parts of one format stay quantized; any other mixture becomes dense in `dtype`.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    biases = [part.bias for part in parts if part.bias is not None]
+    if biases:
+        biases = [biases[0].new_zeros(part.shape[0]) if part.bias is None else part.bias for part in parts]
+    bias = torch.cat(biases) if biases else None
+    quantized = [part for part in parts if isinstance(part, QuantLinear)]
+    if len(quantized) < len(parts) or len({(part.bits, part.group) for part in quantized}) > 1:
+        weights = [
+            part.weight if isinstance(part, DenseLinear) else dequantize(part, dtype) for part in parts
+        ]
+        return DenseLinear(torch.cat(weights), bias)
+    return QuantLinear(
+        torch.cat([part.codes for part in quantized]),
+        torch.cat([part.scales for part in quantized]),
+        torch.cat([part.zeros for part in quantized]),
+        quantized[0].bits,
+        quantized[0].group,
+        bias,
+    )

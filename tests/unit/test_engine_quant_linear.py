@@ -1,0 +1,148 @@
+"""The product of quantized rows and quantized weights, and how linears are put together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from shared.engine.linear import DenseLinear, QuantLinear, dequantize, fuse, quantize_rows
+
+SHAPES = [(24, 256), (24, 200), (1, 64), (7, 20)]
+
+
+def random_linear(
+    out: int, columns: int, bits: int = 8, group: int = 64, *, bias: bool = False, seed: int = 0
+) -> QuantLinear:
+    """Any codes, scales and zero points: also those that no quantizer of ours makes."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = (out, -(-columns // group))
+    return QuantLinear(
+        torch.randint(0, 2**bits, (out, columns), generator=generator, dtype=torch.uint8),
+        (torch.rand(groups, generator=generator) * 0.01 + 0.001).half(),
+        torch.randint(0, 2**bits, groups, generator=generator, dtype=torch.uint8),
+        bits,
+        group,
+        torch.randn(out, generator=generator) if bias else None,
+    )
+
+
+def rows_of(count: int, columns: int, seed: int = 1) -> Tensor:
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed))
+
+
+def reference(linear: QuantLinear, rows: Tensor) -> Tensor:
+    """The definition in whole numbers and float64, one element at a time."""
+    out, columns = linear.shape
+    result = torch.zeros(len(rows), out, dtype=torch.float64)
+    for start in range(0, columns, linear.group):
+        part = slice(start, start + linear.group)
+        index = start // linear.group
+        for row in range(len(rows)):
+            scale = rows[row, part].abs().max() / 127
+            codes = (rows[row, part] / scale).round().to(torch.int64)  # round is to even
+            for n in range(out):
+                acc = int((codes * linear.codes[n, part].to(torch.int64)).sum())
+                exact = acc - int(linear.zeros[n, index]) * int(codes.sum())
+                result[row, n] += scale.double() * linear.scales[n, index].double() * exact
+    return result if linear.bias is None else result + linear.bias.double()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_product_is_its_definition_in_whole_numbers(
+    bits: int, shape: tuple[int, int], bias: bool
+) -> None:
+    linear = random_linear(*shape, bits, bias=bias)
+    rows = rows_of(5, shape[1])
+    assert torch.allclose(linear(rows).double(), reference(linear, rows), rtol=1e-5, atol=1e-5)
+
+
+def test_the_longest_group_of_the_largest_codes_sums_exactly() -> None:
+    linear = QuantLinear(
+        torch.full((1, 512), 255, dtype=torch.uint8),
+        torch.ones(1, 1).half(),
+        torch.zeros(1, 1, dtype=torch.uint8),
+        8,
+        512,
+    )
+    rows = torch.full((1, 512), 127.0)
+    rows[0, 0] = 126.0
+    assert linear(rows).item() == 255 * (511 * 127 + 126)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(bits: int) -> None:
+    linear = random_linear(64, 320, bits)
+    rows = rows_of(33, 320)
+    together = linear(rows)
+    assert all(torch.equal(together[[row]], linear(rows[[row]])) for row in range(33))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_product_is_near_that_of_the_dequantized_weights(bits: int) -> None:
+    linear = random_linear(64, 512, bits)
+    rows = rows_of(16, 512)
+    exact = rows @ dequantize(linear, torch.float32).T
+    assert (linear(rows) - exact).square().mean() < 1e-4 * exact.square().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_result_has_the_dtype_of_the_rows(dtype: torch.dtype) -> None:
+    rows = rows_of(3, 128).to(dtype)
+    linear = random_linear(8, 128, bias=True)
+    assert linear(rows).dtype == dtype
+    assert torch.allclose(linear(rows).float(), linear(rows.float()), rtol=0.01, atol=0.01)
+
+
+def test_no_rows_give_no_rows() -> None:
+    assert random_linear(8, 128)(torch.zeros(0, 128)).shape == (0, 8)
+
+
+def test_rows_of_zeros_give_the_bias() -> None:
+    linear = random_linear(8, 128, bias=True)
+    assert linear.bias is not None
+    assert torch.equal(linear(torch.zeros(2, 128)), linear.bias.expand(2, 8))
+
+
+def test_row_codes_are_rounded_to_even_per_row_and_group() -> None:
+    rows = torch.zeros(2, 40)
+    rows[0, :4] = torch.tensor([127.0, 2.5, 3.5, -0.5])
+    rows[0, 32:34] = torch.tensor([-254.0, 3.0])
+    rows[1, 5] = 1.0
+    codes, scales = quantize_rows(rows, 32)
+    assert scales.tolist() == [[1.0, 2.0], [torch.tensor(1 / 127).item(), 0.0]]
+    assert codes[0, :4].tolist() == [127.0, 2.0, 4.0, 0.0]
+    assert codes[0, 32:34].tolist() == [-127.0, 2.0]
+    assert codes[1].tolist() == [127.0 if column == 5 else 0.0 for column in range(40)]
+
+
+def test_fused_parts_compute_what_each_computes() -> None:
+    parts = [random_linear(out, 128, bias=out == 16, seed=out) for out in (24, 8, 16)]
+    rows = rows_of(4, 128)
+    fused = fuse(parts, torch.float32)
+    assert isinstance(fused, QuantLinear)
+    assert torch.equal(fused(rows), torch.cat([part(rows) for part in parts], dim=1))
+
+
+def test_one_part_is_taken_as_it_is() -> None:
+    part = random_linear(8, 64)
+    assert fuse([part], torch.float32) is part
+
+
+@pytest.mark.parametrize(
+    "other",
+    [DenseLinear(rows_of(8, 128), torch.ones(8)), random_linear(8, 128, 4), random_linear(8, 128, group=32)],
+)
+def test_parts_of_different_formats_become_dense(other: DenseLinear | QuantLinear) -> None:
+    part = random_linear(24, 128)
+    weight = other.weight if isinstance(other, DenseLinear) else dequantize(other, torch.float32)
+    fused = fuse([part, other], torch.float32)
+    assert isinstance(fused, DenseLinear)
+    assert torch.equal(fused.weight, torch.cat([dequantize(part, torch.float32), weight]))
+    if other.bias is None:
+        assert fused.bias is None
+    else:
+        assert fused.bias is not None
+        assert torch.equal(fused.bias, torch.cat([torch.zeros(24), other.bias]))
