@@ -9,6 +9,7 @@ import structlog
 from services.prefill.job import Job
 from services.prefill.warmth import Warmth
 from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
+from shared.engine.order import LOWEST_PRIORITY, NORMAL_PRIORITY
 from shared.errors import PenstockError
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
@@ -17,15 +18,23 @@ from shared.worker.wire import SequenceSpec
 
 log = structlog.get_logger()
 
+PROMPTS_AT_ONCE = 8
+"""So many prompts may be computed side by side; more only where they fit into one chunk."""
+
 
 class Compute(EngineDriver[StepResult]):
     def __init__(self, load: Callable[[], Engine], mirror: PrefixMirror, wake: Callable[[], None]) -> None:
         super().__init__("prefill-engine", load, mirror, wake)
         self.warmth = Warmth()
 
-    def room_tokens(self, computing_tokens: int) -> int:
-        """How much of the next chunk is not taken by prompts that are being computed."""
-        return self.engine.config.max_batch_tokens - computing_tokens
+    def room_tokens(self, computing_tokens: int, computing_prompts: int) -> int:
+        """How much of the next chunk is not taken by prompts that are being computed.
+
+        There is room for one more while those are few: a short prompt shares chunks with the long ones before
+        it, and for that the engine must have it.
+        """
+        room = self.engine.config.max_batch_tokens - computing_tokens
+        return max(room, 1) if computing_prompts < PROMPTS_AT_ONCE else room
 
     async def admit(
         self, jobs: Sequence[Job], callbacks: Sequence[LayerCallback]
@@ -34,7 +43,14 @@ class Compute(EngineDriver[StepResult]):
 
         def run(engine: Engine) -> list[AdmitResult | PenstockError]:
             return [
-                _admit(engine, job.key, job.spec, on_layer)
+                _admit(
+                    engine,
+                    job.key,
+                    job.spec,
+                    on_layer,
+                    priority=NORMAL_PRIORITY - job.urgency,
+                    deadline_us=round(job.deadline.at_s * 1e6),
+                )
                 for job, on_layer in zip(jobs, callbacks, strict=True)
             ]
 
@@ -56,7 +72,9 @@ class Compute(EngineDriver[StepResult]):
         spec, key = self.warmth.spec, self.warmth.key
         if spec is None or self.warmth.running:
             return
-        admitted = await self.between_steps(lambda engine: _admit(engine, key, spec, None))
+        admitted = await self.between_steps(
+            lambda engine: _admit(engine, key, spec, None, priority=LOWEST_PRIORITY)
+        )
         if isinstance(admitted, PenstockError):
             metrics.DROPPED_MESSAGES.labels(reason="warm_refused").inc()
             log.debug("warm_refused", error=admitted.message)
@@ -75,7 +93,13 @@ class Compute(EngineDriver[StepResult]):
 
 
 def _admit(
-    engine: Engine, key: str, spec: SequenceSpec, on_layer: LayerCallback | None
+    engine: Engine,
+    key: str,
+    spec: SequenceSpec,
+    on_layer: LayerCallback | None,
+    *,
+    priority: int,
+    deadline_us: int | None = None,
 ) -> AdmitResult | PenstockError:
     try:
         return engine.admit(
@@ -86,6 +110,8 @@ def _admit(
             spec.block_hashes,
             stop_after=1,
             on_layer=on_layer,
+            priority=priority,
+            deadline_us=deadline_us,
         )
     except PenstockError as error:
         return error

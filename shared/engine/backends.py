@@ -31,6 +31,16 @@ def build_model(
 
     backend auto takes the compiled kernels where there are any for this CPU, else torch.
     """
+    if config.tensor_parallel > 1:
+        # Both of these need what a plain CPU engine must not load: process groups, Triton.
+        from shared.engine.tensor_parallel import ParallelKvPool, ParallelModel  # noqa: PLC0415
+
+        assert isinstance(pool, ParallelKvPool)
+        return ParallelModel(config, model_config, pool, max_model_len, on_loaded)
+    if config.device == "cuda":
+        from shared.engine.cuda.build import build_cuda_model  # noqa: PLC0415
+
+        return build_cuda_model(config, model_config, pool, max_model_len, on_loaded)
     kernels = _kernels(config)
     if kernels is not None:
         with large_blocks_given_back():
@@ -47,7 +57,7 @@ def build_model(
 
 
 def _kernels(config: EngineConfig) -> ctypes.CDLL | None:
-    if config.backend == "torch" or config.device != "cpu" or config.tensor_parallel > 1:
+    if config.backend == "torch":
         return None
     kernels = library()
     if kernels is None and config.backend == "native":

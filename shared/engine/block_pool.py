@@ -20,7 +20,8 @@ class BlockPool:
     """Counts references to `num_blocks` block ids and remembers which of them hold a known prefix.
 
     A block is held (references > 0), cached (no reference, but its hash still finds it) or blank.
-    Cached blocks are evicted least recently used first, only when no blank one is left.
+    Cached blocks are evicted least recently used first, only when no blank one is left. That is always a
+    leaf, a block whose followers are gone: a follower's holders hold it too, and give it back last.
     """
 
     def __init__(self, num_blocks: int, *, prefix_cache: bool = True) -> None:
@@ -94,13 +95,30 @@ class BlockPool:
                 else:
                     self._blank.append(block)
 
-    def commit(self, block: int, block_hash: int) -> None:
-        """Say that a held block is full and what its name is. A name that another block has stays there."""
-        if not self.prefix_cache or block_hash in self._block_of or block in self._hash_of:
-            return
-        self._hash_of[block] = block_hash
-        self._block_of[block_hash] = block
-        self._note(block_hash, "added")
+    def commit(self, block: int, block_hash: int) -> int:
+        """The content of held block `block` is final and named `block_hash`; returns who has that name.
+
+        That is `block` itself, or the block that had the name first: the caller then holds a reference to it
+        too. Whoever names blocks names them from the start of its sequence and holds those before, by these
+        references: so no block is given back while one that follows it is held.
+        """
+        if not self.prefix_cache:
+            return block
+        owner = self._block_of.get(block_hash)
+        if owner is None and block not in self._hash_of:
+            self._hash_of[block] = block_hash
+            self._block_of[block_hash] = block
+            self._note(block_hash, "added")
+            return block
+        if owner is None:
+            raise InternalError(f"KV block {block} has a name already and was given another")
+        if owner != block:
+            self.retain([owner])
+        return owner
+
+    def is_own(self, block: int) -> bool:
+        """Whether its one holder may write into it: nobody shares it and no hash promises its content."""
+        return self._references[block] == 1 and block not in self._hash_of
 
     def drain_events(self) -> list[BlockEvent]:
         """Net changes of the prefix cache since the last call.

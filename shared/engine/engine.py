@@ -5,26 +5,33 @@ Owned by one worker thread; nothing here is safe to call from two threads at onc
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from shared.engine.backends import build_model
 from shared.engine.block_pool import BlockPool
 from shared.engine.config import load_model_config
-from shared.engine.drawing import Drawer, Drawn
+from shared.engine.cost_model import CostModel
+from shared.engine.drawing import Drawer
 from shared.engine.engine_config import EngineConfig
 from shared.engine.intake import Intake
-from shared.engine.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
-from shared.engine.model import TorchModel
+from shared.engine.kv_pool import BLOCK_TOKENS
+from shared.engine.offload import OffloadStats, OffloadStore
+from shared.engine.offloader import Offloader
+from shared.engine.order import NORMAL_PRIORITY, check_priority
+from shared.engine.placement import Placement, max_cached_blocks
+from shared.engine.pools import build_pool
 from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
 from shared.engine.runner import LayerCallback, RunItem, run
 from shared.engine.sampler import TokenLogprob
 from shared.engine.sampling_params import SamplingParams
-from shared.engine.scheduler import Plan, Scheduler, Work, max_cached_blocks
-from shared.engine.sequence import Phase, blocks_for
-from shared.engine.weights import LoadProgress, load_weights
+from shared.engine.scheduler import Scheduler, monotonic_us
+from shared.engine.sequence import HashChain, Phase, blocks_for, tenant_chain
+from shared.engine.steps import Steps
+from shared.engine.weights import LoadProgress
 from shared.errors import InvalidRequest
 
 __all__ = [
@@ -40,7 +47,6 @@ __all__ = [
 ]
 
 MAX_DRAFT_TOKENS = 64
-_DEVICE = torch.device("cpu")
 
 
 class Engine:
@@ -56,28 +62,32 @@ class Engine:
         config: EngineConfig,
         pool_buffer: Callable[[int], memoryview] | None = None,
         on_loaded: LoadProgress | None = None,
+        now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         config.validate()
         torch.set_num_threads(config.threads)
-        self.config = config
         self.model_config = load_model_config(config.model_dir, config.dtype)
+        self.kv_pool = build_pool(config, self.model_config, pool_buffer)
+        self.layout = self.kv_pool.layout
+        self.config = config = replace(config, kv_blocks=self.kv_pool.num_blocks)
         self._intake = Intake(config, self.model_config)
         self.max_model_len = self._intake.max_model_len
-        self.layout = KvLayout(
-            self.model_config.num_layers,
-            self.model_config.num_kv_heads,
-            self.model_config.head_dim,
-            self.model_config.dtype,
-        )
-        weights = load_weights(config.model_dir, self.model_config, _DEVICE, on_loaded)
-        buffer = pool_buffer(config.kv_blocks * self.layout.block_bytes) if pool_buffer else None
-        self.kv_pool = KvPool(self.layout, config.kv_blocks, buffer)
         self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)
-        self._model = TorchModel(self.model_config, weights, self.kv_pool, self.max_model_len)
+        self._offloads = OffloadStore.of(config)
+        self._model = build_model(config, self.model_config, self.kv_pool, self.max_model_len, on_loaded)
+        self.cost = CostModel(config.max_batch_tokens)
+        offloader = Offloader(self.kv_pool, self._offloads, self.cost) if self._offloads else None
+        self._placement = Placement(self.blocks, self.kv_pool.copy_block, offloader)
         self._scheduler = Scheduler(
-            self.blocks, max_batch_tokens=config.max_batch_tokens, max_sequences=config.max_sequences
+            self._placement,
+            self.cost,
+            max_batch_tokens=config.max_batch_tokens,
+            max_sequences=config.max_sequences,
+            max_step_us=1000 * config.max_step_ms,
+            now_us=now_us,
         )
         self._drawer = Drawer(self.model_config.vocab_size)
+        self._steps = Steps(self._model, self._scheduler, self._drawer, self.cost)
         self.logits([0])  # the first forward pass initialises kernels; no request should pay for it
 
     # --- sequences ---
@@ -92,6 +102,9 @@ class Engine:
         *,
         stop_after: int | None = None,
         on_layer: LayerCallback | None = None,
+        tenant: str = "",
+        priority: int = NORMAL_PRIORITY,
+        deadline_us: int | None = None,
     ) -> AdmitResult:
         """Take in a sequence whose KV is computed here; its cached prefix is not computed again.
 
@@ -99,21 +112,29 @@ class Engine:
         `block_hashes` name its first full blocks; None lets the engine name them, an empty list keeps a
         sequence without full blocks out of the prefix cache. With `stop_after` n the sequence is held
         (keeps its blocks, leaves the batch) once n tokens were drawn, until `release`; only then may
-        `on_layer` be given. Raises Overloaded or InvalidRequest, changing nothing.
+        `on_layer` be given. Names that the engine makes are `tenant`'s own. `priority` 0 (high) to 2 (low),
+        then `deadline_us` of time.monotonic decide who goes first. Raises Overloaded, InvalidRequest or
+        DeadlineExpired (the prompt cannot be computed by then), changing nothing; nothing ends later.
         """
         if stop_after is not None and stop_after < 1:
             raise InvalidRequest(f"stop_after must be at least 1, not {stop_after}")
         if on_layer is not None and stop_after is None:
             raise InvalidRequest("on_layer needs stop_after: KV that is sent away must stay until released")
-        chain = self._intake.chain(token_ids, block_hashes)
+        check_priority(priority)
+        if tenant and block_hashes is None:
+            chain = tenant_chain(self.config.hash_seed, tenant, token_ids)
+        else:
+            chain = self._intake.chain(token_ids, block_hashes)
         sequence = self._intake.sequence(key, token_ids, prompt_len, params, chain)
         num_tokens = len(token_ids)
         if stop_after is not None:
             sequence.hold_len = num_tokens + stop_after
             num_tokens = min(sequence.hold_len, sequence.end_len) - 1  # the last token drawn needs no KV
         sequence.on_layer = on_layer
-        self._scheduler.check_room(key)
-        self._scheduler.place(sequence, num_tokens, max_cached_blocks(token_ids))
+        self._scheduler.check_room(key, priority)
+        self._scheduler.check_time(sequence, deadline_us)
+        self._placement.place(sequence, num_tokens, max_cached_blocks(token_ids))
+        self._scheduler.enter(sequence, priority, deadline_us)
         self._drawer.track(sequence)
         return AdmitResult(sequence.num_computed, tuple(sequence.blocks))
 
@@ -121,12 +142,23 @@ class Engine:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
         sequence = self._intake.reservation(key, num_tokens, block_hashes)
         self._scheduler.check_room(key)
-        num_cached = self._scheduler.place(sequence, num_tokens, len(block_hashes))
+        num_cached = self._placement.place(sequence, num_tokens, len(block_hashes))
+        self._scheduler.sequences[key] = sequence
         return Reservation(tuple(sequence.blocks), num_cached)
 
-    def attach(self, key: str, token_ids: Sequence[int], prompt_len: int, params: SamplingParams) -> None:
+    def attach(
+        self,
+        key: str,
+        token_ids: Sequence[int],
+        prompt_len: int,
+        params: SamplingParams,
+        *,
+        priority: int = NORMAL_PRIORITY,
+        deadline_us: int | None = None,
+    ) -> None:
         """KV of `token_ids[:-1]` is now complete in the blocks reserved for `key`: it joins the batch.
 
+        `priority` and `deadline_us` as in `admit`.
         Raises InvalidRequest when nothing is reserved or the reservation is too small; it then stays.
         """
         reserved = self._scheduler.sequences.get(key)
@@ -143,8 +175,31 @@ class Engine:
         sequence.num_committed_blocks = reserved.num_committed_blocks
         sequence.num_computed = num_filled
         sequence.prefilling = False
-        self._scheduler.sequences[key] = sequence
-        self._scheduler.commit(sequence)
+        self.kv_pool.take_in(sequence.blocks[sequence.num_committed_blocks :])
+        self._scheduler.enter(sequence, priority, deadline_us)
+        self._placement.commit(sequence)
+        self._drawer.track(sequence)
+
+    def fork(self, key: str, new_key: str, params: SamplingParams) -> None:
+        """A new sequence with the prompt of `key`, drawn from with `params` as if it had been admitted.
+
+        It shares the blocks of `key` by reference and computes only the prompt's last token; whoever writes
+        into a shared block gets a copy of it. Raises InvalidRequest while the prompt of `key` is not computed
+        or when its KV is promised to somebody (`stop_after`), Overloaded as `admit` does.
+        """
+        source = self._scheduler.sequences.get(key)
+        if source is None or source.phase is not Phase.ACTIVE or source.pinned:
+            raise InvalidRequest(f"sequence {key!r} is not running here; fork one that is")
+        if source.num_computed < source.prompt_len - 1:
+            raise InvalidRequest(f"the prompt of {key!r} is not computed yet; fork it after its first token")
+        prompt = source.tokens[: source.prompt_len]
+        names = source.chain.hashes[: len(prompt) // BLOCK_TOKENS]
+        sequence = self._intake.sequence(
+            new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed)
+        )
+        self._scheduler.check_room(new_key, source.priority)
+        self._placement.place_fork(sequence, source)
+        self._scheduler.enter(sequence, source.priority, source.deadline_us)
         self._drawer.track(sequence)
 
     def release(self, key: str) -> bool:
@@ -184,27 +239,7 @@ class Engine:
 
     def step(self) -> StepResult:
         """One iteration over all live sequences: decode and verify first, then prefill chunks."""
-        began_ns = time.perf_counter_ns()
-        plan = self._scheduler.plan()
-        planned_ns = time.perf_counter_ns()
-        model_ns = 0
-        outputs: tuple[TokenOutput, ...] = ()
-        if plan.work:
-            logits = run(self._model, [_run_item(work) for work in plan.work])
-            model_ns = time.perf_counter_ns() - planned_ns
-            outputs = tuple(self._finish(plan, logits))
-        return StepResult(
-            outputs=outputs,
-            computed=tuple(
-                Computed(work.sequence.key, work.start, work.end) for work in plan.work if work.is_prefill
-            ),
-            batch_tokens=sum(work.num_tokens + len(work.drafts) for work in plan.work),
-            num_decode=sum(not work.is_prefill for work in plan.work),
-            num_prefill_tokens=sum(work.num_tokens for work in plan.work if work.is_prefill),
-            preempted_keys=plan.preempted_keys,
-            step_us=(time.perf_counter_ns() - began_ns) // 1000,
-            model_us=model_ns // 1000,
-        )
+        return self._steps.take()
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """float32 [len(token_ids), vocab]: the model's logits after each token. Borrows blocks."""
@@ -214,7 +249,7 @@ class Engine:
         try:
             return torch.cat(
                 [
-                    run(self._model, [RunItem(chunk, start, blocks, len(chunk))])
+                    run(self._model, [RunItem(chunk, start, blocks, len(chunk))]).clone()
                     for start in range(0, len(token_ids), size)
                     if (chunk := token_ids[start : start + size])
                 ]
@@ -226,38 +261,20 @@ class Engine:
         """Raise InternalError unless every block, reference and length is explained by a live sequence."""
         self._scheduler.check()
 
-    # --- one step's end ---
+    def predict_prefill_us(self, num_tokens: int, cached_tokens: int = 0) -> float:
+        """How long a prompt would take to compute, alone; 0 until enough steps were seen."""
+        return self.cost.prefill_us(num_tokens, cached_tokens)
 
-    def _finish(self, plan: Plan, logits: Tensor) -> Iterator[TokenOutput]:
-        """Draw where a sequence's last token was computed, take the rest as progress."""
-        drawing = [work for work in plan.work if work.num_draws]
-        drawn = iter(self._drawer.draw(drawing, logits))
-        for work in plan.work:
-            if work.num_draws:
-                yield self._accept(work, next(drawn))
-            else:
-                self._scheduler.advance(work, work.num_tokens)
+    @property
+    def offload_stats(self) -> OffloadStats | None:
+        """What waits outside of the pool, None where nothing may."""
+        return self._offloads.stats if self._offloads else None
 
-    def _accept(self, work: Work, drawn: Drawn) -> TokenOutput:
-        sequence = work.sequence
-        position = len(sequence.tokens)
-        sequence.tokens += drawn.token_ids
-        sequence.prefilling = False
-        self._scheduler.advance(work, work.num_tokens + len(drawn.token_ids) - 1)
-        if sequence.pinned and (drawn.finish_reason is not None or sequence.draw_limit <= 0):
-            sequence.phase = Phase.HELD
-        elif drawn.finish_reason is not None:
-            self.release(sequence.key)
-        return TokenOutput(
-            sequence.key,
-            position,
-            drawn.token_ids,
-            drawn.logprobs,
-            drawn.finish_reason,
-            drawn.accepted_drafts,
-            len(work.drafts),
-        )
-
-
-def _run_item(work: Work) -> RunItem:
-    return RunItem(work.token_ids, work.start, work.sequence.blocks, work.num_draws, work.sequence.on_layer)
+    def close(self) -> None:
+        """Give back what lies outside of this process: files, and processes that share the model. Nothing may
+        be called afterwards."""
+        if self._offloads is not None:
+            self._offloads.close()
+        close_model = getattr(self._model, "close", None)
+        if close_model is not None:
+            close_model()

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from shared.engine.config import ModelConfig
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 
+_CHOICES = {
+    "device": ("cpu", "cuda"),
+    "backend": ("auto", "native", "torch"),
+    "quantization": ("none", "int8", "int4", "fp8"),
+    "kv_dtype": ("auto", "int8", "fp8"),
+}
+_AT_LEAST_ONE = ("kv_blocks", "max_batch_tokens", "max_sequences", "threads", "tensor_parallel")
+_AT_LEAST_ZERO = ("quant_group", "kv_memory_mb", "max_step_ms", "offload_memory_mb", "offload_disk_mb")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What one engine loads and how much it may hold.
 
-    dtype: auto (the checkpoint's), float32 or bfloat16. kv_blocks: blocks of 16 tokens in the pool.
-    max_batch_tokens: rows of one step, which is also the prefill chunk. max_model_len 0: the model's own
-    limit. hash_seed starts the block hashes of sequences that bring none.
+    dtype: auto (the checkpoint's), float32 or bfloat16. quantization: of the weights; quant_group weights
+    share a scale (0: 128 for int8, 64 for int4). kv_dtype: auto (the one computed in), int8 or, on cuda, fp8.
+    kv_memory_mb: size of the KV pool in MiB; 0: kv_blocks blocks of 16 tokens.
+    max_batch_tokens: rows of one step, which is also the longest prefill chunk. max_step_ms: the longest step
+    that may be planned while rows decode, prefill chunks are cut to it; 0: no limit.
+    offload_memory_mb: host memory for the KV of preempted sequences; offload_dir and offload_disk_mb: where
+    and how much goes to disk when that is full. With 0 and 0 they are computed again.
+    deterministic: a row's logits are bitwise equal whatever else is in the batch. tensor_parallel: processes
+    that share the model. max_model_len 0: the model's own limit. hash_seed starts the block hashes of
+    sequences that bring none and name no tenant.
     """
 
     model_dir: str
@@ -27,16 +44,72 @@ class EngineConfig:
     prefix_cache: bool = True
     max_model_len: int = 0
     hash_seed: int = 0
+    device: str = "cpu"
+    backend: str = "auto"
+    quantization: str = "none"
+    quant_group: int = 0
+    kv_dtype: str = "auto"
+    deterministic: bool = False
+    tensor_parallel: int = 1
+    kv_memory_mb: int = 0
+    max_step_ms: float = 0.0
+    offload_memory_mb: int = 0
+    offload_dir: str = ""
+    offload_disk_mb: int = 0
 
     def validate(self) -> None:
-        for name in ("kv_blocks", "max_batch_tokens", "max_sequences", "threads"):
+        """Raise InvalidRequest for values out of range and for combinations that cannot be."""
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidRequest(
+                    f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}"
+                )
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_batch_tokens < self.max_sequences:
-            raise InvalidRequest(
+        for name in _AT_LEAST_ZERO:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InvalidRequest(f"{name} must be 0 or more, not {getattr(self, name)}")
+        for wrong, sentence in self._contradictions():
+            if wrong:
+                raise InvalidRequest(sentence)
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        return [
+            (
+                self.max_batch_tokens < self.max_sequences,
                 f"max_batch_tokens {self.max_batch_tokens} is below max_sequences {self.max_sequences}; "
-                "every running sequence needs a row in every step"
-            )
+                "every running sequence needs a row in every step",
+            ),
+            (
+                self.quantization == "fp8" and self.device != "cuda",
+                "quantization fp8 needs device cuda; use int8 on the CPU",
+            ),
+            (
+                self.kv_dtype == "fp8" and self.device != "cuda",
+                "kv_dtype fp8 needs device cuda; use int8 on the CPU",
+            ),
+            (
+                self.backend == "native" and self.device != "cpu",
+                "the native backend computes on the CPU; use backend auto or torch with device cuda",
+            ),
+            (
+                self.backend == "native" and self.tensor_parallel > 1,
+                "the native backend runs in one process; use backend torch with tensor_parallel",
+            ),
+            (
+                self.quant_group > 0 and self.quantization == "none",
+                f"quant_group {self.quant_group} means nothing without quantization; set it to int8 or int4",
+            ),
+            (
+                bool(self.offload_dir) != (self.offload_disk_mb > 0),
+                "offload_dir and offload_disk_mb go together; give both or neither",
+            ),
+            (
+                self.tensor_parallel > 1 and self.offload_memory_mb + self.offload_disk_mb > 0,
+                "with tensor_parallel KV lies in several processes and is not offloaded; leave out offload_*",
+            ),
+        ]
 
 
 def max_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -53,6 +126,6 @@ def max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     if config.max_model_len > pool_tokens:
         raise InvalidRequest(
             f"max_model_len {config.max_model_len} is above the {pool_tokens} tokens of {config.kv_blocks} "
-            "KV blocks; raise kv_blocks"
+            "KV blocks; raise kv_memory_mb or kv_blocks"
         )
     return min(config.max_model_len or model.max_position_embeddings, pool_tokens)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from shared.engine.config import ModelConfig
 from shared.engine.engine_config import EngineConfig, max_model_len
+from shared.engine.grammar import Grammars, GrammarState
 from shared.engine.sampling_params import SamplingParams
 from shared.engine.sequence import HashChain, LiveSequence, Phase
 from shared.errors import InvalidRequest
@@ -19,6 +21,7 @@ class Intake:
         self.max_model_len = max_model_len(config, model)
         self._config = config
         self._model = model
+        self._grammars = Grammars(config.model_dir, model.vocab_size, model.eos_token_ids)
         self._num_sequences = 0
 
     def sequence(
@@ -41,6 +44,11 @@ class Intake:
         end_ids = frozenset((*eos_ids, *params.stop_token_ids))
         if len(token_ids) > prompt_len and token_ids[-1] in end_ids:
             raise InvalidRequest(f"the sequence has ended with id {token_ids[-1]}; nothing is left to draw")
+        if params.grammar is not None:
+            grammar = self._grammars.compile(params.grammar)
+            params = dataclasses.replace(params, grammar=grammar)
+            if len(token_ids) > prompt_len:
+                GrammarState(grammar, token_ids[prompt_len:])  # refuses what does not follow the grammar
         return LiveSequence(
             key=key,
             order=self._next_order(),

@@ -27,7 +27,8 @@ class Reservation:
 class TokenOutput:
     """New tokens of one sequence; `position` is the absolute position of the first.
 
-    `finish_reason` is "stop" (an end or stop id, which is the last token), "length" or None.
+    `finish_reason` is "stop" (the last token is an end or stop id, or completed the grammar), "length",
+    "error" (the sequence's own constraints, or logits that are no numbers, left nothing to draw) or None.
     """
 
     key: str

@@ -1,20 +1,28 @@
-"""Which sequences exist, which rows go into the next step, and who gives way when blocks run out."""
+"""Which sequences exist and which rows go into the next step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from shared.engine.block_pool import BlockPool
-from shared.engine.sequence import LiveSequence, Phase, blocks_for
-from shared.errors import InternalError, InvalidRequest, Overloaded
-from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
+from shared.engine.draft_choice import drafts_that_pay, forgive_drafts
+from shared.engine.order import NORMAL_PRIORITY, PATIENCE_US, class_at, keeps_blocks, rank, share_chunk
+from shared.engine.placement import RETRY_AFTER_MS, Placement
+from shared.engine.sequence import LiveSequence, Phase
+from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
 
-RETRY_AFTER_MS = 100
+PREDICTION_DOUBT = 2.0
+"""A prompt is refused for want of time only when it is predicted to take so many times what is left."""
+MIN_CHUNK_TOKENS = 16
+"""A prompt gets at least this much of a step, however short steps shall be: it must come to an end."""
+COLD_CHUNK_TOKENS = 64
+"""What it gets beside decode rows while the cost model has seen too few steps to say more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Rows of one sequence for one step: tokens [start, start + num_tokens), then `drafts` to verify."""
 
     sequence: LiveSequence
@@ -30,7 +38,7 @@ class Work:
     @property
     def num_draws(self) -> int:
         """Rows to sample: none until the chunk reaches the last known token."""
-        return 1 + len(self.drafts) if self.end == len(self.sequence.tokens) else 0
+        return 1 + len(self.drafts) if self.start + self.num_tokens == len(self.sequence.tokens) else 0
 
     @property
     def token_ids(self) -> list[int]:
@@ -41,20 +49,40 @@ class Work:
 class Plan:
     work: tuple[Work, ...]
     preempted_keys: tuple[str, ...]
+    features: Features
+
+
+def monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
 
 
 class Scheduler:
-    """Decode rows first, then prefill chunks, earliest admitted first. Deterministic."""
+    """Decode rows first, then drafts, then prefill chunks by rank; see `order`.
 
-    def __init__(self, blocks: BlockPool, *, max_batch_tokens: int, max_sequences: int) -> None:
+    `max_step_us`: the longest step that prefill chunks may make of one with decode rows; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        cost: CostModel,
+        *,
+        max_batch_tokens: int,
+        max_sequences: int,
+        max_step_us: float = 0.0,
+        now_us: Callable[[], int] = monotonic_us,
+    ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
-        self._blocks = blocks
+        self._placement = placement
+        self._cost = cost
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
+        self._max_step_us = max_step_us
+        self._now_us = now_us
 
     # --- who is here ---
 
-    def check_room(self, key: str) -> None:
+    def check_room(self, key: str, priority: int = NORMAL_PRIORITY) -> None:
         """Raise unless a new sequence `key` may come in now."""
         if key in self.sequences:
             raise InvalidRequest(f"sequence {key!r} is already held; release it before admitting it again")
@@ -63,37 +91,39 @@ class Scheduler:
                 f"all {self._max_sequences} sequences are taken; try again later or raise max_sequences",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        if any(sequence.phase is Phase.PREEMPTED for sequence in self.sequences.values()):
+        now_us = self._now_us()
+        if any(class_at(sequence, now_us) <= priority for sequence in self._preempted()):
             raise Overloaded(
                 "KV blocks ran out and a preempted sequence waits for them; try again later",
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
-    def place(self, sequence: LiveSequence, num_tokens: int, max_cached_blocks: int) -> int:
-        """Give `sequence` blocks for `num_tokens`; the first come filled from the prefix cache.
-
-        Returns how many of them do. Raises Overloaded, changing nothing, when too few are free.
-        """
-        cached = self._blocks.match(sequence.chain.hashes[:max_cached_blocks])
-        self._blocks.retain(cached)
-        missing = blocks_for(num_tokens) - len(cached)
-        if missing > self._blocks.num_free:
-            self._blocks.free(cached)
-            raise Overloaded(
-                f"{missing} KV blocks are needed and {self._blocks.num_free} are free; try again later",
-                retry_after_ms=RETRY_AFTER_MS,
+    def check_time(self, sequence: LiveSequence, deadline_us: int | None) -> None:
+        """Raise DeadlineExpired when its prompt cannot be computed by then, even with nothing beside it."""
+        if deadline_us is None:
+            return
+        cached = self._placement.cached_tokens(sequence)
+        least_us = self._cost.prefill_us(len(sequence.tokens), cached) / PREDICTION_DOUBT
+        late_us = self._now_us() + least_us - deadline_us
+        if late_us > 0:
+            raise DeadlineExpired(
+                f"{len(sequence.tokens) - cached} prompt tokens take at least {least_us / 1000:.0f} ms, "
+                f"{late_us / 1000:.0f} ms more than are left; give more time"
             )
-        sequence.blocks = cached + self._blocks.allocate(missing)
-        sequence.num_computed = len(cached) * HASH_BLOCK_TOKENS
-        sequence.num_committed_blocks = len(cached)
+
+    def enter(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
+        """Take in a sequence that has its blocks, and give it its place in the order."""
+        now_us = self._now_us()
+        sequence.priority = priority
+        sequence.deadline_us = now_us + PATIENCE_US if deadline_us is None else deadline_us
+        sequence.waiting_since_us = now_us
         self.sequences[sequence.key] = sequence
-        return len(cached)
 
     def remove(self, key: str) -> bool:
         sequence = self.sequences.pop(key, None)
         if sequence is None:
             return False
-        self._blocks.free(sequence.blocks)
+        self._placement.leave(sequence)
         return True
 
     # --- the next step ---
@@ -102,118 +132,100 @@ class Scheduler:
     def has_work(self) -> bool:
         if any(sequence.phase is Phase.ACTIVE for sequence in self.sequences.values()):
             return True
-        waiting = self._in_phase(Phase.PREEMPTED)
-        return bool(waiting) and self._can_resume(waiting[0])
+        waiting = self._preempted()
+        return bool(waiting) and self._placement.can_resume(waiting[0])
 
     def plan(self) -> Plan:
         self._resume_preempted()
         preempted: list[str] = []
-        decoding = [sequence for sequence in self._in_phase(Phase.ACTIVE) if not sequence.prefilling]
-        for sequence in decoding:
-            self._grow(sequence, preempted)
-        decoding = [sequence for sequence in decoding if sequence.phase is Phase.ACTIVE]
-        prefilling = [sequence for sequence in self._in_phase(Phase.ACTIVE) if sequence.prefilling]
+        active = [sequence for sequence in self.sequences.values() if sequence.phase is Phase.ACTIVE]
+        for sequence in active:
+            if not self._placement.is_secure(sequence):
+                self._make_way(sequence, preempted)
+        if preempted:
+            active = [sequence for sequence in active if sequence.phase is Phase.ACTIVE]
+        decoding = [sequence for sequence in active if not sequence.prefilling]
+        prefilling = [sequence for sequence in active if sequence.prefilling]
         budget = self._max_batch_tokens - len(decoding)
         # Drafts are a bet, prompts are certain work: while a prompt waits, drafts get half of the rest.
-        drafts = self._choose_drafts(decoding, budget // 2 if prefilling else budget)
-        work = [
-            Work(sequence, sequence.num_computed, 1, chosen, is_prefill=False)
-            for sequence, chosen in zip(decoding, drafts, strict=True)
-        ]
-        budget -= sum(map(len, drafts))
-        for sequence in prefilling:
-            num_tokens = min(sequence.num_uncomputed, budget)
-            if num_tokens > 0:
+        work, features = self._decode(decoding, budget // 2 if prefilling else budget)
+        if prefilling:
+            chunk = self._chunk_tokens(prefilling, features, self._max_batch_tokens - features.tokens)
+            now_us = self._now_us()
+            for sequence, num_tokens in share_chunk(prefilling, chunk, now_us):
                 work.append(Work(sequence, sequence.num_computed, num_tokens, (), is_prefill=True))
-                budget -= num_tokens
-        return Plan(tuple(work), tuple(preempted))
+                features = features.plus(span_features(sequence.num_computed, num_tokens))
+                sequence.waiting_since_us = now_us
+        return Plan(tuple(work), tuple(preempted), features)
 
     def advance(self, work: Work, num_tokens: int) -> None:
         """KV of `num_tokens` more tokens is final; blocks that became full enter the prefix cache."""
         sequence = work.sequence
         sequence.num_computed = work.start + num_tokens
-        self.commit(sequence)
-
-    def commit(self, sequence: LiveSequence) -> None:
-        """Name the full blocks of a sequence in the prefix cache."""
-        full = sequence.num_computed // HASH_BLOCK_TOKENS
-        if full == sequence.num_committed_blocks or not self._blocks.prefix_cache:
-            return
-        sequence.chain.extend(sequence.tokens, full)
-        for index in range(sequence.num_committed_blocks, min(full, len(sequence.chain.hashes))):
-            self._blocks.commit(sequence.blocks[index], sequence.chain.hashes[index])
-        sequence.num_committed_blocks = full
+        self._placement.commit(sequence)
 
     def check(self) -> None:
-        """Raise InternalError unless every block reference and every length is explained."""
-        self._blocks.check([sequence.blocks for sequence in self.sequences.values()])
-        for sequence in self.sequences.values():
-            covered = len(sequence.blocks) * HASH_BLOCK_TOKENS
-            if not 0 <= sequence.num_computed <= covered:
-                raise InternalError(f"{sequence.key!r} computed {sequence.num_computed} of {covered} places")
-            if (sequence.phase is Phase.PREEMPTED) != (not sequence.blocks):
-                raise InternalError(
-                    f"{sequence.key!r} is {sequence.phase.value} with {len(sequence.blocks)} blocks"
-                )
-            if sequence.phase is Phase.ACTIVE and sequence.num_uncomputed < 1:
-                raise InternalError(f"{sequence.key!r} is active with nothing to compute")
+        """Raise InternalError unless every block, every length and all that is offloaded is explained."""
+        self._placement.check(self.sequences.values())
 
-    # --- blocks ---
+    # --- rows ---
 
-    def _in_phase(self, phase: Phase) -> list[LiveSequence]:
-        chosen = [sequence for sequence in self.sequences.values() if sequence.phase is phase]
-        return sorted(chosen, key=lambda sequence: sequence.order)
-
-    def _can_resume(self, sequence: LiveSequence) -> bool:
-        cached = self._blocks.match(sequence.chain.hashes[: max_cached_blocks(sequence.tokens)])
-        free = self._blocks.num_free - self._blocks.num_unheld(cached)
-        return blocks_for(len(sequence.tokens)) - len(cached) <= free
-
-    def _resume_preempted(self) -> None:
-        for sequence in self._in_phase(Phase.PREEMPTED):
-            if not self._can_resume(sequence):
-                return
-            self.place(sequence, len(sequence.tokens), max_cached_blocks(sequence.tokens))
-            sequence.phase = Phase.ACTIVE
-
-    def _grow(self, sequence: LiveSequence, preempted: list[str]) -> None:
-        """Make room for the KV of the last token; the latest admitted sequence gives way."""
-        if sequence.phase is not Phase.ACTIVE or blocks_for(len(sequence.tokens)) <= len(sequence.blocks):
-            return
-        while self._blocks.num_free == 0:
-            victim = max(
-                (other for other in self._in_phase(Phase.ACTIVE) if not other.pinned),
-                key=lambda other: other.order,
-            )
-            self._preempt(victim)
-            preempted.append(victim.key)
-            if victim is sequence:
-                return
-        sequence.blocks += self._blocks.allocate(1)
-
-    def _preempt(self, sequence: LiveSequence) -> None:
-        self._blocks.free(sequence.blocks)
-        sequence.blocks = []
-        sequence.num_computed = sequence.num_committed_blocks = 0
-        sequence.drafts = ()
-        sequence.prefilling = True
-        sequence.phase = Phase.PREEMPTED
-
-    def _choose_drafts(self, decoding: Sequence[LiveSequence], budget: int) -> list[tuple[int, ...]]:
-        """Each sequence's drafts, cut to what may be drawn, to the budget and to blocks free right now."""
-        chosen: list[tuple[int, ...]] = []
+    def _decode(self, decoding: Sequence[LiveSequence], draft_budget: int) -> tuple[list[Work], Features]:
+        """A row for each, and its drafts: cut to what may be drawn, to what pays, to the budget and to blocks
+        free right now."""
+        keys = sum(sequence.num_computed for sequence in decoding) + len(decoding)
+        rows = Features(len(decoding), len(decoding), keys)
+        work: list[Work] = []
+        num_drafts = 0
         for sequence in decoding:
-            drafts = sequence.drafts[: max(0, min(sequence.draw_limit - 1, budget))]
-            sequence.drafts = ()
-            missing = blocks_for(len(sequence.tokens) + len(drafts)) - len(sequence.blocks)
-            if missing > 0:
-                sequence.blocks += self._blocks.allocate(min(missing, self._blocks.num_free))
-            drafts = drafts[: len(sequence.blocks) * HASH_BLOCK_TOKENS - len(sequence.tokens)]
-            budget -= len(drafts)
-            chosen.append(drafts)
+            drafts: tuple[int, ...] = ()
+            if sequence.drafts:
+                drafts = self._choose_drafts(sequence, draft_budget - num_drafts, rows)
+                num_drafts += len(drafts)
+                keys += len(drafts) * (sequence.num_computed + 1 + len(drafts))
+            work.append(Work(sequence, sequence.num_computed, 1, drafts, is_prefill=False))
+        return work, Features(len(decoding) + num_drafts, len(decoding), keys)
+
+    def _choose_drafts(self, sequence: LiveSequence, budget: int, others: Features) -> tuple[int, ...]:
+        drafts = sequence.drafts[: max(0, min(sequence.draw_limit - 1, budget))]
+        if self._cost.ready:
+            row_us, step_us = self._cost.row_us(sequence.num_computed), self._cost.predict_us(others)
+            drafts = drafts[: drafts_that_pay(sequence, row_us, step_us, others.sequences)]
+            if not drafts:
+                forgive_drafts(sequence)
+        sequence.drafts = ()
+        return drafts[: self._placement.extend(sequence, len(drafts))]
+
+    def _chunk_tokens(self, prefilling: Sequence[LiveSequence], decode: Features, room: int) -> int:
+        """The prefill tokens of this step: what fits, and beside decode rows what keeps it short enough."""
+        if not self._max_step_us or decode == NOTHING:
+            return room
+        chunk = COLD_CHUNK_TOKENS
+        if self._cost.ready:
+            start = max(sequence.num_computed for sequence in prefilling)
+            chunk = self._cost.max_prefill_tokens(self._max_step_us, decode, start)
+        return min(room, max(chunk, MIN_CHUNK_TOKENS))
+
+    # --- who gives way ---
+
+    def _preempted(self) -> list[LiveSequence]:
+        chosen = [sequence for sequence in self.sequences.values() if sequence.phase is Phase.PREEMPTED]
+        if len(chosen) > 1:
+            now_us = self._now_us()
+            chosen.sort(key=lambda sequence: rank(sequence, now_us))
         return chosen
 
+    def _resume_preempted(self) -> None:
+        for sequence in self._preempted():
+            if not self._placement.can_resume(sequence):
+                return
+            self._placement.resume(sequence)
 
-def max_cached_blocks(token_ids: Sequence[int]) -> int:
-    """The last token is always computed: its logits are what the next draw needs."""
-    return (len(token_ids) - 1) // HASH_BLOCK_TOKENS
+    def _make_way(self, sequence: LiveSequence, preempted: list[str]) -> None:
+        """Secure the next write of `sequence`: others give way until there are blocks for it, or it does."""
+        while sequence.phase is Phase.ACTIVE and not self._placement.secure(sequence):
+            active = [other for other in self.sequences.values() if other.phase is Phase.ACTIVE]
+            victim = max((other for other in active if not other.pinned), key=keeps_blocks)
+            self._placement.preempt(victim)
+            victim.waiting_since_us = self._now_us()
+            preempted.append(victim.key)

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from shared.engine.sampling_params import SamplingParams
-from shared.kv_hash import HASH_BLOCK_TOKENS, chain_hash
+from shared.kv_hash import HASH_BLOCK_TOKENS, chain_hash, hash_seed
+
+STARTING_ACCEPTANCE = 0.7
 
 
 class Phase(Enum):
     RESERVED = "reserved"  # its blocks wait for KV from outside
     ACTIVE = "active"  # in the batch: prefilling or decoding
-    PREEMPTED = "preempted"  # lost its blocks, will be computed again
+    PREEMPTED = "preempted"  # lost its blocks, will be computed again or restored
     HELD = "held"  # drew what it was asked for; keeps its blocks until released
 
 
@@ -38,12 +40,19 @@ class HashChain:
             self.hashes.append(chain_hash(previous, token_ids[start : start + HASH_BLOCK_TOKENS]))
 
 
+def tenant_chain(model_seed: int, tenant: str, token_ids: Sequence[int]) -> HashChain:
+    """The names of a tenant's full blocks, where no caller gives them. `model_seed` stands for the model."""
+    chain = HashChain([], hash_seed(f"{model_seed:016x}", tenant))
+    chain.extend(token_ids, len(token_ids) // HASH_BLOCK_TOKENS)
+    return chain
+
+
 @dataclass(slots=True)
 class LiveSequence:
     """Position i of the sequence is tokens[i]; KV of tokens[:num_computed] is in its blocks."""
 
     key: str
-    order: int  # admission number: who goes first, and who is preempted last
+    order: int  # admission number
     tokens: list[int]
     prompt_len: int
     params: SamplingParams
@@ -53,11 +62,22 @@ class LiveSequence:
     hold_len: int | None = None  # HELD when this many tokens exist
     end_ids: frozenset[int] = frozenset()
     on_layer: Callable[[int, int, int], None] | None = None
+    priority: int = 1  # 0 high, 1 normal, 2 low
+    deadline_us: int = 0  # on the scheduler's clock
+    waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
     blocks: list[int] = field(default_factory=list)
+    anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see Scheduler.commit
     num_computed: int = 0
     num_committed_blocks: int = 0
     prefilling: bool = True  # has not drawn a token since its KV was (re)started
     drafts: tuple[int, ...] = ()
+    acceptance: float = STARTING_ACCEPTANCE  # how often its drafts are right
+    offloaded_tokens: int = 0  # preempted: KV of this many tokens waits outside of the pool
+
+    @property
+    def all_blocks(self) -> list[int]:
+        """Every block that it holds a reference to, in the order in which BlockPool.free wants them."""
+        return [*self.anchors, *self.blocks]
 
     @property
     def pinned(self) -> bool:

@@ -10,8 +10,9 @@ from pathlib import Path
 import structlog
 
 from shared.config import ConfigError, ServiceConfig, field_of
-from shared.engine import Engine, EngineConfig, KvLayout, load_model_config
+from shared.engine import Engine, EngineConfig
 from shared.engine.weights import LoadProgress
+from shared.errors import InvalidRequest
 from shared.kv_hash import hash_seed
 
 log = structlog.get_logger()
@@ -35,6 +36,29 @@ class EngineServiceConfig(ServiceConfig):
         512, help="rows of one step, which is also the prefill chunk", minimum=1, maximum=1 << 20
     )
     max_sequences: int = field_of(64, help="sequences held at once", minimum=1, maximum=1 << 16)
+    max_step_ms: float = field_of(
+        0.0, help="longest step that prompts may make of one with decode rows; 0 = any", minimum=0.0
+    )
+    device: str = field_of("cpu", help="where the model is computed", choices=("cpu", "cuda"))
+    backend: str = field_of(
+        "auto", help="arithmetic of the CPU; auto = native if built", choices=("auto", "native", "torch")
+    )
+    quantization: str = field_of(
+        "none", help="of the weights, at load; fp8 on cuda", choices=("none", "int8", "int4", "fp8")
+    )
+    quant_group: int = field_of(
+        0, help="weights that share a scale; 0 = 128 for int8, 64 for int4", minimum=0, maximum=1 << 16
+    )
+    kv_dtype: str = field_of(
+        "auto", help="of stored KV; auto = the one computed in", choices=("auto", "int8", "fp8")
+    )
+    deterministic: bool = field_of(False, help="logits do not depend on what else is in the batch")
+    tensor_parallel: int = field_of(1, help="processes that share the model", minimum=1, maximum=64)
+    offload_memory_mb: int = field_of(
+        0, help="host memory for KV of preempted sequences, in MiB", minimum=0, maximum=1 << 24
+    )
+    offload_dir: str = field_of("", help="directory for such KV when host memory is full")
+    offload_disk_mb: int = field_of(0, help="how much may go there, in MiB", minimum=0, maximum=1 << 24)
 
 
 def build_engine(
@@ -44,20 +68,31 @@ def build_engine(
     pool_buffer: Callable[[int], memoryview] | None = None,
 ) -> Engine:
     """Loads the model; seconds long. Raises ConfigError when the settings contradict each other."""
-    if config.max_batch_tokens < config.max_sequences:
-        raise ConfigError(
-            f"max_batch_tokens is {config.max_batch_tokens} and max_sequences {config.max_sequences}: "
-            "every sequence needs a row in every step, so raise the first or lower the second"
-        )
     engine_config = EngineConfig(
         model_dir=str(model_dir),
         dtype=config.dtype,
-        kv_blocks=config.kv_blocks or _blocks_in(config, model_dir),
+        kv_blocks=config.kv_blocks or 1,
+        kv_memory_mb=0 if config.kv_blocks else config.kv_memory_mb,
         max_batch_tokens=config.max_batch_tokens,
         max_sequences=config.max_sequences,
         threads=config.threads,
         hash_seed=hash_seed(model_id),
+        max_step_ms=config.max_step_ms,
+        device=config.device,
+        backend=config.backend,
+        quantization=config.quantization,
+        quant_group=config.quant_group,
+        kv_dtype=config.kv_dtype,
+        deterministic=config.deterministic,
+        tensor_parallel=config.tensor_parallel,
+        offload_memory_mb=config.offload_memory_mb,
+        offload_dir=config.offload_dir,
+        offload_disk_mb=config.offload_disk_mb,
     )
+    try:
+        engine_config.validate()
+    except InvalidRequest as error:
+        raise ConfigError(error.message) from error
     return Engine(engine_config, pool_buffer, _log_progress(model_id))
 
 
@@ -72,15 +107,3 @@ def _log_progress(model_id: str) -> LoadProgress:
             log.info("loading_model", model=model_id, percent=100 * layers // total)
 
     return on_loaded
-
-
-def _blocks_in(config: EngineServiceConfig, model_dir: Path) -> int:
-    model = load_model_config(model_dir, config.dtype)
-    layout = KvLayout(model.num_layers, model.num_kv_heads, model.head_dim, model.dtype)
-    blocks = (config.kv_memory_mb << 20) // layout.block_bytes
-    if blocks == 0:
-        raise ConfigError(
-            f"kv_memory_mb is {config.kv_memory_mb} and one KV block of this model takes "
-            f"{layout.block_bytes} bytes; allow more"
-        )
-    return blocks

@@ -12,10 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine import BlockEvent, Engine
 from shared.telemetry import metrics
 from shared.worker.engine_thread import EngineThread
 from shared.worker.prefix_mirror import PrefixMirror
+
+CHECK_EVERY_S = 1.0
+"""How often at most an engine with nothing to do checks that all its counts are explained."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,7 +39,12 @@ class EngineDriver(Generic[R]):
     """R is what a step ends with. `wake` is called on the event loop when one is done."""
 
     def __init__(
-        self, name: str, load: Callable[[], Engine], mirror: PrefixMirror, wake: Callable[[], None]
+        self,
+        name: str,
+        load: Callable[[], Engine],
+        mirror: PrefixMirror,
+        wake: Callable[[], None],
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._thread = EngineThread(name)
         self._load = load
@@ -43,6 +52,9 @@ class EngineDriver(Generic[R]):
         self._wake = wake
         self._releases: list[str] = []
         self._step: asyncio.Future[tuple[R, Facts]] | None = None
+        self._unchecked = False  # something has happened since the last check
+        self._clock = clock
+        self._checked_s = clock.monotonic_s()
         self.facts = Facts()
         self.loaded = False
         self.engine: Engine
@@ -84,8 +96,19 @@ class EngineDriver(Generic[R]):
         return value
 
     async def flush_releases(self) -> None:
+        """Once a turn. With nothing to release and nothing to do, the engine checks its counts: a reference
+        that nobody explains ends this worker now, instead of somebody's memory later."""
         if self._releases:
             await self.between_steps(lambda _: None)
+        elif self._unchecked and not self.facts.has_work:
+            await self._check()
+
+    async def _check(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._checked_s >= CHECK_EVERY_S:
+            self._checked_s = now_s
+            await self._thread.run(self.engine.check)
+            self._unchecked = False
 
     # ---- steps ------------------------------------------------------------------------------------
 
@@ -121,6 +144,8 @@ class EngineDriver(Generic[R]):
         if self._step is not None and self._step.done() and not self._step.cancelled():
             self._step.exception()  # a failure that nobody takes any more is no news at this point
         self._step = None
+        if self.loaded:
+            self.engine.close()
         self._mirror.clear()
 
     # ---- in the engine's thread -------------------------------------------------------------------
@@ -143,4 +168,5 @@ class EngineDriver(Generic[R]):
 
     def _learn(self, facts: Facts) -> None:
         self.facts = facts
+        self._unchecked = True
         self._mirror.apply(facts.events)

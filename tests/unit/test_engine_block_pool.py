@@ -87,11 +87,28 @@ def test_blank_blocks_are_used_before_cached_ones() -> None:
 def test_a_hash_stays_with_the_block_that_had_it_first() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate(2)
-    pool.commit(first, 10)
-    pool.commit(second, 10)
+    assert pool.commit(first, 10) == first
+    assert pool.commit(second, 10) == first
     assert pool.match([10]) == [first]
-    pool.free([second])
-    pool.check([[first]])
+    pool.check([[first], [first, second]])  # whoever came second holds on to the first
+
+
+def test_only_an_unshared_block_without_a_name_may_be_written() -> None:
+    pool = BlockPool(3)
+    own, shared, named = pool.allocate(3)
+    pool.retain([shared])
+    pool.commit(named, 10)
+    assert [pool.is_own(block) for block in (own, shared, named)] == [True, False, False]
+    pool.free([shared])
+    assert pool.is_own(shared)
+
+
+def test_one_block_never_gets_two_names() -> None:
+    pool = BlockPool(1)
+    (block,) = pool.allocate(1)
+    pool.commit(block, 10)
+    with pytest.raises(InternalError, match="another"):
+        pool.commit(block, 11)
 
 
 def test_without_prefix_cache_nothing_is_found() -> None:
@@ -139,27 +156,52 @@ def test_check_finds_a_reference_that_no_holder_explains() -> None:
         pool.check([])
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("atcf"), st.integers(0, 7)), max_size=80))
-def test_any_order_of_calls_keeps_counts_explained_and_events_exact(calls: list[tuple[str, int]]) -> None:
+NAMES = {path: number for number, path in enumerate(["a", "b", "aa", "ab", "ba", "aaa", "aab", "aba"])}
+
+
+def parent_of(name: int) -> int | None:
+    path = next(path for path, number in NAMES.items() if number == name)
+    return NAMES.get(path[:-1])
+
+
+def chain(path: str) -> list[int]:
+    """The names of the blocks of a sequence: those of its prefixes."""
+    return [NAMES[path[:length]] for length in range(1, len(path) + 1)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("acccf"), st.integers(0, 7), st.sampled_from(sorted(NAMES))), max_size=80
+    )
+)
+def test_any_order_of_calls_keeps_counts_explained_events_exact_and_evicts_leaves_only(
+    calls: list[tuple[str, int, str]],
+) -> None:
     pool = BlockPool(8)
     holders: list[list[int]] = []
     known: set[int] = set()
-    for call, number in calls:
+    for call, number, path in calls:
         if call == "a" and number <= pool.num_free:
             holders.append(pool.allocate(number))
-        elif call == "t":
-            found = pool.match(range(number))
+        elif call == "c":  # a sequence comes: what is cached is shared, the rest computed and named
+            found = pool.match(chain(path))
             pool.retain(found)
-            holders.append(found)
-        elif call == "c" and holders:
-            for name, block in enumerate(holders[number % len(holders)]):
-                pool.commit(block, name)
+            missing = len(path) - len(found)
+            if missing > pool.num_free:
+                pool.free(found)
+            else:
+                fresh = pool.allocate(missing)
+                for block, name in zip(fresh, chain(path)[len(found) :], strict=True):
+                    assert pool.commit(block, name) == block
+                holders.append(found + fresh)
         elif call == "f" and holders:
             pool.free(holders.pop(number % len(holders)))
         pool.check(holders)
+        cached = set(pool.cached_hashes())
+        assert all(parent_of(name) is None or parent_of(name) in cached for name in cached)
         if number % 3 == 0:
             for kind, name in pool.drain_events():
                 assert (name in known) == (kind == "removed")
                 known ^= {name}
-            assert known == set(pool.cached_hashes())
+            assert known == cached

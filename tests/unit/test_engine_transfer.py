@@ -68,6 +68,24 @@ def test_a_sequence_moved_to_another_engine_goes_on_undisturbed(
     assert target.held() == {}
 
 
+@pytest.mark.parametrize("length", [1, 16, 40])
+def test_int8_blocks_moved_to_another_engine_give_the_same_tokens(folder: Path, length: int) -> None:
+    prompt = list(range(length))
+    undisturbed = generate(make_engine(folder, kv_dtype="int8"), prompt)
+    source, target = make_engine(folder, kv_dtype="int8"), make_engine(folder, kv_dtype="int8")
+    blocks, tokens = prefill(source, prompt, GREEDY)
+    reservation = target.reserve("d", length, block_hashes(prompt, SEED))
+    copy_kv(source, blocks, target, reservation.block_ids)
+    target.attach("d", tokens, length, GREEDY)
+    assert tokens[length:] + drive(target, {"d": list(tokens)})["d"] == undisturbed
+
+
+def test_engines_with_another_kv_dtype_have_another_fingerprint(folder: Path) -> None:
+    plain, coded = make_engine(folder), make_engine(folder, kv_dtype="int8")
+    assert plain.layout.fingerprint() != coded.layout.fingerprint()
+    assert coded.layout.block_bytes < plain.layout.block_bytes
+
+
 def test_blocks_that_arrived_enter_the_prefix_cache_when_attached(folder: Path) -> None:
     prompt = list(range(40))
     source, target = make_engine(folder), make_engine(folder)
@@ -133,8 +151,10 @@ def test_layers_are_announced_in_order_when_their_kv_is_written(folder: Path, ch
     for (layer, index), data in seen.items():
         final = bytes(engine.kv_pool.block_view(layer, result.block_ids[index]))
         assert data == final  # nothing is written to a full block after it was announced
-    ours, theirs = engine.kv_pool.data[:, list(result.block_ids)], reference.kv_pool.data[:, list(blocks)]
-    assert (ours[:, :2] - theirs[:, :2]).abs().max() < 1e-4
+    for part in ("keys", "values"):
+        ours = getattr(engine.kv_pool, part)[:, list(result.block_ids)]
+        theirs = getattr(reference.kv_pool, part)[:, list(blocks)]
+        assert (ours[:, :2] - theirs[:, :2]).abs().max() < 1e-4
 
 
 def test_a_cached_prefix_is_not_announced_again(folder: Path) -> None:

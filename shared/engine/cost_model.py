@@ -1,0 +1,143 @@
+"""How long a step takes, learned from the steps that were taken. No torch, no clock."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+MEMORY = 0.99
+"""Weight of the past at each observation: the last hundred or so steps decide."""
+MIN_OBSERVATIONS = 8
+"""Before this many steps nothing is predicted: the first ones warm caches and say little."""
+_HOLD = 1e-4 * np.array((1.0, 1.0, 1.0, 10.0))
+"""How firmly each coefficient stays where it was (0 at first) when recent steps say nothing about it. Keys
+are held firmest: that attention is costly must be seen, it would be multiplied by long prompts."""
+_FIT_EVERY = 16
+"""At least so often coefficients are computed, so that the past is in them before it has faded."""
+
+Array = NDArray[np.float64]
+
+
+class Features(NamedTuple):
+    """What a step computes: rows in all, sequences they belong to, keys read by all rows together."""
+
+    tokens: int
+    sequences: int
+    keys: int
+
+    def plus(self, other: Features) -> Features:
+        return Features(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+NOTHING = Features(0, 0, 0)
+
+
+def span_features(start: int, num_tokens: int) -> Features:
+    """Tokens [start, start + num_tokens) of one sequence: each row reads every key up to itself."""
+    return Features(num_tokens, 1, num_tokens * start + num_tokens * (num_tokens + 1) // 2)
+
+
+class CostModel:
+    """step_us = a + b * tokens + c * sequences + d * keys, none of them negative.
+
+    Least squares of the error relative to what was observed: a step twice as long may be wrong by twice as
+    much, and a step that was slow by accident hardly counts. The past fades with MEMORY; what recent steps
+    do not show (say, prefill during hours of decode) stays as it was last known.
+    """
+
+    def __init__(self, max_batch_tokens: int) -> None:
+        self._chunk_tokens = max_batch_tokens
+        self._products = np.zeros((4, 4))  # faded sum of x xᵀ, x = features / observed time
+        self._sums = np.zeros(4)  # faded sum of x
+        self._scale = np.zeros(4)  # plain mean of x², so that each coefficient is held in its own unit
+        self._coefficients = np.zeros(4)
+        self._observations = 0
+        self._stale = False
+
+    @property
+    def ready(self) -> bool:
+        return self._observations >= MIN_OBSERVATIONS
+
+    def observe(self, features: Features, us: float) -> None:
+        """A step with `features` took `us`."""
+        if us <= 0 or features.tokens <= 0:
+            return
+        row = np.array((1.0, *features)) / us
+        self._products *= MEMORY
+        self._products += np.outer(row, row)
+        self._sums *= MEMORY
+        self._sums += row
+        self._observations += 1
+        self._scale += (row * row - self._scale) / self._observations
+        self._stale = True
+        if self._observations % _FIT_EVERY == 0:
+            self._fit()
+
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """us per step, token, sequence and key read."""
+        if self._stale:
+            self._fit()
+        a, b, c, d = self._coefficients.tolist()
+        return a, b, c, d
+
+    def predict_us(self, features: Features) -> float:
+        """0 while not ready."""
+        if not self.ready:
+            return 0.0
+        a, b, c, d = self.coefficients()
+        return a + b * features.tokens + c * features.sequences + d * features.keys
+
+    def row_us(self, context_tokens: int) -> float:
+        """What one more row costs in a step that is taken anyway."""
+        _, b, _, d = self.coefficients()
+        return b + d * context_tokens
+
+    def max_prefill_tokens(self, budget_us: float, others: Features, start: int) -> int:
+        """The longest chunk from position `start` that keeps a step with `others` within `budget_us`.
+
+        0 when not even one token does. Call only when ready.
+        """
+        _, b, c, d = self.coefficients()
+        left = budget_us - self.predict_us(others) - c
+        # left = linear * n + square * n²
+        linear, square = b + d * (start + 0.5), d / 2
+        if left <= 0:
+            return 0
+        if square * left * 4 <= 1e-12 * linear * linear:  # n² does not matter, and would divide by nothing
+            return self._chunk_tokens if linear * self._chunk_tokens <= left else int(left / linear)
+        tokens = (math.sqrt(linear * linear + 4 * square * left) - linear) / (2 * square)
+        return int(min(tokens, self._chunk_tokens))
+
+    def prefill_us(self, num_tokens: int, cached: int = 0) -> float:
+        """Computing tokens [cached, num_tokens) of one prompt alone, in chunks; 0 while not ready."""
+        if not self.ready or num_tokens <= cached:
+            return 0.0
+        a, b, c, d = self.coefficients()
+        tokens = num_tokens - cached
+        steps = -(-tokens // self._chunk_tokens)
+        return steps * (a + c) + b * tokens + d * span_features(cached, tokens).keys
+
+    def _fit(self) -> None:
+        """Solve for all coefficients, then without those that came out negative, until none is."""
+        hold = np.diag(_HOLD * self._scale + 1e-300)
+        products = self._products + hold
+        sums = self._sums + hold @ self._coefficients
+        unit = 1 / np.sqrt(
+            products.diagonal()
+        )  # coefficients differ by a factor of a million: solve in units
+        free = [0, 1, 2, 3]
+        while free:
+            place = np.ix_(free, free)
+            units = unit[free]
+            solved: Array = units * np.linalg.solve(
+                products[place] * np.outer(units, units), sums[free] * units
+            )
+            if (solved >= 0).all():
+                break
+            free.pop(int(np.argmin(solved / units)))
+        self._coefficients = np.zeros(4)
+        self._coefficients[free] = solved
+        self._stale = False

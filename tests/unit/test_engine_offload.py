@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.engine.offload import OffloadStore
+from shared.errors import InternalError, InvalidRequest
+
+KB = 1 << 10
+
+
+def kv(nbytes: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (2, nbytes // 16, 8), dtype=torch.uint8, generator=generator)
+
+
+def both_tiers(folder: Path) -> OffloadStore:
+    return OffloadStore(8 * KB, str(folder), 64 * KB)
+
+
+def test_what_is_put_is_taken_once_and_unchanged() -> None:
+    store = OffloadStore(8 * KB)
+    assert store.put("a", kv(KB), 1.0)
+    taken = store.take("a")
+    assert taken is not None
+    assert torch.equal(taken, kv(KB))
+    assert store.take("a") is None
+    store.check(set())
+
+
+def test_what_memory_has_no_room_for_goes_to_disk_and_comes_back_unchanged(tmp_path: Path) -> None:
+    store = both_tiers(tmp_path)
+    for number in range(3):
+        assert store.put(str(number), kv(6 * KB, number), 1.0)
+    assert (store.stats.memory_bytes, store.stats.disk_bytes) == (6 * KB, 12 * KB)
+    for number in range(3):
+        taken = store.take(str(number))
+        assert taken is not None
+        assert torch.equal(taken, kv(6 * KB, number))
+    assert (store.stats.saved, store.stats.restored, store.stats.failed) == (3, 3, 0)
+    store.close()
+
+
+def test_what_no_tier_has_room_for_is_refused(tmp_path: Path) -> None:
+    store = both_tiers(tmp_path)
+    assert store.cost_us(65 * KB) is None
+    assert not store.put("a", kv(65 * KB), 1.0)
+    store.check(set())
+    assert not OffloadStore(0).put("a", kv(16), 1.0)
+
+
+def test_no_file_is_ever_seen_in_the_folder(tmp_path: Path) -> None:
+    store = both_tiers(tmp_path)
+    store.put("a", kv(32 * KB), 1.0)
+    assert list(tmp_path.iterdir()) == []
+    store.drop("a")
+    store.close()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("how", ["take", "drop", "close", "forget"])
+def test_every_file_is_closed(tmp_path: Path, how: str) -> None:
+    before = open_files()
+    store = both_tiers(tmp_path)
+    for key in "ab":
+        store.put(key, kv(16 * KB), 1.0)
+    assert open_files() == before + 2
+    if how == "close":
+        store.close()
+    elif how == "forget":
+        del store
+    else:
+        for key in "ab":
+            getattr(store, how)(key)
+    assert open_files() == before
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate"])
+def test_kv_that_comes_back_changed_is_lost_and_counted(tmp_path: Path, damage: str) -> None:
+    store = both_tiers(tmp_path)
+    store.put("a", kv(16 * KB), 1.0)
+    file = store._on_disk["a"].file
+    if damage == "flip":
+        os.pwrite(file.fileno(), bytes([kv(16 * KB).flatten()[100] ^ 1]), 100)
+    else:
+        os.ftruncate(file.fileno(), 100)
+    assert store.take("a") is None
+    assert store.stats.failed == 1
+    store.check(set())
+
+
+def test_a_full_disk_refuses_is_counted_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = both_tiers(tmp_path)
+    before = open_files()
+    monkeypatch.setattr("shared.engine.offload.TemporaryFile", lambda **_: FullDisk())
+    assert not store.put("a", kv(16 * KB), 1.0)
+    assert FullDisk.closed
+    assert (store.stats.failed, store.stats.disk_bytes, open_files()) == (1, 0, before)
+    assert store.put("b", kv(4 * KB), 1.0)  # memory is not the disk's fault
+    store.check({"b"})
+
+
+class FullDisk:
+    """A file on a disk that takes 4 KiB and no more."""
+
+    closed = False
+    taken = 0
+
+    def write(self, _: memoryview) -> int:
+        if self.taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.taken = 4 * KB
+        return self.taken
+
+    def close(self) -> None:
+        FullDisk.closed = True
+
+
+def test_a_folder_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="cannot hold files"):
+        both_tiers(tmp_path / "missing")
+
+
+def test_check_finds_what_nobody_explains() -> None:
+    store = OffloadStore(8 * KB)
+    store.put("a", kv(KB), 1.0)
+    store.check({"a"})
+    with pytest.raises(InternalError, match="offloaded"):
+        store.check(set())
+    with pytest.raises(InternalError, match="offloaded"):
+        store.check({"a", "b"})
+
+
+def test_disk_costs_more_than_memory_and_measured_copies_change_the_cost(tmp_path: Path) -> None:
+    store = OffloadStore(256 * KB, str(tmp_path), 256 * KB)
+    in_memory = store.cost_us(128 * KB)
+    assert in_memory is not None
+    store.put("a", kv(256 * KB), 1e6)
+    slower = store.cost_us(128 * KB)
+    assert slower is not None
+    assert slower > in_memory  # memory is full: the disk would take it
+    store.drop("a")
+    remeasured = store.cost_us(128 * KB)
+    assert remeasured is not None
+    assert remeasured > in_memory

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shared.engine import SamplingParams
+from shared.engine.order import AGING_US, PATIENCE_US, class_at, keeps_blocks, rank, share_chunk
+from shared.engine.sequence import HashChain, LiveSequence, Phase
+
+
+def waiting(key: str, remaining: int, **fields: Any) -> LiveSequence:
+    sequence = LiveSequence(
+        key, ord(key), [0] * remaining, remaining, SamplingParams(), Phase.ACTIVE, HashChain([], None)
+    )
+    sequence.deadline_us = PATIENCE_US
+    for name, value in fields.items():
+        setattr(sequence, name, value)
+    return sequence
+
+
+def shares(sequences: list[LiveSequence], budget: int, now_us: int = 0) -> dict[str, int]:
+    return {sequence.key: tokens for sequence, tokens in share_chunk(sequences, budget, now_us)}
+
+
+def test_priority_comes_before_deadline_and_deadline_before_admission() -> None:
+    low = waiting("a", 1, priority=2, deadline_us=1)
+    late = waiting("b", 1)
+    urgent = waiting("c", 1, deadline_us=10)
+    later_admitted = waiting("d", 1)
+    high = waiting("e", 1, priority=0)
+    ordered = sorted([low, late, urgent, later_admitted, high], key=lambda sequence: rank(sequence, 0))
+    assert [sequence.key for sequence in ordered] == ["e", "c", "b", "d", "a"]
+
+
+def test_a_waiting_sequence_rises_by_a_class_at_a_time() -> None:
+    low = waiting("a", 1, priority=2)
+    assert [class_at(low, times * AGING_US) for times in (0, 1, 2, 3)] == [2, 1, 0, 0]
+    assert class_at(low, AGING_US - 1) == 2
+
+
+def test_low_class_and_late_deadline_give_way_first() -> None:
+    sequences = [waiting("a", 1, priority=0), waiting("b", 1, deadline_us=5), waiting("c", 1)]
+    assert max(sequences, key=keeps_blocks).key == "c"
+    assert max([*sequences, waiting("d", 1, priority=2, deadline_us=0)], key=keeps_blocks).key == "d"
+
+
+def test_a_lone_prompt_gets_the_whole_chunk() -> None:
+    assert shares([waiting("a", 1000)], 512) == {"a": 512}
+    assert shares([waiting("a", 100)], 512) == {"a": 100}
+    assert shares([waiting("a", 100)], 0) == {}
+
+
+def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
+    assert shares([waiting("a", 8000), waiting("b", 60)], 512) == {"a": 452, "b": 60}
+
+
+def test_a_long_prompt_keeps_half_of_the_chunk() -> None:
+    many = [waiting("a", 8000), *(waiting(key, 200) for key in "bcdef")]
+    assert shares(many, 512) == {"a": 256, "b": 200, "c": 56}
+
+
+def test_what_the_urgent_half_leaves_goes_by_rank() -> None:
+    assert shares([waiting("a", 100), waiting("b", 8000), waiting("c", 9000)], 512) == {"a": 100, "b": 412}
+
+
+def test_a_lower_class_gets_only_what_is_left() -> None:
+    high, low = waiting("a", 8000, priority=0), waiting("b", 10, priority=2)
+    assert shares([high, low], 512) == {"a": 512}
+    high.tokens = [0] * 500
+    assert shares([high, low], 512) == {"a": 500, "b": 10}
+
+
+def test_no_class_starves_under_endless_work_of_a_higher_one() -> None:
+    """A low prompt among high ones that never end, and that always bring earlier deadlines than it has."""
+    low = waiting("z", 64, priority=2, deadline_us=PATIENCE_US)
+    now_us, arrived = 0, 0
+    while low.num_uncomputed:
+        high = [
+            waiting("a", 8000, order=arrived, priority=0, waiting_since_us=now_us, deadline_us=now_us + 1000)
+        ]
+        for sequence, tokens in share_chunk([*high, low], 128, now_us):
+            sequence.num_computed += tokens
+            sequence.waiting_since_us = now_us
+        now_us += 50_000
+        arrived += 1
+        assert now_us <= PATIENCE_US + 5 * AGING_US
+    assert now_us >= 2 * AGING_US
+
+
+@pytest.mark.parametrize("budget", [1, 2, 7, 512])
+def test_shares_never_exceed_the_chunk_or_the_prompt(budget: int) -> None:
+    many = [waiting(key, remaining) for key, remaining in zip("abcd", (5, 300, 1, 900), strict=True)]
+    given = share_chunk(many, budget, 0)
+    assert sum(tokens for _, tokens in given) == min(budget, 1206)
+    assert all(0 < tokens <= sequence.num_uncomputed for sequence, tokens in given)
