@@ -1,0 +1,27 @@
+"""The same model with other linear maps in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.linear import Linear
+
+
+def map_linears(weights: ModelWeights, change: Callable[[Linear], Linear]) -> ModelWeights:
+    """`weights` with every linear map, the head's included, passed through `change`."""
+    layers = tuple(map_layer(layer, change) for layer in weights.layers)
+    return replace(weights, layers=layers, head=change(weights.head))
+
+
+def map_layer(layer: LayerWeights, change: Callable[[Linear], Linear]) -> LayerWeights:
+    """The same for one layer."""
+    return replace(layer, qkv=change(layer.qkv), output=change(layer.output), mlp=_mlp(layer.mlp, change))
+
+
+def _mlp(mlp: DenseMlp | MoeMlp, change: Callable[[Linear], Linear]) -> DenseMlp | MoeMlp:
+    if isinstance(mlp, DenseMlp):
+        return DenseMlp(change(mlp.gate_up), change(mlp.down))
+    experts = tuple(DenseMlp(change(expert.gate_up), change(expert.down)) for expert in mlp.experts)
+    return replace(mlp, experts=experts)

@@ -1,0 +1,208 @@
+"""The GPU model, its kernels interpreted and its graphs plain calls, against the reference model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shared.engine.batch import Batch, Span
+from shared.engine.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
+from shared.engine.cuda.model import CudaModel
+from shared.engine.kv_pool import KvLayout, KvPool
+from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.linear import DenseLinear
+from shared.engine.model import TorchModel
+
+torch.set_num_threads(1)
+NUM_BLOCKS, POSITIONS, VOCAB, HIDDEN, INNER, HEAD_DIM = 24, 128, 61, 32, 40, 12
+GRAPH_ROWS = 6
+ROPE = RopeConfig(theta=10000.0, rotary_dim=HEAD_DIM)
+
+
+def model_config(**fields: Any) -> ModelConfig:
+    base = ModelConfig(
+        architecture="Test",
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=1e-5,
+        layers=(LayerConfig(ROPE), LayerConfig(ROPE)),
+        max_position_embeddings=POSITIONS,
+        tie_word_embeddings=False,
+        dtype="float32",
+        bos_token_id=None,
+        eos_token_ids=(),
+    )
+    return replace(base, **fields)
+
+
+def random_weights(config: ModelConfig, seed: int = 0) -> ModelWeights:
+    generator = torch.Generator().manual_seed(seed)
+    dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+
+    def linear(rows: int, columns: int, bias: bool = False) -> DenseLinear:
+        return DenseLinear(
+            (torch.randn(rows, columns, generator=generator) * columns**-0.5).to(dtype),
+            torch.randn(rows, generator=generator).to(dtype) if bias else None,
+        )
+
+    def norm(width: int) -> Tensor:
+        return 1 + 0.2 * torch.randn(width, generator=generator)
+
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+
+    def mlp(width: int) -> DenseMlp:
+        return DenseMlp(linear(2 * width, HIDDEN, config.mlp_bias), linear(HIDDEN, width, config.mlp_bias))
+
+    def any_mlp(moe: MoeConfig | None) -> DenseMlp | MoeMlp:
+        if moe is None:
+            return mlp(INNER)
+        experts = tuple(mlp(moe.intermediate_size) for _ in range(moe.num_experts))
+        return MoeMlp(linear(moe.num_experts, HIDDEN).weight, experts)
+
+    layers = [
+        LayerWeights(
+            attention_in_norm=norm(HIDDEN) if config.norms != "post" else None,
+            qkv=linear(queries + 2 * keys, HIDDEN, config.qkv_bias),
+            query_norm={"none": None, "head": norm(HEAD_DIM), "all": norm(queries)}[config.qk_norm],
+            key_norm={"none": None, "head": norm(HEAD_DIM), "all": norm(keys)}[config.qk_norm],
+            output=linear(HIDDEN, queries, config.output_bias),
+            attention_out_norm=norm(HIDDEN) if config.norms != "pre" else None,
+            mlp_in_norm=norm(HIDDEN) if config.norms != "post" else None,
+            mlp=any_mlp(layer.moe),
+            mlp_out_norm=norm(HIDDEN) if config.norms != "pre" else None,
+        )
+        for layer in config.layers
+    ]
+    embedding = torch.randn(VOCAB, HIDDEN, generator=generator).to(dtype)
+    return ModelWeights(embedding, tuple(layers), norm(HIDDEN), linear(VOCAB, HIDDEN))
+
+
+class Pair:
+    """The same steps through both models, each with a pool of its own."""
+
+    def __init__(self, config: ModelConfig, *, kv_dtype: str = "auto", graph_rows: int = GRAPH_ROWS) -> None:
+        weights = random_weights(config)
+        compute = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        layout = KvLayout.of(config, kv_dtype)
+        self.pools = [KvPool(layout, NUM_BLOCKS, compute_dtype=compute) for _ in range(2)]
+        self.ours = CudaModel(config, weights, self.pools[0], POSITIONS, graph_rows=graph_rows)
+        self.reference = TorchModel(config, weights, self.pools[1], POSITIONS)
+        self.tolerance = 3e-5 if config.dtype == "float32" else 0.1
+
+    def step(self, spans: Sequence[tuple[int, int, Sequence[int]]], **fields: Any) -> Tensor:
+        """`spans`: (start, rows, blocks). Every row's logits agree; returns ours."""
+        token_ids = [
+            (7 * start + 3 * row + blocks[0]) % VOCAB for start, n, blocks in spans for row in range(n)
+        ]
+        spans_of = [Span(start, num_rows, list(blocks)) for start, num_rows, blocks in spans]
+        batch = Batch(token_ids, spans_of, range(len(token_ids)), **fields)
+        ours, expected = self.ours.forward(batch), self.reference.forward(batch)
+        torch.testing.assert_close(ours, expected, atol=self.tolerance, rtol=self.tolerance)
+        return ours
+
+
+A, B, C = [3, 9, 1, 7], [0, 22, 5, 6], [11, 2, 8, 4]
+
+
+def run_everything(pair: Pair) -> None:
+    """A prompt at once, one in chunks, then both decode beside a third's prompt, then drafts."""
+    pair.step([(0, 18, A)])
+    pair.step([(0, 3, B)])
+    pair.step([(3, 17, B), (18, 1, A)])
+    pair.step([(19, 1, A), (0, 5, C), (20, 1, B)])
+    pair.step([(20, 1, A), (5, 1, C), (21, 1, B)])
+    pair.step([(21, 3, A), (22, 2, B)])
+
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "norms on both sides, windows, soft-caps": {
+        "norms": "both",
+        "layers": (LayerConfig(ROPE, window_tokens=9), LayerConfig(ROPE)),
+        "attention_softcap": 3.0,
+        "logit_softcap": 5.0,
+        "activation": "gelu_tanh",
+        "embedding_scale": 4.0,
+        "attention_scale": 0.4,
+    },
+    "norms after, all heads normed together": {"norms": "post", "qk_norm": "all"},
+    "windows without soft-caps": {"layers": (LayerConfig(ROPE, window_tokens=9),)},
+    "each head normed, biases, few dimensions turned or none": {
+        "qk_norm": "head",
+        "qkv_bias": True,
+        "output_bias": True,
+        "mlp_bias": True,
+        "layers": (LayerConfig(replace(ROPE, rotary_dim=4)), LayerConfig(None)),
+    },
+    "experts": {"layers": (LayerConfig(ROPE, moe=MoeConfig(4, 2, 24, normalize=True)),)},
+}
+
+
+@pytest.mark.parametrize("fields", CONFIGS.values(), ids=CONFIGS.keys())
+def test_prompts_chunks_decode_and_drafts_agree_with_the_reference(fields: dict[str, Any]) -> None:
+    run_everything(Pair(model_config(**fields)))
+
+
+def test_batches_too_large_for_a_graph_agree_with_the_reference() -> None:
+    run_everything(Pair(model_config(), graph_rows=0))
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_bfloat16_agrees_within_its_rounding(kv_dtype: str) -> None:
+    run_everything(Pair(model_config(dtype="bfloat16"), kv_dtype=kv_dtype))
+
+
+def test_listeners_hear_of_every_layer_once_its_kv_is_stored() -> None:
+    pair = Pair(model_config())
+    heard: list[tuple[int, bool]] = []
+
+    def on_kv_written(layer: int) -> None:
+        heard.append((layer, bool(pair.pools[0].keys[layer, A[0], 0].any())))
+
+    pair.ours.forward(Batch((5, 6), (Span(0, 2, A),), (1,), on_kv_written))
+    assert heard == [(0, True), (1, True)]
+
+
+def test_a_step_leaves_the_blocks_of_others_untouched() -> None:
+    pair = Pair(model_config())
+    pair.pools[0].data.fill_(7)
+    pair.ours.forward(Batch((5,), (Span(0, 1, A),), (0,)))
+    changed = (pair.pools[0].data != 7).flatten(2).any(-1).any(0).nonzero().flatten()
+    assert changed.tolist() == [A[0]]
+
+
+def deterministic_logits(
+    fields: dict[str, Any], steps: Sequence[Sequence[tuple[int, int, list[int]]]]
+) -> Tensor:
+    """Logits of the last row of the last step."""
+    config = model_config(**fields)
+    pool = KvPool(KvLayout.of(config, "auto"), NUM_BLOCKS)
+    weights = random_weights(config)
+    model = CudaModel(config, weights, pool, POSITIONS, graph_rows=4, deterministic=True)
+    for spans in steps:
+        token_ids = [
+            (7 * at + blocks[0]) % VOCAB for start, n, blocks in spans for at in range(start, start + n)
+        ]
+        batch = Batch(token_ids, [Span(*span) for span in spans], range(len(token_ids)))
+        logits = model.forward(batch)
+    return logits[-1]
+
+
+@pytest.mark.parametrize("name", ["plain", "experts"])
+def test_deterministic_logits_are_bitwise_the_same_in_chunks_alone_and_in_company(name: str) -> None:
+    at_once = deterministic_logits(CONFIGS[name], [[(0, 7, A)]])
+    in_chunks = deterministic_logits(CONFIGS[name], [[(0, 2, A)], [(2, 4, A)], [(6, 1, A)]])
+    in_company = deterministic_logits(
+        CONFIGS[name], [[(0, 6, A), (0, 2, B)], [(0, 1, C), (2, 1, B), (6, 1, A)]]
+    )
+    assert torch.equal(at_once, in_chunks)
+    assert torch.equal(at_once, in_company)
