@@ -12,6 +12,7 @@ COMMANDS = {
     "status": "show the fleet: instances, queues, KV, rates",
     "audit": "show what every instance holds, per request",
     "index": "build the retriever's index of a folder",
+    "bench": "measure the engine on this machine",
 }
 EXIT_USAGE = 2
 
