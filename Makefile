@@ -17,7 +17,7 @@ STAMP := $(VENV)/.stamp
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
@@ -37,6 +37,7 @@ test: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror shared/engine/native/*.cpp shared/engine/native/*.h
 	$(BIN)/mypy
 
 protos: setup

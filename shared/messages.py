@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from shared.errors import PenstockError, ProtocolError, error_from_code
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_PROMPT_TOKENS = 1 << 20
 """Longest id list a message may carry (4 MB); the model's own limit is far below."""
 
@@ -162,6 +162,14 @@ class Retrieved:
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the output has to match; kinds as in shared.engine's Grammar."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling parameters on the wire; fields and meaning as in shared.engine.SamplingParams."""
 
@@ -179,6 +187,9 @@ class Sampling:
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
     logprobs: int
+    allowed_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import structlog
+import torch
 from hypothesis import settings
 
 from shared.bus.nats_server import NatsServer
+
+# Without a GPU, Triton interprets kernels: to be said before anything imports it, as transformers does.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # A loaded machine makes single examples slow; whether tests hang is for pytest's timeout to say.
 settings.register_profile("penstock", deadline=None)

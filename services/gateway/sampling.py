@@ -6,8 +6,10 @@ import math
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import InvalidRequest
-from shared.messages import Sampling
+from shared.messages import Grammar, Sampling
 
+MIN_TEMPERATURE = 2.0**-17
+"""Below it only 0, which is greedy."""
 MAX_TEMPERATURE = 100.0
 MAX_TOP_K = 1 << 20
 MAX_REPETITION_PENALTY = 100.0
@@ -17,6 +19,10 @@ MAX_LOGIT_BIAS = 100.0
 MAX_TOKENS = 1 << 20
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 20
+MAX_ALLOWED_IDS = 1 << 14
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_TOKENS = 64
+MAX_GRAMMAR_BYTES = 1 << 16
 NO_LOGPROBS = -1
 DEFAULT_MAX_TOKENS = 128
 
@@ -34,7 +40,7 @@ def validate_sampling(options: pb.Sampling, *, drawn_seed: int) -> Sampling:
             "lower min_tokens or raise max_tokens"
         )
     return Sampling(
-        temperature=_number(options, "temperature", 1.0, 0.0, MAX_TEMPERATURE),
+        temperature=_temperature(options),
         top_k=_integer(options, "top_k", 0, 0, MAX_TOP_K),
         top_p=_number(options, "top_p", 1.0, 0.0, 1.0, above_low=True),
         min_p=_number(options, "min_p", 0.0, 0.0, 1.0),
@@ -50,7 +56,19 @@ def validate_sampling(options: pb.Sampling, *, drawn_seed: int) -> Sampling:
         stop_token_ids=_stop_token_ids(options),
         ignore_eos=options.ignore_eos,
         logprobs=_integer(options, "logprobs", NO_LOGPROBS, 0, MAX_LOGPROBS),
+        allowed_ids=_allowed_ids(options),
+        bad_words=_bad_words(options),
+        grammar=_grammar(options),
     )
+
+
+def _temperature(options: pb.Sampling) -> float:
+    temperature = _number(options, "temperature", 1.0, 0.0, MAX_TEMPERATURE)
+    if 0.0 < temperature < MIN_TEMPERATURE:
+        raise InvalidRequest(
+            f"sampling.temperature is {temperature:g}: send 0 for greedy, or at least {MIN_TEMPERATURE:g}"
+        )
+    return temperature
 
 
 def _number(
@@ -98,3 +116,39 @@ def _stop_token_ids(options: pb.Sampling) -> tuple[int, ...]:
             f"send at most {MAX_STOP_TOKEN_IDS}"
         )
     return tuple(dict.fromkeys(options.stop_token_ids))
+
+
+def _allowed_ids(options: pb.Sampling) -> tuple[int, ...]:
+    if len(options.allowed_token_ids) > MAX_ALLOWED_IDS:
+        raise InvalidRequest(
+            f"sampling.allowed_token_ids has {len(options.allowed_token_ids)} ids: "
+            f"send at most {MAX_ALLOWED_IDS}"
+        )
+    return tuple(dict.fromkeys(options.allowed_token_ids))
+
+
+def _bad_words(options: pb.Sampling) -> tuple[tuple[int, ...], ...]:
+    if len(options.bad_word_ids) > MAX_BAD_WORDS:
+        raise InvalidRequest(
+            f"sampling.bad_word_ids has {len(options.bad_word_ids)} sequences: send at most {MAX_BAD_WORDS}"
+        )
+    for index, word in enumerate(options.bad_word_ids):
+        if not 1 <= len(word.ids) <= MAX_BAD_WORD_TOKENS:
+            raise InvalidRequest(
+                f"sampling.bad_word_ids[{index}] has {len(word.ids)} ids: send 1 to {MAX_BAD_WORD_TOKENS}"
+            )
+    return tuple(dict.fromkeys(tuple(word.ids) for word in options.bad_word_ids))
+
+
+def _grammar(options: pb.Sampling) -> Grammar | None:
+    """Limits alone: whether the grammar is one is for the workers, which have the tokenizer, to say."""
+    name = options.WhichOneof("constraint")
+    if name is None:
+        return None
+    if name == "json_object":
+        return Grammar("json_object", "") if options.json_object else None
+    text: str = getattr(options, name)
+    size = len(text.encode())
+    if not 1 <= size <= MAX_GRAMMAR_BYTES:
+        raise InvalidRequest(f"sampling.{name} has {size} bytes: send 1 to {MAX_GRAMMAR_BYTES}")
+    return Grammar("ebnf" if name == "grammar" else name, text)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from shared.engine.id_rules import ANY_ID, IdRules
 from shared.engine.sampler import DrawRow, TokenCounts, TokenLogprob, draw
 from shared.engine.scheduler import Work
 from shared.engine.sequence import LiveSequence
@@ -14,7 +15,10 @@ from shared.engine.sequence import LiveSequence
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What one sequence keeps of a step; `accepted_drafts` of its tokens were guessed right."""
+    """What one sequence keeps of a step; `accepted_drafts` of its tokens were guessed right.
+
+    `finish_reason` is "stop", "length", "error" (nothing could be drawn) or None.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
@@ -23,20 +27,25 @@ class Drawn:
 
 
 class Drawer:
-    """Remembers of each sequence what drawing needs and its tokens can rebuild: counts for the penalties."""
+    """Remembers of each sequence what drawing needs and its tokens can rebuild: counts for the penalties,
+    and which ids may come next."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._counts: dict[str, TokenCounts] = {}
+        self._rules: dict[str, IdRules] = {}
 
     def track(self, sequence: LiveSequence) -> None:
         """Begin with a sequence as it is now; whatever it has generated is taken into account."""
         if sequence.params.has_penalties:
             counts = TokenCounts(self._vocab_size, sequence.tokens, sequence.prompt_len)
             self._counts[sequence.key] = counts
+        if IdRules.needed(sequence.params):
+            self._rules[sequence.key] = IdRules(sequence, self._vocab_size)
 
     def forget(self, key: str) -> None:
         self._counts.pop(key, None)
+        self._rules.pop(key, None)
 
     def draw(self, work: Sequence[Work], logits: Tensor) -> list[Drawn]:
         """`logits` [sum of num_draws, vocab], which is overwritten; one Drawn per work. Appends nothing to
@@ -51,27 +60,36 @@ class Drawer:
             drawn.append(self._keep(each, token_ids[place], logprobs[place]))
         return drawn
 
-    def _rows(self, work: Work) -> Iterator[DrawRow]:
+    def _rows(self, work: Work) -> list[DrawRow]:
         """A row per draw; row j assumes that the drafts before it were right."""
-        sequence = work.sequence
-        counts = self._counts.get(sequence.key)
-        for index in range(work.num_draws):
-            position = len(sequence.tokens) + index
-            yield DrawRow(
-                sequence.params,
-                position,
-                () if sequence.may_end_at(position) else tuple(sorted(sequence.end_ids)),
-                counts.plus(work.drafts[:index]) if counts is not None else None,
+        sequence, drafts = work.sequence, work.drafts
+        position, params = len(sequence.tokens), sequence.params
+        rules, counts = self._rules.get(sequence.key), self._counts.get(sequence.key)
+        if rules is None and counts is None:
+            return [DrawRow(params, position + index) for index in range(work.num_draws)]
+        allowed = rules.rows(drafts) if rules is not None else [ANY_ID] * work.num_draws
+        return [
+            DrawRow(
+                params,
+                position + index,
+                rule.blocked_ids,
+                counts.plus(drafts[:index]) if counts is not None else None,
+                rule.allowed,
             )
+            for index, rule in enumerate(allowed)
+        ]
 
-    def _keep(self, work: Work, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> Drawn:
+    def _keep(self, work: Work, ids: Sequence[int | None], logprobs: Sequence[TokenLogprob | None]) -> Drawn:
         """Draws up to the first that differs from its draft, or that ends the sequence."""
         sequence = work.sequence
         kept: list[int] = []
         accepted, reason = 0, None
         for token_id, draft in zip(ids, [*work.drafts, None], strict=True):
+            if token_id is None:
+                reason = "error"
+                break
             kept.append(token_id)
-            reason = _finish_reason(sequence, token_id, len(sequence.tokens) + len(kept))
+            reason = self._finish_reason(sequence, token_id, len(sequence.tokens) + len(kept))
             accepted += token_id == draft
             if reason is not None or token_id != draft:
                 break
@@ -80,8 +98,8 @@ class Drawer:
         told = tuple(logprob for logprob in logprobs[: len(kept)] if logprob is not None)
         return Drawn(tuple(kept), told, reason, accepted)
 
-
-def _finish_reason(sequence: LiveSequence, token_id: int, num_tokens: int) -> str | None:
-    if token_id in sequence.end_ids:
-        return "stop"
-    return "length" if num_tokens >= sequence.end_len else None
+    def _finish_reason(self, sequence: LiveSequence, token_id: int, num_tokens: int) -> str | None:
+        rules = self._rules.get(sequence.key)
+        if token_id in sequence.end_ids if rules is None else rules.ends(token_id):
+            return "stop"
+        return "length" if num_tokens >= sequence.end_len else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +12,55 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from shared.engine.engine import Engine, EngineConfig
+from shared.engine.results import TokenOutput
+from shared.engine.sampler import TokenLogprob, token_logprobs
 from shared.engine.sampling_params import SamplingParams
-from shared.errors import NotFound, Overloaded
+from shared.errors import InvalidRequest, NotFound, Overloaded
+
+MAX_COMPLETIONS = 64
+"""Of one prompt."""
+MAX_PROMPT_LOGITS_BYTES = 2 << 30
+"""What `prompt_logprobs` may take for a moment: 4 bytes for each prompt token and id of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`token_ids` include the id that stopped it; `text` is them decoded without special tokens."""
+    """`token_ids` include the id that stopped it; `text` is them decoded without special tokens.
+
+    `index` counts the completions of one prompt from 0. `logprobs` has one entry per token when asked for,
+    `prompt_logprobs` one per prompt token but the first, which nothing comes before.
+    """
 
     token_ids: tuple[int, ...]
     text: str
     finish_reason: str
+    index: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One completion on its way. `first` is its prompt's first one, whose computed prompt it shares."""
+
+    key: str
+    index: int
+    prompt_ids: Sequence[int]
+    params: SamplingParams
+    first: _Run | None
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    finish_reason: str | None = None
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the prompt that it could share is still being computed."""
+        return self.first is not None and not self.first.token_ids and self.first.finish_reason is None
+
+    def take(self, output: TokenOutput) -> None:
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs
+        self.finish_reason = output.finish_reason
 
 
 class LLM:
@@ -37,52 +75,122 @@ class LLM:
         self,
         prompts: Sequence[str | Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        n: int = 1,
     ) -> list[Completion]:
         """Complete all prompts, batched as the engine has room; one params for all, or one each.
 
-        Text needs the model's tokenizer.json (NotFound without it); so does `Completion.text`, which is
-        "" where there is none.
+        Answers n completions for each prompt, those of the first prompt first; completion i draws with seed
+        (params.seed + i) mod 2^64, and the prompt is computed once. Text needs the model's tokenizer.json
+        (NotFound without it); so does `Completion.text`, which is "" where there is none.
         """
-        each = (
-            [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
-        )
-        waiting = deque(zip(map(str, range(len(prompts))), map(self._ids, prompts), each, strict=True))
-        tokens: dict[str, list[int]] = {key: [] for key, _, _ in waiting}
-        reasons: dict[str, str] = {}
-        try:
-            while len(reasons) < len(prompts):
-                self._admit(waiting)
-                for output in self.engine.step().outputs:
-                    tokens[output.key] += output.token_ids
-                    if output.finish_reason is not None:
-                        reasons[output.key] = output.finish_reason
-        finally:
-            for key in tokens:
-                self.engine.release(key)
-        return [Completion(tuple(ids), self._text(ids), reasons[key]) for key, ids in tokens.items()]
+        if not 1 <= n <= MAX_COMPLETIONS:
+            raise InvalidRequest(f"n is {n}; ask for 1 to {MAX_COMPLETIONS} completions of a prompt")
+        each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else params
+        runs: list[_Run] = []
+        for number, (prompt, options) in enumerate(zip(prompts, each, strict=True)):
+            runs += _runs_of(number, self._ids(prompt), options, n)
+        scored = [self._prompt_logprobs(run) if run.first is None else () for run in runs]
+        self._complete(runs)
+        return [
+            Completion(
+                tuple(run.token_ids),
+                self._text(run.token_ids),
+                str(run.finish_reason),
+                run.index,
+                tuple(run.logprobs),
+                scored[place - run.index],
+            )
+            for place, run in enumerate(runs)
+        ]
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """float32 [len(token_ids), vocab]: the model's logits after each token."""
         return self.engine.logits(token_ids)
 
-    def _admit(self, waiting: deque[tuple[str, Sequence[int], SamplingParams]]) -> None:
-        while waiting:
-            key, ids, params = waiting[0]
+    def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """`SamplingParams.bad_words` for words of text: their ids as they stand at the beginning of a text,
+        and after a space. Raises NotFound without a tokenizer."""
+        tokenizer = self._need_tokenizer()
+        encoded = (
+            tuple(tokenizer.encode(text, add_special_tokens=False).ids)
+            for word in words
+            for text in (word, " " + word)
+        )
+        return tuple(dict.fromkeys(ids for ids in encoded if ids))
+
+    def _complete(self, runs: Sequence[_Run]) -> None:
+        by_key = {run.key: run for run in runs}
+        waiting = list(runs)
+        try:
+            while any(run.finish_reason is None for run in runs):
+                waiting = self._admit(waiting)
+                for output in self.engine.step().outputs:
+                    by_key[output.key].take(output)
+        finally:
+            for key in by_key:
+                self.engine.release(key)
+
+    def _admit(self, waiting: Sequence[_Run]) -> list[_Run]:
+        """Those that still wait. Raises what the engine says to a run that it can never take."""
+        later = [run for run in waiting if run.must_wait]
+        ready = [run for run in waiting if not run.must_wait]
+        for place, run in enumerate(ready):
             try:
-                self.engine.admit(key, ids, len(ids), params)
+                self._enter(run)
             except Overloaded:
                 if not self.engine.has_work:
                     raise
+                return ready[place:] + later
+        return later
+
+    def _enter(self, run: _Run) -> None:
+        if run.first is not None and run.first.finish_reason is None:
+            try:
+                self.engine.fork(run.first.key, run.key, run.params)
+            except InvalidRequest:  # preempted just now, its blocks are gone: nothing to share
+                pass
+            else:
                 return
-            waiting.popleft()
+        self.engine.admit(run.key, run.prompt_ids, len(run.prompt_ids), run.params)
+
+    def _prompt_logprobs(self, run: _Run) -> tuple[TokenLogprob, ...]:
+        ids, num_top = run.prompt_ids, run.params.prompt_logprobs
+        if num_top < 0:
+            return ()
+        run.params.validate(self.engine.model_config.vocab_size)
+        size = 4 * len(ids) * self.engine.model_config.vocab_size
+        if size > MAX_PROMPT_LOGITS_BYTES:
+            raise InvalidRequest(
+                f"prompt_logprobs of {len(ids)} tokens take {size} bytes, above the limit of "
+                f"{MAX_PROMPT_LOGITS_BYTES}; shorten the prompt"
+            )
+        return token_logprobs(self.engine.logits(ids)[:-1], ids[1:], num_top)
 
     def _ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
         if not isinstance(prompt, str):
             return prompt
+        ids: list[int] = self._need_tokenizer().encode(prompt).ids
+        return ids
+
+    def _need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise NotFound("the model directory has no tokenizer.json; pass token ids instead of text")
-        ids: list[int] = self.tokenizer.encode(prompt).ids
-        return ids
+        return self.tokenizer
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return "" if self.tokenizer is None else str(self.tokenizer.decode(list(token_ids)))
+
+
+def _runs_of(number: int, prompt_ids: Sequence[int], params: SamplingParams, n: int) -> list[_Run]:
+    first = _Run(f"{number}/0", 0, prompt_ids, params, None)
+    others = (
+        _Run(
+            f"{number}/{index}",
+            index,
+            prompt_ids,
+            dataclasses.replace(params, seed=(params.seed + index) % 2**64),
+            first,
+        )
+        for index in range(1, n)
+    )
+    return [first, *others]

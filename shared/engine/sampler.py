@@ -1,18 +1,23 @@
 """Draws tokens: Gumbel-max with noise that depends only on seed, position and vocabulary id.
 
-Order per row: penalties, logit bias, min_tokens mask, temperature, top-k, top-p, min-p, noise, argmax.
-Log-probabilities are those of the raw model logits, before any of this.
+Order per row: penalties, logit bias, masks (min_tokens, allowed ids, bad words, grammar), temperature, top-k,
+top-p, min-p, noise, argmax. Log-probabilities are those of the raw model logits, before any of this.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from shared.engine.native.library import library
+from shared.engine.native_sampler import NativeSampler
 from shared.engine.noise import gumbel_noise
 from shared.engine.sampling_params import SamplingParams
 
@@ -55,18 +60,33 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class DrawRow:
-    """How to draw from one row of logits. `position` is absolute: that of the token being drawn."""
+    """How to draw from one row of logits. `position` is absolute: that of the token being drawn.
+
+    `allowed` [vocab], unless None, says of each id whether it may be drawn; `blocked_ids` may not.
+    """
 
     params: SamplingParams
     position: int
     blocked_ids: Sequence[int] = ()
     counts: TokenCounts | None = None
+    allowed: NDArray[np.bool_] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its logits are drawn from as they are."""
+        return (
+            self.counts is None
+            and self.allowed is None
+            and not self.blocked_ids
+            and not self.params.logit_bias
+        )
 
 
-def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int], list[TokenLogprob | None]]:
+def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int | None], list[TokenLogprob | None]]:
     """One token per row of `logits` [len(rows), vocab] float32, which is overwritten.
 
-    A row's draw depends on that row alone. Equal maxima go to the lowest id.
+    A row's draw depends on that row alone. Equal maxima go to the lowest id. None is drawn from a row that
+    rules every id out, or that holds a NaN.
     """
     with torch.inference_mode():
         raw_logprobs = {
@@ -75,36 +95,62 @@ def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int], list[Token
             if row.params.logprobs >= 0
         }
         for index, row in enumerate(rows):
-            _adjust(logits[index], row)
-        token_ids = _pick(logits, rows)
+            if not row.is_plain:
+                _adjust(logits[index], row)
+        native = native_sampler()
+        token_ids = pick(logits, rows) if native is None else native.pick(logits.contiguous(), rows)
     logprobs = [
-        _describe(raw_logprobs[index], token_id, row.params.logprobs) if index in raw_logprobs else None
+        _describe(raw_logprobs[index], token_id, row.params.logprobs)
+        if index in raw_logprobs and token_id is not None
+        else None
         for index, (token_id, row) in enumerate(zip(token_ids, rows, strict=True))
     ]
     return token_ids, logprobs
 
 
+@functools.cache
+def native_sampler() -> NativeSampler | None:
+    """None where the C++ was not built or does not run on this machine."""
+    loaded = library()
+    return None if loaded is None else NativeSampler(loaded)
+
+
 def _adjust(logits: Tensor, row: DrawRow) -> None:
-    """Penalties, bias and mask on one row [vocab], in place."""
+    """Penalties, bias and masks on one row [vocab], in place."""
     params = row.params
     if row.counts is not None:
-        penalised = torch.where(
-            logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
-        )
-        torch.where(row.counts.seen, penalised, logits, out=logits)
-        logits -= params.frequency_penalty * row.counts.output
-        logits -= params.presence_penalty * (row.counts.output > 0)
+        native = native_sampler()
+        if native is None:
+            penalise(logits, params, row.counts)
+        else:
+            native.penalise(logits, params, row.counts.seen, row.counts.output)
     if params.logit_bias:
         ids, biases = zip(*params.logit_bias, strict=True)
         logits[torch.tensor(ids)] += torch.tensor(biases, dtype=logits.dtype)
+    if row.allowed is not None:
+        logits.masked_fill_(torch.from_numpy(~row.allowed), -torch.inf)
     if row.blocked_ids:
         logits[torch.tensor(row.blocked_ids)] = -torch.inf
 
 
-def _pick(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
+def penalise(logits: Tensor, params: SamplingParams, counts: TokenCounts) -> None:
+    """The penalties on one row [vocab], in place, in torch operations."""
+    penalised = torch.where(
+        logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
+    )
+    torch.where(counts.seen, penalised, logits, out=logits)
+    logits -= params.frequency_penalty * counts.output
+    logits -= params.presence_penalty * (counts.output > 0)
+
+
+def pick(logits: Tensor, rows: Sequence[DrawRow]) -> list[int | None]:
+    """The draw in torch operations: what the C++ is held to, and what runs where it cannot."""
     token_ids: list[int] = logits.argmax(dim=-1).tolist()
-    filtered = [index for index, row in enumerate(rows) if row.params.temperature > 0 and row.params.filters]
-    plain = [index for index, row in enumerate(rows) if row.params.temperature > 0 and not row.params.filters]
+    best = logits[torch.arange(len(rows)), torch.tensor(token_ids)]
+    dead = (torch.isnan(best) | (best == -torch.inf)).tolist()
+    living = [index for index, row in enumerate(rows) if row.params.temperature > 0 and not dead[index]]
+    filtered = [index for index in living if rows[index].params.filters]
+    plain = [index for index in living if not rows[index].params.filters]
     for index in filtered:
         params = rows[index].params
         scores = logits[index].double() / params.temperature
@@ -112,14 +158,13 @@ def _pick(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
         allowed = (scores > -torch.inf).nonzero().view(-1)
         noise = gumbel_noise([params.seed], [rows[index].position], allowed)[0]
         token_ids[index] = int(allowed[(scores[allowed] + noise).argmax()])
-    vocab_size = logits.shape[-1]
-    rows_per_pass = max(1, NOISE_PASS_ELEMENTS // vocab_size)
+    rows_per_pass = max(1, NOISE_PASS_ELEMENTS // logits.shape[-1])
     for start in range(0, len(plain), rows_per_pass):
         batch = plain[start : start + rows_per_pass]
-        scores = _perturbed(logits[torch.tensor(batch)], [rows[index] for index in batch])
-        for index, token_id in zip(batch, scores.argmax(dim=-1).tolist(), strict=True):
+        perturbed = _perturbed(logits[torch.tensor(batch)], [rows[index] for index in batch])
+        for index, token_id in zip(batch, perturbed.argmax(dim=-1).tolist(), strict=True):
             token_ids[index] = token_id
-    return token_ids
+    return [None if gone else token_id for token_id, gone in zip(token_ids, dead, strict=True)]
 
 
 def _perturbed(logits: Tensor, rows: Sequence[DrawRow]) -> Tensor:
@@ -156,6 +201,15 @@ def _nucleus_floor(scores: Tensor, top_p: float) -> Tensor:
     reached = (best - log_total).exp().cumsum(dim=-1)
     needed = int((reached < top_p).sum())
     return best[min(needed, len(best) - 1)]  # rounding can leave the whole sum just below top_p
+
+
+def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprob, ...]:
+    """The raw log-probability of token_ids[i] after row i of `logits` [len(token_ids), vocab], and the
+    `num_top` likeliest ids' there."""
+    return tuple(
+        _describe(torch.log_softmax(row, dim=-1), token_id, num_top)
+        for row, token_id in zip(logits, token_ids, strict=True)
+    )
 
 
 def _describe(logprobs: Tensor, token_id: int, num_top: int) -> TokenLogprob:

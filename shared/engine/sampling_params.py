@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.errors import InvalidRequest
 
+MIN_TEMPERATURE = 2.0**-17
 MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIAS_ENTRIES = 1024
 MAX_LOGIT_BIAS = 100.0
 MAX_STOP_TOKEN_IDS = 128
 MAX_PENALTY = 2.0
 MAX_OUTPUT_TOKENS = 2**31 - 1
+MAX_ALLOWED_IDS = 1 << 14
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_TOKENS = 64
+MAX_GRAMMAR_BYTES = 1 << 16
+GRAMMAR_KINDS = ("json_schema", "regex", "ebnf", "json_object")
+
+
+@dataclass(frozen=True)  # no slots: an engine's compiled grammar is one of these with more to it
+class Grammar:
+    """What the whole output has to match.
+
+    kind "json_schema": `text` is the schema. "regex": a regular expression without look-around. "ebnf": a
+    grammar in Lark's notation or in GBNF. "json_object": any JSON object; `text` is empty.
+    """
+
+    kind: str
+    text: str = ""
+
+    def validate(self) -> None:
+        """Raise InvalidRequest for an unknown kind or a wrong size; the text itself is for the engine."""
+        if self.kind not in GRAMMAR_KINDS:
+            raise InvalidRequest(
+                f"grammar has kind {str(self.kind)[:40]!r}; send one of {', '.join(GRAMMAR_KINDS)}"
+            )
+        if not isinstance(self.text, str):
+            raise InvalidRequest(f"the grammar's text must be a string, not {type(self.text).__name__}")
+        size = len(self.text.encode(errors="replace"))
+        if size > MAX_GRAMMAR_BYTES:
+            raise InvalidRequest(f"the grammar has {size} bytes; send at most {MAX_GRAMMAR_BYTES}")
+        if (self.kind == "json_object") != (not self.text):
+            wanted = "no text" if self.kind == "json_object" else "a text"
+            raise InvalidRequest(f"a grammar of kind {self.kind} takes {wanted}; see its documentation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +55,14 @@ class SamplingParams:
 
     temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. The repetition penalty covers
     prompt and output (1 is off); presence and frequency penalties cover the output only. logprobs:
-    -1 none, 0 the chosen token's, n the n most likely ones too. Stop ids end the sequence and are
-    part of its output.
+    -1 none, 0 the chosen token's, n the n most likely ones too; prompt_logprobs the same for the prompt,
+    answered by `LLM.generate` alone. Stop ids end the sequence and are part of its output.
+
+    Nothing but `allowed_ids` is drawn, when there are any: put the end of sequence among them if it may
+    end. The output never contains one of `bad_words` (sequences of ids). With a `grammar` the output
+    matches it, if it is not cut by max_tokens or a stop id, and ends where nothing may follow: min_tokens
+    and ignore_eos hold only while the grammar leaves another choice. Where all of it together leaves
+    nothing to draw, the sequence ends with finish reason "error".
     """
 
     temperature: float = 1.0
@@ -39,12 +79,19 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int = -1
+    allowed_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
+    prompt_logprobs: int = -1
 
     def validate(self, vocab_size: int | None = None) -> None:
         """Raise InvalidRequest that names the first wrong field; ids are checked against `vocab_size`."""
         self._validate_ranges()
         self._validate_bias(vocab_size)
         self._validate_stops(vocab_size)
+        self._validate_words(vocab_size)
+        if self.grammar is not None:
+            self.grammar.validate()
 
     @property
     def has_penalties(self) -> bool:
@@ -57,6 +104,10 @@ class SamplingParams:
 
     def _validate_ranges(self) -> None:
         _number("temperature", self.temperature, 0.0, math.inf)
+        if 0.0 < self.temperature < MIN_TEMPERATURE:
+            raise InvalidRequest(
+                f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g}, not {self.temperature:g}"
+            )
         _integer("top_k", self.top_k, 0, MAX_OUTPUT_TOKENS)
         _number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
@@ -75,6 +126,7 @@ class SamplingParams:
                 f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}; lower min_tokens"
             )
         _integer("logprobs", self.logprobs, -1, MAX_TOP_LOGPROBS)
+        _integer("prompt_logprobs", self.prompt_logprobs, -1, MAX_TOP_LOGPROBS)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest(f"ignore_eos must be true or false, not {self.ignore_eos!r}")
 
@@ -95,6 +147,25 @@ class SamplingParams:
         if self.min_tokens and vocab_size is not None and len(set(self.stop_token_ids)) >= vocab_size:
             raise InvalidRequest("min_tokens cannot hold when stop_token_ids is the whole vocabulary")
 
+    def _validate_words(self, vocab_size: int | None) -> None:
+        _sized("allowed_ids", self.allowed_ids, MAX_ALLOWED_IDS)
+        for token_id in self.allowed_ids:
+            _token_id("allowed_ids", token_id, vocab_size)
+        _sized("bad_words", self.bad_words, MAX_BAD_WORDS)
+        for word in self.bad_words:
+            _sized("a sequence of bad_words", word, MAX_BAD_WORD_TOKENS)
+            if not word:
+                raise InvalidRequest("bad_words holds an empty sequence; leave it out")
+            for token_id in word:
+                _token_id("bad_words", token_id, vocab_size)
+        if not self.allowed_ids:
+            return
+        left = set(self.allowed_ids) - {word[0] for word in self.bad_words if len(word) == 1}
+        if not left:
+            raise InvalidRequest("bad_words rule out every one of allowed_ids; nothing is left to draw")
+        if self.min_tokens and left <= set(self.stop_token_ids):
+            raise InvalidRequest("min_tokens cannot hold: all allowed_ids that are left are stop_token_ids")
+
 
 def _number(name: str, value: float, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -113,3 +184,8 @@ def _integer(name: str, value: int, low: int, high: int) -> None:
 
 def _token_id(name: str, value: int, vocab_size: int | None) -> None:
     _integer(name, value, 0, 2**32 - 1 if vocab_size is None else vocab_size - 1)
+
+
+def _sized(name: str, values: Sequence[object], most: int) -> None:
+    if len(values) > most:
+        raise InvalidRequest(f"{name} may hold at most {most} entries, not {len(values)}; send fewer")

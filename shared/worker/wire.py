@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from shared import messages
 from shared.engine.results import TokenOutput
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling_params import Grammar, SamplingParams
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Mark, Sampling, Tokens, unpack_hashes, unpack_ids
+
+# The bus has no word for a sequence whose own constraints left nothing to draw: it stops there.
+_FINISHES = {None: "", "stop": "stop", "length": "length", "error": "stop"}
 
 
 def sequence_key(request_id: str, epoch: int) -> str:
@@ -21,6 +24,8 @@ def sequence_key(request_id: str, epoch: int) -> str:
 def sampling_params(sampling: Sampling) -> SamplingParams:
     """Fields have the same names on both sides; a difference is a TypeError at the first message."""
     values = {field.name: getattr(sampling, field.name) for field in dataclasses.fields(Sampling)}
+    if sampling.grammar is not None:
+        values["grammar"] = Grammar(sampling.grammar.kind, sampling.grammar.text)
     return SamplingParams(**values)
 
 
@@ -101,7 +106,7 @@ def _columns(rows: Sequence[TokenRow]) -> Tokens:
         epochs=tuple(row.epoch for row in rows),
         positions=tuple(row.output.position for row in rows),
         token_ids=tuple(row.output.token_ids for row in rows),
-        finish=tuple(row.output.finish_reason or "" for row in rows),
+        finish=tuple(_FINISHES[row.output.finish_reason] for row in rows),
         logprobs=tuple(_logprobs(row.output) for row in rows),
         marks=tuple(row.marks for row in rows),
     )

@@ -1,90 +1,17 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from shared.engine.noise import gumbel_noise
-from shared.engine.sampler import DrawRow, TokenCounts, draw, restrict
+from shared.engine.sampler import DrawRow, TokenCounts, draw, restrict, token_logprobs
 from shared.engine.sampling_params import SamplingParams
+from tests.unit.plain_sampler import plain_draw
 
 VOCAB = 24
-MASK = 2**64 - 1
-
-
-def splitmix(value: int) -> int:
-    value &= MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
-    return value ^ (value >> 31)
-
-
-def plain_noise(seed: int, position: int, token_id: int) -> float:
-    key = splitmix(splitmix(seed + 0x9E3779B97F4A7C15) + position)
-    bits = splitmix(key + (token_id + 1) * 0x9E3779B97F4A7C15)
-    return -math.log(-math.log(((bits >> 12) + 0.5) * 2.0**-52))
-
-
-def plain_scores(
-    logits: list[float], params: SamplingParams, prompt: list[int], output: list[int]
-) -> list[float]:
-    """Penalties, bias and min_tokens, id by id, as the documentation says it; -inf is 'not allowed'."""
-    scores = list(logits)
-    for token_id in range(len(scores)):
-        if token_id in prompt or token_id in output:
-            penalty = params.repetition_penalty
-            scores[token_id] = (
-                scores[token_id] / penalty if scores[token_id] > 0 else scores[token_id] * penalty
-            )
-        scores[token_id] -= params.frequency_penalty * output.count(token_id)
-        scores[token_id] -= params.presence_penalty * (token_id in output)
-    for token_id, bias in params.logit_bias:
-        scores[token_id] += bias
-    if len(output) < params.min_tokens:
-        for token_id in params.stop_token_ids:
-            scores[token_id] = -math.inf
-    return scores
-
-
-def plain_filtered(scores: list[float], params: SamplingParams) -> list[float]:
-    """Temperature, top-k, top-p and min-p."""
-    scores = [score / params.temperature for score in scores]
-    if params.top_k:
-        kth = sorted(scores, reverse=True)[min(params.top_k, len(scores)) - 1]
-        scores = [score if score >= kth else -math.inf for score in scores]
-    if params.top_p < 1:
-        total, kept = 0.0, set()
-        for token_id in sorted(range(len(scores)), key=lambda index: -scores[index]):
-            if total >= params.top_p:
-                break
-            kept.add(token_id)
-            total += softmax(scores)[token_id]
-        scores = [score if token_id in kept else -math.inf for token_id, score in enumerate(scores)]
-    if params.min_p:
-        chances = softmax(scores)
-        floor = params.min_p * max(chances)
-        scores = [
-            score if chance >= floor else -math.inf for score, chance in zip(scores, chances, strict=True)
-        ]
-    return scores
-
-
-def softmax(scores: list[float]) -> list[float]:
-    top = max(scores)
-    weights = [math.exp(score - top) for score in scores]
-    return [weight / sum(weights) for weight in weights]
-
-
-def plain_draw(
-    logits: list[float], params: SamplingParams, prompt: list[int], output: list[int], position: int
-) -> int:
-    scores = plain_scores(logits, params, prompt, output)
-    if params.temperature > 0:
-        scores = plain_filtered(scores, params)
-        scores = [score + plain_noise(params.seed, position, index) for index, score in enumerate(scores)]
-    return max(range(len(scores)), key=lambda index: (scores[index], -index))
 
 
 SETTINGS = {
@@ -153,51 +80,6 @@ def test_a_blocked_id_is_never_drawn() -> None:
     assert set(draw(logits, rows)[0]) == {1}
 
 
-CHI_SQUARE_SETTINGS = {
-    "temperature 1": SamplingParams(seed=1),
-    "temperature 0.6": SamplingParams(temperature=0.6, seed=2),
-    "top_k 4": SamplingParams(top_k=4, seed=3),
-    "top_p 0.8": SamplingParams(top_p=0.8, seed=4),
-    "min_p 0.1": SamplingParams(min_p=0.1, seed=5),
-    "all": SamplingParams(
-        temperature=1.2, top_k=9, top_p=0.95, min_p=0.05, repetition_penalty=1.2, presence_penalty=0.5, seed=6
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CHI_SQUARE_SETTINGS)
-def test_the_distribution_over_positions_is_the_softmax(name: str) -> None:
-    """Chi-square over 1e5 draws; the bound is mean + 5 standard deviations of the chi-square law."""
-    params = CHI_SQUARE_SETTINGS[name]
-    num_draws, prompt, output = 100_000, [1, 2], [3, 3, 5]
-    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(8))
-    scores = plain_filtered(plain_scores(logits.tolist(), params, prompt, output), params)
-    chances = torch.tensor(softmax(scores), dtype=torch.float64)
-    counts = TokenCounts(VOCAB, prompt + output, len(prompt)) if params.has_penalties else None
-    observed = torch.zeros(VOCAB, dtype=torch.float64)
-    # 1e5 rows through `draw` take long; the last lines prove that it picks exactly these ids.
-    batch = torch.tensor(scores, dtype=torch.float64).expand(num_draws, VOCAB)
-    noise = gumbel_noise([params.seed] * num_draws, range(num_draws), torch.arange(VOCAB))
-    observed += torch.bincount((batch + noise).argmax(dim=-1), minlength=VOCAB)
-    allowed = chances > 0
-    assert not observed[~allowed].any()
-    expected = chances[allowed] * num_draws
-    statistic = float(((observed[allowed] - expected) ** 2 / expected).sum())
-    freedom = int(allowed.sum()) - 1
-    assert statistic < freedom + 5 * math.sqrt(2 * freedom)
-    sampled = draw(logits.repeat(500, 1), [DrawRow(params, index, (), counts) for index in range(500)])[0]
-    assert sampled == (batch + noise).argmax(dim=-1)[:500].tolist()
-
-
-def test_the_distribution_over_seeds_at_one_position_is_the_softmax() -> None:
-    num_draws = 100_000
-    logits = torch.randn(VOCAB, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
-    drawn = (logits + gumbel_noise(range(num_draws), [17] * num_draws, torch.arange(VOCAB))).argmax(dim=-1)
-    expected = torch.softmax(logits, dim=-1) * num_draws
-    statistic = float(((torch.bincount(drawn, minlength=VOCAB) - expected) ** 2 / expected).sum())
-    assert statistic < (VOCAB - 1) + 5 * math.sqrt(2 * (VOCAB - 1))
-
-
 def test_noise_of_an_id_does_not_depend_on_which_other_ids_are_asked_for() -> None:
     some = torch.tensor([7, 3, 999])
     assert torch.equal(gumbel_noise([4], [9], some), gumbel_noise([4], [9], torch.arange(1000))[:, some])
@@ -260,3 +142,45 @@ def test_top_k_keeps_every_id_that_ties_with_the_kth() -> None:
     scores = torch.tensor([1.0, 3.0, 2.0, 2.0])
     restrict(scores, SamplingParams(top_k=2))
     assert torch.isfinite(scores).tolist() == [False, True, True, True]
+
+
+def test_only_allowed_ids_are_drawn() -> None:
+    allowed = np.zeros(VOCAB, dtype=np.bool_)
+    allowed[[3, 8]] = True
+    rows = [DrawRow(SamplingParams(temperature=5.0), position, (), None, allowed) for position in range(200)]
+    assert set(draw(torch.randn(200, VOCAB), rows)[0]) == {3, 8}
+
+
+def test_blocked_ids_are_not_drawn_even_when_allowed() -> None:
+    row = DrawRow(SETTINGS["greedy"], 0, (3,), None, np.arange(VOCAB) < 5)
+    logits = torch.arange(VOCAB, 0, -1, dtype=torch.float32)[None]
+    logits[0, 3] = 100
+    assert draw(logits, [row])[0] == [0]
+
+
+@pytest.mark.parametrize("name", ["greedy", "temperature", "top_k", "top_p", "min_p"])
+def test_a_row_of_which_nothing_is_left_draws_nothing_and_disturbs_nobody(name: str) -> None:
+    logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(3))
+    rows = [DrawRow(SETTINGS[name], position) for position in range(3)]
+    alone = [draw(logits[[index]].clone(), [row])[0][0] for index, row in enumerate(rows)]
+    rows[1] = replace(rows[1], allowed=np.zeros(VOCAB, dtype=np.bool_))
+    assert draw(logits, rows)[0] == [alone[0], None, alone[2]]
+
+
+@pytest.mark.parametrize("name", ["greedy", "temperature", "top_k", "top_p", "min_p"])
+def test_a_row_with_a_logit_that_is_no_number_draws_nothing(name: str) -> None:
+    logits = torch.randn(2, VOCAB)
+    logits[0, 7] = torch.nan
+    first, second = draw(
+        logits, [DrawRow(replace(SETTINGS[name], logprobs=1), position) for position in (0, 1)]
+    )[0]
+    assert first is None
+    assert second is not None
+
+
+def test_logprobs_of_given_tokens_are_those_of_their_rows() -> None:
+    logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(6))
+    expected = torch.log_softmax(logits, dim=-1)
+    told = token_logprobs(logits, [4, 9, 0], 2)
+    assert [each.logprob for each in told] == [float(expected[row, i]) for row, i in enumerate([4, 9, 0])]
+    assert [each.top[0][0] for each in told] == logits.argmax(dim=-1).tolist()

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling_params import (
+    MAX_ALLOWED_IDS,
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_GRAMMAR_BYTES,
+    Grammar,
+    SamplingParams,
+)
 from shared.errors import InvalidRequest
 
 
@@ -52,11 +59,55 @@ def test_the_defaults_are_valid() -> None:
         ("ignore_eos", 1),
         ("logprobs", -2),
         ("logprobs", 21),
+        ("temperature", 7e-6),
+        ("prompt_logprobs", -2),
+        ("prompt_logprobs", 21),
+        ("allowed_ids", (10,)),
+        ("allowed_ids", (-1,)),
+        ("allowed_ids", (1,) * (MAX_ALLOWED_IDS + 1)),
+        ("bad_words", ((1, 10),)),
+        ("bad_words", ((True,),)),
+        ("bad_words", ((),)),
+        ("bad_words", ((1,) * (MAX_BAD_WORD_TOKENS + 1),)),
+        ("bad_words", ((1,),) * (MAX_BAD_WORDS + 1)),
+        ("grammar", Grammar("xml", "x")),
+        ("grammar", Grammar("regex", "x" * (MAX_GRAMMAR_BYTES + 1))),
+        ("grammar", Grammar("regex", "é" * (MAX_GRAMMAR_BYTES // 2 + 1))),
+        ("grammar", Grammar("regex")),
+        ("grammar", Grammar("json_object", "{}")),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=field):
         replace(SamplingParams(), **{field: value}).validate(10)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 2.0**-17),
+        ("prompt_logprobs", 20),
+        ("allowed_ids", (1,) * MAX_ALLOWED_IDS),
+        ("bad_words", ((1,) * MAX_BAD_WORD_TOKENS,) * MAX_BAD_WORDS),
+        ("grammar", Grammar("regex", "x" * MAX_GRAMMAR_BYTES)),
+        ("grammar", Grammar("json_object")),
+    ],
+)
+def test_a_value_at_the_limit_is_taken(field: str, value: Any) -> None:
+    replace(SamplingParams(), **{field: value}).validate(10)
+
+
+def test_bad_words_that_leave_no_allowed_id_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="nothing is left"):
+        SamplingParams(allowed_ids=(3, 4), bad_words=((3,), (4,))).validate(10)
+    SamplingParams(allowed_ids=(3, 4), bad_words=((3,), (4, 4))).validate(10)
+
+
+def test_min_tokens_that_the_allowed_ids_cannot_satisfy_are_refused() -> None:
+    params = SamplingParams(min_tokens=1, allowed_ids=(3, 4), stop_token_ids=(3, 4, 5))
+    with pytest.raises(InvalidRequest, match="min_tokens"):
+        params.validate(10)
+    replace(params, min_tokens=0).validate(10)
 
 
 def test_min_tokens_that_no_token_can_satisfy_are_refused() -> None:
@@ -66,4 +117,9 @@ def test_min_tokens_that_no_token_can_satisfy_are_refused() -> None:
 
 def test_importing_sampling_params_does_not_load_torch() -> None:
     code = "import sys; from shared.engine import SamplingParams; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_importing_the_grammar_does_not_load_torch() -> None:
+    code = "import sys; import shared.engine.grammar; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -9,7 +9,7 @@ from services.gateway import request as rules
 from services.gateway import sampling as sampling_rules
 from services.gateway.request import Request, resolve_model, validate
 from shared.errors import InvalidRequest, NotFound
-from shared.messages import ChatTurn
+from shared.messages import ChatTurn, Grammar
 
 
 def text(**sampling: object) -> pb.GenerateRequest:
@@ -23,6 +23,10 @@ def chat(*turns: tuple[str, str]) -> pb.GenerateRequest:
 
 def ids(*token_ids: int) -> pb.GenerateRequest:
     return pb.GenerateRequest(token_ids=pb.TokenIds(ids=token_ids))
+
+
+def words(*token_ids: int) -> pb.TokenIds:
+    return pb.TokenIds(ids=token_ids)
 
 
 def plain(**fields: object) -> pb.GenerateRequest:
@@ -53,6 +57,13 @@ ALLOWED = {
     "most stops": text(stop=[str(n) for n in range(rules.MAX_STOPS)]),
     "longest stop": text(stop=["x" * rules.MAX_STOP_CHARS]),
     "most stop ids": text(stop_token_ids=range(sampling_rules.MAX_STOP_TOKEN_IDS)),
+    "coolest": text(temperature=2.0**-17),
+    "most allowed ids": text(allowed_token_ids=range(sampling_rules.MAX_ALLOWED_IDS)),
+    "most bad words": text(bad_word_ids=[words(n) for n in range(sampling_rules.MAX_BAD_WORDS)]),
+    "longest bad word": text(bad_word_ids=[words(*range(sampling_rules.MAX_BAD_WORD_TOKENS))]),
+    "largest schema": text(json_schema="x" * sampling_rules.MAX_GRAMMAR_BYTES),
+    "largest regex": text(regex="é" * (sampling_rules.MAX_GRAMMAR_BYTES // 2)),
+    "largest grammar": text(grammar="x" * sampling_rules.MAX_GRAMMAR_BYTES),
     "logprobs zero": text(logprobs=0),
     "most logprobs": text(logprobs=sampling_rules.MAX_LOGPROBS),
     "shortest deadline": plain(deadline_ms=1, ttft_deadline_ms=1),
@@ -97,6 +108,15 @@ REFUSED = {
     "empty stop": (text(stop=["x", ""]), "sampling.stop[1]"),
     "long stop": (text(stop=["x" * (rules.MAX_STOP_CHARS + 1)]), "sampling.stop[0]"),
     "many stop ids": (text(stop_token_ids=range(65)), "sampling.stop_token_ids"),
+    "nearly greedy": (text(temperature=7e-6), "sampling.temperature"),
+    "many allowed ids": (text(allowed_token_ids=range(16385)), "sampling.allowed_token_ids"),
+    "many bad words": (text(bad_word_ids=[words(1)] * 257), "sampling.bad_word_ids"),
+    "empty bad word": (text(bad_word_ids=[words(1), words()]), "sampling.bad_word_ids[1]"),
+    "long bad word": (text(bad_word_ids=[words(*range(65))]), "sampling.bad_word_ids[0]"),
+    "empty schema": (text(json_schema=""), "sampling.json_schema"),
+    "large schema": (text(json_schema="x" * 65537), "sampling.json_schema"),
+    "large regex": (text(regex="é" * 32769), "sampling.regex"),
+    "large grammar": (text(grammar="x" * 65537), "sampling.grammar"),
     "negative logprobs": (text(logprobs=-1), "sampling.logprobs"),
     "many logprobs": (text(logprobs=21), "sampling.logprobs"),
     "deadline zero": (plain(deadline_ms=0), "deadline_ms"),
@@ -143,6 +163,33 @@ def test_unset_options_take_the_documented_defaults() -> None:
     assert (sampling.max_tokens, sampling.min_tokens, sampling.logprobs, sampling.seed) == (128, 0, -1, 77)
     assert (request.passages, request.may_degrade, request.priority) == (0, True, 0)
     assert (request.deadline_ms, request.ttft_deadline_ms) == (None, None)
+
+
+def test_unconstrained_unless_asked_for() -> None:
+    sampling = valid(plain()).sampling
+    assert (sampling.allowed_ids, sampling.bad_words, sampling.grammar) == ((), (), None)
+    assert valid(text(json_object=False)).sampling.grammar is None
+
+
+def test_allowed_ids_and_bad_words_go_on_without_duplicates() -> None:
+    sampling = valid(
+        text(allowed_token_ids=[5, 3, 5], bad_word_ids=[words(1, 2), words(3), words(1, 2)])
+    ).sampling
+    assert sampling.allowed_ids == (5, 3)
+    assert sampling.bad_words == ((1, 2), (3,))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "grammar"),
+    [
+        ("json_schema", "{}", Grammar("json_schema", "{}")),
+        ("regex", "a|b", Grammar("regex", "a|b")),
+        ("grammar", 'start: "a"', Grammar("ebnf", 'start: "a"')),
+        ("json_object", True, Grammar("json_object", "")),
+    ],
+)
+def test_a_constraint_goes_on_as_a_grammar(field: str, value: object, grammar: Grammar) -> None:
+    assert valid(text(**{field: value})).sampling.grammar == grammar
 
 
 def test_a_seed_of_zero_is_a_seed() -> None:

@@ -21,7 +21,7 @@ KvWritten = ctypes.CFUNCTYPE(None, ctypes.c_int)
 class ModelShape(ctypes.Structure):
     """Twin of ModelShape in model.h."""
 
-    _fields_ = [  # noqa: RUF012  (how ctypes takes it)
+    _fields_ = [
         *((name, ctypes.c_int) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim")),
         *((name, ctypes.c_int) for name in ("qk_norm", "activation", "bf16", "threads")),
         *((name, ctypes.c_float) for name in ("norm_eps", "attention_scale", "attention_soft_cap")),
@@ -33,7 +33,7 @@ class ModelShape(ctypes.Structure):
 class PoolShape(ctypes.Structure):
     """Twin of PoolShape in model.h."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("base", Pointer),
         ("num_blocks", ctypes.c_long),
         ("layer_block_bytes", ctypes.c_long),
@@ -44,7 +44,7 @@ class PoolShape(ctypes.Structure):
 class LayerShape(ctypes.Structure):
     """Twin of LayerShape in model.h."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *((name, Pointer) for name in ("attention_in_norm", "query_norm", "key_norm")),
         *((name, Pointer) for name in ("attention_out_norm", "mlp_in_norm", "mlp_out_norm")),
         *((name, Pointer) for name in ("qkv", "output", "router", "gate_up", "down", "rope")),
@@ -56,7 +56,7 @@ class LayerShape(ctypes.Structure):
 class BatchShape(ctypes.Structure):
     """Twin of BatchShape in model.h."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *((name, ctypes.c_int) for name in ("rows", "spans", "logit_rows")),
         *((name, Pointer) for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row")),
         ("on_kv_written", KvWritten),

@@ -1,0 +1,105 @@
+"""Allowed ids, bad words and grammars from a client to the model and back, with and without drafts."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from shared.engine import LLM, SamplingParams
+from shared.engine.sampling_params import Grammar
+from tests.e2e.conftest import GetStack
+from tests.support.client import connect, generate, request
+from tests.support.oracle import Oracle
+
+PROMPT = "Once upon a time"
+STACKS = [(1, False, "nats"), (1, True, "shm")]
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "old": {"type": "boolean"}},
+        "required": ["name", "old"],
+        "additionalProperties": False,
+    }
+)
+CONSTRAINTS: dict[str, tuple[dict[str, Any], Grammar]] = {
+    "regex": (
+        {"regex": "(Lily|Tom) has [0-9]{2} cats\\."},
+        Grammar("regex", "(Lily|Tom) has [0-9]{2} cats\\."),
+    ),
+    "json_schema": ({"json_schema": SCHEMA}, Grammar("json_schema", SCHEMA)),
+    "grammar": (
+        {"grammar": 'root ::= "go" ("," " "? "go")* "!"'},
+        Grammar("ebnf", 'root ::= "go" ("," " "? "go")* "!"'),
+    ),
+    "json_object": ({"json_object": True}, Grammar("json_object")),
+}
+
+
+@pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
+@pytest.mark.parametrize("name", CONSTRAINTS)
+async def test_a_constrained_answer_is_that_of_the_engine_alone(
+    get_stack: GetStack,
+    model_dir: Path,
+    oracle: Oracle,
+    name: str,
+    decode: int,
+    drafts: bool,
+    transport: str,
+) -> None:
+    asked, grammar = CONSTRAINTS[name]
+    ids = oracle.encode(PROMPT)
+    stack = get_stack(decode, drafts, transport)
+    async with connect(stack.grpc) as stub:
+        answer = await generate(stub, request(ids, temperature=1.0, seed=5, max_tokens=80, **asked))
+    assert answer.outcome == "finished", (answer.status, answer.details, stack.tail())
+    params = SamplingParams(seed=5, max_tokens=80, grammar=grammar)
+    (alone,) = LLM(model_dir, kv_blocks=64).generate([ids], params)
+    assert (tuple(answer.ids), answer.finish_reason) == (alone.token_ids, alone.finish_reason)
+    if name == "regex":
+        assert re.fullmatch(asked["regex"], answer.text)
+
+
+async def test_allowed_ids_and_bad_words_bind(get_stack: GetStack, oracle: Oracle) -> None:
+    options: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_tokens": 60}
+    options["allowed_token_ids"] = oracle.encode(PROMPT)[1:]
+    async with connect(get_stack().grpc) as stub:
+        free = await generate(stub, request(PROMPT, **options))
+        pair = (free.ids[4], free.ids[5])
+        bound = await generate(stub, request(PROMPT, bad_word_ids=[pb.TokenIds(ids=pair)], **options))
+    assert set(free.ids) <= set(options["allowed_token_ids"])
+    assert set(bound.ids) <= set(options["allowed_token_ids"])
+    assert len(bound.ids) == 60
+    assert pair not in set(pairwise(bound.ids))
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a regex that is none": ({"regex": "(ab"}, "unclosed group"),
+    "a schema that is no JSON": ({"json_schema": "{"}, "json_schema"),
+    "a schema of no known type": ({"json_schema": '{"type": "strin"}'}, "strin"),
+    "a grammar with a missing rule": ({"grammar": "start: missing"}, "missing"),
+    "too large a grammar": ({"grammar": "x" * 65537}, "65536"),
+    "ids outside the vocabulary": ({"allowed_token_ids": [4_000_000]}, "allowed_ids"),
+    "bad words outside the vocabulary": ({"bad_word_ids": [pb.TokenIds(ids=[4_000_000])]}, "bad_words"),
+    "nothing left": ({"allowed_token_ids": [5], "bad_word_ids": [pb.TokenIds(ids=[5])]}, "nothing is left"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_constraint_that_cannot_be_used_is_refused_with_what_is_wrong(
+    get_stack: GetStack, name: str
+) -> None:
+    sampling, fault = BAD[name]
+    stack = get_stack()
+    async with connect(stack.grpc) as stub:
+        answer = await generate(stub, request("hello", **sampling))
+    assert answer.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert fault in answer.details
+    assert (answer.outcome, answer.ends) == ("failed", 1)
+    await stack.until_idle()
