@@ -116,7 +116,7 @@ def _measure(case: dict[str, Any]) -> dict[str, Any]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "shared.engine.benchmark"],
+            [sys.executable, "-P", "-m", "shared.engine.measuring.benchmark"],
             input=json.dumps(case),
             stdout=subprocess.PIPE,
             text=True,

@@ -9,7 +9,7 @@ import structlog
 from services.prefill.job import Job
 from services.prefill.warmth import Warmth
 from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
-from shared.engine.order import LOWEST_PRIORITY, NORMAL_PRIORITY
+from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
 from shared.errors import PenstockError
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver

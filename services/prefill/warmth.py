@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling.sampling_params import SamplingParams
 from shared.messages import Warm, unpack_hashes, unpack_ids
 from shared.worker.wire import SequenceSpec
 

@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shared.engine.block_pool import BlockEvent, BlockPool
-    from shared.engine.config import ModelConfig, load_model_config
     from shared.engine.engine import Engine, EngineConfig
-    from shared.engine.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
     from shared.engine.llm import LLM, Completion
+    from shared.engine.loading.config import ModelConfig, load_model_config
+    from shared.engine.memory.block_pool import BlockEvent, BlockPool
+    from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
     from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
     from shared.engine.runner import LayerCallback
-    from shared.engine.sampler import TokenLogprob
-    from shared.engine.sampling_params import SamplingParams
+    from shared.engine.sampling.sampler import TokenLogprob
+    from shared.engine.sampling.sampling_params import Grammar, SamplingParams
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -29,6 +29,7 @@ __all__ = [
     "Computed",
     "Engine",
     "EngineConfig",
+    "Grammar",
     "KvLayout",
     "KvPool",
     "LayerCallback",
@@ -42,15 +43,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "block_pool": ("BlockEvent", "BlockPool"),
-    "config": ("ModelConfig", "load_model_config"),
+    "memory.block_pool": ("BlockEvent", "BlockPool"),
+    "loading.config": ("ModelConfig", "load_model_config"),
     "engine": ("Engine", "EngineConfig"),
-    "kv_pool": ("BLOCK_TOKENS", "KvLayout", "KvPool"),
+    "memory.kv_pool": ("BLOCK_TOKENS", "KvLayout", "KvPool"),
     "llm": ("LLM", "Completion"),
     "results": ("AdmitResult", "Computed", "Reservation", "StepResult", "TokenOutput"),
     "runner": ("LayerCallback",),
-    "sampler": ("TokenLogprob",),
-    "sampling_params": ("SamplingParams",),
+    "sampling.sampler": ("TokenLogprob",),
+    "sampling.sampling_params": ("Grammar", "SamplingParams"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

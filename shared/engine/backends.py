@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import torch
 
 from shared.engine.batch import Model
-from shared.engine.config import ModelConfig
 from shared.engine.engine_config import EngineConfig
-from shared.engine.heap import large_blocks_given_back
-from shared.engine.kv_pool import KvPool
-from shared.engine.layers import LayerWeights
-from shared.engine.model import TorchModel
+from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.heap import large_blocks_given_back
+from shared.engine.loading.layers import LayerWeights
+from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
+from shared.engine.memory.kv_pool import KvPool
 from shared.engine.native.library import library
 from shared.engine.native.model import NativeModel
-from shared.engine.weights import LoadProgress, WeightReader, load_weights
+from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
 
 
@@ -33,7 +33,7 @@ def build_model(
     """
     if config.tensor_parallel > 1:
         # Both of these need what a plain CPU engine must not load: process groups, Triton.
-        from shared.engine.tensor_parallel import ParallelKvPool, ParallelModel  # noqa: PLC0415
+        from shared.engine.tensor_parallel.parallel_model import ParallelKvPool, ParallelModel  # noqa: PLC0415
 
         assert isinstance(pool, ParallelKvPool)
         return ParallelModel(config, model_config, pool, max_model_len, on_loaded)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from shared.engine.config import ModelConfig
 from shared.engine.engine_config import EngineConfig, max_model_len
-from shared.engine.grammar import Grammars, GrammarState
-from shared.engine.sampling_params import SamplingParams
-from shared.engine.sequence import HashChain, LiveSequence, Phase
+from shared.engine.loading.config import ModelConfig
+from shared.engine.sampling.grammar import Grammars, GrammarState
+from shared.engine.sampling.sampling_params import SamplingParams
+from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from shared.engine.engine import Engine, EngineConfig
 from shared.engine.results import TokenOutput
-from shared.engine.sampler import TokenLogprob, token_logprobs
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling.sampler import TokenLogprob, token_logprobs
+from shared.engine.sampling.sampling_params import SamplingParams
 from shared.errors import InvalidRequest, NotFound, Overloaded
 
 MAX_COMPLETIONS = 64

@@ -11,7 +11,7 @@ import structlog
 
 from shared.config import ConfigError, ServiceConfig, field_of
 from shared.engine import Engine, EngineConfig
-from shared.engine.weights import LoadProgress
+from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
 from shared.kv_hash import hash_seed
 

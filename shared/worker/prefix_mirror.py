@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shared.engine.block_pool import BlockEvent
+from shared.engine.memory.block_pool import BlockEvent
 from shared.messages import Snapshot, pack_hashes
 
 MAX_EVENTS_PER_BEAT = 8192

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from shared import messages
 from shared.engine.results import TokenOutput
-from shared.engine.sampling_params import Grammar, SamplingParams
+from shared.engine.sampling.sampling_params import Grammar, SamplingParams
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Mark, Sampling, Tokens, unpack_hashes, unpack_ids

@@ -33,7 +33,7 @@ from shared.engine.cuda.attention_kernel import INTERPRETED
 from shared.engine.cuda.fp8_linear import to_fp8
 from shared.engine.cuda.model import CudaModel
 from shared.engine.cuda.weight_map import map_layer
-from shared.engine.model import TorchModel
+from shared.engine.torch_backend.model import TorchModel
 from tests.bench.cuda_models import (
     CHECK,
     LLAMA_8B,

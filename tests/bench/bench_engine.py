@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from shared.engine.limits import measure_limits
+from shared.engine.measuring.limits import measure_limits
 from tests.bench.bench_engine_contenders import KINDS, Column, Contender, ContenderError, Kind
 from tests.bench.bench_engine_table import OURS, Series, markdown
 from tests.bench.make_model import SHAPES

@@ -27,8 +27,8 @@ from torch.nn import functional
 
 from shared.demo.corpus import pieces, read_books
 from shared.engine import Engine, EngineConfig, SamplingParams
-from shared.engine.linear import DenseLinear, dequantize
-from shared.engine.quantize import policy, quantize
+from shared.engine.loading.linear import DenseLinear, dequantize
+from shared.engine.loading.quantize import policy, quantize
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PENSTOCK_TEST_DATA", REPOSITORY.parent / "shared" / "data"))

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shared.engine.config import LayerConfig, ModelConfig, RopeConfig
 from shared.engine.cuda.weight_map import map_linears
-from shared.engine.kv_pool import TORCH_DTYPES, KvLayout, KvPool
-from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights
-from shared.engine.linear import DenseLinear
+from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
+from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights
+from shared.engine.loading.linear import DenseLinear
+from shared.engine.memory.kv_pool import TORCH_DTYPES, KvLayout, KvPool
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling.sampling_params import SamplingParams
 
 MASK = 2**64 - 1
 

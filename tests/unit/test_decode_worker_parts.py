@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from shared.engine.block_pool import BlockEvent
+from shared.engine.memory.block_pool import BlockEvent
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, ProtocolError
 from shared.messages import Sampling, pack_hashes, pack_ids, unpack_hashes

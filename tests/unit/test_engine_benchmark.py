@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from shared.engine import limits
-from shared.engine.benchmark import Case, Runner, read_peak_rss_mb, waiting_steps
-from shared.engine.config import load_model_config
+from shared.engine.loading.config import load_model_config
+from shared.engine.measuring import limits
+from shared.engine.measuring.benchmark import Case, Runner, read_peak_rss_mb, waiting_steps
 from shared.errors import InvalidRequest
 from tests.unit.engine_support import save_random_model
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shared.engine import EngineConfig, load_model_config
-from shared.engine.config import LayerConfig, RopeConfig
 from shared.engine.engine_config import max_model_len
+from shared.engine.loading.config import LayerConfig, RopeConfig
 from shared.errors import InvalidRequest, NotFound
 
 CONFIG: dict[str, Any] = {

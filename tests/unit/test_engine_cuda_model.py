@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch, Span
-from shared.engine.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.engine.cuda.model import CudaModel
-from shared.engine.kv_pool import KvLayout, KvPool
-from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
-from shared.engine.linear import DenseLinear
-from shared.engine.model import TorchModel
+from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
+from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.loading.linear import DenseLinear
+from shared.engine.memory.kv_pool import KvLayout, KvPool
+from shared.engine.torch_backend.model import TorchModel
 
 torch.set_num_threads(1)
 NUM_BLOCKS, POSITIONS, VOCAB, HIDDEN, INNER, HEAD_DIM = 24, 128, 61, 32, 40, 12

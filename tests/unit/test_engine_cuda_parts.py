@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from shared.engine.batch import Batch, Span
-from shared.engine.config import load_model_config
 from shared.engine.cuda.build import load_on_device
 from shared.engine.cuda.device import check_device, check_fp8
 from shared.engine.cuda.fp8_linear import to_fp8
 from shared.engine.cuda.kv_pool import MirroredKvPool
 from shared.engine.cuda.model import CudaModel
 from shared.engine.engine_config import EngineConfig
-from shared.engine.kv_pool import KvLayout
-from shared.engine.linear import DenseLinear
-from shared.engine.weights import load_weights
+from shared.engine.loading.config import load_model_config
+from shared.engine.loading.linear import DenseLinear
+from shared.engine.loading.weights import load_weights
+from shared.engine.memory.kv_pool import KvLayout
 from shared.errors import InvalidRequest
 from tests.unit.engine_support import save_random_model
 

@@ -13,8 +13,8 @@ from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from shared.engine import load_model_config
-from shared.engine.config import ModelConfig
-from shared.engine.rope import inverse_frequencies, rope_table
+from shared.engine.loading.config import ModelConfig
+from shared.engine.torch_backend.rope import inverse_frequencies, rope_table
 from shared.errors import InvalidRequest
 from tests.unit.engine_families import BASE_FIELDS, LONGROPE
 

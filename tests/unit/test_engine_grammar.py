@@ -12,9 +12,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from shared.engine import LLM, Engine, SamplingParams, TokenOutput
-from shared.engine import grammar as grammar_module
-from shared.engine.grammar import Grammars, GrammarState
-from shared.engine.sampling_params import Grammar
+from shared.engine.sampling import grammar as grammar_module
+from shared.engine.sampling.grammar import Grammars, GrammarState
+from shared.engine.sampling.sampling_params import Grammar
 from shared.errors import InvalidRequest
 from tests.unit.engine_support import GREEDY, Drafter, admit, drive, generate, make_engine
 from tests.unit.grammar_support import EOS, VOCAB, id_of, save_model_with_tokenizer

@@ -12,9 +12,9 @@ import pytest
 from llguidance import LLMatcher
 
 from shared.engine import SamplingParams, TokenOutput
-from shared.engine import grammar as grammar_module
-from shared.engine.grammar import MAX_GBNF_CHARS, Grammars, GrammarState, Matchers
-from shared.engine.sampling_params import MAX_GRAMMAR_BYTES, Grammar
+from shared.engine.sampling import grammar as grammar_module
+from shared.engine.sampling.grammar import MAX_GBNF_CHARS, Grammars, GrammarState, Matchers
+from shared.engine.sampling.sampling_params import MAX_GRAMMAR_BYTES, Grammar
 from shared.errors import InvalidRequest, Overloaded
 from tests.unit.engine_support import GREEDY, Drafter, admit, drive, generate, make_engine, save_random_model
 from tests.unit.grammar_support import EOS, VOCAB, save_model_with_tokenizer

@@ -7,8 +7,8 @@ import pytest
 from safetensors.torch import load_file
 
 from shared.engine import EngineConfig, KvLayout, ModelConfig, load_model_config
-from shared.engine.model_config import MoeConfig
-from shared.engine.model_work import StepWork, work_of
+from shared.engine.loading.model_config import MoeConfig
+from shared.engine.measuring.model_work import StepWork, work_of
 from tests.unit.engine_support import save_random_model
 
 

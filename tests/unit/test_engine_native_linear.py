@@ -7,7 +7,7 @@ import ctypes
 import pytest
 import torch
 
-from shared.engine.linear import DenseLinear, Linear, QuantLinear
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear
 from shared.engine.native.library import library
 from shared.engine.native.linear import NativeLinear
 from shared.errors import InvalidRequest

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shared.engine.native_sampler import NativeSampler
-from shared.engine.sampler import DrawRow, TokenCounts, native_sampler, penalise, pick
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling.native_sampler import NativeSampler
+from shared.engine.sampling.sampler import DrawRow, TokenCounts, native_sampler, penalise, pick
+from shared.engine.sampling.sampling_params import SamplingParams
 
 ROWS = 12
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.engine.offload import OffloadStore
+from shared.engine.memory.offload import OffloadStore
 from shared.errors import InternalError, InvalidRequest
 
 KB = 1 << 10
@@ -101,7 +101,7 @@ def test_a_full_disk_refuses_is_counted_and_leaves_nothing(
 ) -> None:
     store = both_tiers(tmp_path)
     before = open_files()
-    monkeypatch.setattr("shared.engine.offload.TemporaryFile", lambda **_: FullDisk())
+    monkeypatch.setattr("shared.engine.memory.offload.TemporaryFile", lambda **_: FullDisk())
     assert not store.put("a", kv(16 * KB), 1.0)
     assert FullDisk.closed
     assert (store.stats.failed, store.stats.disk_bytes, open_files()) == (1, 0, before)

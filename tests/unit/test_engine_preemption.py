@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shared.engine import Engine, EngineConfig, SamplingParams
-from shared.engine.cost_model import Features
-from shared.engine.order import AGING_US
+from shared.engine.scheduling.cost_model import Features
+from shared.engine.scheduling.order import AGING_US
 from shared.errors import InvalidRequest, Overloaded
 from tests.unit.engine_support import (
     FANCY,

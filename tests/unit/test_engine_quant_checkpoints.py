@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from shared.engine.config import load_model_config
-from shared.engine.layers import DenseMlp, ModelWeights
-from shared.engine.linear import DenseLinear, Linear, QuantLinear, dequantize
-from shared.engine.weights import load_weights
+from shared.engine.loading.config import load_model_config
+from shared.engine.loading.layers import DenseMlp, ModelWeights
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
+from shared.engine.loading.weights import load_weights
 from shared.errors import InvalidRequest
 from tests.unit.engine_support import make_engine, oracle, oracle_logits, prompts, save_random_model
 from tests.unit.packed_support import Codes, awq_tensors, gptq_tensors, quantize_plainly

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.engine.linear import DenseLinear, QuantLinear, dequantize, fuse, quantize_rows
+from shared.engine.loading.linear import DenseLinear, QuantLinear, dequantize, fuse, quantize_rows
 
 SHAPES = [(24, 256), (24, 200), (1, 64), (7, 20)]
 

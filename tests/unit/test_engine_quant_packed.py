@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.engine.linear import DenseLinear, Linear, QuantLinear, dequantize
-from shared.engine.packed_checkpoints import PackedFormat, packed_format, read_packed
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
+from shared.engine.loading.packed_checkpoints import PackedFormat, packed_format, read_packed
 from shared.errors import InvalidRequest
 from tests.unit.packed_support import Codes, awq_tensors, gptq_tensors, quantize_plainly
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.engine.linear import DenseLinear, QuantLinear, dequantize
-from shared.engine.quantize import QuantFormat, policy, quantize
+from shared.engine.loading.linear import DenseLinear, QuantLinear, dequantize
+from shared.engine.loading.quantize import QuantFormat, policy, quantize
 from shared.errors import InvalidRequest
 
 SHAPES = [

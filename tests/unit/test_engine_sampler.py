@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from shared.engine.noise import gumbel_noise
-from shared.engine.sampler import DrawRow, TokenCounts, draw, restrict, token_logprobs
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling.noise import gumbel_noise
+from shared.engine.sampling.sampler import DrawRow, TokenCounts, draw, restrict, token_logprobs
+from shared.engine.sampling.sampling_params import SamplingParams
 from tests.unit.plain_sampler import plain_draw
 
 VOCAB = 24

@@ -11,10 +11,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shared.engine import sampler
-from shared.engine.noise import gumbel_noise
-from shared.engine.sampler import DrawRow, TokenCounts, draw, restrict
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling import sampler
+from shared.engine.sampling.noise import gumbel_noise
+from shared.engine.sampling.sampler import DrawRow, TokenCounts, draw, restrict
+from shared.engine.sampling.sampling_params import SamplingParams
 from tests.unit.plain_sampler import plain_filtered, plain_scores, softmax
 
 VOCAB = 24

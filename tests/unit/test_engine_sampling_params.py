@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.engine.sampling_params import (
+from shared.engine.sampling.sampling_params import (
     MAX_ALLOWED_IDS,
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
@@ -121,5 +121,5 @@ def test_importing_sampling_params_does_not_load_torch() -> None:
 
 
 def test_importing_the_grammar_does_not_load_torch() -> None:
-    code = "import sys; import shared.engine.grammar; sys.exit('torch' in sys.modules)"
+    code = "import sys; import shared.engine.sampling.grammar; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

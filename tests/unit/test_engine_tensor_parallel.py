@@ -24,17 +24,17 @@ from transformers import (
 )
 
 from shared.engine.batch import Batch, Model, Span
-from shared.engine.config import ModelConfig, load_model_config
 from shared.engine.engine_config import EngineConfig
-from shared.engine.kv_pool import KvLayout, KvPool
-from shared.engine.linear import DenseLinear
-from shared.engine.model import TorchModel
-from shared.engine.quantize import quantize
-from shared.engine.tensor_parallel import ParallelKvPool, ParallelModel, parallel_layout
-from shared.engine.tensor_parallel_model import check_parallel
-from shared.engine.tensor_parallel_shards import shard_config, shard_layer
-from shared.engine.tensor_parallel_wire import CopyBlock, Forward, encode_copy, encode_forward, read_command
-from shared.engine.weights import load_weights
+from shared.engine.loading.config import ModelConfig, load_model_config
+from shared.engine.loading.linear import DenseLinear
+from shared.engine.loading.quantize import quantize
+from shared.engine.loading.weights import load_weights
+from shared.engine.memory.kv_pool import KvLayout, KvPool
+from shared.engine.tensor_parallel.parallel_model import ParallelKvPool, ParallelModel, parallel_layout
+from shared.engine.tensor_parallel.rank import check_parallel
+from shared.engine.tensor_parallel.shards import shard_config, shard_layer
+from shared.engine.tensor_parallel.wire import CopyBlock, Forward, encode_copy, encode_forward, read_command
+from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest, NotFound, ProtocolError, Unavailable
 
 torch.set_num_threads(1)

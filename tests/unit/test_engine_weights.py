@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from shared.engine import Engine, EngineConfig, load_model_config
-from shared.engine.layers import DenseMlp, MoeMlp
-from shared.engine.linear import DenseLinear, QuantLinear
-from shared.engine.weights import WeightReader, load_weights
+from shared.engine.loading.layers import DenseMlp, MoeMlp
+from shared.engine.loading.linear import DenseLinear, QuantLinear
+from shared.engine.loading.weights import WeightReader, load_weights
 from shared.errors import InvalidRequest, NotFound
 from tests.unit.engine_families import SHAPES
 from tests.unit.engine_support import save_random_model, save_shape

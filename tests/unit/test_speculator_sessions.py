@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.speculator.sessions import SessionTable
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling.sampling_params import SamplingParams
 
 
 class FakeClock:

@@ -9,7 +9,7 @@ import pytest
 from shared import messages
 from shared.codec import decode, encode
 from shared.engine.results import TokenOutput
-from shared.engine.sampling_params import Grammar, SamplingParams
+from shared.engine.sampling.sampling_params import Grammar, SamplingParams
 from shared.messages import Envelope, Prefill, Sampling, pack_hashes, pack_ids
 from shared.worker.wire import TokenRow, sampling_params, tokens_messages
 

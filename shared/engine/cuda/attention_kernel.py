@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shared.engine.kv_pool import BLOCK_TOKENS, KvPool
+from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvPool
 
 SPLIT_KEYS = 256  # a constant: it decides the order of the sums, and so the bits of the result
 _STEP_KEYS = 64

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import torch
 
-from shared.engine.config import ModelConfig
 from shared.engine.cuda.device import check_device
 from shared.engine.cuda.fp8_linear import to_fp8
 from shared.engine.cuda.model import CudaModel
 from shared.engine.cuda.weight_map import map_layer
 from shared.engine.engine_config import EngineConfig
-from shared.engine.kv_pool import KvPool
-from shared.engine.layers import ModelWeights
-from shared.engine.weights import LoadProgress, WeightReader
+from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.layers import ModelWeights
+from shared.engine.loading.weights import LoadProgress, WeightReader
+from shared.engine.memory.kv_pool import KvPool
 
 
 def build_cuda_model(

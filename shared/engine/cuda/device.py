@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import torch
 
-from shared.engine.config import ModelConfig
 from shared.engine.engine_config import EngineConfig
+from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
 
 _FP8_CAPABILITY = (8, 9)  # Ada; Hopper is (9, 0)

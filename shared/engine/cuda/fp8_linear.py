@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from shared.engine.linear import DenseLinear, Linear
+from shared.engine.loading.linear import DenseLinear, Linear
 
 FP8 = torch.float8_e4m3fn
 _LARGEST = 448.0  # of e4m3

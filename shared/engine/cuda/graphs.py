@@ -12,7 +12,7 @@ from shared.engine.batch import Batch
 from shared.engine.cuda.attention_kernel import PagedRows, splits_for
 from shared.engine.cuda.row_tables import RowTable, fill_rows, graph_sizes, size_for
 from shared.engine.cuda.step_plan import PagedGroup, StepTensors
-from shared.engine.kv_pool import BLOCK_TOKENS
+from shared.engine.memory.kv_pool import BLOCK_TOKENS
 
 _WARM_UP_RUNS = 2  # Triton compiles and cuBLAS takes its workspace outside of the recording
 

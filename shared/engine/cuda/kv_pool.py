@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from shared.engine.kv_pool import KvLayout, KvPool
+from shared.engine.memory.kv_pool import KvLayout, KvPool
 
 
 class MirroredKvPool(KvPool):

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from shared.engine.cuda.attention_kernel import INTERPRETED, LAUNCH
-from shared.engine.linear import DenseLinear, Linear
+from shared.engine.loading.linear import DenseLinear, Linear
 
 # Constants: they decide the order of the sums, and so the bits of the result.
 _TILE_ROWS, _TILE_OUTPUTS, _STEP = 32, 64, 64

@@ -10,7 +10,6 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from shared.engine.batch import Batch
-from shared.engine.config import ModelConfig
 from shared.engine.cuda.attention_kernel import attend_paged, paged_kv, rows_per_tile
 from shared.engine.cuda.graphs import Capture, CudaCapture, GraphRunner, call_eagerly
 from shared.engine.cuda.kv_pool import MirroredKvPool
@@ -19,9 +18,10 @@ from shared.engine.cuda.norm_kernel import add_rms_norm, rms_norm
 from shared.engine.cuda.project_kernel import project
 from shared.engine.cuda.step_plan import PagedShape, PromptSpan, StepTensors, plan_step
 from shared.engine.cuda.weight_map import map_linears
-from shared.engine.kv_pool import BLOCK_TOKENS, KvPool
-from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights
-from shared.engine.model import TorchModel
+from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights
+from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvPool
+from shared.engine.torch_backend.model import TorchModel
 
 _FLOAT_BYTES = 4
 _FLASH_HEAD_DIM = 256

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from shared.engine.config import ModelConfig, MoeConfig
 from shared.engine.cuda.model import CudaModel
-from shared.engine.kv_pool import KvPool
-from shared.engine.layers import ModelWeights, MoeMlp
-from shared.engine.tensor_parallel_shards import Reduce
+from shared.engine.loading.config import ModelConfig, MoeConfig
+from shared.engine.loading.layers import ModelWeights, MoeMlp
+from shared.engine.memory.kv_pool import KvPool
+from shared.engine.tensor_parallel.shards import Reduce
 
 
 class ParallelCudaModel(CudaModel):

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from shared.engine.cuda.attention_kernel import LAUNCH, PagedKv
-from shared.engine.kv_pool import BLOCK_TOKENS
+from shared.engine.memory.kv_pool import BLOCK_TOKENS
 
 _HEAD_TILE = 16  # heads of one program: more do not fit into registers
 _LARGEST_CODE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # as KvPool.store

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.engine.batch import Batch, Span
-from shared.engine.kv_pool import BLOCK_TOKENS
+from shared.engine.memory.kv_pool import BLOCK_TOKENS
 
 NO_SLOT = -1  # a padding row: nothing is stored, nothing is seen
 Ints = NDArray[np.int32]

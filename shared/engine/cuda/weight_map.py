@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shared.engine.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
-from shared.engine.linear import Linear
+from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.loading.linear import Linear
 
 
 def map_linears(weights: ModelWeights, change: Callable[[Linear], Linear]) -> ModelWeights:

@@ -11,8 +11,8 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 1
-CPU_FEATURES = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_vbmi", "avx512_bf16", "avx512_vnni")
+ABI = 2
+CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
 Pointer = ctypes.c_void_p
 KvWritten = ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -58,7 +58,10 @@ class BatchShape(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("rows", "spans", "logit_rows")),
-        *((name, Pointer) for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row")),
+        *(
+            (name, Pointer)
+            for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row")
+        ),
         ("on_kv_written", KvWritten),
     ]
 

@@ -8,7 +8,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from shared.engine.linear import DenseLinear, Linear
+from shared.engine.loading.linear import DenseLinear, Linear
 from shared.errors import InternalError, InvalidRequest
 
 PANEL = 32
@@ -39,10 +39,16 @@ class NativeLinear:
                 )
             parts = [part.contiguous() for part in (linear.codes, linear.scales, linear.zeros)]
             handle = kernels.penstock_quantized_linear(
-                *(part.data_ptr() for part in parts), pointer(bias), out, width, linear.bits, linear.group, gated
+                *(part.data_ptr() for part in parts),
+                pointer(bias),
+                out,
+                width,
+                linear.bits,
+                linear.group,
+                gated,
             )
         if not handle:
-            raise InternalError(f"no memory for a matrix of {out} x {width}; use a smaller model or int4 weights")
+            raise InternalError(f"no memory for a matrix of {out} x {width}; use a smaller model")
         self.handle: int = handle
         weakref.finalize(self, kernels.penstock_free_linear, handle)
 

@@ -1,4 +1,4 @@
-"""`Model` on the C++ kernels: the whole forward pass is one call, and no row depends on the rows beside it."""
+"""`Model` on the C++ kernels: a forward pass is one call, and no row depends on the rows beside it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch
-from shared.engine.config import LayerConfig, ModelConfig, RopeConfig
-from shared.engine.kv_pool import KvPool
-from shared.engine.layers import DenseMlp, LayerWeights
-from shared.engine.linear import DenseLinear, Linear
+from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
+from shared.engine.loading.layers import DenseMlp, LayerWeights
+from shared.engine.loading.linear import DenseLinear, Linear
+from shared.engine.memory.kv_pool import KvPool
 from shared.engine.native.library import BatchShape, KvWritten, LayerShape, ModelShape, PoolShape
 from shared.engine.native.linear import NativeLinear, pointer
-from shared.engine.rope import rope_table
+from shared.engine.torch_backend.rope import rope_table
 from shared.errors import InternalError
 
 _QK_NORM = {"none": 0, "head": 1, "all": 2}
@@ -113,7 +113,10 @@ class NativeModel:
             len(token_ids),
             len(starts),
             num_logits,
-            *(each.buffer_info()[0] for each in (token_ids, starts, counts, first_blocks, blocks, logit_rows)),
+            *(
+                each.buffer_info()[0]
+                for each in (token_ids, starts, counts, first_blocks, blocks, logit_rows)
+            ),
             KvWritten(batch.on_kv_written) if batch.on_kv_written is not None else KvWritten(),
         )
         if self._kernels.penstock_forward(self._handle, ctypes.byref(shape), self._logits.data_ptr()):

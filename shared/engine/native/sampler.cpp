@@ -5,13 +5,13 @@
 //   * -log(-log u) exceeds a bound only where 1 - u is small, and 1 - u is known before any logarithm. An id
 //     is scored exactly only where that bound says that it could beat the best so far: a few of each row.
 //   * thresholds come from a selection instead of a sort (thresholds.h).
-#include "thresholds.h"
-
 #include <immintrin.h>
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
+
+#include "thresholds.h"
 
 namespace {
 
@@ -48,17 +48,17 @@ double gumbel(uint64_t key, int64_t id) {
 __m512 log2_of_rest(uint64_t key, int64_t first) {
   const __m512i step = _mm512_set1_epi64(static_cast<int64_t>(8 * kGolden));
   const __m512i lane = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m512i start = _mm512_set1_epi64(static_cast<int64_t>(key + static_cast<uint64_t>(first + 1) * kGolden));
-  const __m512i low = _mm512_add_epi64(
-      start, _mm512_mullo_epi64(lane, _mm512_set1_epi64(static_cast<int64_t>(kGolden))));
+  const __m512i start =
+      _mm512_set1_epi64(static_cast<int64_t>(key + static_cast<uint64_t>(first + 1) * kGolden));
+  const __m512i low =
+      _mm512_add_epi64(start, _mm512_mullo_epi64(lane, _mm512_set1_epi64(static_cast<int64_t>(kGolden))));
   const __m512i ones = _mm512_set1_epi64(-1);
   const __m512i rest_low = _mm512_srli_epi64(_mm512_xor_si512(mix(low), ones), 12);
   const __m512i rest_high = _mm512_srli_epi64(_mm512_xor_si512(mix(_mm512_add_epi64(low, step)), ones), 12);
   const __m512 rest = _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtepu64_ps(rest_low)),
                                          _mm512_cvtepu64_ps(rest_high), 1);
-  return _mm512_sub_ps(
-      _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_castps_si512(rest)), _mm512_set1_ps(0x1p-23f)),
-      _mm512_set1_ps(127.0f + 52.0f));
+  return _mm512_sub_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_castps_si512(rest)), _mm512_set1_ps(0x1p-23f)),
+                       _mm512_set1_ps(127.0f + 52.0f));
 }
 
 // ---- one row ----

@@ -19,7 +19,8 @@ constexpr int64_t kLanes = 16;
 constexpr int64_t kGroupsPerKept = 8;
 constexpr int kHalvings = 6;
 constexpr double kHead = 10.0;  // ids at least e^-10 times as likely as the likeliest
-// A float exponent of x <= 0 is off by 2e-7 |x|, and beyond -87 there is nothing left; the polynomial by 1e-6.
+// A float exponent of x <= 0 is off by 2e-7 |x|, and beyond -87 there is nothing left; the polynomial by
+// 1e-6.
 constexpr double kTailError = 2e-5;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -84,9 +85,8 @@ inline float value_reaching(std::vector<Weighted>& items, double target) {
 }
 
 constexpr double kInverseFactorials[] = {
-    1.0,          1.0,           1.0 / 2,        1.0 / 6,         1.0 / 24,         1.0 / 120,         1.0 / 720,
-    1.0 / 5040,   1.0 / 40320,   1.0 / 362880,   1.0 / 3628800,   1.0 / 39916800,   1.0 / 479001600,
-    1.0 / 6227020800};
+    1.0,        1.0,         1.0 / 2,      1.0 / 6,       1.0 / 24,       1.0 / 120,       1.0 / 720,
+    1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
 
 // Every lane: exp(x) for x <= 0, to about 1 ulp.
 inline __m512d exp_of_negative(__m512d x) {
@@ -141,7 +141,8 @@ inline float top_k_floor(const float* row, int64_t vocab, int64_t top_k) {
   static thread_local std::vector<float> logits;
   static thread_local std::vector<Weighted> items;
   const int64_t count = gather(row, vocab, under_top_k(row, vocab, top_k), logits);
-  if (count <= top_k) return count < top_k ? -kInf : *std::min_element(logits.begin(), logits.begin() + count);
+  if (count <= top_k)
+    return count < top_k ? -kInf : *std::min_element(logits.begin(), logits.begin() + count);
   items.resize(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) items[i] = {ordered_bits(logits[i]), 1.0};
   return value_reaching(items, static_cast<double>(top_k));
@@ -201,8 +202,8 @@ class Chances {
   static inline thread_local std::vector<double> each_;
 };
 
-// The first logit from the largest, `top`, down at which the chances reach `target`; no less than `low` need be
-// looked at.
+// The first logit from the largest, `top`, down at which the chances reach `target`; no less than `low` need
+// be looked at.
 inline float last_kept(const Chances& chances, float top, float low, double target) {
   static thread_local std::vector<Weighted> items;
   float high = kInf;
@@ -246,9 +247,10 @@ inline double tail_chance(const float* row, int64_t vocab, float edge, float top
   return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
 }
 
-// The same as below where few ids hold nearly all chances: only theirs are exact, and what the others' sum may
-// be off by is not enough to move the result. NaN where it is.
-inline float top_p_floor_of_head(const float* row, int64_t vocab, float top, double temperature, double top_p) {
+// The same as below where few ids hold nearly all chances: only theirs are exact, and what the others' sum
+// may be off by is not enough to move the result. NaN where it is.
+inline float top_p_floor_of_head(const float* row, int64_t vocab, float top, double temperature,
+                                 double top_p) {
   static thread_local std::vector<float> head;
   const float edge = static_cast<float>(top - kHead * temperature);
   const int64_t count = gather(row, vocab, edge, head);
@@ -268,8 +270,8 @@ inline float top_p_floor(const float* row, int64_t vocab, float top, double temp
   const double highest = static_cast<double>(top) / temperature;
   const Chances chances(row, vocab, highest, temperature);
   const double total = chances.from(-kInf);
-  // Below this everything together is less than what top_p leaves over. It is a little lower than it could be,
-  // because a float is not exact.
+  // Below this everything together is less than what top_p leaves over. It is a little lower than it could
+  // be, because a float is not exact.
   const double negligible = std::log(0.5 * (1.0 - top_p) * total / static_cast<double>(vocab));
   const double cut = (highest + negligible) * temperature;
   return last_kept(chances, top, static_cast<float>(cut - 1e-5 * std::abs(cut) - 1e-5), top_p * total);

@@ -8,7 +8,7 @@ import math
 from peer_protocol import serve
 
 from shared.engine import Engine, EngineConfig
-from shared.engine.benchmark import Runner
+from shared.engine.measuring.benchmark import Runner
 
 
 class Penstock:

@@ -1,0 +1,90 @@
+"""What config.json says about a model, checked before any weight is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from shared.engine.loading.families import find_family
+from shared.engine.loading.families.raw_config import RawConfig, token_ids
+from shared.engine.loading.model_config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
+from shared.errors import InvalidRequest, NotFound
+
+__all__ = ["LayerConfig", "ModelConfig", "MoeConfig", "RopeConfig", "load_model_config"]
+
+_AUTO_DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "bfloat16"}
+"""What `auto` computes in. No backend computes in float16, in which activations overflow."""
+PACKED_BITS = {"gptq": (4, 8), "awq": (4,)}
+"""Quantization methods of checkpoints that are read, and their bits per weight."""
+MAX_CONFIG_BYTES = 4 << 20
+
+_DTYPE_NAMES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
+
+
+def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig:
+    """Read config.json and generation_config.json of a Hugging Face directory.
+
+    Raises NotFound when the directory or config.json is missing, InvalidRequest when the model is one
+    that this engine cannot run; the sentence names the architecture or field.
+    """
+    folder = Path(model_dir)
+    if not folder.is_dir():
+        raise NotFound(f"model directory {str(folder)!r} does not exist; give a Hugging Face model directory")
+    fields = _read_json(folder / "config.json")
+    if fields is None:
+        raise NotFound(f"{str(folder)!r} has no config.json; give a Hugging Face model directory")
+    architectures = fields.get("architectures")
+    family = find_family(architectures[0] if isinstance(architectures, list) and architectures else None)
+    _check_quantization(fields)
+    generation = _read_json(folder / "generation_config.json") or {}
+    # Chat models list their turn end in one of the two files only.
+    ends = dict.fromkeys(token_ids(fields, "eos_token_id") + token_ids(generation, "eos_token_id"))
+    return family.read(RawConfig(fields, _compute_dtype(fields, dtype), tuple(ends)))
+
+
+def _check_quantization(fields: dict[str, Any]) -> None:
+    """Refuse packed checkpoints that `packed_checkpoints.py` cannot read."""
+    packed = fields.get("quantization_config")
+    if packed is None:
+        return
+    stated = packed if isinstance(packed, dict) else {}
+    method, bits = stated.get("quant_method"), stated.get("bits")
+    if bits not in PACKED_BITS.get(str(method), ()):
+        known = " or ".join(f"{name} with {_or(bits)} bits" for name, bits in PACKED_BITS.items())
+        raise InvalidRequest(
+            f"checkpoints quantized with {method!r} at {bits!r} bits are not supported; "
+            f"use {known}, or the unquantized checkpoint"
+        )
+
+
+def _or(values: tuple[int, ...]) -> str:
+    return " or ".join(map(str, values))
+
+
+def _compute_dtype(fields: dict[str, Any], wanted: str) -> str:
+    if wanted != "auto":
+        if wanted not in _DTYPE_NAMES:
+            raise InvalidRequest(f"dtype {wanted!r} is not supported; use auto, float32 or bfloat16")
+        return _DTYPE_NAMES[wanted]
+    stated = fields.get("dtype") or fields.get("torch_dtype")
+    if stated not in _AUTO_DTYPES:
+        raise InvalidRequest(f"config.json: dtype is {stated!r}; choose dtype float32 or bfloat16 yourself")
+    return _AUTO_DTYPES[stated]
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a small JSON file; None where the file does not exist."""
+    if not path.is_file():
+        return None
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise InvalidRequest(
+            f"{path.name} is larger than {MAX_CONFIG_BYTES} bytes; it is not a model's config"
+        )
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise InvalidRequest(f"{path.name} is not valid JSON ({error}); download the model again") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{path.name} is not a JSON object; download the model again")
+    return value

@@ -1,0 +1,52 @@
+"""The model families that the engine runs: one file each, and the register of them by architecture.
+
+To add one: a file with a `FAMILY` (how its config becomes a ModelConfig, what its tensors are called), its
+line below, and shapes of it in the tests' matrix, which compares every backend with transformers.
+"""
+
+from __future__ import annotations
+
+from shared.engine.loading.families import (
+    gemma2,
+    gemma3,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    smollm3,
+)
+from shared.engine.loading.families.family import Family
+from shared.errors import InvalidRequest
+
+FAMILIES: dict[str, Family] = {
+    family.architecture: family
+    for family in (
+        llama.FAMILY,
+        mistral.FAMILY,
+        qwen2.FAMILY,
+        qwen3.FAMILY,
+        smollm3.FAMILY,
+        phi3.FAMILY,
+        gemma2.FAMILY,
+        gemma3.FAMILY,
+        gemma3.FAMILY_WITH_VISION,
+        olmo2.FAMILY,
+        mixtral.FAMILY,
+        qwen3_moe.FAMILY,
+    )
+}
+SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
+
+
+def find_family(architecture: object) -> Family:
+    """The family of what config.json calls `architectures[0]`. Raises InvalidRequest, naming all."""
+    family = FAMILIES.get(architecture) if isinstance(architecture, str) else None
+    if family is None:
+        raise InvalidRequest(
+            f"architecture {architecture!r} is not supported; use one of {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+    return family

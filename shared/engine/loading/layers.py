@@ -1,0 +1,46 @@
+"""The weights of a model in the form that every backend takes them. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from shared.engine.loading.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMlp:
+    """down(act(gate) * up); gate's rows come first in `gate_up`, then up's."""
+
+    gate_up: Linear  # [2 * intermediate, hidden]
+    down: Linear  # [hidden, intermediate]
+
+
+@dataclass(frozen=True, slots=True)
+class MoeMlp:
+    router: Tensor  # [experts, hidden] in the model's dtype
+    experts: tuple[DenseMlp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer. Norm weights are float32 with the config's `norm_offset` already added."""
+
+    attention_in_norm: Tensor | None  # [hidden]; None where `norms` is "post"
+    qkv: Linear  # [(heads + 2 * kv_heads) * head_dim, hidden]: all queries, all keys, all values
+    query_norm: Tensor | None  # [head_dim] or [heads * head_dim], by the config's `qk_norm`
+    key_norm: Tensor | None
+    output: Linear  # [hidden, heads * head_dim]
+    attention_out_norm: Tensor | None  # [hidden]; applied before the residual is added
+    mlp_in_norm: Tensor | None
+    mlp: DenseMlp | MoeMlp
+    mlp_out_norm: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    embedding: Tensor  # [vocab, hidden] in the model's dtype
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor  # [hidden] float32, offset added
+    head: Linear  # [vocab, hidden]; shares the embedding's memory when tied and dense

@@ -1,0 +1,184 @@
+"""Which tensors make up a model: their names in the checkpoint, their shapes, and how they are stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.families import find_family
+from shared.engine.loading.packed_checkpoints import PackedFormat, TensorSpec, packed_format
+
+READABLE_DTYPES = ("F32", "BF16", "F16")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """The matrix that one multiplication uses: the `weight` of all `modules`, one below the other."""
+
+    modules: tuple[str, ...]
+    num_out: tuple[int, ...]  # of each module
+    num_in: int
+    has_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StackedExperts:
+    """All experts of a layer in two tensors, as some exports have them."""
+
+    gate_up: str  # [experts, 2 * intermediate, hidden]
+    down: str  # [experts, hidden, intermediate]
+
+
+class TensorPlan:
+    """Names and shapes for `config`, given the `names` that its checkpoint holds.
+
+    Raises InvalidRequest for a packed format that cannot be read.
+    """
+
+    def __init__(self, config: ModelConfig, names: Collection[str]) -> None:
+        self._config = config
+        self._stored = names
+        self._family = find_family(config.architecture)
+        self.packed: PackedFormat | None = packed_format(config.quantization) if config.quantization else None
+        self.embedding = self._family.prefix + "embed_tokens.weight"
+        self.final_norm = self._family.prefix + "norm.weight"
+        self.head = Matrix((self._family.head,), (config.vocab_size,), config.hidden_size)
+
+    # --- one layer ---
+
+    def norms(self, layer: int) -> dict[str, tuple[str, int]]:
+        """Name and size of each norm of `LayerWeights` that the model has."""
+        config, names = self._config, self._family.names
+        found: dict[str, tuple[str, int]] = {}
+        if config.norms in ("pre", "both"):
+            found["attention_in_norm"] = names.attention_in_norm, config.hidden_size
+            found["mlp_in_norm"] = names.mlp_in_norm, config.hidden_size
+        if config.norms in ("post", "both"):
+            found["attention_out_norm"] = names.attention_out_norm, config.hidden_size
+            found["mlp_out_norm"] = names.mlp_out_norm, config.hidden_size
+        if config.qk_norm != "none":
+            whole = config.qk_norm == "all"
+            found["query_norm"] = names.query_norm, config.head_dim * (config.num_heads if whole else 1)
+            found["key_norm"] = names.key_norm, config.head_dim * (config.num_kv_heads if whole else 1)
+        prefix = self._prefix(layer)
+        return {role: (f"{prefix}{name}.weight", size) for role, (name, size) in found.items()}
+
+    def qkv(self, layer: int) -> Matrix:
+        config = self._config
+        query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        names = self._family.names.qkv
+        return self._matrix(layer, names, (query, key, key), config.hidden_size, config.qkv_bias)
+
+    def output(self, layer: int) -> Matrix:
+        config = self._config
+        num_in = config.num_heads * config.head_dim
+        names = self._family.names.output
+        return self._matrix(layer, (names,), (config.hidden_size,), num_in, config.output_bias)
+
+    def mlp(self, layer: int) -> tuple[Matrix, Matrix]:
+        """(gate_up, down) of a dense layer."""
+        config, names = self._config, self._family.names
+        inner, bias = config.intermediate_size, config.mlp_bias
+        gate_up = self._matrix(layer, names.gate_up, (inner, inner), config.hidden_size, bias)
+        return gate_up, self._matrix(layer, (names.down,), (config.hidden_size,), inner, bias)
+
+    def experts(self, layer: int) -> list[tuple[Matrix, Matrix]]:
+        """(gate_up, down) of every expert of a sparse layer."""
+        config, names, moe = self._config, self._family.names, self._config.layers[layer].moe
+        assert moe is not None
+        inner = (moe.intermediate_size, moe.intermediate_size)
+        pairs = []
+        for expert in range(moe.num_experts):
+            modules = tuple(f"{names.experts}.{expert}.{name}" for name in names.expert_gate_up)
+            down = f"{names.experts}.{expert}.{names.expert_down}"
+            pairs.append(
+                (
+                    self._matrix(layer, modules, inner, config.hidden_size),
+                    self._matrix(layer, (down,), (config.hidden_size,), moe.intermediate_size),
+                )
+            )
+        return pairs
+
+    def stacked_experts(self, layer: int) -> StackedExperts | None:
+        """Where the layer's experts are, if they are in two tensors: the names that transformers 5 has
+        for every family."""
+        prefix = f"{self._prefix(layer)}mlp.experts."
+        stacked = StackedExperts(prefix + "gate_up_proj", prefix + "down_proj")
+        return stacked if stacked.gate_up in self._stored else None
+
+    def router(self, layer: int) -> str:
+        name = "mlp.gate" if self.stacked_experts(layer) else self._family.names.router
+        return f"{self._prefix(layer)}{name}.weight"
+
+    # --- all tensors ---
+
+    def expected(self) -> dict[str, TensorSpec]:
+        """Name and form of every tensor that the checkpoint must hold."""
+        config = self._config
+        specs = {
+            self.embedding: _floats(config.vocab_size, config.hidden_size),
+            self.final_norm: _floats(config.hidden_size),
+        }
+        if not config.tie_word_embeddings:
+            specs.update(self._of_matrix(self.head))
+        for layer in range(config.num_layers):
+            specs.update({name: _floats(size) for name, size in self.norms(layer).values()})
+            for matrix in (self.qkv(layer), self.output(layer)):
+                specs.update(self._of_matrix(matrix))
+            specs.update(self._of_mlp(layer))
+        return specs
+
+    def may_ignore(self, name: str) -> bool:
+        """Old exports carry rope buffers; tied models may carry the head that is the embedding again."""
+        return (
+            name.endswith("rotary_emb.inv_freq")
+            or (name == self._family.head + ".weight" and self._config.tie_word_embeddings)
+            or name.startswith(self._family.ignored)
+        )
+
+    def _of_mlp(self, layer: int) -> dict[str, TensorSpec]:
+        moe, hidden = self._config.layers[layer].moe, self._config.hidden_size
+        if moe is None:
+            pairs: list[tuple[Matrix, Matrix]] = [self.mlp(layer)]
+            specs: dict[str, TensorSpec] = {}
+        else:
+            specs = {self.router(layer): _floats(moe.num_experts, hidden)}
+            stacked, inner = self.stacked_experts(layer), moe.intermediate_size
+            if stacked is not None:
+                specs[stacked.gate_up] = _floats(moe.num_experts, 2 * inner, hidden)
+                specs[stacked.down] = _floats(moe.num_experts, hidden, inner)
+                return specs
+            pairs = self.experts(layer)
+        for pair in pairs:
+            for matrix in pair:
+                specs.update(self._of_matrix(matrix))
+        return specs
+
+    def _of_matrix(self, matrix: Matrix) -> Iterator[tuple[str, TensorSpec]]:
+        for module, num_out in zip(matrix.modules, matrix.num_out, strict=True):
+            if self.packed is not None and self.packed.holds(module, self._stored):
+                yield from self.packed.tensors(module, (num_out, matrix.num_in), self._stored).items()
+            else:
+                yield f"{module}.weight", _floats(num_out, matrix.num_in)
+            if matrix.has_bias:
+                yield f"{module}.bias", _floats(num_out)
+
+    def _matrix(
+        self,
+        layer: int,
+        names: tuple[str, ...],
+        num_out: tuple[int, ...],
+        num_in: int,
+        has_bias: bool = False,
+    ) -> Matrix:
+        """`num_out` are the parts' sizes; a checkpoint may hold them as one module."""
+        modules = tuple(self._prefix(layer) + name for name in names)
+        return Matrix(modules, num_out if len(modules) > 1 else (sum(num_out),), num_in, has_bias)
+
+    def _prefix(self, layer: int) -> str:
+        return f"{self._family.prefix}layers.{layer}."
+
+
+def _floats(*shape: int) -> TensorSpec:
+    return TensorSpec(shape, READABLE_DTYPES)

@@ -1,0 +1,208 @@
+"""Weights from safetensors, checked tensor by tensor against the model's shape before any is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shared.engine.loading.checkpoint import Checkpoint, OpenTensors
+from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize, fuse
+from shared.engine.loading.packed_checkpoints import read_packed
+from shared.engine.loading.quantize import policy, quantize
+from shared.engine.loading.tensor_plan import Matrix, TensorPlan
+from shared.engine.memory.kv_pool import TORCH_DTYPES
+from shared.errors import InvalidRequest
+
+MAX_NAMES_IN_ERROR = 3
+
+
+LoadProgress = Callable[[int, int], None]
+"""(layers loaded, layers in all)"""
+
+
+def load_weights(
+    model_dir: str | Path,
+    config: ModelConfig,
+    device: torch.device,
+    on_loaded: LoadProgress | None = None,
+    *,
+    quantization: str = "none",
+    quant_group: int = 0,
+) -> ModelWeights:
+    """All weights at once. `on_loaded` follows each layer. See `WeightReader` for the rest."""
+    reader = WeightReader(model_dir, config, device, quantization=quantization, quant_group=quant_group)
+    embedding = reader.embedding()
+    layers = []
+    for layer in range(config.num_layers):
+        layers.append(reader.layer(layer))
+        if on_loaded is not None:
+            on_loaded(len(layers), config.num_layers)
+    head = reader.head(embedding)
+    if config.tie_word_embeddings and isinstance(head, QuantLinear):
+        embedding = dequantize(head, embedding.dtype)  # one matrix in two roles stays one matrix
+    return ModelWeights(embedding, tuple(layers), reader.final_norm(), head)
+
+
+class WeightReader:
+    """Reads a checkpoint piece by piece: a backend that repacks a layer can drop it before the next one.
+
+    Everything is checked when this is made: NotFound for missing files, InvalidRequest for missing, unknown,
+    misshapen or non-float tensors and for damaged files. What is returned is a copy on `device`, in the
+    config's dtype; between calls nothing of the files stays in memory. `quantization` and `quant_group` are
+    EngineConfig's: dense matrices are quantized as `quantize.policy` says, packed ones stay as they are.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | Path,
+        config: ModelConfig,
+        device: torch.device,
+        *,
+        quantization: str = "none",
+        quant_group: int = 0,
+    ) -> None:
+        self._config = config
+        self._device = device
+        self._dtype = TORCH_DTYPES[config.dtype]
+        self._formats = {
+            "layer": policy(quantization, quant_group, "layer"),
+            "head": policy(quantization, quant_group, "head"),
+        }
+        self._checkpoint = Checkpoint(model_dir)
+        self._plan = TensorPlan(config, self._checkpoint.tensors.keys())
+        self._check_tensors()
+
+    def embedding(self) -> Tensor:
+        """[vocab, hidden]"""
+        with self._checkpoint.reading() as files:
+            return self._copy(files.read(self._plan.embedding))
+
+    def head(self, embedding: Tensor) -> Linear:
+        """[vocab, hidden]; of a tied model it is `embedding`, sharing its memory where dense."""
+        with self._checkpoint.reading() as files:
+            if self._config.tie_word_embeddings:
+                return self._quantized(DenseLinear(embedding), "head", self._plan.embedding)
+            return self.linear(files, self._plan.head, "head")
+
+    def final_norm(self) -> Tensor:
+        with self._checkpoint.reading() as files:
+            return self._norm(files, self._plan.final_norm)
+
+    def layer(self, layer: int) -> LayerWeights:
+        with self._checkpoint.reading() as files:
+            norms = {role: self._norm(files, name) for role, (name, _) in self._plan.norms(layer).items()}
+            return LayerWeights(
+                attention_in_norm=norms.get("attention_in_norm"),
+                qkv=self.linear(files, self._plan.qkv(layer)),
+                query_norm=norms.get("query_norm"),
+                key_norm=norms.get("key_norm"),
+                output=self.linear(files, self._plan.output(layer)),
+                attention_out_norm=norms.get("attention_out_norm"),
+                mlp_in_norm=norms.get("mlp_in_norm"),
+                mlp=self._mlp(files, layer),
+                mlp_out_norm=norms.get("mlp_out_norm"),
+            )
+
+    def linear(self, files: OpenTensors, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
+        """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""
+        packed, names = self._plan.packed, self._checkpoint.tensors.keys()
+        if packed is None or not any(packed.holds(module, names) for module in matrix.modules):
+            return self._quantized(self._dense(files, matrix), part, *matrix.modules)
+        parts: list[Linear] = []
+        for module, num_out in zip(matrix.modules, matrix.num_out, strict=True):
+            if packed.holds(module, names):
+                # What comes out may share the file's memory, which ends with `files`.
+                parts.append(
+                    read_packed(packed, module, names, lambda name: self._stored(files, name), self._dtype)
+                )
+            else:
+                alone = Matrix((module,), (num_out,), matrix.num_in, matrix.has_bias)
+                parts.append(self._dense(files, alone))
+        return fuse(parts, self._dtype)
+
+    def _dense(self, files: OpenTensors, matrix: Matrix) -> DenseLinear:
+        weights = [files.read(f"{module}.weight") for module in matrix.modules]
+        biases = [files.read(f"{module}.bias") for module in matrix.modules] if matrix.has_bias else []
+        return DenseLinear(self._stacked(weights), self._stacked(biases) if biases else None)
+
+    def _mlp(self, files: OpenTensors, layer: int) -> DenseMlp | MoeMlp:
+        moe = self._config.layers[layer].moe
+        if moe is None:
+            gate_up, down = self._plan.mlp(layer)
+            return DenseMlp(self.linear(files, gate_up), self.linear(files, down))
+        router = self._copy(files.read(self._plan.router(layer)))
+        stacked = self._plan.stacked_experts(layer)
+        if stacked is None:
+            pairs = self._plan.experts(layer)
+            return MoeMlp(
+                router,
+                tuple(DenseMlp(self.linear(files, up), self.linear(files, down)) for up, down in pairs),
+            )
+        experts = []
+        for expert in range(moe.num_experts):
+            pair = [
+                self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
+                for name in (stacked.gate_up, stacked.down)
+            ]
+            experts.append(DenseMlp(*pair))
+        return MoeMlp(router, tuple(experts))
+
+    def _norm(self, files: OpenTensors, name: str) -> Tensor:
+        weight = files.read(name).to(self._device, torch.float32, copy=True)
+        return weight + self._config.norm_offset
+
+    def _quantized(self, linear: DenseLinear, part: Literal["layer", "head"], *names: str) -> Linear:
+        wanted = self._formats[part]
+        return linear if wanted is None else quantize(linear, wanted.bits, wanted.group, ", ".join(names))
+
+    def _stacked(self, parts: list[Tensor]) -> Tensor:
+        """All rows of `parts` in one new tensor, written once."""
+        num_rows = sum(len(part) for part in parts)
+        out = torch.empty((num_rows, *parts[0].shape[1:]), dtype=self._dtype, device=self._device)
+        first = 0
+        for part in parts:
+            out[first : first + len(part)].copy_(part)
+            first += len(part)
+        return out
+
+    def _stored(self, files: OpenTensors, name: str) -> Tensor:
+        return files.read(name).to(self._device, copy=True)
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        # A tensor from safetensors may sit at any byte offset of the file map; a copy is aligned and ours.
+        return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def _check_tensors(self) -> None:
+        stored, expected = self._checkpoint.tensors, self._plan.expected()
+        missing = sorted(expected.keys() - stored.keys())
+        if missing:
+            raise InvalidRequest(
+                f"checkpoint lacks {_some(missing)}; config.json and weights do not belong together"
+            )
+        unknown = sorted(name for name in stored.keys() - expected.keys() if not self._plan.may_ignore(name))
+        if unknown:
+            raise InvalidRequest(
+                f"checkpoint holds {_some(unknown)}, which a {self._config.architecture} does not have"
+            )
+        for name, spec in expected.items():
+            if stored[name].shape != spec.shape:
+                raise InvalidRequest(
+                    f"tensor {name} has shape {stored[name].shape}, config.json says {spec.shape}; "
+                    "config.json and weights do not belong together"
+                )
+            if stored[name].dtype not in spec.dtypes:
+                raise InvalidRequest(
+                    f"tensor {name} is {stored[name].dtype}; only {', '.join(spec.dtypes)} are read, "
+                    "use an unquantized checkpoint"
+                )
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - MAX_NAMES_IN_ERROR
+    return ", ".join(names[:MAX_NAMES_IN_ERROR]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,247 @@
+"""Storage of keys and values: one contiguous tensor, cut into 16-token blocks per layer."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import xxhash
+from torch import Tensor
+
+from shared.engine.loading.config import ModelConfig
+from shared.errors import InvalidRequest
+from shared.kv_hash import HASH_BLOCK_TOKENS
+
+BLOCK_TOKENS = HASH_BLOCK_TOKENS
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_STORED_DTYPES = {**TORCH_DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+_LARGEST_CODE = {"int8": 127.0, "fp8": 448.0}  # what the largest value of one token's head becomes
+_SCALE_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """Everything that two workers must agree on before a KV byte moves between them.
+
+    One (layer, block): K [16, kv_heads, D], V [16, kv_heads, D], and for int8 and fp8 then K scales
+    [16, kv_heads] and V scales [16, kv_heads], float16.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str  # "float32" | "bfloat16" | "int8" | "fp8"
+
+    @classmethod
+    def of(cls, model: ModelConfig, kv_dtype: str) -> KvLayout:
+        """The layout of `model` with EngineConfig's `kv_dtype`: auto stores what the model computes in."""
+        stored = model.dtype if kv_dtype == "auto" else kv_dtype
+        return cls(model.num_layers, model.num_kv_heads, model.head_dim, stored)
+
+    @property
+    def scaled(self) -> bool:
+        """Stored as codes, with a scale for each token and head."""
+        return self.dtype in _LARGEST_CODE
+
+    @property
+    def codes_bytes(self) -> int:
+        """Bytes of K and V of one block in one layer, without scales."""
+        return 2 * BLOCK_TOKENS * self.num_kv_heads * self.head_dim * _STORED_DTYPES[self.dtype].itemsize
+
+    @property
+    def layer_block_bytes(self) -> int:
+        """Bytes of one block in one layer, scales included."""
+        scales = 2 * BLOCK_TOKENS * self.num_kv_heads * _SCALE_BYTES if self.scaled else 0
+        return self.codes_bytes + scales
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all layers."""
+        return self.num_layers * self.layer_block_bytes
+
+    def blocks_in(self, memory_mb: int) -> int:
+        """How many blocks `memory_mb` MiB hold. Raises InvalidRequest when not even one fits."""
+        blocks = (memory_mb << 20) // self.block_bytes
+        if blocks == 0:
+            raise InvalidRequest(
+                f"kv_memory_mb is {memory_mb} and one KV block of this model takes {self.block_bytes} bytes; "
+                "allow more"
+            )
+        return blocks
+
+    def fingerprint(self) -> str:
+        """16 hex digits, equal exactly when the layouts are."""
+        text = f"{self.num_layers}/{self.num_kv_heads}/{self.head_dim}/{self.dtype}/{BLOCK_TOKENS}"
+        return str(xxhash.xxh3_64_hexdigest(text.encode()))
+
+
+class KvPool:
+    """The KV of all blocks: `data` is uint8 [num_layers, num_blocks, layer_block_bytes], contiguous.
+
+    `keys` and `values` [num_layers, num_blocks, 16, kv_heads, D] view it in the stored dtype;
+    `key_scales` and `value_scales` [num_layers, num_blocks, 16, kv_heads] float16 exist for int8 and fp8.
+    `buffer` is writable memory of exactly `nbytes` that becomes the storage (say, a mapped memfd that
+    another process reads); without it the pool allocates its own. Either starts as zeros, or as what
+    the buffer holds. Values come out of `load` in `compute_dtype` (default: the stored one, float32 for
+    codes).
+    """
+
+    def __init__(
+        self,
+        layout: KvLayout,
+        num_blocks: int,
+        buffer: memoryview | None = None,
+        *,
+        compute_dtype: torch.dtype | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.layout = layout
+        self.num_blocks = num_blocks
+        self.nbytes = num_blocks * layout.block_bytes
+        self.compute_dtype = compute_dtype or TORCH_DTYPES.get(layout.dtype, torch.float32)
+        flat = torch.zeros(self.nbytes, dtype=torch.uint8, device=device) if device != "cpu" else None
+        if flat is None:
+            flat = self._on_host(buffer)
+        elif buffer is not None:
+            raise InvalidRequest("KV in device memory cannot live in a caller's buffer; leave it out")
+        self.data = flat.view(layout.num_layers, num_blocks, layout.layer_block_bytes)
+        self._view_codes(flat)
+        self._memory = flat.numpy().data if device == "cpu" else None
+
+    def _on_host(self, buffer: memoryview | None) -> Tensor:
+        if buffer is None:
+            # Anonymous pages are zeros and take memory only once a block is used.
+            buffer = memoryview(mmap.mmap(-1, self.nbytes))
+        if buffer.readonly or buffer.nbytes != self.nbytes:
+            raise InvalidRequest(
+                f"the KV pool needs {self.nbytes} writable bytes, the buffer has {buffer.nbytes}"
+                f"{' read-only' if buffer.readonly else ''}; map it read-write at that size"
+            )
+        return torch.frombuffer(buffer, dtype=torch.uint8)
+
+    def _view_codes(self, flat: Tensor) -> None:
+        layout, blocks = self.layout, self.num_blocks
+        dtype = _STORED_DTYPES[layout.dtype]
+        shape = (layout.num_layers, blocks, 2, BLOCK_TOKENS, layout.num_kv_heads, layout.head_dim)
+        block_items = layout.layer_block_bytes // dtype.itemsize
+        inner = layout.num_kv_heads * layout.head_dim
+        steps = (blocks * block_items, block_items, BLOCK_TOKENS * inner, inner, layout.head_dim, 1)
+        codes = torch.as_strided(flat.view(dtype), shape, steps)
+        self.keys, self.values = codes[:, :, 0], codes[:, :, 1]
+        self.key_scales: Tensor | None = None
+        self.value_scales: Tensor | None = None
+        if layout.scaled:
+            block_scales = layout.layer_block_bytes // _SCALE_BYTES
+            heads = layout.num_kv_heads
+            scales = torch.as_strided(
+                flat.view(torch.float16),
+                shape[:-1],
+                (blocks * block_scales, block_scales, BLOCK_TOKENS * heads, heads, 1),
+                layout.codes_bytes // _SCALE_BYTES,
+            )
+            self.key_scales, self.value_scales = scales[:, :, 0], scales[:, :, 1]
+        else:
+            # [num_layers, num_blocks * 32, kv_heads * head_dim]: row 32b + o is K at offset o of block b;
+            # its V is 16 rows on.
+            self._rows = codes.view(layout.num_layers, blocks * 2 * BLOCK_TOKENS, -1)
+
+    # --- tokens ---
+
+    def store(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write `keys` and `values` [T, kv_heads, D] into `slots` [T] int64 (block * 16 + offset).
+
+        int8 and fp8: scale = max |x| of a token's head / 127 (448), rounded to float16;
+        code = round(x / scale), half to even.
+        """
+        if not self.layout.scaled:
+            rows = _key_rows(slots)
+            both = torch.cat((keys.flatten(1), values.flatten(1))).to(self._rows.dtype)
+            self._rows[layer].index_copy_(0, torch.cat((rows, rows + BLOCK_TOKENS)), both)
+            return
+        assert self.key_scales is not None
+        assert self.value_scales is not None
+        blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
+        for codes, scales, source in (
+            (self.keys, self.key_scales, keys),
+            (self.values, self.value_scales, values),
+        ):
+            code, scale = _encode(source, self.layout.dtype)
+            # Written as bytes: not every dtype of codes can be indexed on every device.
+            codes[layer].view(torch.uint8)[blocks, offsets] = code.view(torch.uint8)
+            scales[layer][blocks, offsets] = scale
+
+    def load(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """K and V [..., kv_heads, D] of `slots` [...] int64, in the compute dtype."""
+        if not self.layout.scaled:
+            rows = _key_rows(slots.reshape(-1))
+            shape = (*slots.shape, self.layout.num_kv_heads, self.layout.head_dim)
+            layer_rows = self._rows[layer]
+            keys, values = layer_rows.index_select(0, rows), layer_rows.index_select(0, rows + BLOCK_TOKENS)
+            return keys.view(shape).to(self.compute_dtype), values.view(shape).to(self.compute_dtype)
+        assert self.key_scales is not None
+        assert self.value_scales is not None
+        blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
+        loaded = []
+        for codes, scales in ((self.keys, self.key_scales), (self.values, self.value_scales)):
+            code = codes[layer].view(torch.uint8)[blocks, offsets].view(codes.dtype)
+            scale = scales[layer][blocks, offsets].float()
+            loaded.append((code.float() * scale[..., None]).to(self.compute_dtype))
+        return loaded[0], loaded[1]
+
+    # --- blocks ---
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Make block `target` hold what `source` holds, in all layers."""
+        self.data[:, target] = self.data[:, source]
+
+    def read(self, blocks: Sequence[int]) -> Tensor:
+        """A copy of `blocks` in all layers: uint8 [num_layers, len(blocks), layer_block_bytes] on the CPU."""
+        return self.data.index_select(1, torch.tensor(blocks, device=self.data.device)).cpu()
+
+    def write(self, blocks: Sequence[int], content: Tensor) -> None:
+        """Put back what `read` gave for as many blocks."""
+        places = torch.tensor(blocks, device=self.data.device)
+        self.data.index_copy_(1, places, content.to(self.data.device))
+
+    def take_in(self, blocks: Sequence[int]) -> None:
+        """Content of `blocks` was written through `memory` and is complete. Here that is all; a pool whose
+        `memory` is not what the model reads brings it there."""
+
+    @property
+    def memory(self) -> memoryview:
+        """uint8 view of the whole pool: layer-major, then block. Raises InvalidRequest on a GPU."""
+        if self._memory is None:
+            raise InvalidRequest("the KV pool is in device memory and cannot be viewed; run on the CPU")
+        return self._memory
+
+    def block_view(self, layer: int, block: int) -> memoryview:
+        """Writable uint8 view of exactly one (layer, block), `layer_block_bytes` long.
+
+        Raises InvalidRequest when either index is outside the pool: indices may come from a wire.
+        """
+        if not (0 <= layer < self.layout.num_layers and 0 <= block < self.num_blocks):
+            raise InvalidRequest(
+                f"KV block ({layer}, {block}) is outside the pool of "
+                f"{self.layout.num_layers} layers x {self.num_blocks} blocks"
+            )
+        size = self.layout.layer_block_bytes
+        start = (layer * self.num_blocks + block) * size
+        return self.memory[start : start + size]
+
+
+def _key_rows(slots: Tensor) -> Tensor:
+    """The row of KvPool._rows where K of each slot is: 16 rows of V follow every 16 rows of K."""
+    return slots + (slots // BLOCK_TOKENS) * BLOCK_TOKENS
+
+
+def _encode(source: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
+    """Codes [T, kv_heads, D] and their scales [T, kv_heads] float16."""
+    largest = _LARGEST_CODE[dtype]
+    wide = source.float()
+    scale = (wide.abs().amax(-1) / largest).to(torch.float16)
+    # A head of zeros (or one too small for a float16 scale) has scale 0 and must come out as zeros.
+    divisor = scale.float().masked_fill(scale == 0, torch.inf)
+    code = (wide / divisor[..., None]).clamp(-largest, largest)
+    return (code.round() if dtype == "int8" else code).to(_STORED_DTYPES[dtype]), scale

@@ -1,0 +1,63 @@
+"""Moves the KV of sequences that give way out of the pool and back, where that is cheaper than computing."""
+
+from __future__ import annotations
+
+import time
+
+from shared.engine.memory.kv_pool import KvPool
+from shared.engine.memory.offload import OffloadStore
+from shared.engine.scheduling.cost_model import CostModel
+from shared.engine.scheduling.sequence import LiveSequence, Phase, blocks_for
+from shared.errors import InternalError
+
+
+class Offloader:
+    """Moves KV between the pool and an OffloadStore."""
+
+    def __init__(self, pool: KvPool, store: OffloadStore, cost: CostModel) -> None:
+        self._pool = pool
+        self._store = store
+        self._cost = cost
+
+    def save(self, sequence: LiveSequence) -> None:
+        """Keep its KV if that is cheaper than computing it again. Call before its blocks are freed."""
+        count = blocks_for(sequence.num_computed)
+        copy_us = self._store.cost_us(count * self._pool.layout.block_bytes)
+        # Until the cost model knows better, copying is believed to be faster than computing.
+        if not count or copy_us is None or (self._cost.ready and copy_us > self._recompute_us(sequence)):
+            return
+        began_ns = time.perf_counter_ns()
+        data = self._pool.read(sequence.blocks[:count])
+        if self._store.put(sequence.key, data, (time.perf_counter_ns() - began_ns) / 1000):
+            sequence.offloaded_tokens = sequence.num_computed
+
+    def restore(self, sequence: LiveSequence) -> None:
+        """Fill its new blocks, of which the first `num_computed` tokens came from the prefix cache."""
+        saved, sequence.offloaded_tokens = sequence.offloaded_tokens, 0
+        if not saved:
+            return
+        if saved <= sequence.num_computed:
+            self._store.drop(sequence.key)
+            return
+        data = self._store.take(sequence.key)
+        if data is None:
+            return
+        first, end = sequence.num_committed_blocks, blocks_for(saved)
+        self._pool.write(sequence.blocks[first:end], data[:, first:])
+        sequence.num_computed = saved
+        sequence.prefilling = sequence.num_uncomputed > 1
+
+    def forget(self, sequence: LiveSequence) -> None:
+        if sequence.offloaded_tokens:
+            self._store.drop(sequence.key)
+
+    def check(self, sequences: list[LiveSequence]) -> None:
+        """Raise InternalError unless exactly the preempted sequences that say so are in the store."""
+        saved = [sequence for sequence in sequences if sequence.offloaded_tokens]
+        self._store.check({sequence.key for sequence in saved})
+        for sequence in saved:
+            if sequence.phase is not Phase.PREEMPTED or sequence.offloaded_tokens >= len(sequence.tokens):
+                raise InternalError(f"{sequence.key!r} is {sequence.phase.value} and offloaded")
+
+    def _recompute_us(self, sequence: LiveSequence) -> float:
+        return self._cost.prefill_us(sequence.num_computed)

@@ -1,0 +1,239 @@
+"""Structured output: which ids keep the output within a grammar. No torch here.
+
+The parsing is llguidance's. A grammar is compiled once per engine and copied for every sequence; the copy
+walks along with the sequence's tokens. It holds nothing that the tokens cannot rebuild.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance.gbnf_to_lark import is_lark_syntax
+from numpy.typing import NDArray
+
+from shared.engine.sampling.sampling_params import Grammar
+from shared.errors import InvalidRequest, Overloaded
+
+MAX_CACHED_GRAMMARS = 32
+MAX_FAULT_CHARS = 400
+# A grammar comes from a client, and every step waits for its mask: what one may cost is bounded.
+MAX_STEP_LEXER_FUEL = 100_000  # about 7 ms
+MAX_STEP_ITEMS = 25_000  # about 1 ms
+MAX_LEXER_STATES = 50_000  # at most 2 KB each
+MAX_GBNF_CHARS = 1 << 14  # its conversion to Lark's notation takes quadratic time
+# The compiler recurses once per link of a chain of rules. MAX_GRAMMAR_BYTES hold some 8000 links, which
+# take more than an ordinary thread's stack and would end the process; on this one they take a tenth.
+COMPILER_STACK_BYTES = 256 << 20
+
+# Between JSON's tokens a model may write space without end, and some do: enough for an indented line.
+JSON_WHITESPACE = r"[ \n\t]{0,24}"
+
+T = TypeVar("T")
+
+
+class Matchers:
+    """Makes matchers of one grammar. Its copies share what their lexer learns from one mask to the next, and
+    that is bounded: who finds it full takes one of its own, and later copies begin anew."""
+
+    def __init__(self, build: Callable[[], LLMatcher]) -> None:
+        self._build = build
+        self._first: LLMatcher | None = build()  # never moved: copied
+
+    def copy(self) -> LLMatcher:
+        if self._first is None:
+            self._first = self._build()
+        return self._first.deep_copy()
+
+    def own(self) -> LLMatcher:
+        self._first = None
+        return self._build()
+
+
+@dataclass(frozen=True)
+class CompiledGrammar(Grammar):
+    """A grammar that this engine's model can be held to; `eos_ids` may follow a complete output."""
+
+    matchers: Matchers = field(kw_only=True, compare=False, repr=False)
+    vocab_size: int = field(kw_only=True)
+    eos_ids: tuple[int, ...] = field(kw_only=True)
+
+
+class Grammars:
+    """Compiles grammars for the model in `model_dir`, whose tokenizer.json is read at the first one."""
+
+    def __init__(self, model_dir: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        self._path = Path(model_dir) / "tokenizer.json"
+        self._vocab_size = vocab_size
+        self._eos_ids = list(eos_ids)
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()  # latest use last
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Raises InvalidRequest that says what is wrong with the grammar, or that there is no tokenizer."""
+        grammar = Grammar(grammar.kind, grammar.text)
+        grammar.validate()
+        compiled = self._compiled.get(grammar)
+        if compiled is None:
+            compiled = self._compile(grammar)
+            self._compiled[grammar] = compiled
+            if len(self._compiled) > MAX_CACHED_GRAMMARS:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(grammar)
+        return compiled
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        tokenizer = self._tokenizer = self._tokenizer or self._load_tokenizer()
+        return CompiledGrammar(
+            grammar.kind,
+            grammar.text,
+            matchers=Matchers(lambda: _on_deep_stack(lambda: _matcher(tokenizer, grammar))),
+            vocab_size=self._vocab_size,
+            eos_ids=tuple(tokenizer.eos_tokens),
+        )
+
+    def _load_tokenizer(self) -> LLTokenizer:
+        """Ids that the model has beyond the tokenizer's are in no mask."""
+        if not self._path.is_file():
+            raise InvalidRequest("this model has no tokenizer.json, so it takes no grammar; leave it out")
+        try:
+            return LLTokenizer(
+                self._path.read_text(), n_vocab=self._vocab_size, eos_token=self._eos_ids or None
+            )
+        except ValueError as error:
+            raise InvalidRequest(
+                f"this model's tokenizer cannot be used with a grammar: {str(error)[:MAX_FAULT_CHARS]}"
+            ) from error
+
+
+class GrammarState:
+    """Where one sequence's output is in its grammar."""
+
+    def __init__(self, grammar: CompiledGrammar, output_ids: Sequence[int] = ()) -> None:
+        """Raises InvalidRequest when `output_ids` leave the grammar or complete it."""
+        self.eos_ids = grammar.eos_ids
+        self._vocab_size = grammar.vocab_size
+        self._matchers = grammar.matchers
+        self._matcher = grammar.matchers.copy()
+        self._is_own = False
+        self._output_ids = list(output_ids)
+        taken = self._matcher.try_consume_tokens(self._output_ids)
+        if self._matcher.is_error():
+            self._take_own(())
+        elif taken < len(output_ids):
+            raise InvalidRequest(f"id {output_ids[taken]}, output {taken}, does not follow the grammar")
+        if output_ids and self._matcher.is_stopped():
+            raise InvalidRequest("the output completes the grammar; nothing is left to draw")
+
+    def masks(self, drafts: Sequence[int]) -> list[NDArray[np.bool_] | None]:
+        """The ids that may come next [vocab]: now, then after each of `drafts`.
+
+        None behind a draft that cannot be kept, where it does not matter what is drawn. A mask without any
+        id says that the grammar has become too complex to go on.
+        """
+        mask = self._mask(())
+        masks: list[NDArray[np.bool_] | None] = [mask]
+        for place, draft in enumerate(drafts):
+            if draft in self.eos_ids or not mask[draft]:
+                break
+            self._matcher.consume_token(draft)
+            mask = self._mask(drafts[: place + 1])
+            masks.append(mask)
+        self._matcher.rollback(len(masks) - 1)
+        return masks + [None] * (len(drafts) + 1 - len(masks))
+
+    def advance(self, token_id: int) -> bool:
+        """Take in a drawn id, which no end id is. True when nothing but the end may follow it."""
+        self._output_ids.append(token_id)
+        self._matcher.consume_token(token_id)
+        return bool(self._matcher.is_stopped() and not self._matcher.is_error())
+
+    def _mask(self, drafts: Sequence[int]) -> NDArray[np.bool_]:
+        """Of the matcher as it stands, behind output and `drafts`."""
+        bits = self._matcher.compute_bitmask()
+        if self._matcher.is_error() and not self._is_own:
+            self._take_own(drafts)
+            bits = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            return np.zeros(self._vocab_size, dtype=np.bool_)
+        mask = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=self._vocab_size, bitorder="little")
+        return mask.view(np.bool_)
+
+    def _take_own(self, drafts: Sequence[int]) -> None:
+        """The shared lexer may be full: go on with an empty one. If that fails, the fault is here."""
+        self._is_own = True
+        try:
+            self._matcher = self._matchers.own()
+        except Overloaded:
+            return  # the broken one says so in its next mask
+        self._matcher.consume_tokens([*self._output_ids, *drafts])
+
+
+def _matcher(tokenizer: LLTokenizer, grammar: Grammar) -> LLMatcher:
+    """Raises InvalidRequest for a grammar that is none, or of which not even the first mask can be made."""
+    limits = LLParserLimits(
+        step_lexer_fuel=MAX_STEP_LEXER_FUEL,
+        step_max_items=MAX_STEP_ITEMS,
+        max_lexer_states=MAX_LEXER_STATES,
+        verbose_errors=False,
+    )
+    try:
+        matcher = LLMatcher(tokenizer, _source(grammar), log_level=0, limits=limits)
+    except ValueError as error:
+        raise _bad(grammar, str(error)) from error
+    first = matcher.deep_copy()
+    if not matcher.is_error():
+        first.compute_bitmask()
+    if first.is_error():
+        raise _bad(grammar, first.get_error())
+    return matcher
+
+
+def _source(grammar: Grammar) -> str:
+    """The grammar as the library takes it."""
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind == "ebnf":
+        if is_lark_syntax(grammar.text):
+            return LLMatcher.grammar_from_lark(grammar.text)
+        if len(grammar.text) > MAX_GBNF_CHARS:
+            raise _bad(grammar, f"GBNF may have {MAX_GBNF_CHARS} characters; send Lark's notation")
+        return grammar_from("gbnf", grammar.text)
+    schema = grammar.text or '{"type": "object"}'
+    return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": JSON_WHITESPACE})
+
+
+def _bad(grammar: Grammar, fault: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the grammar ({grammar.kind}) cannot be used: {' '.join(fault.split())[:MAX_FAULT_CHARS]}"
+    )
+
+
+def _on_deep_stack(work: Callable[[], T]) -> T:
+    """`work()` on a thread of its own; raises what it raises, Overloaded when there is no room for a stack.
+
+    Threads that others start meanwhile may get as much address space, of which they touch nothing.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (the caller raises it)
+            done.set_exception(error)
+
+    before = threading.stack_size(COMPILER_STACK_BYTES)
+    try:
+        threading.Thread(target=run, name="grammar-compiler").start()
+    except RuntimeError as error:
+        raise Overloaded("there is no memory to compile a grammar; try again later") from error
+    finally:
+        threading.stack_size(before)
+    return done.result()

@@ -1,0 +1,113 @@
+"""Which ids one sequence may draw next: min_tokens, allowed ids, bad words and the grammar together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.engine.sampling.grammar import CompiledGrammar, GrammarState
+from shared.engine.sampling.sampling_params import SamplingParams
+from shared.engine.scheduling.sequence import LiveSequence
+from shared.errors import InternalError
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """For one draw: ids ruled out, and, unless None, the only ids allowed [vocab]."""
+
+    blocked_ids: Sequence[int] = ()
+    allowed: Mask | None = None
+
+
+ANY_ID = RowRule()
+
+
+class IdRules:
+    """Of one sequence; holds nothing that its tokens cannot rebuild."""
+
+    def __init__(self, sequence: LiveSequence, vocab_size: int) -> None:
+        params = sequence.params
+        self._sequence = sequence
+        self._allowed = _mask_of(params.allowed_ids, vocab_size) if params.allowed_ids else None
+        self._bad_ids = tuple(word[0] for word in params.bad_words if len(word) == 1)
+        self._bad_endings: dict[int, list[tuple[int, ...]]] = {}  # longer words, by their last id but one
+        for word in params.bad_words:
+            if len(word) > 1:
+                self._bad_endings.setdefault(word[-2], []).append(word)
+        self._grammar: GrammarState | None = None
+        if params.grammar is not None:
+            if not isinstance(params.grammar, CompiledGrammar):
+                raise InternalError("a sequence came in past the intake: its grammar is not compiled")
+            self._grammar = GrammarState(params.grammar, sequence.tokens[sequence.prompt_len :])
+
+    @staticmethod
+    def needed(params: SamplingParams) -> bool:
+        return bool(params.min_tokens or params.allowed_ids or params.bad_words or params.grammar)
+
+    def rows(self, drafts: Sequence[int]) -> list[RowRule]:
+        """One per draw: the next, then after each of `drafts`."""
+        num_tokens = len(self._sequence.tokens)
+        blocked = [self._blocked(num_tokens + index, drafts[:index]) for index in range(len(drafts) + 1)]
+        if self._grammar is None:
+            return [
+                RowRule(each, self._allowed) if each or self._allowed is not None else ANY_ID
+                for each in blocked
+            ]
+        return [
+            self._within(mask, each) for mask, each in zip(self._grammar.masks(drafts), blocked, strict=True)
+        ]
+
+    def ends(self, token_id: int) -> bool:
+        """Whether the sequence is over with the drawn `token_id`, which is taken in."""
+        if token_id in self._sequence.end_ids:
+            return True
+        if self._grammar is None:
+            return False
+        return token_id in self._grammar.eos_ids or self._grammar.advance(token_id)
+
+    def _blocked(self, position: int, drafts: Sequence[int]) -> tuple[int, ...]:
+        sequence = self._sequence
+        blocked = self._bad_ids
+        if not sequence.may_end_at(position):
+            blocked += tuple(sorted(sequence.end_ids))
+        if self._bad_endings:
+            blocked += self._bad_words_end(drafts)
+        return blocked
+
+    def _bad_words_end(self, drafts: Sequence[int]) -> tuple[int, ...]:
+        """The ids that would complete a bad word in output + drafts."""
+        tokens, prompt_len = self._sequence.tokens, self._sequence.prompt_len
+        if not drafts and len(tokens) == prompt_len:
+            return ()
+        words = self._bad_endings.get(drafts[-1] if drafts else tokens[-1], ())
+        if not words:
+            return ()
+        longest = max(map(len, words)) - 1
+        recent = (*tokens[max(prompt_len, len(tokens) - longest) :], *drafts)
+        return tuple(word[-1] for word in words if recent[-len(word) + 1 :] == word[:-1])
+
+    def _within(self, mask: Mask | None, blocked: Sequence[int]) -> RowRule:
+        """A grammar's mask under the other rules. Where the grammar wants the end, the end is allowed."""
+        if mask is None:
+            return ANY_ID
+        assert self._grammar is not None
+        eos_ids = list(self._grammar.eos_ids)
+        left = mask if self._allowed is None else mask & self._allowed
+        left = left.copy()
+        left[list(blocked)] = False
+        if self._sequence.params.ignore_eos:
+            left[eos_ids] = False
+        if not left.any() and mask[eos_ids].any() and mask.sum() == mask[eos_ids].sum():
+            return RowRule((), mask)
+        return RowRule((), left)
+
+
+def _mask_of(ids: Sequence[int], vocab_size: int) -> Mask:
+    mask = np.zeros(vocab_size, dtype=np.bool_)
+    mask[list(ids)] = True
+    return mask

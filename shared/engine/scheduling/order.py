@@ -1,0 +1,66 @@
+"""Who goes first: priority classes with ageing, earliest deadline within a class, and shares of a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.engine.scheduling.sequence import LiveSequence
+from shared.errors import InvalidRequest
+
+NORMAL_PRIORITY = 1
+LOWEST_PRIORITY = 2  # 0 is the highest
+AGING_US = 2_000_000
+"""A sequence that waits rises by one class in this time, so that no class starves."""
+PATIENCE_US = 30_000_000
+"""The deadline, after admission, of a sequence that brings none: it comes before everything later."""
+
+Rank = tuple[int, int, int]
+
+
+def check_priority(priority: int) -> None:
+    if not 0 <= priority <= LOWEST_PRIORITY:
+        raise InvalidRequest(f"priority is {priority}; send 0 (high) to {LOWEST_PRIORITY} (low)")
+
+
+def class_at(sequence: LiveSequence, now_us: int) -> int:
+    """Its priority class after the time it has waited since it last got rows."""
+    return max(0, sequence.priority - (now_us - sequence.waiting_since_us) // AGING_US)
+
+
+def rank(sequence: LiveSequence, now_us: int) -> Rank:
+    """The least rank goes first."""
+    return class_at(sequence, now_us), sequence.deadline_us, sequence.order
+
+
+def keeps_blocks(sequence: LiveSequence) -> Rank:
+    """The greatest gives way when blocks run out: lowest class, then latest deadline, then last admitted."""
+    return sequence.priority, sequence.deadline_us, sequence.order
+
+
+def share_chunk(waiting: Sequence[LiveSequence], budget: int, now_us: int) -> list[tuple[LiveSequence, int]]:
+    """How many tokens of a prefill chunk each prompt gets; those with none are left out.
+
+    Half of the chunk is for the shortest of the first class that waits, so that a short prompt never stands
+    behind a long one; the other half, and what the first leaves, goes by rank.
+    """
+    if len(waiting) == 1:
+        return [(waiting[0], min(waiting[0].num_uncomputed, budget))] if budget > 0 else []
+    ranked = sorted(waiting, key=lambda sequence: rank(sequence, now_us))
+    first_class = class_at(ranked[0], now_us)
+    peers = [sequence for sequence in ranked if class_at(sequence, now_us) == first_class]
+    given = dict.fromkeys((sequence.key for sequence in ranked), 0)
+    budget -= _give(given, sorted(peers, key=lambda sequence: sequence.num_uncomputed), budget // 2)
+    _give(given, ranked, budget)
+    return [(sequence, given[sequence.key]) for sequence in ranked if given[sequence.key]]
+
+
+def _give(given: dict[str, int], sequences: Sequence[LiveSequence], budget: int) -> int:
+    """Deal out up to `budget` in this order; returns how much went."""
+    left = budget
+    for sequence in sequences:
+        tokens = min(sequence.num_uncomputed - given[sequence.key], left)
+        given[sequence.key] += tokens
+        left -= tokens
+        if left == 0:
+            break
+    return budget - left

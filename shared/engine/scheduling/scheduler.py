@@ -1,0 +1,238 @@
+"""Which sequences exist and which rows go into the next step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shared.engine.scheduling.cost_model import NOTHING, CostModel, Features, span_features
+from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts
+from shared.engine.scheduling.order import (
+    NORMAL_PRIORITY,
+    PATIENCE_US,
+    class_at,
+    keeps_blocks,
+    rank,
+    share_chunk,
+)
+from shared.engine.scheduling.placement import RETRY_AFTER_MS, Placement
+from shared.engine.scheduling.sequence import LiveSequence, Phase
+from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
+
+PREDICTION_DOUBT = 2.0
+"""A prompt is refused for want of time only when it is predicted to take so many times what is left."""
+MIN_CHUNK_TOKENS = 16
+"""A prompt gets at least this much of a step, however short steps shall be: it must come to an end."""
+COLD_CHUNK_TOKENS = 64
+"""What it gets beside decode rows while the cost model has seen too few steps to say more."""
+
+
+class Work(NamedTuple):
+    """Rows of one sequence for one step: tokens [start, start + num_tokens), then `drafts` to verify."""
+
+    sequence: LiveSequence
+    start: int
+    num_tokens: int
+    drafts: tuple[int, ...]
+    is_prefill: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
+
+    @property
+    def num_draws(self) -> int:
+        """Rows to sample: none until the chunk reaches the last known token."""
+        return 1 + len(self.drafts) if self.start + self.num_tokens == len(self.sequence.tokens) else 0
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [*self.sequence.tokens[self.start : self.end], *self.drafts]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    work: tuple[Work, ...]
+    preempted_keys: tuple[str, ...]
+    features: Features
+
+
+def monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class Scheduler:
+    """Decode rows first, then drafts, then prefill chunks by rank; see `order`.
+
+    `max_step_us`: the longest step that prefill chunks may make of one with decode rows; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        cost: CostModel,
+        *,
+        max_batch_tokens: int,
+        max_sequences: int,
+        max_step_us: float = 0.0,
+        now_us: Callable[[], int] = monotonic_us,
+    ) -> None:
+        self.sequences: dict[str, LiveSequence] = {}
+        self._placement = placement
+        self._cost = cost
+        self._max_batch_tokens = max_batch_tokens
+        self._max_sequences = max_sequences
+        self._max_step_us = max_step_us
+        self._now_us = now_us
+
+    # --- who is here ---
+
+    def check_room(self, key: str, priority: int = NORMAL_PRIORITY) -> None:
+        """Raise unless a new sequence `key` may come in now."""
+        if key in self.sequences:
+            raise InvalidRequest(f"sequence {key!r} is already held; release it before admitting it again")
+        if len(self.sequences) >= self._max_sequences:
+            raise Overloaded(
+                f"all {self._max_sequences} sequences are taken; try again later or raise max_sequences",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        now_us = self._now_us()
+        if any(class_at(sequence, now_us) <= priority for sequence in self._preempted()):
+            raise Overloaded(
+                "KV blocks ran out and a preempted sequence waits for them; try again later",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+
+    def check_time(self, sequence: LiveSequence, deadline_us: int | None) -> None:
+        """Raise DeadlineExpired when its prompt cannot be computed by then, even with nothing beside it."""
+        if deadline_us is None:
+            return
+        cached = self._placement.cached_tokens(sequence)
+        least_us = self._cost.prefill_us(len(sequence.tokens), cached) / PREDICTION_DOUBT
+        late_us = self._now_us() + least_us - deadline_us
+        if late_us > 0:
+            raise DeadlineExpired(
+                f"{len(sequence.tokens) - cached} prompt tokens take at least {least_us / 1000:.0f} ms, "
+                f"{late_us / 1000:.0f} ms more than are left; give more time"
+            )
+
+    def enter(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
+        """Take in a sequence that has its blocks, and give it its place in the order."""
+        now_us = self._now_us()
+        sequence.priority = priority
+        sequence.deadline_us = now_us + PATIENCE_US if deadline_us is None else deadline_us
+        sequence.waiting_since_us = now_us
+        self.sequences[sequence.key] = sequence
+
+    def remove(self, key: str) -> bool:
+        sequence = self.sequences.pop(key, None)
+        if sequence is None:
+            return False
+        self._placement.leave(sequence)
+        return True
+
+    # --- the next step ---
+
+    @property
+    def has_work(self) -> bool:
+        if any(sequence.phase is Phase.ACTIVE for sequence in self.sequences.values()):
+            return True
+        waiting = self._preempted()
+        return bool(waiting) and self._placement.can_resume(waiting[0])
+
+    def plan(self) -> Plan:
+        self._resume_preempted()
+        preempted: list[str] = []
+        active = [sequence for sequence in self.sequences.values() if sequence.phase is Phase.ACTIVE]
+        for sequence in active:
+            if not self._placement.is_secure(sequence):
+                self._make_way(sequence, preempted)
+        if preempted:
+            active = [sequence for sequence in active if sequence.phase is Phase.ACTIVE]
+        decoding = [sequence for sequence in active if not sequence.prefilling]
+        prefilling = [sequence for sequence in active if sequence.prefilling]
+        budget = self._max_batch_tokens - len(decoding)
+        # Drafts are a bet, prompts are certain work: while a prompt waits, drafts get half of the rest.
+        work, features = self._decode(decoding, budget // 2 if prefilling else budget)
+        if prefilling:
+            chunk = self._chunk_tokens(prefilling, features, self._max_batch_tokens - features.tokens)
+            now_us = self._now_us()
+            for sequence, num_tokens in share_chunk(prefilling, chunk, now_us):
+                work.append(Work(sequence, sequence.num_computed, num_tokens, (), is_prefill=True))
+                features = features.plus(span_features(sequence.num_computed, num_tokens))
+                sequence.waiting_since_us = now_us
+        return Plan(tuple(work), tuple(preempted), features)
+
+    def advance(self, work: Work, num_tokens: int) -> None:
+        """KV of `num_tokens` more tokens is final; blocks that became full enter the prefix cache."""
+        sequence = work.sequence
+        sequence.num_computed = work.start + num_tokens
+        self._placement.commit(sequence)
+
+    def check(self) -> None:
+        """Raise InternalError unless every block, every length and all that is offloaded is explained."""
+        self._placement.check(self.sequences.values())
+
+    # --- rows ---
+
+    def _decode(self, decoding: Sequence[LiveSequence], draft_budget: int) -> tuple[list[Work], Features]:
+        """A row for each, and its drafts: cut to what may be drawn, to what pays, to the budget and to blocks
+        free right now."""
+        keys = sum(sequence.num_computed for sequence in decoding) + len(decoding)
+        rows = Features(len(decoding), len(decoding), keys)
+        work: list[Work] = []
+        num_drafts = 0
+        for sequence in decoding:
+            drafts: tuple[int, ...] = ()
+            if sequence.drafts:
+                drafts = self._choose_drafts(sequence, draft_budget - num_drafts, rows)
+                num_drafts += len(drafts)
+                keys += len(drafts) * (sequence.num_computed + 1 + len(drafts))
+            work.append(Work(sequence, sequence.num_computed, 1, drafts, is_prefill=False))
+        return work, Features(len(decoding) + num_drafts, len(decoding), keys)
+
+    def _choose_drafts(self, sequence: LiveSequence, budget: int, others: Features) -> tuple[int, ...]:
+        drafts = sequence.drafts[: max(0, min(sequence.draw_limit - 1, budget))]
+        if self._cost.ready:
+            row_us, step_us = self._cost.row_us(sequence.num_computed), self._cost.predict_us(others)
+            drafts = drafts[: drafts_that_pay(sequence, row_us, step_us, others.sequences)]
+            if not drafts:
+                forgive_drafts(sequence)
+        sequence.drafts = ()
+        return drafts[: self._placement.extend(sequence, len(drafts))]
+
+    def _chunk_tokens(self, prefilling: Sequence[LiveSequence], decode: Features, room: int) -> int:
+        """The prefill tokens of this step: what fits, and beside decode rows what keeps it short enough."""
+        if not self._max_step_us or decode == NOTHING:
+            return room
+        chunk = COLD_CHUNK_TOKENS
+        if self._cost.ready:
+            start = max(sequence.num_computed for sequence in prefilling)
+            chunk = self._cost.max_prefill_tokens(self._max_step_us, decode, start)
+        return min(room, max(chunk, MIN_CHUNK_TOKENS))
+
+    # --- who gives way ---
+
+    def _preempted(self) -> list[LiveSequence]:
+        chosen = [sequence for sequence in self.sequences.values() if sequence.phase is Phase.PREEMPTED]
+        if len(chosen) > 1:
+            now_us = self._now_us()
+            chosen.sort(key=lambda sequence: rank(sequence, now_us))
+        return chosen
+
+    def _resume_preempted(self) -> None:
+        for sequence in self._preempted():
+            if not self._placement.can_resume(sequence):
+                return
+            self._placement.resume(sequence)
+
+    def _make_way(self, sequence: LiveSequence, preempted: list[str]) -> None:
+        """Secure the next write of `sequence`: others give way until there are blocks for it, or it does."""
+        while sequence.phase is Phase.ACTIVE and not self._placement.secure(sequence):
+            active = [other for other in self.sequences.values() if other.phase is Phase.ACTIVE]
+            victim = max((other for other in active if not other.pinned), key=keeps_blocks)
+            self._placement.preempt(victim)
+            victim.waiting_since_us = self._now_us()
+            preempted.append(victim.key)

@@ -1,0 +1,1 @@
+"""One model shared by several processes of this host."""

@@ -1,0 +1,1 @@
+"""The forward pass in torch operations: the reference for every other backend."""

@@ -1,0 +1,190 @@
+"""The forward pass in torch operations: the reference for every other backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shared.engine.batch import Batch, Span
+from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
+from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.memory.kv_pool import TORCH_DTYPES, KvPool
+from shared.engine.torch_backend.attention import SHORT_SPAN_ROWS, AttentionPlan, attend, plan_attention
+from shared.engine.torch_backend.rope import apply_rope, rope_table
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that are computed by the same operations."""
+
+    token_ids: Tensor  # [T]
+    angles: dict[RopeConfig, Tensor]  # [T, rotary_dim] of each of the model's ropes
+    plan: AttentionPlan
+
+
+class TorchModel:
+    """Holds weights and rope tables, no state of any sequence. Runs where the weights are.
+
+    `deterministic`: a row's logits are bitwise equal whatever else is in the batch and however its sequence
+    was chunked or cached. Matrix products of several rows are summed in an order that depends on their
+    number, so every operation then sees one row: a prompt costs as much per token as decoding alone does.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        pool: KvPool,
+        num_positions: int,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        self._config = config
+        self._weights = weights
+        self._pool = pool
+        self._deterministic = deterministic
+        self._dtype = TORCH_DTYPES[config.dtype]
+        self._device = weights.embedding.device
+        self._windows = {layer.window_tokens for layer in config.layers}
+        self._ropes = {
+            rope: rope_table(rope, config.head_dim, num_positions, self._dtype).to(self._device)
+            for rope in {layer.rope for layer in config.layers}
+            if rope is not None
+        }
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Tensor:
+        """See `Model`. Short spans share one attention call, so the rows are computed short spans first."""
+        order = sorted(range(len(batch.spans)), key=lambda i: batch.spans[i].num_rows > SHORT_SPAN_ROWS)
+        spans = [batch.spans[index] for index in order]
+        rows = _rows_in_order(batch.spans, order)  # computed row -> batch row
+        place = torch.empty_like(rows).scatter_(0, rows, torch.arange(len(rows)))  # batch row -> computed row
+        token_ids = torch.tensor(batch.token_ids)[rows]
+        if self._deterministic:
+            lone = [Span(at, 1, span.blocks) for span in spans for at in range(span.start, span.end)]
+            parts = [self._part(token_ids[row : row + 1], [span]) for row, span in enumerate(lone)]
+        else:
+            parts = [self._part(token_ids, spans)]
+        logit_rows = place[torch.tensor(batch.logit_rows, dtype=torch.int64)].to(self._device)
+        hidden = self._layers(parts, batch)
+        together = torch.split(logit_rows, 1) if self._deterministic else [logit_rows]
+        return torch.cat([self._logits(hidden.index_select(0, chosen)) for chosen in together]).cpu()
+
+    def _part(self, token_ids: Tensor, spans: Sequence[Span]) -> Part:
+        positions = torch.tensor([at for span in spans for at in range(span.start, span.end)])
+        positions = positions.to(self._device)
+        return Part(
+            token_ids.to(self._device),
+            {rope: table.index_select(0, positions) for rope, table in self._ropes.items()},
+            plan_attention(spans, self._windows, self._dtype, self._device),
+        )
+
+    def _layers(self, parts: Sequence[Part], batch: Batch) -> Tensor:
+        """[T, hidden] after the last layer."""
+        states = [self._embed(part.token_ids) for part in parts]
+        for layer, weights in enumerate(self._weights.layers):
+            config = self._config.layers[layer]
+            queries = [
+                self._project(layer, weights, hidden, part)
+                for hidden, part in zip(states, parts, strict=True)
+            ]
+            if batch.on_kv_written is not None:
+                batch.on_kv_written(layer)
+            for index, part in enumerate(parts):
+                mixed = weights.output(self._attend(layer, queries[index], part.plan))
+                hidden = states[index] + self._normed(mixed, weights.attention_out_norm)
+                states[index] = hidden + self._mlp(hidden, weights, config)
+        return torch.cat(states)
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        rows = self._weights.embedding.index_select(0, token_ids)
+        return rows if self._config.embedding_scale == 1 else rows * self._config.embedding_scale
+
+    def _project(self, layer: int, weights: LayerWeights, hidden: Tensor, part: Part) -> Tensor:
+        """Queries [T, heads, D]; keys and values go straight into the pool."""
+        config = self._config
+        heads = weights.qkv(self._normed(hidden, weights.attention_in_norm))
+        heads = heads.view(len(hidden), -1, config.head_dim)
+        num_rotated = config.num_heads + config.num_kv_heads
+        queries, keys = heads[:, : config.num_heads], heads[:, config.num_heads : num_rotated]
+        if config.qk_norm == "all":
+            queries = self._normed(queries.flatten(1), weights.query_norm).view_as(queries)
+            keys = self._normed(keys.flatten(1), weights.key_norm).view_as(keys)
+        elif config.qk_norm == "head":
+            queries = self._normed(queries, weights.query_norm)
+            keys = self._normed(keys, weights.key_norm)
+        rope = config.layers[layer].rope
+        if rope is not None:
+            angles = part.angles[rope]
+            queries, keys = apply_rope(queries, angles), apply_rope(keys, angles)
+        self._pool.store(layer, part.plan.write_slots, keys, heads[:, num_rotated:])
+        return queries
+
+    def _attend(self, layer: int, queries: Tensor, plan: AttentionPlan) -> Tensor:
+        """[T, heads, D] -> [T, heads * D]"""
+        config = self._config
+        parts = [
+            attend(
+                queries[group.first_row : group.first_row + group.num_rows],
+                *self._pool.load(layer, group.slots),
+                group,
+                scale=config.score_scale,
+                softcap=config.attention_softcap,
+            )
+            for group in plan.groups[config.layers[layer].window_tokens]
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _mlp(self, hidden: Tensor, weights: LayerWeights, config: LayerConfig) -> Tensor:
+        """[T, hidden] -> what is added to it."""
+        normed = self._normed(hidden, weights.mlp_in_norm)
+        if isinstance(weights.mlp, MoeMlp):
+            assert config.moe is not None
+            out = self._mixture(normed, weights.mlp, config.moe)
+        else:
+            out = self._dense(normed, weights.mlp)
+        return self._normed(out, weights.mlp_out_norm)
+
+    def _dense(self, rows: Tensor, mlp: DenseMlp) -> Tensor:
+        gate, up = mlp.gate_up(rows).chunk(2, dim=-1)
+        if self._config.activation == "silu":
+            return mlp.down(functional.silu(gate) * up)
+        return mlp.down(functional.gelu(gate, approximate="tanh") * up)
+
+    def _mixture(self, rows: Tensor, mlp: MoeMlp, config: MoeConfig) -> Tensor:
+        """Each expert computes the rows that chose it together; sums in fp32, by ascending expert."""
+        shares = functional.linear(rows, mlp.router).float().softmax(-1)  # [T, experts]
+        weights, chosen = shares.topk(config.experts_per_token, dim=-1)  # [T, experts_per_token]
+        if config.normalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(rows, dtype=torch.float32)
+        for expert in torch.unique(chosen).tolist():
+            row, rank = torch.where(chosen == expert)
+            computed = self._dense(rows.index_select(0, row), mlp.experts[expert]).float()
+            out.index_add_(0, row, computed * weights[row, rank, None])
+        return out.to(rows.dtype)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """[R, hidden] -> float32 [R, vocab]"""
+        logits = self._weights.head(self._normed(hidden, self._weights.final_norm)).float()
+        cap = self._config.logit_softcap
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def _normed(self, rows: Tensor, weight: Tensor | None) -> Tensor:
+        """RMS norm over the last dimension in fp32; `rows` where the model has no norm here."""
+        if weight is None:
+            return rows
+        normed = functional.rms_norm(rows.float(), weight.shape, weight, self._config.rms_norm_eps)
+        return normed.to(self._dtype)
+
+
+def _rows_in_order(spans: Sequence[Span], order: Sequence[int]) -> Tensor:
+    """[T]: the batch's row numbers, span by span in `order`."""
+    starts = [0]
+    for span in spans:
+        starts.append(starts[-1] + span.num_rows)
+    return torch.tensor([row for index in order for row in range(starts[index], starts[index + 1])])
