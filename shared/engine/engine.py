@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from shared.engine.affinity import stay_on
 from shared.engine.backends import build_model
 from shared.engine.engine_config import EngineConfig
 from shared.engine.intake import Intake
@@ -65,6 +66,7 @@ class Engine:
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         config.validate()
+        stay_on(config.cpus)
         torch.set_num_threads(config.threads)
         self.model_config = load_model_config(config.model_dir, config.dtype)
         self.kv_pool = build_pool(config, self.model_config, pool_buffer)

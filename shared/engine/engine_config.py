@@ -31,7 +31,8 @@ class EngineConfig:
     offload_memory_mb: host memory for the KV of preempted sequences; offload_dir and offload_disk_mb: where
     and how much goes to disk when that is full. With 0 and 0 they are computed again.
     deterministic: a row's logits are bitwise equal whatever else is in the batch. tensor_parallel: processes
-    that share the model. max_model_len 0: the model's own limit. hash_seed starts the block hashes of
+    that share the model. cpus: where the engine's threads stay, () for anywhere.
+    max_model_len 0: the model's own limit. hash_seed starts the block hashes of
     sequences that bring none and name no tenant.
     """
 
@@ -56,6 +57,7 @@ class EngineConfig:
     offload_memory_mb: int = 0
     offload_dir: str = ""
     offload_disk_mb: int = 0
+    cpus: tuple[int, ...] = ()
 
     def validate(self) -> None:
         """Raise InvalidRequest for values out of range and for combinations that cannot be."""
@@ -102,6 +104,10 @@ class EngineConfig:
                 f"quant_group {self.quant_group} means nothing without quantization; set it to int8 or int4",
             ),
             (
+                0 < len(set(self.cpus)) < self.threads,
+                f"{self.threads} threads need as many cpus, not {len(set(self.cpus))}; name more of them",
+            ),
+            (
                 bool(self.offload_dir) != (self.offload_disk_mb > 0),
                 "offload_dir and offload_disk_mb go together; give both or neither",
             ),
@@ -115,12 +121,14 @@ class EngineConfig:
 def max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     """The longest sequence, prompt and output: the model's limit, the configured one or the pool's size.
 
+    A model with a dynamic rope may be asked for up to `factor` times its limit; the rope is then that of the
+    longest sequence for all of them, since keys that are cached cannot turn again.
     A sequence that the whole pool cannot hold could never finish, so the pool is a limit too.
     """
-    if not 0 <= config.max_model_len <= model.max_position_embeddings:
+    longest = int(model.max_position_embeddings * _stretch(model))
+    if not 0 <= config.max_model_len <= longest:
         raise InvalidRequest(
-            f"max_model_len must be from 0 to the model's {model.max_position_embeddings}, "
-            f"not {config.max_model_len}"
+            f"max_model_len must be from 0 to the model's {longest}, not {config.max_model_len}"
         )
     pool_tokens = config.kv_blocks * HASH_BLOCK_TOKENS
     if config.max_model_len > pool_tokens:
@@ -129,3 +137,9 @@ def max_model_len(config: EngineConfig, model: ModelConfig) -> int:
             "KV blocks; raise kv_memory_mb or kv_blocks"
         )
     return min(config.max_model_len or model.max_position_embeddings, pool_tokens)
+
+
+def _stretch(model: ModelConfig) -> float:
+    """How far past its own limit a model may be asked to go: a dynamic rope turns slower for longer ones."""
+    ropes = [layer.rope for layer in model.layers if layer.rope is not None]
+    return min((rope.factor if rope.kind == "dynamic" else 1.0 for rope in ropes), default=1.0)
