@@ -47,6 +47,8 @@ protos: setup
 bench: setup
 	$(BIN)/python -m tests.bench.bench_pipeline
 	$(BIN)/python -m tests.bench.bench_kv
+	$(BIN)/penstock bench engine --model shared/demo/models/target --prompt-tokens 512 --output-tokens 64
+	$(BIN)/python -m tests.bench.bench_quant
 
 clean:
 	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache build *.egg-info
