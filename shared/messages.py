@@ -225,6 +225,7 @@ class Reserve:
     detokenizer: str
     prefill: str
     speculator: str
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,8 @@ class Tokens:
     """prefill | decode → detokenizer, one message per step; columns of equal length.
 
     positions[i] is the position of token_ids[i][0]. finish[i] is "" while the request goes on,
-    else "stop" (eos or a stop id, which is then the last id) or "length".
+    else "stop" (eos or a stop id, which is then the last id, or the grammar's end), "length", or "error":
+    nothing was left to draw after these ids, so the request has failed.
     """
 
     request_ids: tuple[str, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.arguments import finite, logit_bias, natural, seconds, token_ids
@@ -24,7 +25,10 @@ SAMPLING_OPTIONS = (
     "min_tokens",
     "logprobs",
 )
+CONSTRAINTS = ("json_object", "json_schema", "regex", "grammar")
 FROM_STDIN = "-"
+MAX_FILE_BYTES = 1 << 20
+"""Of a schema or grammar; the gateway allows less and says how much."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - reads it from stdin")
     _add_prompt(parser)
     _add_sampling(parser)
+    _add_constraint(parser)
     limits = parser.add_argument_group("limits")
     limits.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for the whole answer")
     limits.add_argument("--ttft-deadline", type=seconds, metavar="SECONDS", help="for the first token")
@@ -81,6 +86,42 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--logprobs", type=natural, metavar="N", help="with the N likeliest tokens")
 
 
+def _add_constraint(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what the whole answer matches")
+    constraint = group.add_mutually_exclusive_group()
+    constraint.add_argument("--json-object", action="store_true", help="a JSON object")
+    constraint.add_argument(
+        "--json-schema", type=_text_or_file("{"), metavar="FILE|TEXT", help="JSON of this schema"
+    )
+    constraint.add_argument("--regex", metavar="REGEX", help="without look-around")
+    constraint.add_argument(
+        "--grammar", type=_text_or_file(":"), metavar="FILE|TEXT", help="in Lark's notation or in GBNF"
+    )
+
+
+def _text_or_file(mark: str) -> Callable[[str], str]:
+    """A type of argument: the text itself when it has the mark that all such texts have, else a file's."""
+
+    def read(value: str) -> str:
+        if mark in value:
+            return value
+        try:
+            with Path(value).open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise argparse.ArgumentTypeError(f"{value!r} is not UTF-8 text") from error
+        except OSError as error:
+            raise argparse.ArgumentTypeError(
+                f"{value[:80]!r} has no {mark!r} and cannot be read as a file ({error.strerror})"
+            ) from error
+        if len(data) > MAX_FILE_BYTES:
+            raise argparse.ArgumentTypeError(f"{value!r} is larger than {MAX_FILE_BYTES} bytes")
+        return text
+
+    return read
+
+
 def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateRequest]:
     """Prints a sentence and exits with 2 on wrong usage."""
     parser = build_parser()
@@ -116,6 +157,10 @@ def _request(args: argparse.Namespace) -> pb.GenerateRequest:
     request.sampling.stop.extend(args.stop)
     request.sampling.stop_token_ids.extend(args.stop_token_id)
     request.sampling.ignore_eos = args.ignore_eos
+    for name in CONSTRAINTS:
+        value = getattr(args, name)
+        if value is not None and value is not False:  # an empty text is sent, to be refused
+            setattr(request.sampling, name, value)
     if args.deadline is not None:
         request.deadline_ms = _milliseconds(args.deadline)
     if args.ttft_deadline is not None:

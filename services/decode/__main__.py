@@ -23,7 +23,7 @@ from shared.worker.prefix_mirror import PrefixMirror
 async def body(service: Service[DecodeConfig]) -> None:
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model)
-    engines = EngineSource(lambda: build_engine(config, model.path, model.model_id))
+    engines = EngineSource(lambda: build_engine(config, model.path, model.model_id, transfers_kv=True))
     await engines.preload()
     bulk = await BulkConnection.connect(config.nats_url, name=f"decode/{service.instance}/kv")
 

@@ -249,7 +249,8 @@ class DecodeActor(BusActor):
         return False
 
     async def _after_step(self, result: StepResult) -> None:
-        """Tokens first: they are what somebody waits for."""
+        """Tokens first: they are what somebody waits for. A row that failed ("error") tells so with its last
+        tokens, and so behind them; like every finished row it holds nothing here any more."""
         outputs = [
             (row, output)
             for output in result.outputs

@@ -49,7 +49,14 @@ def _reserve(engine: Engine, row: Row) -> Reservation | PenstockError:
 
 def _attach(engine: Engine, row: Row) -> PenstockError | None:
     try:
-        engine.attach(row.key, row.token_ids, row.spec.prompt_len, row.spec.params)
+        engine.attach(
+            row.key,
+            row.token_ids,
+            row.spec.prompt_len,
+            row.spec.params,
+            priority=row.priority,
+            deadline_us=round(row.deadline.at_s * 1e6),
+        )
     except PenstockError as error:
         return error
     return None

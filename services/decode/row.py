@@ -10,7 +10,7 @@ from shared.errors import DeadlineExpired
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Envelope, Reserve, Sampling
 from shared.worker.placed import Placed, checked_deadline
-from shared.worker.wire import read_sequence
+from shared.worker.wire import engine_priority, read_sequence
 
 
 class Phase(Enum):
@@ -28,6 +28,7 @@ class Row(Placed):
     prefill: str
     speculator: str
     sampling: Sampling
+    priority: int  # the engine's: the least goes first
     worst_blocks: int  # what it takes if it grows as long as it may
     envelope: Envelope  # of the Reserve, for its answer
     phase: Phase = Phase.RESERVING
@@ -69,6 +70,7 @@ def read_row(
         prefill=reserve.prefill,
         speculator=reserve.speculator,
         sampling=reserve.sampling,
+        priority=engine_priority(reserve.priority),
         worst_blocks=-(-longest // HASH_BLOCK_TOKENS),
         envelope=envelope,
     )

@@ -16,7 +16,7 @@ MAX_PROMPT_TAIL_TOKENS = 4096
 """More context than this never changes a text; a longer tail is a mistake of the sender."""
 MAX_EARLY_ROWS = 64
 """Rows of one request that may wait for those before them; more is a gap for certain."""
-FINISHES = ("", "stop", "length")
+FINISHES = ("", "stop", "length", "error")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
+    InternalError,
     InvalidRequest,
     NotFound,
     Overloaded,
@@ -15,12 +16,15 @@ from shared.errors import (
     TooLarge,
     Unavailable,
 )
+from shared.messages import Sampling
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
 EXPIRED = "expired"
 SHED = "shed"
 FAILED = "failed"
+NOTHING_TO_DRAW = "error"
+"""The last row's word when the request cannot go on at any worker."""
 
 _EVENT_OUTCOMES = {
     FINISHED: pb.OUTCOME_FINISHED,
@@ -48,6 +52,15 @@ class Outcome:
     @classmethod
     def finished(cls, finish: str) -> Outcome:
         return cls(FINISHED, finish=finish)
+
+    @classmethod
+    def ended(cls, finish: str, sampling: Sampling) -> Outcome:
+        """What the last row's word means: text that stops where nothing could be drawn is not finished."""
+        if finish != NOTHING_TO_DRAW:
+            return cls.finished(finish)
+        if sampling.grammar is not None or sampling.allowed_ids or sampling.bad_words:
+            return cls.of(InvalidRequest("the constraints leave no token to draw; loosen them"))
+        return cls.of(InternalError("the model's logits are no numbers; check its weights and dtype"))
 
     @classmethod
     def of(cls, error: PenstockError) -> Outcome:

@@ -181,6 +181,7 @@ class Placer:
                 detokenizer=placement.detokenizer,
                 prefill=placement.prefill,
                 speculator=placement.speculator,
+                priority=request.priority,
             ),
             ("prefill", placement.prefill): Prefill(
                 token_ids=token_ids,

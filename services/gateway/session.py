@@ -129,7 +129,8 @@ class Session:
                 if self._interruption is not None:
                     return Outcome.of(self._interruption)
                 finish = await self._drive()
-            return Outcome.finished(finish) if self._interruption is None else Outcome.of(self._interruption)
+            ended = Outcome.ended(finish, self.request.sampling)
+            return ended if self._interruption is None else Outcome.of(self._interruption)
         except TimeoutError:
             return Outcome.of(self._interruption or self.state.expired())
         except PenstockError as error:
@@ -220,6 +221,8 @@ class Session:
         if self.state.complete:
             return True
         if self.state.replacements >= self._gateway.config.max_replacements:
+            if isinstance(trouble, DeadlineExpired):  # no worker can do it in the time that is left
+                raise trouble
             times = self.state.replacements + 1
             raise Unavailable(f"placed {times} times in vain: {trouble.message}; retry", hop=trouble.hop)
         self.state.replacements += 1

@@ -19,7 +19,9 @@ from shared.worker.prefix_mirror import PrefixMirror
 async def body(service: Service[PrefillConfig]) -> None:
     config, mirror, buffer = service.config, PrefixMirror(), PoolBuffer()
     model = resolve_model(config.model)
-    engines = EngineSource(lambda: build_engine(config, model.path, model.model_id, buffer))
+    engines = EngineSource(
+        lambda: build_engine(config, model.path, model.model_id, buffer, transfers_kv=True)
+    )
     await engines.preload()
     bulk = await BulkConnection.connect(config.nats_url, name=f"prefill/{service.instance}/kv")
 

@@ -279,8 +279,7 @@ class PrefillActor(BusActor):
 
     async def _admit(self) -> None:
         """Fill the next chunk with the most urgent prompts; a prefix is warmed only when there are none."""
-        computing = len(self._book.in_phase(Phase.COMPUTING))
-        room = self._compute.room_tokens(self._book.computing_tokens, computing)
+        room = self._compute.room_tokens(self._book.computing_tokens, self._book.prompts_ahead)
         jobs, lost = self._book.take(room)
         await self._tell_lost(lost)
         self._compute.yield_to(busy=bool(self._book.placed))

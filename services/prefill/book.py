@@ -71,6 +71,13 @@ class JobBook(PlacedBook[Job]):
         return [job for job in self.placed.values() if job.phase is phase]
 
     @property
+    def prompts_ahead(self) -> int:
+        """Prompts being computed that are of the class of the next one in the queue, or above."""
+        computing = self.in_phase(Phase.COMPUTING)
+        first = self.queue.first_priority
+        return sum(1 for job in computing if first is None or job.entry().priority >= first)
+
+    @property
     def computing_tokens(self) -> int:
         """Tokens of admitted jobs that are still to compute."""
         return sum(job.remaining_tokens for job in self.in_phase(Phase.COMPUTING))

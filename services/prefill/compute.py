@@ -9,7 +9,7 @@ import structlog
 from services.prefill.job import Job
 from services.prefill.warmth import Warmth
 from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
-from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
+from shared.engine.scheduling.order import LOWEST_PRIORITY
 from shared.errors import PenstockError
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
@@ -19,7 +19,8 @@ from shared.worker.wire import SequenceSpec
 log = structlog.get_logger()
 
 PROMPTS_AT_ONCE = 8
-"""So many prompts may be computed side by side; more only where they fit into one chunk."""
+"""So many prompts of a class and those above may be computed side by side; more only where they fit into one
+chunk. Those of lower classes do not count, so that they never keep a more urgent prompt waiting."""
 
 
 class Compute(EngineDriver[StepResult]):
@@ -48,7 +49,7 @@ class Compute(EngineDriver[StepResult]):
                     job.key,
                     job.spec,
                     on_layer,
-                    priority=NORMAL_PRIORITY - job.urgency,
+                    priority=job.priority,
                     deadline_us=round(job.deadline.at_s * 1e6),
                 )
                 for job, on_layer in zip(jobs, callbacks, strict=True)

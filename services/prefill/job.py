@@ -7,14 +7,10 @@ from enum import Enum
 
 from services.prefill.queue import Entry
 from shared.deadline import Deadline
-from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Envelope, Prefill
 from shared.worker.placed import Placed, checked_deadline
-from shared.worker.wire import read_sequence
-
-_URGENCY = {0: 0, 1: -1, 2: 1}
-"""By the wire's PRIORITY_NORMAL, PRIORITY_LOW and PRIORITY_HIGH; the greater goes first."""
+from shared.worker.wire import engine_priority, read_sequence
 
 
 class Phase(Enum):
@@ -29,7 +25,7 @@ class Phase(Enum):
 @dataclass(slots=True)
 class Job(Placed):
     decode: str
-    urgency: int  # of its priority; the greater goes first
+    priority: int  # the engine's: the least goes first
     arrived_s: float
     cached_tokens: int = 0  # a guess until the engine has admitted it
     phase: Phase = Phase.QUEUED
@@ -46,7 +42,7 @@ class Job(Placed):
         return self.num_tokens - max(self.computed_tokens, self.cached_tokens)
 
     def entry(self) -> Entry:
-        return Entry(self.key, self.remaining_tokens, self.deadline, self.urgency)
+        return Entry(self.key, self.remaining_tokens, self.deadline, -self.priority)
 
 
 def read_job(
@@ -74,15 +70,9 @@ def read_job(
             max_model_len=max_model_len,
         ),
         decode=prefill.decode,
-        urgency=_urgency(prefill.priority),
+        priority=engine_priority(prefill.priority),
         arrived_s=now_s,
     )
-
-
-def _urgency(priority: int) -> int:
-    if priority not in _URGENCY:
-        raise InvalidRequest(f"priority {priority} does not exist; send 0 (normal), 1 (low) or 2 (high)")
-    return _URGENCY[priority]
 
 
 def max_cached_blocks(num_tokens: int) -> int:

@@ -69,6 +69,11 @@ class DeadlineQueue:
             expired.append(entry)
         return Taken(None, tuple(expired))
 
+    @property
+    def first_priority(self) -> int | None:
+        """Of the most urgent entry; None when nothing waits."""
+        return self._ordered[0][1].priority if self._ordered else None
+
     def put_back(self, entry: Entry) -> None:
         """The taken entry could not start yet: it is first among its equals again, over any limit."""
         insort(self._ordered, ((-entry.priority, entry.deadline.at_s, 0), entry), key=lambda item: item[0])

@@ -31,7 +31,7 @@ from shared.engine.scheduling.cost_model import CostModel
 from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.placement import Placement, max_cached_blocks
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
-from shared.engine.scheduling.sequence import HashChain, Phase, blocks_for, tenant_chain
+from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase, blocks_for, tenant_chain
 from shared.engine.steps import Steps
 from shared.errors import InvalidRequest
 
@@ -123,6 +123,7 @@ class Engine:
         if on_layer is not None and stop_after is None:
             raise InvalidRequest("on_layer needs stop_after: KV that is sent away must stay until released")
         check_priority(priority)
+        self._intake.check_tokens(token_ids)  # before they are hashed
         if tenant and block_hashes is None:
             chain = tenant_chain(self.config.hash_seed, tenant, token_ids)
         else:
@@ -136,8 +137,7 @@ class Engine:
         self._scheduler.check_room(key, priority)
         self._scheduler.check_time(sequence, deadline_us)
         self._placement.place(sequence, num_tokens, max_cached_blocks(token_ids))
-        self._scheduler.enter(sequence, priority, deadline_us)
-        self._drawer.track(sequence)
+        self._enter(sequence, priority, deadline_us)
         return AdmitResult(sequence.num_computed, tuple(sequence.blocks))
 
     def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[int]) -> Reservation:
@@ -163,6 +163,7 @@ class Engine:
         `priority` and `deadline_us` as in `admit`.
         Raises InvalidRequest when nothing is reserved or the reservation is too small; it then stays.
         """
+        check_priority(priority)
         reserved = self._scheduler.sequences.get(key)
         if reserved is None or reserved.phase is not Phase.RESERVED:
             raise InvalidRequest(f"no KV is reserved for sequence {key!r}; reserve before attaching")
@@ -178,9 +179,9 @@ class Engine:
         sequence.num_computed = num_filled
         sequence.prefilling = False
         self.kv_pool.take_in(sequence.blocks[sequence.num_committed_blocks :])
+        self._drawer.track(sequence)
         self._scheduler.enter(sequence, priority, deadline_us)
         self._placement.commit(sequence)
-        self._drawer.track(sequence)
 
     def fork(self, key: str, new_key: str, params: SamplingParams) -> None:
         """A new sequence with the prompt of `key`, drawn from with `params` as if it had been admitted.
@@ -201,8 +202,7 @@ class Engine:
         )
         self._scheduler.check_room(new_key, source.priority)
         self._placement.place_fork(sequence, source)
-        self._scheduler.enter(sequence, source.priority, source.deadline_us)
-        self._drawer.track(sequence)
+        self._enter(sequence, source.priority, source.deadline_us)
 
     def release(self, key: str) -> bool:
         """Drop a sequence in any state and give its blocks back; False when `key` is not held."""
@@ -231,6 +231,15 @@ class Engine:
             return False
         sequence.drafts = drafts
         return True
+
+    def _enter(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
+        """The last part of coming in. A grammar may find no memory for its state: then nothing is kept."""
+        try:
+            self._drawer.track(sequence)
+        except BaseException:
+            self._placement.leave(sequence)
+            raise
+        self._scheduler.enter(sequence, priority, deadline_us)
 
     # --- work ---
 

@@ -11,6 +11,7 @@ import structlog
 
 from shared.config import ConfigError, ServiceConfig, field_of
 from shared.engine import Engine, EngineConfig
+from shared.engine.affinity import parse_cpus
 from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
 from shared.kv_hash import hash_seed
@@ -59,6 +60,7 @@ class EngineServiceConfig(ServiceConfig):
     )
     offload_dir: str = field_of("", help="directory for such KV when host memory is full")
     offload_disk_mb: int = field_of(0, help="how much may go there, in MiB", minimum=0, maximum=1 << 24)
+    cpus: str = field_of("", help="CPUs that the engine's threads stay on, like 0,2-3; empty = any")
 
 
 def build_engine(
@@ -66,9 +68,26 @@ def build_engine(
     model_dir: Path,
     model_id: str,
     pool_buffer: Callable[[int], memoryview] | None = None,
+    *,
+    transfers_kv: bool = False,
 ) -> Engine:
-    """Loads the model; seconds long. Raises ConfigError when the settings contradict each other."""
-    engine_config = EngineConfig(
+    """Loads the model; seconds long. `transfers_kv`: its KV comes from or goes to another worker.
+
+    Raises ConfigError when the settings contradict each other, this machine or the model.
+    """
+    if transfers_kv and config.tensor_parallel > 1:
+        raise ConfigError(
+            f"tensor_parallel is {config.tensor_parallel}: KV that lies in several processes cannot pass "
+            "from prefill to decode; set it to 1"
+        )
+    try:
+        return Engine(_engine_config(config, model_dir, model_id), pool_buffer, _log_progress(model_id))
+    except InvalidRequest as error:
+        raise ConfigError(error.message) from error
+
+
+def _engine_config(config: EngineServiceConfig, model_dir: Path, model_id: str) -> EngineConfig:
+    return EngineConfig(
         model_dir=str(model_dir),
         dtype=config.dtype,
         kv_blocks=config.kv_blocks or 1,
@@ -88,12 +107,8 @@ def build_engine(
         offload_memory_mb=config.offload_memory_mb,
         offload_dir=config.offload_dir,
         offload_disk_mb=config.offload_disk_mb,
+        cpus=parse_cpus(config.cpus),
     )
-    try:
-        engine_config.validate()
-    except InvalidRequest as error:
-        raise ConfigError(error.message) from error
-    return Engine(engine_config, pool_buffer, _log_progress(model_id))
 
 
 def _log_progress(model_id: str) -> LoadProgress:

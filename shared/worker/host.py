@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from shared.actor import ActorRef
 from shared.deadline import Deadline
 from shared.engine import Engine
+from shared.engine.affinity import stay_on
 from shared.errors import PenstockError, Unavailable
 from shared.service import Service
 from shared.telemetry import metrics
@@ -32,13 +34,21 @@ class EngineSource:
         self._first: Engine | None = None
 
     async def preload(self) -> Engine:
-        self._first = await asyncio.to_thread(self._load)
+        # In a thread of its own: loading may tie its thread to the engine's CPUs, and that is not undone.
+        loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-loader")
+        try:
+            self._first = await asyncio.get_running_loop().run_in_executor(loader, self._load)
+        finally:
+            loader.shutdown(wait=False)  # a stop while it loads must not wait for the rest
         return self._first
 
     def take(self) -> Engine:
         """For an engine's thread: the preloaded one, later a fresh one."""
         engine, self._first = self._first, None
-        return engine if engine is not None else self._load()
+        if engine is None:
+            return self._load()
+        stay_on(engine.config.cpus)  # it was loaded in another thread
+        return engine
 
 
 async def attend(service: Service[Any], actor: ActorRef[Any]) -> None:

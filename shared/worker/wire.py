@@ -8,17 +8,25 @@ from collections.abc import Iterable, Sequence
 from shared import messages
 from shared.engine.results import TokenOutput
 from shared.engine.sampling.sampling_params import Grammar, SamplingParams
+from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Mark, Sampling, Tokens, unpack_hashes, unpack_ids
 
-# The bus has no word for a sequence whose own constraints left nothing to draw: it stops there.
-_FINISHES = {None: "", "stop": "stop", "length": "length", "error": "stop"}
+_PRIORITIES = {0: NORMAL_PRIORITY, 1: LOWEST_PRIORITY, 2: NORMAL_PRIORITY - 1}
+"""By the wire's PRIORITY_NORMAL, PRIORITY_LOW and PRIORITY_HIGH; the least goes first."""
 
 
 def sequence_key(request_id: str, epoch: int) -> str:
     """The engine's name for one placement of a request."""
     return f"{request_id}/{epoch}"
+
+
+def engine_priority(priority: int) -> int:
+    """The engine's name for a placement's priority. Raises InvalidRequest for one that does not exist."""
+    if priority not in _PRIORITIES:
+        raise InvalidRequest(f"priority {priority} does not exist; send 0 (normal), 1 (low) or 2 (high)")
+    return _PRIORITIES[priority]
 
 
 def sampling_params(sampling: Sampling) -> SamplingParams:
@@ -106,7 +114,7 @@ def _columns(rows: Sequence[TokenRow]) -> Tokens:
         epochs=tuple(row.epoch for row in rows),
         positions=tuple(row.output.position for row in rows),
         token_ids=tuple(row.output.token_ids for row in rows),
-        finish=tuple(_FINISHES[row.output.finish_reason] for row in rows),
+        finish=tuple(row.output.finish_reason or "" for row in rows),
         logprobs=tuple(_logprobs(row.output) for row in rows),
         marks=tuple(row.marks for row in rows),
     )

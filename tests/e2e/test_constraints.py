@@ -103,3 +103,40 @@ async def test_a_constraint_that_cannot_be_used_is_refused_with_what_is_wrong(
     assert fault in answer.details
     assert (answer.outcome, answer.ends) == ("failed", 1)
     await stack.until_idle()
+
+
+def contradiction(oracle: Oracle) -> tuple[int, dict[str, Any]]:
+    """An id that alone may be drawn, and never twice in a row: what is wrong shows after the first token."""
+    (only,) = oracle.encode(PROMPT)[1:2]
+    return only, {"allowed_token_ids": [only], "bad_word_ids": [pb.TokenIds(ids=[only, only])]}
+
+
+@pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
+async def test_constraints_that_leave_nothing_to_draw_later_fail_the_request_behind_its_tokens(
+    get_stack: GetStack, oracle: Oracle, decode: int, drafts: bool, transport: str
+) -> None:
+    only, sampling = contradiction(oracle)
+    stack = get_stack(decode, drafts, transport)
+    async with connect(stack.grpc) as stub:
+        answer = await generate(stub, request(PROMPT, **sampling))
+    assert (answer.outcome, answer.ends) == ("failed", 1), stack.tail()
+    assert answer.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert "leave no token to draw" in answer.details
+    assert list(answer.ids) == [only]
+    assert answer.end is not None
+    assert answer.end.usage.replacements == 0
+    await stack.until_idle()
+
+
+async def test_constraints_that_leave_no_first_token_fail_the_request(
+    get_stack: GetStack, oracle: Oracle
+) -> None:
+    """Each can be met alone: that they contradict each other shows when the first token is drawn."""
+    only, _ = contradiction(oracle)
+    stack = get_stack()
+    async with connect(stack.grpc) as stub:
+        answer = await generate(stub, request(PROMPT, allowed_token_ids=[only], regex="[0-9]+"))
+    assert (answer.outcome, answer.ends, list(answer.ids)) == ("failed", 1, [])
+    assert answer.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert "leave no token to draw" in answer.details
+    await stack.until_idle()

@@ -6,6 +6,9 @@ import asyncio
 import json
 import re
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
@@ -31,9 +34,9 @@ async def penstock(stack: Stack, *arguments: str) -> tuple[int, str]:
 
 async def test_the_client_of_the_readme_runs_as_printed(get_stack: GetStack) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 1
-    assert len(blocks[0].splitlines()) <= 20
-    code, output = await run("-c", blocks[0].replace("127.0.0.1:50051", get_stack().grpc))
+    (client,) = [block for block in blocks if "import grpc" in block]
+    assert len(client.splitlines()) <= 20
+    code, output = await run("-c", client.replace("127.0.0.1:50051", get_stack().grpc))
     assert code == 0
     assert re.search(r"prompt tokens, seed 7\]", output)
     assert re.search(r"\[first token after [\d.]+ ms\]", output)
@@ -51,6 +54,32 @@ async def test_ask_streams_json_events_that_end_with_outcome_usage_and_timeline(
     assert events[-1]["finish_reason"] == "length"
     assert events[-1]["usage"]["completion_tokens"] == 12
     assert events[-1]["timeline"]["phases"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "pattern"),
+    [
+        ("--regex", "(Lily|Tom) has [0-9]{2} cats", "(Lily|Tom) has [0-9]{2} cats"),
+        ("--grammar", 'start: "go" | "stop"', "go|stop"),
+        ("--json-schema", '{"type": "boolean"}', "true|false"),
+    ],
+)
+async def test_ask_constrains_the_answer(
+    get_stack: GetStack, tmp_path: Path, option: str, value: str, pattern: str
+) -> None:
+    file = tmp_path / "constraint"
+    file.write_text(value)
+    for given in (value,) if option == "--regex" else (value, str(file)):
+        code, output = await penstock(get_stack(), "ask", "Once", option, given, "--json")
+        events = [json.loads(line) for line in output.splitlines()]
+        assert code == 0, events[-1]
+        assert re.fullmatch(pattern, "".join(event["text"] for event in events if event["event"] == "text"))
+
+
+async def test_ask_says_what_is_wrong_with_a_grammar(get_stack: GetStack) -> None:
+    code, output = await penstock(get_stack(), "ask", "Once", "--grammar", "start: missing", "--json")
+    assert code == 1
+    assert "missing" in json.loads(output.splitlines()[-1])["error"]["message"]
 
 
 async def test_ask_exits_with_3_when_the_deadline_expires(get_stack: GetStack) -> None:

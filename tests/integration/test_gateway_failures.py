@@ -186,6 +186,29 @@ async def test_a_request_that_keeps_failing_ends_as_failed(nats_url: str) -> Non
     assert (answer.outcome, answer.status) == ("failed", grpc.StatusCode.UNAVAILABLE)
 
 
+async def test_a_request_that_every_worker_calls_too_late_ends_as_expired(nats_url: str) -> None:
+    """Workers predict that they cannot do it in time long before the time is up."""
+    async with fleet(nats_url) as peers, gateway(nats_url, max_replacements=1) as running:
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        for epoch in (1, 2):
+            envelope, _ = await peers.placed(epoch=epoch)
+            await peers.lost(envelope.request_id, epoch, "expired")
+        answer = await call
+    assert (answer.outcome, answer.status) == ("expired", grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+async def test_an_answer_that_nothing_can_continue_fails_behind_its_text(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        call = asyncio.create_task(generate(running.stub, ask("hello", regex="a+")))
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 5, "ab")
+        await peers.text(envelope.request_id, 7, "", ids=(), finish="error")
+        answer = await call
+        assert await until(lambda: len(peers.cancels()) == 3)
+    assert (answer.text, answer.outcome, answer.ends) == ("ab", "failed", 1)
+    assert answer.status is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_a_restarting_worker_is_waited_for(nats_url: str) -> None:
     async with fleet(nats_url, "tokenizer", "prefill", "detokenizer") as peers, gateway(nats_url) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello")))

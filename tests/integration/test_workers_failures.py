@@ -13,7 +13,7 @@ from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Cancel, Drain, Retrieve, Warm, pack_ids
-from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of, sampling
+from tests.integration.workers_harness import START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of, sampling
 from tests.support.models import target_model
 from tests.support.wait import until
 
@@ -284,6 +284,29 @@ async def test_a_prefill_worker_killed_in_transfer_loses_the_request_and_frees_d
     lost = await edge.lost(request_id)
     assert lost.code == "unavailable"
     await edge.until_idle(DECODE)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"tensor_parallel": 2}, "set it to 1"),
+        ({"cpus": "4095"}, "4095"),
+        ({"offload_disk_mb": 1}, "together"),
+    ],
+    ids=["tensor-parallel", "cpus", "offload"],
+)
+async def test_a_worker_that_cannot_be_ends_with_one_sentence(
+    workers: Workers, model: Path, role: str, options: dict[str, object], fault: str
+) -> None:
+    name = f"{role}-impossible-{next(iter(options)).replace('_', '-')}"
+    workers.start(role, name, model=model, **options)
+    await until(lambda: not workers.alive(name), timeout_s=START_TIMEOUT_S)
+    assert workers.processes[name].returncode > 0
+    said = [line for line in workers.log(name).splitlines() if line.startswith(f"penstock {role}: ")]
+    assert len(said) == 1
+    assert fault in said[0]
+    assert "Traceback" not in workers.log(name)
 
 
 async def test_a_drained_worker_takes_nothing_new_finishes_and_ends_cleanly(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -111,6 +112,34 @@ async def test_greedy_tokens_equal_those_of_transformers(
     )
     assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts]
     assert [min(stream.ids) for stream in streams] == [len(ids) for ids in prompts]
+
+
+async def test_a_prompt_cancelled_among_others_leaves_those_as_they_are(edge: Edge, oracle: Oracle) -> None:
+    """Four prompts of several chunks each are computed side by side."""
+    prompts = [oracle.encode(f"{name} ran after the cat. " * 30)[:280] for name in "ABCD"]
+    cancelled, *others = (edge.new_id() for _ in prompts)
+    await asyncio.gather(
+        *(edge.prefill(name, ids) for name, ids in zip((cancelled, *others), prompts, strict=True)),
+        *(edge.reserve(name, ids) for name, ids in zip((cancelled, *others), prompts, strict=True)),
+    )
+    await edge.cancel("prefill", PREFILL, cancelled)
+    await edge.cancel("decode", "decode-nats", cancelled)
+    streams = [edge.streams[name, 1] for name in others]
+    await until(lambda: all(stream.finish for stream in streams), timeout_s=WAIT_S)
+    assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts[1:]]
+
+
+@pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
+async def test_a_row_with_nothing_left_to_draw_says_so_behind_its_tokens(
+    edge: Edge, oracle: Oracle, speculator: str
+) -> None:
+    ids = oracle.encode("Once upon a time")
+    one, other = ids[1:3]
+    how = sampling(allowed_ids=(one, other), bad_words=((one, one), (other, other), (one, other, one)))
+    how = dataclasses.replace(how, bad_words=(*how.bad_words, (other, one, other)))
+    stream = await edge.generate(ids, how=how, speculator=speculator)
+    assert stream.finish == "error"
+    assert stream.token_ids in ([one, other], [other, one])
 
 
 async def test_the_same_seed_gives_the_same_tokens_with_and_without_drafts(

@@ -227,6 +227,7 @@ class Edge:
             DETOKENIZER,
             prefill,
             speculator,
+            0,
         )
         answer = await self.ask("decode", decode, message, request_id, epoch, seconds)
         assert isinstance(answer, Accepted)

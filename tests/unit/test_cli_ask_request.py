@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask_request import parse_request
+from services.cli.ask_request import MAX_FILE_BYTES, parse_request
 
 
 def request(*argv: str) -> pb.GenerateRequest:
@@ -64,6 +65,52 @@ def test_token_ids_take_the_place_of_text() -> None:
     assert list(request("--token-ids", "1, 2,3").token_ids.ids) == [1, 2, 3]
 
 
+SCHEMA = '{"type": "object"}'
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "value"),
+    [
+        (["--json-object"], "json_object", True),
+        (["--json-schema", SCHEMA], "json_schema", SCHEMA),
+        (["--regex", "a+"], "regex", "a+"),
+        (["--regex", ""], "regex", ""),
+        (["--grammar", 'root ::= "a"'], "grammar", 'root ::= "a"'),
+        (["--grammar", 'start: "a"'], "grammar", 'start: "a"'),
+    ],
+)
+def test_what_the_answer_matches_is_sent_as_given(argv: list[str], name: str, value: str | bool) -> None:
+    sampling = request("hello", *argv).sampling
+    assert sampling.WhichOneof("constraint") == name
+    assert getattr(sampling, name) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("--json-schema", SCHEMA), ("--grammar", 'start: "a"\n')], ids=["schema", "grammar"]
+)
+def test_a_schema_or_grammar_is_read_from_a_file(option: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "constraint"
+    file.write_text(text)
+    sampling = request("hello", option, str(file)).sampling
+    assert getattr(sampling, option[2:].replace("-", "_")) == text
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [(b"\xff{", "not UTF-8"), (b"{" * (MAX_FILE_BYTES + 1), "larger"), (None, "No such file")],
+)
+def test_a_file_that_holds_no_schema_exits_2_with_what_is_wrong(
+    data: bytes | None, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "schema"
+    if data is not None:
+        file.write_bytes(data)
+    with pytest.raises(SystemExit) as caught:
+        parse_request(["hello", "--json-schema", str(file)])
+    assert caught.value.code == 2
+    assert fault in capsys.readouterr().err
+
+
 def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
     assert request("-").text == "from a pipe\n"
@@ -95,6 +142,9 @@ def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
         ["hello", "--logit-bias", "x=1"],
         ["hello", "--logit-bias", "4294967296=1"],
         ["hello", "--priority", "urgent"],
+        ["hello", "--grammar", "x" * 5000],
+        ["hello", "--regex", "a", "--json-object"],
+        ["hello", "--json-schema", "{}", "--grammar", "start: A"],
     ],
 )
 def test_wrong_usage_exits_2_with_a_sentence(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,6 +112,16 @@ def test_tokens_seen_before_are_dropped_and_value(sessions: Sessions) -> None:
     assert value("penstock_dropped_messages_total", reason="duplicate_tokens") == before + 6
 
 
+def test_a_failure_comes_behind_the_text_that_waited_for_a_stop_string(sessions: Sessions) -> None:
+    sessions.open(REQUEST, 1, opening(stop=(TEXT + "!",)), None)
+    held = sessions.tokens(step(IDS, 0))
+    failed = sessions.tokens(step((), len(IDS), finish="error"))
+    assert text_of(held) == ""
+    assert text_of(failed) == TEXT
+    assert failed.texts[-1].finish == "error"
+    assert_empty(sessions)
+
+
 def test_a_finish_that_comes_with_tokens_seen_before_counts(sessions: Sessions) -> None:
     sessions.open(REQUEST, 1, opening(), None)
     sessions.tokens(step(IDS, 0))

@@ -88,6 +88,16 @@ def test_two_threads_give_what_one_gives(kernels: ctypes.CDLL, kind: str) -> Non
     assert torch.equal(linear(rows, threads=2), linear(rows, threads=1))
 
 
+@pytest.mark.parametrize("place", [0, 31, 64, 256])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_row_with_what_is_no_number_gives_none(kernels: ctypes.CDLL, kind: str, place: int) -> None:
+    linear = NativeLinear(kernels, random_linear(kind, 33, 257))
+    rows = torch.ones(2, 257)
+    rows[1, place] = torch.nan
+    assert linear(rows)[0].isfinite().all()
+    assert linear(rows)[1].isnan().all()
+
+
 def test_a_group_that_the_kernels_cannot_take_is_refused(kernels: ctypes.CDLL) -> None:
     with pytest.raises(InvalidRequest, match="multiple of 32"):
         NativeLinear(kernels, random_linear("int4", 8, 40, group=20))

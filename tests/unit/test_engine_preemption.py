@@ -8,7 +8,7 @@ import pytest
 
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.engine.scheduling.cost_model import Features
-from shared.engine.scheduling.order import AGING_US
+from shared.engine.scheduling.order import AGING_US, keeps_blocks
 from shared.errors import InvalidRequest, Overloaded
 from tests.unit.engine_support import (
     FANCY,
@@ -239,3 +239,51 @@ def test_stop_after_takes_all_blocks_it_will_need_at_once(folder: Path) -> None:
     assert len(engine.admit("p", [1] * 16, 16, GREEDY, stop_after=20).block_ids) == 3
     with pytest.raises(Overloaded):
         admit(engine, "q", [1] * 20)
+
+
+def test_a_sequence_that_gave_way_is_not_the_next_to_do_so_for_later_ones(folder: Path) -> None:
+    engine = make_engine(folder, kv_blocks=4)
+    known = {key: [number] * 14 for number, key in enumerate("abc")}
+    for key, prompt in known.items():
+        engine.admit(key, prompt, 14, GREEDY, priority=2 if key == "c" else 1)
+    assert run_until_preempted(engine, known) == ("c",)
+    again = engine._scheduler.sequences["c"]
+    assert keeps_blocks(again) < (1, again.deadline_us + 1, 0)  # as if it had come in as normal
+    drive(engine, known)
+
+
+def test_a_sequence_whose_rules_cannot_be_made_leaves_no_block(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(folder)
+    admit(engine, "a", [1] * 20)
+    engine.step()
+    held = engine.blocks.num_held
+    reservation = engine.reserve("r", 20, [])
+
+    def no_memory(*_: object) -> None:
+        raise Overloaded("no memory")
+
+    monkeypatch.setattr(engine._drawer, "track", no_memory)
+    with pytest.raises(Overloaded, match="no memory"):
+        admit(engine, "b", [2] * 20)
+    with pytest.raises(Overloaded, match="no memory"):
+        engine.fork("a", "c", GREEDY)
+    with pytest.raises(Overloaded, match="no memory"):
+        engine.attach("r", [1] * 21, 21, GREEDY)
+    engine.check()
+    assert sorted(engine.held()) == ["a", "r"]
+    assert engine.blocks.num_held == held + len(reservation.block_ids)
+
+
+def test_ids_and_priorities_out_of_range_are_refused_by_name(folder: Path) -> None:
+    engine = make_engine(folder)
+    for wrong in (-1, 2**40):
+        with pytest.raises(InvalidRequest, match="token ids"):
+            admit(engine, "a", [wrong] * 16)
+        with pytest.raises(InvalidRequest, match="token ids"):
+            engine.admit("a", [wrong] * 16, 16, GREEDY, tenant="t")
+    engine.reserve("r", 15, [])
+    with pytest.raises(InvalidRequest, match="priority"):
+        engine.attach("r", [1] * 16, 16, GREEDY, priority=3)
+    engine.check()

@@ -38,6 +38,24 @@ def request(**fields: object) -> Request:
     return validate(message, drawn_seed=1)
 
 
+CONSTRAINED = (
+    pb.Sampling(regex="a"),
+    pb.Sampling(allowed_token_ids=[1]),
+    pb.Sampling(bad_word_ids=[pb.TokenIds(ids=[1])]),
+)
+
+
+@pytest.mark.parametrize("sampling", CONSTRAINED)
+def test_nothing_left_to_draw_is_the_fault_of_the_constraints(sampling: pb.Sampling) -> None:
+    outcome = Outcome.ended("error", request(sampling=sampling).sampling)
+    assert (outcome.word, outcome.finish, outcome.status) == ("failed", "", "INVALID_ARGUMENT")
+
+
+def test_nothing_left_to_draw_without_constraints_is_a_broken_model() -> None:
+    outcome = Outcome.ended("error", request(sampling=pb.Sampling()).sampling)
+    assert (outcome.word, outcome.status) == ("failed", "INTERNAL")
+
+
 @pytest.mark.parametrize("error_type", CASES)
 def test_an_error_has_one_outcome_and_one_canonical_status(error_type: type[errors.PenstockError]) -> None:
     event, status = CASES[error_type]

@@ -10,8 +10,10 @@ from shared import messages
 from shared.codec import decode, encode
 from shared.engine.results import TokenOutput
 from shared.engine.sampling.sampling_params import Grammar, SamplingParams
+from shared.engine.scheduling.order import NORMAL_PRIORITY
+from shared.errors import InvalidRequest
 from shared.messages import Envelope, Prefill, Sampling, pack_hashes, pack_ids
-from shared.worker.wire import TokenRow, sampling_params, tokens_messages
+from shared.worker.wire import TokenRow, engine_priority, sampling_params, tokens_messages
 
 CONSTRAINED = Sampling(
     temperature=0.5,
@@ -56,9 +58,17 @@ def test_the_engines_options_are_all_on_the_wire_but_those_of_the_prompt() -> No
 
 
 @pytest.mark.parametrize(
-    ("reason", "finish"), [(None, ""), ("stop", "stop"), ("length", "length"), ("error", "stop")]
+    ("reason", "finish"), [(None, ""), ("stop", "stop"), ("length", "length"), ("error", "error")]
 )
 def test_a_reason_to_finish_has_a_word_on_the_bus(reason: str | None, finish: str) -> None:
     output = TokenOutput("r/1", 3, (), (), reason, 0, 0)
     ((_, tokens),) = tokens_messages([TokenRow("detokenizer-0", "r", 1, output, ())])
     assert tokens.finish == (finish,)
+
+
+def test_priorities_keep_their_order_in_the_engine() -> None:
+    normal, low, high = 0, 1, 2  # as penstock.v1.Priority numbers them
+    assert sorted((normal, low, high), key=engine_priority) == [high, normal, low]
+    assert engine_priority(normal) == NORMAL_PRIORITY
+    with pytest.raises(InvalidRequest, match="priority 3"):
+        engine_priority(3)

@@ -87,9 +87,8 @@ double penstock_read(const float* data, long count, int threads) {
   double total = 0.0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
   {
-    const int rank = omp_get_thread_num();
-    const long first = count / threads * rank / LANES * LANES,
-               last = count / threads * (rank + 1) / LANES * LANES;
+    const int rank = omp_get_thread_num(), size = omp_get_num_threads();
+    const long first = count / size * rank / LANES * LANES, last = count / size * (rank + 1) / LANES * LANES;
     __m512 sums[4] = {};
     for (long i = first; i + 4 * LANES <= last; i += 4 * LANES)
       for (int j = 0; j < 4; ++j) {

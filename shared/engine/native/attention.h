@@ -14,7 +14,7 @@
 namespace penstock {
 
 constexpr int TILE_KEYS = 64;
-constexpr int MAX_QUERY_ROWS = 192;  // of one item: amortises the packing of a tile, stays in the L2
+constexpr int QUERY_ROWS = 192;  // of one item: amortises the packing of a tile, stays in the L2
 constexpr float NOTHING_SEEN = -1e30f;
 
 struct AttentionShape {
@@ -41,17 +41,20 @@ template <class E>
 class Attention {
  public:
   explicit Attention(const AttentionShape& shape) : shape_(shape) {
+    const int rows = std::max(QUERY_ROWS, shape.heads / shape.kv_heads);  // a token's own stay together
     depth_ = round_up(shape.head_dim, STEP<E>);
     width_ = round_up(shape.head_dim, PANEL);
-    queries_ = Buffer<E>(static_cast<size_t>(MAX_QUERY_ROWS) * depth_ + LANES);
+    queries_ = Buffer<E>(static_cast<size_t>(rows) * depth_ + LANES);
     keys_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(depth_, PANEL) + PREFETCH_BYTES);
     values_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * width_ + PREFETCH_BYTES);
     raw_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(shape.head_dim, PANEL) * 2);
-    output_ = Buffer<float>(static_cast<size_t>(MAX_QUERY_ROWS) * width_);
+    output_ = Buffer<float>(static_cast<size_t>(rows) * width_);
+    most_ = Buffer<float>(rows);
+    total_ = Buffer<float>(rows);
   }
 
   // How many KV heads an item of `count` rows may have.
-  static int most_heads(int count, int group) { return std::max(1, MAX_QUERY_ROWS / (count * group)); }
+  static int most_heads(int count, int group) { return std::max(1, QUERY_ROWS / (count * group)); }
 
   // queries fp32 [.., heads * head_dim] -> put(row, head, fp32 [head_dim], padded) per query head.
   template <class Put>
@@ -61,7 +64,7 @@ class Attention {
     const int rows = item.count * group;  // per KV head; kept head by head
     for (int head = 0; head < item.num_heads; ++head)
       load_queries(item, span, item.first_head + head, queries, query_stride, head * rows);
-    for (int r = 0; r < rows * item.num_heads; ++r) most_[r] = NOTHING_SEEN, total_[r] = 0.0f;
+    for (int r = 0; r < rows * item.num_heads; ++r) most_.data()[r] = NOTHING_SEEN, total_.data()[r] = 0.0f;
     std::memset(output_.data(), 0, static_cast<size_t>(rows) * item.num_heads * width_ * sizeof(float));
 
     const int position = span.start + item.first, end = position + item.count;  // keys that any row sees
@@ -83,7 +86,7 @@ class Attention {
     }
     for (int r = 0; r < rows * item.num_heads; ++r) {
       float* out = output_.data() + static_cast<long>(r) * width_;
-      const __m512 share = _mm512_set1_ps(1.0f / total_[r]);
+      const __m512 share = _mm512_set1_ps(1.0f / total_.data()[r]);
       for (int d = 0; d < width_; d += LANES)
         _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), share));
       put(span.first_output + item.first + r % rows / group, (item.first_head + r / rows) * group + r % group,
@@ -248,13 +251,15 @@ class Attention {
 
   // Scores of one row -> weights relative to the row's maximum so far; what it has summed up is rescaled.
   void soften(int row, int key, int position, int window, const float* scores, E* weights) {
+    float& most_so_far = most_.data()[row];
+    float& total = total_.data()[row];
     constexpr int VECTORS = TILE_KEYS / LANES;
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i last = _mm512_set1_epi32(position);
     const __m512i before =
         _mm512_set1_epi32(window > 0 ? position - window : -1);  // the last key out of sight
     __m512 score[VECTORS];
-    __m512 best = _mm512_set1_ps(most_[row]);
+    __m512 best = _mm512_set1_ps(most_so_far);
     for (int i = 0; i < VECTORS; ++i) {
       const __m512i keys = _mm512_add_epi32(_mm512_set1_epi32(key + i * LANES), lanes);
       const __mmask16 seen = _mm512_cmple_epi32_mask(keys, last) & _mm512_cmpgt_epi32_mask(keys, before);
@@ -274,10 +279,10 @@ class Attention {
       else
         _mm512_store_ps(weights + i * LANES, weight);
     }
-    const float keep = most == most_[row] ? 1.0f : _mm512_cvtss_f32(exp(_mm512_set1_ps(most_[row] - most)));
-    total_[row] = total_[row] * keep + _mm512_reduce_add_ps(sum);
-    if (most == most_[row]) return;
-    most_[row] = most;
+    const float keep = most == most_so_far ? 1.0f : _mm512_cvtss_f32(exp(_mm512_set1_ps(most_so_far - most)));
+    total = total * keep + _mm512_reduce_add_ps(sum);
+    if (most == most_so_far) return;
+    most_so_far = most;
     float* out = output_.data() + static_cast<long>(row) * width_;
     for (int d = 0; d < width_; d += LANES)
       _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), _mm512_set1_ps(keep)));
@@ -292,8 +297,8 @@ class Attention {
   Buffer<float> output_;
   const uint8_t* now_[2][TILE_KEYS];   // K and V of the tile's tokens, head 0
   const uint8_t* next_[2][TILE_KEYS];  // and of the next tile's
-  float most_[MAX_QUERY_ROWS];
-  float total_[MAX_QUERY_ROWS];
+  Buffer<float> most_;                 // [rows]: the largest score so far
+  Buffer<float> total_;                // [rows]: the sum of weights
 };
 
 }  // namespace penstock

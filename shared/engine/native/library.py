@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sysconfig
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,18 +87,38 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 def library() -> ctypes.CDLL | None:
     """The kernels, or None where they were not built or the CPU lacks an instruction they use.
 
-    Calls release the GIL. Raises InternalError for a library that another version of the sources made.
+    Calls release the GIL. Raises InternalError for a library that cannot be loaded or that another version
+    of the sources made.
     """
-    found = sorted(Path(__file__).parent.glob("_kernels*.so"))
+    path = Path(__file__).with_name(f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}")
     capabilities = torch.cpu.get_capabilities()
-    if not found or not all(capabilities.get(feature) for feature in CPU_FEATURES):
+    if not path.is_file() or not all(capabilities.get(feature) for feature in CPU_FEATURES):
         return None
-    loaded = ctypes.CDLL(str(found[0]))
+    return load(path)
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """The library at `path`, its functions typed; raises InternalError as `library` does."""
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise InternalError(
+            f"{path.name} cannot be loaded ({error}); run `make setup` or `pip install -e .` again"
+        ) from error
+    # First of all: another build may lack the functions below.
+    if not hasattr(loaded, "penstock_abi") or loaded.penstock_abi() != ABI:
+        raise InternalError(
+            f"{path.name} was built from other sources; run `make setup` or `pip install -e .` again"
+        )
     for name, (result, arguments) in _SIGNATURES.items():
         function: Callable[..., object] = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]  # ctypes' own way
-    if loaded.penstock_abi() != ABI:
-        raise InternalError(
-            f"{found[0].name} was built from other sources; run `make setup` or `pip install -e .` again"
-        )
     return loaded
+
+
+def free_with(owner: object, free: Callable[[int], object], handle: int) -> None:
+    """Calls `free(handle)` once `owner` is gone.
+
+    Not at the interpreter's exit: a daemon thread may be computing with it still, and all memory goes anyway.
+    """
+    weakref.finalize(owner, free, handle).atexit = False

@@ -83,13 +83,6 @@ long odd_lines(long bytes) {
   return ((bytes + 63) / 64 | 1) * 64;
 }
 
-float largest(const float* values, int count) {
-  __m512 most = _mm512_setzero_ps();
-  for (int i = 0; i < count; i += LANES)
-    most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(count - i), values + i)));
-  return _mm512_reduce_max_ps(most);
-}
-
 }  // namespace
 
 Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated)
@@ -149,8 +142,9 @@ Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zero
           target[(quad * LANES + lane % LANES) * DOT_WIDTH + byte] |= lane < LANES ? code : code << 4;
       }
       for (int g = 0; g < groups; ++g) {
-        scales_.data()[(panel * groups + g) * PANEL + lane] = scales[static_cast<long>(row) * groups + g];
-        zeros_.data()[(panel * groups + g) * PANEL + lane] = zeros[static_cast<long>(row) * groups + g];
+        const long place = (static_cast<long>(panel) * groups + g) * PANEL + lane;
+        scales_.data()[place] = scales[static_cast<long>(row) * groups + g];
+        zeros_.data()[place] = zeros[static_cast<long>(row) * groups + g];
       }
     }
   pack_bias(bias);
@@ -209,8 +203,9 @@ void Linear::prepare(const float* row, Rows& rows, int index) const {
       sum = _mm512_add_epi32(sum, codes);
       _mm_storeu_si128((__m128i*)(target + first + k), _mm512_cvtsepi32_epi8(codes));
     }
-    rows.scales.data()[index * rows.groups + g] = scale;
-    rows.sums.data()[index * rows.groups + g] = static_cast<float>(_mm512_reduce_add_epi32(sum));
+    const long place = static_cast<long>(index) * rows.groups + g;
+    rows.scales.data()[place] = scale;
+    rows.sums.data()[place] = static_cast<float>(_mm512_reduce_add_epi32(sum));
   }
 }
 
@@ -227,7 +222,7 @@ void Linear::column(int index, float* row) const {
       const uint8_t both = packed[(quad * LANES + lane % LANES) * DOT_WIDTH + byte];
       const int code = kind_ == Kind::INT8 ? packed[(quad * PANEL + lane) * DOT_WIDTH + byte]
                                            : (lane < LANES ? both & 15 : both >> 4);
-      const int place = (panel * (k_ / group_) + k / group_) * PANEL + lane;
+      const long place = (static_cast<long>(panel) * (k_ / group_) + k / group_) * PANEL + lane;
       row[k] = static_cast<float>(code - zeros_.data()[place]) * _cvtsh_ss(scales_.data()[place]);
     }
   }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 
 import torch
 from torch import Tensor
 
 from shared.engine.loading.linear import DenseLinear, Linear
+from shared.engine.native.library import free_with
 from shared.errors import InternalError, InvalidRequest
 
 PANEL = 32
@@ -50,7 +50,7 @@ class NativeLinear:
         if not handle:
             raise InternalError(f"no memory for a matrix of {out} x {width}; use a smaller model")
         self.handle: int = handle
-        weakref.finalize(self, kernels.penstock_free_linear, handle)
+        free_with(self, kernels.penstock_free_linear, handle)
 
     @property
     def nbytes(self) -> int:
@@ -61,7 +61,8 @@ class NativeLinear:
         rows = rows.float().contiguous()
         padded = -(-self.num_columns // PANEL) * PANEL
         out = torch.empty(len(rows), padded)
-        self._kernels.penstock_multiply(self.handle, rows.data_ptr(), len(rows), threads, out.data_ptr())
+        if self._kernels.penstock_multiply(self.handle, rows.data_ptr(), len(rows), threads, out.data_ptr()):
+            raise InternalError(f"no memory for {len(rows)} rows; multiply fewer at a time")
         return out[:, : self.num_columns]
 
 

@@ -36,17 +36,35 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, R
   });
 }
 
+// Room for the choices of `rows` rows, made before a team runs: in it nothing may fail.
+void Model::reserve_experts(size_t rows) {
+  const size_t choices = rows * most_chosen_;
+  chosen_.resize(std::max(chosen_.size(), choices));
+  shares_.resize(chosen_.size());
+  expert_rows_.resize(chosen_.size());
+  expert_shares_.resize(chosen_.size());
+  expert_begin_.resize(most_experts_ + 1);
+  expert_next_.resize(most_experts_);
+  ranking_.resize(static_cast<size_t>(shape_.threads) * most_experts_);
+}
+
+// What all rows chose, expert by expert.
+void Model::sort_by_expert(int experts, int count, int per_token) {
+  const int choices = count * per_token;
+  std::fill_n(expert_begin_.begin(), experts + 1, 0);
+  for (int i = 0; i < choices; ++i) ++expert_begin_[chosen_[i] + 1];
+  for (int expert = 0; expert < experts; ++expert) expert_begin_[expert + 1] += expert_begin_[expert];
+  std::copy_n(expert_begin_.begin(), experts, expert_next_.begin());
+  for (int i = 0; i < choices; ++i) {
+    const int place = expert_next_[chosen_[i]]++;
+    expert_rows_[place] = i / per_token;
+    expert_shares_[place] = shares_[i];
+  }
+}
+
 // A sparse MLP. Experts work one after the other, so a row's sum has one order whatever the batch.
 void Model::feed_experts(const Layer& layer, int count, Team& team, int rank) {
   const LayerShape& shape = layer.shape;
-  const int per_token = shape.experts_per_token;
-  if (rank == 0) {
-    chosen_.resize(static_cast<size_t>(count) * per_token);
-    shares_.resize(chosen_.size());
-    expert_rows_.resize(chosen_.size());
-    expert_shares_.resize(chosen_.size());
-    expert_begin_.assign(shape.experts + 1, 0);
-  }
   shape.router->apply(*layer.router_in, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
     float* out = router_.data() + static_cast<long>(row) * most_experts_ + panel * PANEL;
     _mm512_storeu_ps(out, low);
@@ -54,20 +72,11 @@ void Model::feed_experts(const Layer& layer, int count, Team& team, int rank) {
   });
   team.barrier();
   for (int row = team.begin(rank, count); row < team.end(rank, count); ++row) {
-    choose_experts(layer, row);
+    choose_experts(layer, row, rank);
     std::memset(projected(row), 0, width_ * sizeof(float));
   }
   team.barrier();
-  if (rank == 0) {
-    for (int expert : chosen_) ++expert_begin_[expert + 1];
-    for (int expert = 0; expert < shape.experts; ++expert) expert_begin_[expert + 1] += expert_begin_[expert];
-    std::vector<int> next(expert_begin_.begin(), expert_begin_.end() - 1);
-    for (size_t i = 0; i < chosen_.size(); ++i) {
-      const int place = next[chosen_[i]]++;
-      expert_rows_[place] = static_cast<int>(i) / per_token;
-      expert_shares_[place] = shares_[i];
-    }
-  }
+  if (rank == 0) sort_by_expert(shape.experts, count, shape.experts_per_token);
   team.barrier();
   const Rows& from = *layer.mlp_in;
   Rows& to = *layer.expert_in;
@@ -77,8 +86,9 @@ void Model::feed_experts(const Layer& layer, int count, Team& team, int rank) {
     if (num == 0) continue;
     for (int i = team.begin(rank, num); i < team.end(rank, num); ++i) {
       std::memcpy(to.row<uint8_t>(i), from.row<uint8_t>(rows[i]), from.stride);
-      std::copy_n(from.scales.data() + rows[i] * from.groups, from.groups, to.scales.data() + i * to.groups);
-      std::copy_n(from.sums.data() + rows[i] * from.groups, from.groups, to.sums.data() + i * to.groups);
+      const long source = static_cast<long>(rows[i]) * from.groups, target = static_cast<long>(i) * to.groups;
+      std::copy_n(from.scales.data() + source, from.groups, to.scales.data() + target);
+      std::copy_n(from.sums.data() + source, from.groups, to.sums.data() + target);
     }
     team.barrier();
     run_mlp(*shape.gate_up[expert], *shape.down[expert], to, *layer.down_in, num, team, rank, rows,
@@ -87,15 +97,16 @@ void Model::feed_experts(const Layer& layer, int count, Team& team, int rank) {
   }
 }
 
-// Softmax over all experts, the best of them, equal ones by number.
-void Model::choose_experts(const Layer& layer, int row) {
+// Softmax over all experts, the best of them, equal ones by number. Where one is no number, all shares are
+// none.
+void Model::choose_experts(const Layer& layer, int row, int rank) {
   const LayerShape& shape = layer.shape;
   const float* logits = router_.data() + static_cast<long>(row) * most_experts_;
   int* chosen = chosen_.data() + static_cast<long>(row) * shape.experts_per_token;
   float* shares = shares_.data() + static_cast<long>(row) * shape.experts_per_token;
-  std::vector<int> order(shape.experts);
+  int* order = ranking_.data() + static_cast<long>(rank) * most_experts_;
   for (int expert = 0; expert < shape.experts; ++expert) order[expert] = expert;
-  std::partial_sort(order.begin(), order.begin() + shape.experts_per_token, order.end(),
+  std::partial_sort(order, order + shape.experts_per_token, order + shape.experts,
                     [&](int a, int b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
   float total = 0.0f, sum = 0.0f;
   for (int expert = 0; expert < shape.experts; ++expert) total += std::exp(logits[expert] - logits[order[0]]);

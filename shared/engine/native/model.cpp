@@ -29,6 +29,7 @@ void Model::add_layer(const LayerShape& shape) {
     layer.router_in = input(ROUTER, shape.router);
     layer.expert_in = input(EXPERT, shape.gate_up[0]);
     most_experts_ = std::max(most_experts_, shape.router->width());
+    most_chosen_ = std::max(most_chosen_, shape.experts_per_token);
   }
   qkv_width_ = std::max(qkv_width_, shape.qkv->width());
   inner_width_ = std::max(inner_width_, shape.gate_up[0]->width() / 2);
@@ -60,6 +61,7 @@ void Model::reserve(const BatchShape& batch) {
   mixed_.reserve(rows * shape_.heads * shape_.head_dim);
   inner_.reserve(rows * inner_width_);
   router_.reserve(rows * most_experts_);
+  reserve_experts(rows);
   positions_.clear();
   blocks_.clear();
   for (int span = 0; span < batch.spans; ++span)
@@ -72,7 +74,7 @@ void Model::reserve(const BatchShape& batch) {
 
 View Model::view_of(const BatchShape& batch, bool logits_only) const {
   View view;
-  const int group = shape_.heads / shape_.kv_heads, most = std::max(1, MAX_QUERY_ROWS / group);
+  const int group = shape_.heads / shape_.kv_heads, most = std::max(1, QUERY_ROWS / group);
   const int* logit_row = batch.logit_row;
   const int* const logit_end = logit_row + batch.logit_rows;
   int first = 0;

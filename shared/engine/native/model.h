@@ -90,6 +90,7 @@ class Model {
 
   Rows* input(Role role, const Linear* linear);
   void reserve(const BatchShape& batch);
+  void reserve_experts(size_t rows);
   View view_of(const BatchShape& batch, bool logits_only) const;
   void compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team,
                int rank);
@@ -99,7 +100,8 @@ class Model {
   template <class E>
   void attend_as(Attention<E>& worker, const Layer& layer, int index, const View& view, Team& team);
   void feed_experts(const Layer& layer, int count, Team& team, int rank);
-  void choose_experts(const Layer& layer, int row);
+  void choose_experts(const Layer& layer, int row, int rank);
+  void sort_by_expert(int experts, int count, int per_token);
   void run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count,
                Team& team, int rank, const int* targets, const float* shares);
   const float* normalized(const float* row, const float* weight, int rank);
@@ -117,7 +119,7 @@ class Model {
   std::vector<Attention<bf16>> attention_bf16_;
   Rows* head_in_;
   int width_;  // of a row of hidden and projected: `hidden` padded to panels
-  int qkv_width_ = 0, inner_width_ = 0, most_experts_ = 0;
+  int qkv_width_ = 0, inner_width_ = 0, most_experts_ = 0, most_chosen_ = 0;
 
   // of one forward pass
   std::vector<int> positions_, blocks_;  // [rows]
@@ -133,6 +135,8 @@ class Model {
   std::vector<int> expert_rows_;  // the rows of each expert, expert by expert
   std::vector<float> expert_shares_;
   std::vector<int> expert_begin_;  // [experts + 1]
+  std::vector<int> expert_next_;   // [experts]
+  std::vector<int> ranking_;       // [threads, experts padded]: of the row at hand
 };
 
 }  // namespace penstock

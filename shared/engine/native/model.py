@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,9 +12,9 @@ from torch import Tensor
 from shared.engine.batch import Batch
 from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights
-from shared.engine.loading.linear import DenseLinear, Linear
-from shared.engine.memory.kv_pool import KvPool
-from shared.engine.native.library import BatchShape, KvWritten, LayerShape, ModelShape, PoolShape
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
+from shared.engine.memory.kv_pool import TORCH_DTYPES, KvPool
+from shared.engine.native.library import BatchShape, KvWritten, LayerShape, ModelShape, PoolShape, free_with
 from shared.engine.native.linear import NativeLinear, pointer
 from shared.engine.torch_backend.rope import rope_table
 from shared.errors import InternalError
@@ -88,7 +87,7 @@ class NativeModel:
         if not handle:
             raise InternalError("no memory for the model; use a smaller one or int4 weights")
         self._handle: int = handle
-        weakref.finalize(self, kernels.penstock_free_model, handle)
+        free_with(self, kernels.penstock_free_model, handle)
 
     @property
     def weight_bytes(self) -> int:
@@ -109,6 +108,7 @@ class NativeModel:
         num_logits = len(logit_rows)
         if num_logits > len(self._logits):
             self._logits = torch.empty(num_logits, self._config.vocab_size)
+        failures: list[BaseException] = []
         shape = BatchShape(
             len(token_ids),
             len(starts),
@@ -117,10 +117,12 @@ class NativeModel:
                 each.buffer_info()[0]
                 for each in (token_ids, starts, counts, first_blocks, blocks, logit_rows)
             ),
-            KvWritten(batch.on_kv_written) if batch.on_kv_written is not None else KvWritten(),
+            _heard(batch.on_kv_written, failures),
         )
         if self._kernels.penstock_forward(self._handle, ctypes.byref(shape), self._logits.data_ptr()):
             raise InternalError("no memory for the activations of a step; lower max_batch_tokens")
+        if failures:
+            raise failures[0]
         return self._logits[:num_logits]
 
     # --- packing ---
@@ -128,8 +130,10 @@ class NativeModel:
     def _layer(self, weights: LayerWeights, config: LayerConfig) -> LayerShape:
         mlps = [weights.mlp] if isinstance(weights.mlp, DenseMlp) else list(weights.mlp.experts)
         router = None if isinstance(weights.mlp, DenseMlp) else self._pack(DenseLinear(weights.mlp.router))
-        gate_up = (ctypes.c_void_p * len(mlps))(*(self._pack(mlp.gate_up, gated=True) for mlp in mlps))
-        down = (ctypes.c_void_p * len(mlps))(*(self._pack(mlp.down) for mlp in mlps))
+        gate_ups = self._alike([mlp.gate_up for mlp in mlps])
+        downs = self._alike([mlp.down for mlp in mlps])
+        gate_up = (ctypes.c_void_p * len(mlps))(*(self._pack(each, gated=True) for each in gate_ups))
+        down = (ctypes.c_void_p * len(mlps))(*(self._pack(each) for each in downs))
         self._kept += [gate_up, down]
         rope = None if config.rope is None else self._rope(config.rope)
         return LayerShape(
@@ -159,6 +163,17 @@ class NativeModel:
             self._ropes[rope] = table.contiguous()
         return self._ropes[rope]
 
+    def _alike(self, linears: Sequence[Linear]) -> list[Linear]:
+        """In one format, for experts take the same rows: dense where a checkpoint packed only some."""
+        formats = {(each.bits, each.group) if isinstance(each, QuantLinear) else None for each in linears}
+        if len(formats) == 1:
+            return list(linears)
+        dtype = TORCH_DTYPES[self._config.dtype]
+        return [
+            DenseLinear(dequantize(each, dtype), each.bias) if isinstance(each, QuantLinear) else each
+            for each in linears
+        ]
+
     def _pack(self, linear: Linear, *, gated: bool = False) -> int:
         self._linears.append(NativeLinear(self._kernels, linear, gated=gated))
         return self._linears[-1].handle
@@ -168,3 +183,19 @@ class NativeModel:
             tensor = tensor.contiguous()
             self._kept.append(tensor)
         return pointer(tensor)
+
+
+def _heard(listener: Callable[[int], None] | None, failures: list[BaseException]) -> ctypes._FuncPointer:
+    """`listener` as C calls it. What it raises ends up in `failures`: it cannot pass through C."""
+    if listener is None:
+        return KvWritten()
+
+    def call(layer: int) -> None:
+        if failures:
+            return
+        try:
+            listener(layer)
+        except BaseException as error:  # noqa: BLE001  # `forward` raises it
+            failures.append(error)
+
+    return KvWritten(call)

@@ -54,10 +54,7 @@ struct Pool {
                                  narrow(_mm512_maskz_loadu_ps(first_lanes(head_dim - d), values + d)));
       return;
     }
-    __m512 most = _mm512_setzero_ps();
-    for (int d = 0; d < head_dim; d += LANES)
-      most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(head_dim - d), values + d)));
-    const uint16_t half = _cvtss_sh(_mm512_reduce_max_ps(most) / 127.0f, 0);
+    const uint16_t half = _cvtss_sh(largest(values, head_dim) / 127.0f, 0);
     const float stored = _cvtsh_ss(half);
     const __m512 divisor = _mm512_set1_ps(stored > 0.0f ? stored : 1.0f);
     *scale(layer, block, part, offset, kv_head) = half;

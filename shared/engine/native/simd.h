@@ -33,10 +33,11 @@ inline __mmask16 first_lanes(int count) {
   return count >= LANES ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1);
 }
 
-// e^x to about 1 ulp for x <= 88; e^0 is exactly 1, and below -87 it is exactly 0.
+// e^x to about 1 ulp for x <= 88; e^0 is exactly 1, below -87 it is exactly 0, and NaN stays NaN: what is no
+// number must not look like one further on.
 inline __m512 exp(__m512 x) {
-  const __mmask16 alive = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_GT_OQ);
-  x = _mm512_min_ps(x, _mm512_set1_ps(88.0f));
+  const __mmask16 alive = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLE_UQ);
+  x = _mm512_min_ps(_mm512_set1_ps(88.0f), x);  // of a NaN, this gives the second operand
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)), 0);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
   r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
@@ -71,6 +72,20 @@ inline __m512 gelu_tanh(__m512 x) {
 inline __m512 soft_cap(__m512 x, float cap) {
   const __m512 s = sigmoid(_mm512_mul_ps(x, _mm512_set1_ps(2.0f / cap)));
   return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_fmsub_ps(_mm512_set1_ps(2.0f), s, _mm512_set1_ps(1.0f)));
+}
+
+// The largest |value| of `count`; NaN where one is. The bits of numbers without sign are in the numbers'
+// order, and those of NaNs are above all others.
+inline float largest(const float* values, int count) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i most = _mm512_setzero_si512();
+  for (int i = 0; i < count; i += LANES)
+    most = _mm512_max_epi32(
+        most, _mm512_and_si512(_mm512_maskz_loadu_epi32(first_lanes(count - i), values + i), magnitude));
+  const int bits = _mm512_reduce_max_epi32(most);
+  float result;
+  std::memcpy(&result, &bits, sizeof result);
+  return result;
 }
 
 // 16 rows of 16 dwords -> their transpose, in place.

@@ -37,11 +37,11 @@ class Drawer:
 
     def track(self, sequence: LiveSequence) -> None:
         """Begin with a sequence as it is now; whatever it has generated is taken into account."""
+        if IdRules.needed(sequence.params):  # first: this may raise, and nothing is remembered then
+            self._rules[sequence.key] = IdRules(sequence, self._vocab_size)
         if sequence.params.has_penalties:
             counts = TokenCounts(self._vocab_size, sequence.tokens, sequence.prompt_len)
             self._counts[sequence.key] = counts
-        if IdRules.needed(sequence.params):
-            self._rules[sequence.key] = IdRules(sequence, self._vocab_size)
 
     def forget(self, key: str) -> None:
         self._counts.pop(key, None)

@@ -36,7 +36,7 @@ class IdRules:
         self._allowed = _mask_of(params.allowed_ids, vocab_size) if params.allowed_ids else None
         self._bad_ids = tuple(word[0] for word in params.bad_words if len(word) == 1)
         self._bad_endings: dict[int, list[tuple[int, ...]]] = {}  # longer words, by their last id but one
-        for word in params.bad_words:
+        for word in map(tuple, params.bad_words):
             if len(word) > 1:
                 self._bad_endings.setdefault(word[-2], []).append(word)
         self._grammar: GrammarState | None = None

@@ -33,8 +33,12 @@ def rank(sequence: LiveSequence, now_us: int) -> Rank:
 
 
 def keeps_blocks(sequence: LiveSequence) -> Rank:
-    """The greatest gives way when blocks run out: lowest class, then latest deadline, then last admitted."""
-    return sequence.priority, sequence.deadline_us, sequence.order
+    """The greatest gives way when blocks run out: lowest class, then latest deadline, then last admitted.
+
+    Each time it did, its class is one better: else those that come in later could take its blocks for ever.
+    """
+    priority = max(0, sequence.priority - sequence.times_preempted)
+    return priority, sequence.deadline_us, sequence.order
 
 
 def share_chunk(waiting: Sequence[LiveSequence], budget: int, now_us: int) -> list[tuple[LiveSequence, int]]:

@@ -235,4 +235,5 @@ class Scheduler:
             victim = max((other for other in active if not other.pinned), key=keeps_blocks)
             self._placement.preempt(victim)
             victim.waiting_since_us = self._now_us()
+            victim.times_preempted += 1
             preempted.append(victim.key)

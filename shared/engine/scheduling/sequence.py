@@ -65,6 +65,7 @@ class LiveSequence:
     priority: int = 1  # 0 high, 1 normal, 2 low
     deadline_us: int = 0  # on the scheduler's clock
     waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
+    times_preempted: int = 0
     blocks: list[int] = field(default_factory=list)
     anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see Scheduler.commit
     num_computed: int = 0

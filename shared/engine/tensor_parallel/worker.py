@@ -1,6 +1,6 @@
 """A follower process: computes its share of every batch that rank 0 tells it, until the pipe ends.
 
-Started by `tensor_parallel.py` with one JSON argument. Any failure ends the process with its traceback;
+Started by `parallel_model.py` with one JSON argument. Any failure ends the process with its traceback;
 rank 0 then meets a closed connection in its next sum.
 """
 

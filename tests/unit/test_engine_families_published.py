@@ -1,0 +1,222 @@
+"""Directories as people have them: the keys of published configs and the tensors that lie beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.engine import load_model_config
+from shared.engine.loading.tensor_plan import TensorPlan
+
+VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, LAYERS = 96, 64, 128, 4, 2, 2
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "num_hidden_layers": LAYERS,
+    "initializer_range": 0.02,
+    "attention_dropout": 0.0,
+    "use_cache": True,
+    "transformers_version": "4.43.0",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-05,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+GPTQ = {
+    "bits": 4,
+    "group_size": 32,
+    "damp_percent": 0.1,
+    "desc_act": True,
+    "sym": True,
+    "true_sequential": True,
+    "model_name_or_path": None,
+    "model_file_base_name": "model",
+    "quant_method": "gptq",
+}
+AWQ = {
+    "quant_method": "awq",
+    "zero_point": True,
+    "group_size": 32,
+    "bits": 4,
+    "version": "gemm",
+    "modules_to_not_convert": None,
+}
+
+
+def model(architecture: str, model_type: str, **fields: Any) -> dict[str, Any]:
+    return {**SMALL, "architectures": [architecture], "model_type": model_type, **fields}
+
+
+LLAMA2 = model(
+    "LlamaForCausalLM", "llama", _name_or_path="x", pretraining_tp=1, rope_scaling=None, torch_dtype="float16"
+)
+LLAMA2["num_key_value_heads"] = HEADS
+CASES: dict[str, dict[str, Any]] = {
+    "Llama-2-7b-hf": LLAMA2,
+    "Llama-2-7B-GPTQ": {**LLAMA2, "quantization_config": GPTQ, "pad_token_id": 0},
+    "Llama-2-7B-AWQ": {**LLAMA2, "quantization_config": AWQ, "pad_token_id": 0},
+    "Llama-3.1-8B": model(
+        "LlamaForCausalLM", "llama", attention_bias=False, mlp_bias=False, pretraining_tp=1,
+        eos_token_id=[3, 4, 5], rope_theta=500000.0, max_position_embeddings=131072,
+        rope_scaling={"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                      "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    ),
+    "Mistral-7B-v0.1": model("MistralForCausalLM", "mistral", sliding_window=4096, rope_theta=10000.0),
+    "Mistral-7B-v0.3": model("MistralForCausalLM", "mistral", sliding_window=None, rope_theta=1e6),
+    "Mixtral-8x7B": model(
+        "MixtralForCausalLM", "mixtral", num_experts_per_tok=2, num_local_experts=3,
+        output_router_logits=False, router_aux_loss_coef=0.02, sliding_window=None, rope_theta=1e6,
+    ),
+    "Qwen2.5-0.5B": model(
+        "Qwen2ForCausalLM", "qwen2", tie_word_embeddings=True, max_window_layers=24, sliding_window=32768,
+        use_mrope=False, use_sliding_window=False, rope_theta=1000000.0,
+    ),
+    "Qwen3-0.6B": model(
+        "Qwen3ForCausalLM", "qwen3", head_dim=32, tie_word_embeddings=True, attention_bias=False,
+        max_window_layers=28, rope_scaling=None, sliding_window=None, use_sliding_window=False,
+    ),
+    "Qwen3-30B-A3B": model(
+        "Qwen3MoeForCausalLM", "qwen3_moe", head_dim=32, attention_bias=False, decoder_sparse_step=1,
+        max_window_layers=48, mlp_only_layers=[], moe_intermediate_size=32, norm_topk_prob=True,
+        num_experts=3, num_experts_per_tok=2, output_router_logits=False, rope_scaling=None,
+        router_aux_loss_coef=0.001,
+        sliding_window=None, use_sliding_window=False,
+    ),
+    "SmolLM2-135M": model(
+        "LlamaForCausalLM", "llama", is_llama_config=True, rope_interleaved=False, rope_scaling=None,
+        rope_theta=100000, tie_word_embeddings=True, pretraining_tp=1, mlp_bias=False, attention_bias=False,
+    ),
+    "SmolLM3-3B": model(
+        "SmolLM3ForCausalLM", "smollm3", layer_types=["full_attention"] * LAYERS, no_rope_layer_interval=4,
+        no_rope_layers=[1, 0], pretraining_tp=2, rope_scaling=None, rope_theta=5000000.0, mlp_bias=False,
+        sliding_window=None, use_sliding_window=False, attention_bias=False, tie_word_embeddings=True,
+    ),
+    "Phi-3-mini-4k": model(
+        "Phi3ForCausalLM", "phi3", auto_map={"AutoConfig": "x"}, embd_pdrop=0.0, resid_pdrop=0.0,
+        original_max_position_embeddings=4096, rope_scaling=None, sliding_window=2047, attention_bias=False,
+    ),
+    "Phi-3-mini-128k": model(
+        "Phi3ForCausalLM", "phi3", original_max_position_embeddings=4096, max_position_embeddings=131072,
+        sliding_window=262144,
+        rope_scaling={"long_factor": [1.5] * 8, "short_factor": [1.1] * 8, "type": "longrope"},
+    ),
+    "Phi-4-mini": model(
+        "Phi3ForCausalLM", "phi3", original_max_position_embeddings=4096, max_position_embeddings=131072,
+        partial_rotary_factor=0.75, full_attn_mod=1, interpolate_factor=1, lm_head_bias=False, mlp_bias=False,
+        sliding_window=262144, tie_word_embeddings=True,
+        rope_scaling={"long_factor": [1, 1.5] * 3, "short_factor": [1.0] * 6, "type": "longrope"},
+    ),
+    "gemma-2-2b": model(
+        "Gemma2ForCausalLM", "gemma2", head_dim=32, hidden_act="gelu_pytorch_tanh", torch_dtype="float32",
+        hidden_activation="gelu_pytorch_tanh", attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
+        cache_implementation="hybrid", query_pre_attn_scalar=256, sliding_window=4096, attention_bias=False,
+        tie_word_embeddings=True,
+    ),
+    "gemma-3-1b": model(
+        "Gemma3ForCausalLM", "gemma3_text", head_dim=32, hidden_activation="gelu_pytorch_tanh",
+        attn_logit_softcapping=None, final_logit_softcapping=None, cache_implementation="hybrid",
+        eos_token_id=[1, 9], query_pre_attn_scalar=256, rope_local_base_freq=10000, rope_scaling=None,
+        rope_theta=1000000, sliding_window=512, sliding_window_pattern=6, tie_word_embeddings=True,
+    ),
+    "OLMo-2-1B": model(
+        "Olmo2ForCausalLM", "olmo2", attention_bias=False, rope_scaling=None, rope_theta=500000,
+        torch_dtype="float32",
+    ),
+}  # fmt: skip
+EXTRA = {
+    "Llama-2-7b-hf": {"model.layers.0.self_attn.rotary_emb.inv_freq"},
+    "Qwen3-0.6B": {"lm_head.weight"},
+}
+
+
+def tensors(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: C901  (a list of what differs by family)
+    """Name and shape of what the published checkpoint holds."""
+    kind = fields["model_type"]
+    head_dim = fields.get("head_dim", HIDDEN // HEADS)
+    query, key = HEADS * head_dim, fields["num_key_value_heads"] * head_dim
+    found: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (VOCAB, HIDDEN),
+        "model.norm.weight": (HIDDEN,),
+    }
+    if not fields["tie_word_embeddings"]:
+        found["lm_head.weight"] = (VOCAB, HIDDEN)
+    linears = {"self_attn.q_proj": (query, HIDDEN), "self_attn.k_proj": (key, HIDDEN),
+               "self_attn.v_proj": (key, HIDDEN), "self_attn.o_proj": (HIDDEN, query),
+               "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN),
+               "mlp.down_proj": (HIDDEN, INNER)}  # fmt: skip
+    norms: dict[str, int] = {"input_layernorm": HIDDEN, "post_attention_layernorm": HIDDEN}
+    if kind == "phi3":
+        linears = {"self_attn.qkv_proj": (query + 2 * key, HIDDEN), "self_attn.o_proj": (HIDDEN, query),
+                   "mlp.gate_up_proj": (2 * INNER, HIDDEN), "mlp.down_proj": (HIDDEN, INNER)}  # fmt: skip
+    if kind in ("mixtral", "qwen3_moe"):
+        linears = {module: shape for module, shape in linears.items() if "mlp" not in module}
+        part, up, gate, down = (
+            ("block_sparse_moe", "w3", "w1", "w2")
+            if kind == "mixtral"
+            else ("mlp", "up_proj", "gate_proj", "down_proj")
+        )
+        inner = INNER if kind == "mixtral" else 32
+        linears[f"{part}.gate"] = (3, HIDDEN)
+        for expert in range(3):
+            linears |= {f"{part}.experts.{expert}.{each}": (inner, HIDDEN) for each in (up, gate)}
+            linears[f"{part}.experts.{expert}.{down}"] = (HIDDEN, inner)
+    if kind.startswith("gemma"):
+        norms |= {"pre_feedforward_layernorm": HIDDEN, "post_feedforward_layernorm": HIDDEN}
+    if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
+        norms |= {"self_attn.q_norm": head_dim, "self_attn.k_norm": head_dim}
+    if kind == "olmo2":
+        norms = {"post_attention_layernorm": HIDDEN, "post_feedforward_layernorm": HIDDEN,
+                 "self_attn.q_norm": query, "self_attn.k_norm": key}  # fmt: skip
+    packed = fields.get("quantization_config", {}).get("quant_method")
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}."
+        found |= {f"{prefix}{norm}.weight": (size,) for norm, size in norms.items()}
+        for module, (rows, columns) in linears.items():
+            found |= stored_linear(prefix + module, rows, columns, packed)
+        if kind == "qwen2":
+            found |= {
+                f"{prefix}self_attn.{each}_proj.bias": (size,)
+                for each, size in zip("qkv", (query, key, key), strict=True)
+            }
+    return found
+
+
+def stored_linear(module: str, rows: int, columns: int, packed: str | None) -> dict[str, tuple[int, ...]]:
+    if packed is None:
+        return {f"{module}.weight": (rows, columns)}
+    groups = columns // 32
+    found: dict[str, tuple[int, ...]] = {
+        f"{module}.qzeros": (groups, rows // 8),
+        f"{module}.scales": (groups, rows),
+    }
+    if packed == "awq":
+        return {**found, f"{module}.qweight": (columns, rows // 8)}
+    return {
+        **found,
+        f"{module}.qweight": (columns // 8, rows),
+        f"{module}.g_idx": (columns,),
+        f"{module}.bias": (rows,),
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_checkpoint_as_it_is_published_is_taken(name: str, tmp_path: Path) -> None:
+    fields = CASES[name]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, "eos_token_id": [7, 8]}))
+    config, stored = load_model_config(tmp_path), tensors(fields)
+    extra = EXTRA.get(name, set())
+    plan = TensorPlan(config, stored.keys() | extra)
+    assert {tensor: spec.shape for tensor, spec in plan.expected().items()} == stored
+    assert all(plan.may_ignore(tensor) for tensor in extra)
+    assert set(config.eos_token_ids) >= {7, 8}
+    assert config.dtype == ("float32" if fields["torch_dtype"] == "float32" else "bfloat16")
