@@ -184,6 +184,9 @@ async def _main(role: str, config: C, body: Body[C]) -> int:
     try:
         await service.open()
         await _run_body(service, body)
+    except ConfigError as error:  # settings that only the model or the machine shows to be wrong
+        print(f"penstock {role}: {error}", file=sys.stderr)
+        return EXIT_CONFIG
     except (PenstockError, OSError) as error:
         print(f"penstock {role}: {error}", file=sys.stderr)
         log.error("failed", error=str(error))  # noqa: TRY400 - a sentence for the operator, not a bug

@@ -15,9 +15,10 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     cpus: list[int] = []
     for part in text.split(",") if text else ():
         ends = part.split("-")
-        if len(ends) > 2 or not all(end.isdecimal() and int(end) <= MAX_CPU for end in ends):
+        numbers = [int(end) for end in ends if end.isdecimal()]
+        if len(ends) > 2 or len(numbers) < len(ends) or not numbers[0] <= numbers[-1] <= MAX_CPU:
             raise InvalidRequest(f"cpus {text!r} is not a list like 0,2-3 of CPU numbers up to {MAX_CPU}")
-        cpus += range(int(ends[0]), int(ends[-1]) + 1)
+        cpus += range(numbers[0], numbers[-1] + 1)
     return tuple(cpus)
 
 

@@ -124,6 +124,10 @@ class LLM:
         try:
             while any(run.finish_reason is None for run in runs):
                 waiting = self._admit(waiting)
+                if not self.engine.has_work:
+                    raise Overloaded(
+                        "KV blocks that sequences outside of this call hold are needed to go on; release them"
+                    )
                 for output in self.engine.step().outputs:
                     by_key[output.key].take(output)
         finally:

@@ -16,7 +16,7 @@ def test_a_list_of_cpus_is_read(text: str, cpus: tuple[int, ...]) -> None:
     assert parse_cpus(text) == cpus
 
 
-@pytest.mark.parametrize("text", ["a", "1-", "-1", "0;1", "1-2-3", str(MAX_CPU + 1)])
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "0;1", "1-2-3", "3-1", str(MAX_CPU + 1)])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="list like"):
         parse_cpus(text)

@@ -136,3 +136,13 @@ def test_a_cached_prefix_costs_nothing_but_is_read() -> None:
     model = fitted()
     assert model.prefill_us(1100, 1000) == pytest.approx(cost_us(span_features(1000, 100)), rel=0.05)
     assert model.prefill_us(1000, 1000) == 0
+
+
+def test_it_vouches_only_for_prompts_like_those_it_has_seen() -> None:
+    model = CostModel(512)
+    for _ in range(MIN_OBSERVATIONS):
+        model.observe(span_features(0, 20), 1000.0)
+    assert model.vouches_for(80)
+    assert not model.vouches_for(81)
+    model.observe(span_features(0, 128), 5000.0)
+    assert model.vouches_for(10_000)  # whose steps have 512 tokens

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from shared.engine import LLM, SamplingParams
 from shared.engine import llm as llm_module
 from shared.engine.llm import MAX_COMPLETIONS
-from shared.errors import InvalidRequest, NotFound
+from shared.errors import InvalidRequest, NotFound, Overloaded
 from tests.unit.engine_support import FANCY, GREEDY, oracle, oracle_logits, prompts, save_random_model
 from tests.unit.grammar_support import VOCAB, save_model_with_tokenizer
 
@@ -140,3 +140,11 @@ def test_bad_words_do_not_come(folder: Path) -> None:
 def test_words_need_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"tokenizer\.json"):
         LLM(save_random_model(tmp_path)).bad_words(["word"])
+
+
+def test_blocks_that_others_hold_end_the_call_and_not_in_a_wait_for_ever(folder: Path) -> None:
+    llm = LLM(folder, kv_blocks=4, max_batch_tokens=64, max_sequences=4)
+    llm.engine.reserve("theirs", 32, [])
+    with pytest.raises(Overloaded, match="release them"):
+        llm.generate([[1, 2, 3] * 8], SamplingParams(temperature=0.0, max_tokens=39, ignore_eos=True))
+    assert list(llm.engine.held()) == ["theirs"]

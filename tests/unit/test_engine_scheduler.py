@@ -15,7 +15,7 @@ from tests.unit.engine_support import GREEDY, admit, drive, generate, make_engin
 STEPS = [
     Features(1, 1, 9),
     Features(9, 1, 80),
-    Features(40, 2, 800),
+    Features(48, 2, 960),
     Features(8, 8, 5000),
     Features(3, 3, 90),
 ]

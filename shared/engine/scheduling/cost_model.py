@@ -12,6 +12,8 @@ MEMORY = 0.99
 """Weight of the past at each observation: the last hundred or so steps decide."""
 MIN_OBSERVATIONS = 8
 """Before this many steps nothing is predicted: the first ones warm caches and say little."""
+EXTRAPOLATION = 4
+"""Predictions are vouched for up to steps of so many times the tokens of the largest one seen."""
 _HOLD = 1e-4 * np.array((1.0, 1.0, 1.0, 10.0))
 """How firmly each coefficient stays where it was (0 at first) when recent steps say nothing about it. Keys
 are held firmest: that attention is costly must be seen, it would be multiplied by long prompts."""
@@ -55,6 +57,7 @@ class CostModel:
         self._scale = np.zeros(4)  # plain mean of x², so that each coefficient is held in its own unit
         self._coefficients = np.zeros(4)
         self._observations = 0
+        self._most_tokens = 0
         self._stale = False
 
     @property
@@ -71,6 +74,7 @@ class CostModel:
         self._sums *= MEMORY
         self._sums += row
         self._observations += 1
+        self._most_tokens = max(self._most_tokens, features.tokens)
         self._scale += (row * row - self._scale) / self._observations
         self._stale = True
         if self._observations % _FIT_EVERY == 0:
@@ -89,6 +93,12 @@ class CostModel:
             return 0.0
         a, b, c, d = self.coefficients()
         return a + b * features.tokens + c * features.sequences + d * features.keys
+
+    def vouches_for(self, prompt_tokens: int) -> bool:
+        """Whether steps like those of this prompt were seen. From decode steps and short prompts alone, what
+        a step costs cannot be told from what its tokens cost, and a long prompt would multiply the error."""
+        largest_step = min(prompt_tokens, self._chunk_tokens)
+        return self.ready and largest_step <= EXTRAPOLATION * self._most_tokens
 
     def row_us(self, context_tokens: int) -> float:
         """What one more row costs in a step that is taken anyway."""

@@ -110,7 +110,9 @@ class Scheduler:
         if deadline_us is None:
             return
         cached = self._placement.cached_tokens(sequence)
-        least_us = self._cost.prefill_us(len(sequence.tokens), cached) / PREDICTION_DOUBT
+        least_us = 0.0
+        if self._cost.vouches_for(len(sequence.tokens) - cached):
+            least_us = self._cost.prefill_us(len(sequence.tokens), cached) / PREDICTION_DOUBT
         late_us = self._now_us() + least_us - deadline_us
         if late_us > 0:
             raise DeadlineExpired(
