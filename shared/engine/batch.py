@@ -36,5 +36,9 @@ class Model(Protocol):
     """A backend: computes logits and writes KV into the pool it was made with. Holds no sequence's state."""
 
     def forward(self, batch: Batch) -> Tensor:
-        """float32 logits [R, vocab] on the CPU, in memory that the caller may overwrite."""
+        """float32 logits [R, vocab] on the CPU. The caller may overwrite them, and the next call does."""
+        ...
+
+    def close(self) -> None:
+        """Give back what lies outside of this process; nothing may be computed afterwards."""
         ...

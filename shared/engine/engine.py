@@ -286,6 +286,4 @@ class Engine:
         be called afterwards."""
         if self._offloads is not None:
             self._offloads.close()
-        close_model = getattr(self._model, "close", None)
-        if close_model is not None:
-            close_model()
+        self._model.close()

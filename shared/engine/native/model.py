@@ -125,6 +125,9 @@ class NativeModel:
             raise failures[0]
         return self._logits[:num_logits]
 
+    def close(self) -> None:
+        """See `Model`. The packed weights go with this object."""
+
     # --- packing ---
 
     def _layer(self, weights: LayerWeights, config: LayerConfig) -> LayerShape:

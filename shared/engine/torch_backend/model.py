@@ -74,6 +74,9 @@ class TorchModel:
         together = torch.split(logit_rows, 1) if self._deterministic else [logit_rows]
         return torch.cat([self._logits(hidden.index_select(0, chosen)) for chosen in together]).cpu()
 
+    def close(self) -> None:
+        """See `Model`. The weights go with this object."""
+
     def _part(self, token_ids: Tensor, spans: Sequence[Span]) -> Part:
         positions = torch.tensor([at for span in spans for at in range(span.start, span.end)])
         positions = positions.to(self._device)
