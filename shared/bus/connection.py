@@ -174,7 +174,10 @@ class Connection:
     # ---- callbacks of nats-py (coroutines by its rule; none may raise) ----------------------------
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
+        # A server that refuses a password closes at once: a reset says less than the reason given before.
+        told_why = isinstance(self._last_error, nats.errors.Error)
+        if not (told_why and isinstance(error, ConnectionResetError)):
+            self._last_error = error
         if isinstance(error, nats.errors.SlowConsumerError):
             metrics.DROPPED_MESSAGES.labels(reason="slow_consumer").inc()
             log.warning("bus_slow_consumer", subject=error.subject)
