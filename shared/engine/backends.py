@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 
 import torch
 
@@ -11,7 +10,6 @@ from shared.engine.batch import Model
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.heap import large_blocks_given_back
-from shared.engine.loading.layers import LayerWeights
 from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
 from shared.engine.memory.kv_pool import KvPool
 from shared.engine.native.library import library
@@ -85,17 +83,10 @@ def _native(
     )
     embedding = reader.embedding()
     head = reader.head(embedding)
-
-    def layers() -> Iterator[LayerWeights]:
-        for layer in range(model_config.num_layers):
-            yield reader.layer(layer)
-            if on_loaded is not None:
-                on_loaded(layer + 1, model_config.num_layers)
-
     return NativeModel(
         kernels,
         model_config,
-        layers(),
+        reader.layers(on_loaded),
         embedding=None if model_config.tie_word_embeddings else embedding,
         head=head,
         final_norm=reader.final_norm(),

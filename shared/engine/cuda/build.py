@@ -54,10 +54,5 @@ def load_on_device(
     )
     embedding = reader.embedding()
     weights = ModelWeights(embedding, (), reader.final_norm(), reader.head(embedding))
-    layers = []
-    for index in range(model_config.num_layers):
-        layer = reader.layer(index)
-        layers.append(map_layer(layer, to_fp8) if in_fp8 else layer)
-        if on_loaded is not None:
-            on_loaded(index + 1, model_config.num_layers)
+    layers = (map_layer(layer, to_fp8) if in_fp8 else layer for layer in reader.layers(on_loaded))
     return replace(weights, layers=tuple(layers))

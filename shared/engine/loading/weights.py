@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -38,15 +38,11 @@ def load_weights(
     """All weights at once. `on_loaded` follows each layer. See `WeightReader` for the rest."""
     reader = WeightReader(model_dir, config, device, quantization=quantization, quant_group=quant_group)
     embedding = reader.embedding()
-    layers = []
-    for layer in range(config.num_layers):
-        layers.append(reader.layer(layer))
-        if on_loaded is not None:
-            on_loaded(len(layers), config.num_layers)
+    layers = tuple(reader.layers(on_loaded))
     head = reader.head(embedding)
     if config.tie_word_embeddings and isinstance(head, QuantLinear):
         embedding = dequantize(head, embedding.dtype)  # one matrix in two roles stays one matrix
-    return ModelWeights(embedding, tuple(layers), reader.final_norm(), head)
+    return ModelWeights(embedding, layers, reader.final_norm(), head)
 
 
 class WeightReader:
@@ -93,6 +89,13 @@ class WeightReader:
     def final_norm(self) -> Tensor:
         with self._checkpoint.reading() as files:
             return self._norm(files, self._plan.final_norm)
+
+    def layers(self, on_loaded: LoadProgress | None = None) -> Iterator[LayerWeights]:
+        """Each layer once, in order. `on_loaded` is told of a layer when its taker is done with it."""
+        for layer in range(self._config.num_layers):
+            yield self.layer(layer)
+            if on_loaded is not None:
+                on_loaded(layer + 1, self._config.num_layers)
 
     def layer(self, layer: int) -> LayerWeights:
         with self._checkpoint.reading() as files:

@@ -25,13 +25,14 @@ def build_pool(
     compute_dtype = TORCH_DTYPES[model_config.dtype]
     if config.tensor_parallel > 1:
         # Loaded only where it is used, as is the GPU's.
-        from shared.engine.tensor_parallel.parallel_model import ParallelKvPool, parallel_layout  # noqa: PLC0415
+        from shared.engine.tensor_parallel.parallel_model import (  # noqa: PLC0415
+            NO_TRANSFER,
+            ParallelKvPool,
+            parallel_layout,
+        )
 
         if pool_buffer is not None:
-            raise InvalidRequest(
-                "with tensor_parallel the KV lies in several processes and cannot be transferred; "
-                "use tensor_parallel 1 where prefill and decode are separate"
-            )
+            raise InvalidRequest(NO_TRANSFER)
         layout = parallel_layout(model_config, config)
         blocks = _num_blocks(config, layout)
         return ParallelKvPool(layout, blocks, compute_dtype=compute_dtype, device=config.device)

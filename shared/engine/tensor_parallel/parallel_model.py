@@ -33,7 +33,7 @@ from shared.errors import InternalError, InvalidRequest, Unavailable
 
 CLOSE_S = 10.0  # a follower that has not left by then is killed
 _POLL_S = 0.05
-_NO_TRANSFER = (
+NO_TRANSFER = (
     "with tensor_parallel the KV lies in several processes and cannot be transferred; "
     "use tensor_parallel 1 where prefill and decode are separate"
 )
@@ -55,13 +55,13 @@ class ParallelKvPool(KvPool):
         device: str = "cpu",
     ) -> None:
         if buffer is not None:
-            raise InvalidRequest(_NO_TRANSFER)
+            raise InvalidRequest(NO_TRANSFER)
         super().__init__(layout, num_blocks, compute_dtype=compute_dtype, device=device)
         self.on_copy: Callable[[int, int], None] | None = None
 
     @property
     def memory(self) -> memoryview:
-        raise InvalidRequest(_NO_TRANSFER)
+        raise InvalidRequest(NO_TRANSFER)
 
     def copy_block(self, source: int, target: int) -> None:
         super().copy_block(source, target)

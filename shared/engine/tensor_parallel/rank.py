@@ -98,11 +98,9 @@ def load_rank(
     )
     embedding = reader.embedding()
     layers = []
-    for index in range(model_config.num_layers):
-        share = shard_layer(reader.layer(index), model_config, rank.number, rank.num_ranks)
+    for layer in reader.layers(on_loaded):
+        share = shard_layer(layer, model_config, rank.number, rank.num_ranks)
         layers.append(reduce_outputs(map_layer(share, to_fp8) if in_fp8 else share, reduce))
-        if on_loaded is not None:
-            on_loaded(index + 1, model_config.num_layers)
     weights = ModelWeights(embedding, tuple(layers), reader.final_norm(), reader.head(embedding))
     wait_until_ready()
     share_config = shard_config(model_config, rank.num_ranks)
