@@ -1,4 +1,4 @@
-"""Every message that crosses the bus, as frozen dataclasses. `shared.codec` packs them.
+"""Every message that crosses the bus, as frozen dataclasses. `shared.bus.codec` packs them.
 
 Ids of tokens travel as little-endian u32 bytes and block hashes as little-endian u64 bytes
 (`pack_ids`, `pack_hashes`), because a prompt is long and a list of boxed integers is slow.

@@ -9,9 +9,9 @@ from services.detokenizer.config import DetokenizerConfig
 from services.detokenizer.early import EarlyTokens
 from services.detokenizer.session import DecoderSession, TextRow, TokenRow, rows_of
 from shared.actor import Tombstones
+from shared.actor.lease import LEASE_S, LeaseTable
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import Cancelled, Overloaded, PenstockError, ProtocolError, StaleEpoch
-from shared.lease import LEASE_S, LeaseTable
 from shared.messages import CancelAck, Held, Lost, Open, Tokens
 from shared.telemetry import metrics
 from shared.text.tokenizer import TextTokenizer

@@ -17,7 +17,6 @@ from services.gateway.state import is_final
 from services.gateway.waiting import wait_for
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import Deadline
-from shared.demo.prompt import retrieval_prompt
 from shared.errors import InvalidRequest, Overloaded, PenstockError, Unavailable
 from shared.messages import (
     ChatTurn,
@@ -31,6 +30,7 @@ from shared.messages import (
     unpack_hashes,
     unpack_ids,
 )
+from shared.text.retrieval_prompt import retrieval_prompt
 
 MAX_ASKS = 4
 """How often a role is asked, an instance that failed not again for a moment, before the request fails."""

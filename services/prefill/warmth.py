@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.engine.sampling.sampling_params import SamplingParams
 from shared.messages import Warm, unpack_hashes, unpack_ids
+from shared.sampling import SamplingParams
 from shared.worker.wire import SequenceSpec
 
 

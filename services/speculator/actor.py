@@ -18,10 +18,10 @@ from services.speculator.drafting import Drafted, Wish, draft
 from services.speculator.sessions import DraftSession, SessionTable
 from shared import messages
 from shared.actor import Ask, BusActor
+from shared.actor.lease import LEASE_S
 from shared.bus import Delivery
 from shared.engine import Engine
 from shared.errors import UnknownMessage
-from shared.lease import LEASE_S
 from shared.messages import CancelAck, DraftBlock, DraftResync, Heartbeat, Held, unpack_ids
 from shared.service import Service
 from shared.worker.driver import EngineDriver

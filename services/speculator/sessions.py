@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock
-from shared.engine.sampling.sampling_params import SamplingParams
+from shared.sampling import SamplingParams
 
 
 @dataclass(slots=True)

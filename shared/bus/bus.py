@@ -15,8 +15,7 @@ from nats import micro
 from nats.aio.msg import Msg
 from nats.micro.service import Service as MicroService
 
-from shared import codec
-from shared.bus import subjects
+from shared.bus import codec, subjects
 from shared.bus.connection import Connection, internal
 from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
 from shared.errors import DeadlineExpired, PenstockError, ProtocolError, Unavailable

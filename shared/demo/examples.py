@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from shared.demo.facts import Fact, attribute_fact, make_fact, prose_fact
 from shared.demo.invent import Inventor, capital
-from shared.demo.prompt import ASSISTANT, END, SYSTEM_TEXT, USER, chat_text, retrieval_prompt
+from shared.demo.prompt import ASSISTANT, END, SYSTEM_TEXT, USER, chat_text
+from shared.text.retrieval_prompt import retrieval_prompt
 
 MAX_PASSAGES = 4
 MAX_TURNS = 8

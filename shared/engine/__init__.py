@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
     from shared.engine.runner import LayerCallback
     from shared.engine.sampling.sampler import TokenLogprob
-    from shared.engine.sampling.sampling_params import Grammar, SamplingParams
+    from shared.sampling import Grammar, SamplingParams
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -43,15 +43,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "memory.block_pool": ("BlockEvent", "BlockPool"),
-    "loading.config": ("ModelConfig", "load_model_config"),
-    "engine": ("Engine", "EngineConfig"),
-    "memory.kv_pool": ("BLOCK_TOKENS", "KvLayout", "KvPool"),
-    "llm": ("LLM", "Completion"),
-    "results": ("AdmitResult", "Computed", "Reservation", "StepResult", "TokenOutput"),
-    "runner": ("LayerCallback",),
-    "sampling.sampler": ("TokenLogprob",),
-    "sampling.sampling_params": ("Grammar", "SamplingParams"),
+    "shared.engine.memory.block_pool": ("BlockEvent", "BlockPool"),
+    "shared.engine.loading.config": ("ModelConfig", "load_model_config"),
+    "shared.engine.engine": ("Engine", "EngineConfig"),
+    "shared.engine.memory.kv_pool": ("BLOCK_TOKENS", "KvLayout", "KvPool"),
+    "shared.engine.llm": ("LLM", "Completion"),
+    "shared.engine.results": ("AdmitResult", "Computed", "Reservation", "StepResult", "TokenOutput"),
+    "shared.engine.runner": ("LayerCallback",),
+    "shared.engine.sampling.sampler": ("TokenLogprob",),
+    "shared.sampling": ("Grammar", "SamplingParams"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -60,6 +60,6 @@ def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{module}"), name)
+    value = getattr(import_module(module), name)
     globals()[name] = value  # the next use finds it directly
     return value

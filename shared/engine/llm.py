@@ -14,8 +14,8 @@ from torch import Tensor
 from shared.engine.engine import Engine, EngineConfig
 from shared.engine.results import TokenOutput
 from shared.engine.sampling.sampler import TokenLogprob, token_logprobs
-from shared.engine.sampling.sampling_params import SamplingParams
 from shared.errors import InvalidRequest, NotFound, Overloaded
+from shared.sampling import SamplingParams
 
 MAX_COMPLETIONS = 64
 """Of one prompt."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shared.actor.lease import LEASE_S, LeaseTable
 from shared.bus.fleet import FleetView
 from shared.deadline import SYSTEM_CLOCK, Clock
-from shared.lease import LEASE_S, LeaseTable
 
 IsAlive = Callable[[str], bool]
 """Whether a gateway instance has been heard of lately."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from shared import messages
 from shared.engine.results import TokenOutput
-from shared.engine.sampling.sampling_params import Grammar, SamplingParams
 from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Mark, Sampling, Tokens, unpack_hashes, unpack_ids
+from shared.sampling import Grammar, SamplingParams
 
 _PRIORITIES = {0: NORMAL_PRIORITY, 1: LOWEST_PRIORITY, 2: NORMAL_PRIORITY - 1}
 """By the wire's PRIORITY_NORMAL, PRIORITY_LOW and PRIORITY_HIGH; the least goes first."""

@@ -11,8 +11,8 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.bus import Bus
+from shared.bus.codec import encode
 from shared.bus.subjects import inbox
-from shared.codec import encode
 from shared.deadline import Deadline
 from shared.errors import PenstockError
 from shared.messages import Envelope, Open, pack_ids

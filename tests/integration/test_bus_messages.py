@@ -10,8 +10,7 @@ import msgpack
 import nats
 import pytest
 
-from shared import codec
-from shared.bus import Bus, Delivery
+from shared.bus import Bus, Delivery, codec
 from shared.bus.connection import Connection
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox

@@ -16,8 +16,7 @@ import nats
 import pytest
 import pytest_asyncio
 
-from shared import codec
-from shared.bus import Bus, Delivery
+from shared.bus import Bus, Delivery, codec
 from shared.bus.fleet import HeartbeatPublisher
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import CANCEL_ALL, inbox

@@ -22,9 +22,9 @@ from shared.engine.loading.config import ModelConfig, load_model_config
 from shared.engine.measuring.limits import Limits, measure_limits
 from shared.engine.measuring.model_work import StepWork, work_of
 from shared.engine.results import StepResult
-from shared.engine.sampling.sampling_params import SamplingParams
 from shared.errors import InvalidRequest, PenstockError
 from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.sampling import SamplingParams
 
 EXIT_INVALID = 2
 WARM_UP_STEPS = 4

@@ -19,8 +19,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 from numpy.typing import NDArray
 
-from shared.engine.sampling.sampling_params import Grammar
 from shared.errors import InvalidRequest, Overloaded
+from shared.sampling import Grammar
 
 MAX_CACHED_GRAMMARS = 32
 MAX_FAULT_CHARS = 400

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.engine.sampling.grammar import CompiledGrammar, GrammarState
-from shared.engine.sampling.sampling_params import SamplingParams
 from shared.engine.scheduling.sequence import LiveSequence
 from shared.errors import InternalError
+from shared.sampling import SamplingParams
 
 Mask = NDArray[np.bool_]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from shared.engine.sampling.sampling_params import SamplingParams
+from shared.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from shared.engine.sampling.sampler import DrawRow

@@ -19,7 +19,7 @@ from torch import Tensor
 from shared.engine.native.library import library
 from shared.engine.sampling.native_sampler import NativeSampler
 from shared.engine.sampling.noise import gumbel_noise
-from shared.engine.sampling.sampling_params import SamplingParams
+from shared.sampling import SamplingParams
 
 NOISE_PASS_ELEMENTS = 1 << 16  # noise is made in pieces that stay in the cache
 NUCLEUS_FIRST_LOOK = 256

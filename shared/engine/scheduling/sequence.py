@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from shared.engine.sampling.sampling_params import SamplingParams
 from shared.kv_hash import HASH_BLOCK_TOKENS, chain_hash, hash_seed
+from shared.sampling import SamplingParams
 
 STARTING_ACCEPTANCE = 0.7
 

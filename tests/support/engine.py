@@ -1,0 +1,209 @@
+"""What the engine's tests share: checkpoints, the transformers oracle, and a driver that checks integrity."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
+
+from shared.engine import Engine, EngineConfig, SamplingParams, TokenOutput
+from shared.engine.batch import Batch, Model, Span
+from tests.support.engine_families import BASE_FIELDS, SHAPES, Shape
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+# Everything the sampler can do at once.
+FANCY = SamplingParams(
+    temperature=0.9,
+    top_k=60,
+    top_p=0.95,
+    min_p=0.002,
+    repetition_penalty=1.2,
+    presence_penalty=0.3,
+    frequency_penalty=0.2,
+    logit_bias=((5, 2.0), (9, -3.0)),
+    seed=11,
+    max_tokens=40,
+    min_tokens=10,
+    stop_token_ids=(7,),
+)
+
+torch.set_num_threads(1)
+
+
+def trained_model() -> Path | None:
+    """The real trained checkpoint, where the shared test data is at hand."""
+    data = Path(os.environ.get("PENSTOCK_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    folder = data / "stories260k"
+    return folder if folder.is_dir() else None
+
+
+def save_random_model(
+    folder: Path,
+    config_class: type[PreTrainedConfig] = LlamaConfig,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    save_options: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Path:
+    """A checkpoint with random weights large enough that logits differ clearly; `fields` over BASE_FIELDS."""
+    torch.manual_seed(seed)
+    config = config_class(**{**BASE_FIELDS, **fields})
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if "norm" in name else 0.0, 0.2)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
+    model.save_pretrained(folder, **save_options or {})
+    return folder
+
+
+def save_shape(folder: Path, shape: Shape, dtype: torch.dtype = torch.float32) -> Path:
+    return save_random_model(
+        folder, shape.config_class, dtype=dtype, save_options=shape.save_options, **shape.fields
+    )
+
+
+FAMILIES: dict[str, Callable[[Path], Path]] = {
+    name: partial(lambda shape, folder: save_shape(folder, shape), shape) for name, shape in SHAPES.items()
+}
+"""Name of a shape -> what saves its checkpoint in a folder and returns that."""
+
+
+def oracle(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    # Of what transformers has, only eager attention knows soft-caps and only eager experts any width.
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
+    )
+    return model  # from_pretrained leaves it in evaluation mode
+
+
+def oracle_logits(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Tensor:
+    """float32 [len(token_ids), vocab]."""
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([list(token_ids)])).logits[0]
+    return logits.float()
+
+
+def oracle_greedy(model: PreTrainedModel, token_ids: Sequence[int], count: int) -> list[int]:
+    """`count` greedy tokens; end tokens do not end it."""
+    ids = torch.tensor([list(token_ids)])
+    out = []
+    with torch.inference_mode():
+        result = model(ids, use_cache=True)
+        for _ in range(count):
+            token = result.logits[0, -1].argmax().item()
+            out.append(token)
+            result = model(torch.tensor([[token]]), past_key_values=result.past_key_values, use_cache=True)
+    return out
+
+
+def logits_by_path(model: Model, tokens: Sequence[int], others: Sequence[int]) -> dict[str, torch.Tensor]:
+    """float32 [len(tokens), vocab] of the same tokens, computed in each way in which an engine does it.
+
+    `others` is another sequence, which shares the batches of all paths but the first. Writes into the first
+    64 blocks of the model's pool, so at most 512 tokens each.
+    """
+    count = len(tokens)
+    paths = {
+        "whole prompt": [count],
+        "chunks": _sizes(count, [17, 3, 31, 16]),
+        "decode": _sizes(count, [count // 2] + [1] * count),
+        "verify drafts": _sizes(count, [count // 3] + [5, 2, 1] * count),
+    }
+    return {
+        path: _logits_in_steps(model, tokens, sizes, [] if path == "whole prompt" else others)
+        for path, sizes in paths.items()
+    }
+
+
+def _logits_in_steps(
+    model: Model, tokens: Sequence[int], sizes: Sequence[int], others: Sequence[int]
+) -> torch.Tensor:
+    """`tokens` in spans of `sizes`, beside them `others` in short and long ones; they come first in some."""
+    own, other = range(1, 64, 2), range(0, 64, 2)  # neighbours in the pool belong to different sequences
+    rows, start, other_start = [], 0, 0
+    for step, size in enumerate(sizes):
+        spans, ids = [Span(start, size, own)], list(tokens[start : start + size])
+        start += size
+        first = 0
+        taken = min([1, 19, 4][step % 3], len(others) - other_start)
+        if taken:
+            theirs = Span(other_start, taken, other)
+            their_ids = list(others[other_start : other_start + taken])
+            other_start += taken
+            if step % 2:
+                spans, ids = [*spans, theirs], ids + their_ids
+            else:
+                spans, ids, first = [theirs, *spans], their_ids + ids, taken
+        rows.append(model.forward(Batch(ids, spans, range(first, first + size))).clone())
+    return torch.cat(rows)
+
+
+def _sizes(total: int, wanted: Sequence[int]) -> list[int]:
+    """`wanted`, again and again without its zeros, cut to a sum of `total`."""
+    sizes: list[int] = []
+    for size in itertools.cycle(filter(None, wanted)):
+        if sum(sizes) == total:
+            break
+        sizes.append(min(size, total - sum(sizes)))
+    return sizes
+
+
+def prompts(count: int, vocab_size: int, *, seed: int = 1, longest: int = 60) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
+    return [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def make_engine(folder: Path, **fields: Any) -> Engine:
+    return Engine(EngineConfig(str(folder), **{"kv_blocks": 64, "max_sequences": 16, **fields}))
+
+
+def admit(engine: Engine, key: str, token_ids: Sequence[int], params: SamplingParams = GREEDY) -> None:
+    engine.admit(key, token_ids, len(token_ids), params)
+
+
+Drafter = Callable[[str, list[int]], Sequence[int]]
+
+
+def drive(
+    engine: Engine,
+    known: dict[str, list[int]],
+    drafter: Drafter | None = None,
+    outputs: list[TokenOutput] | None = None,
+) -> dict[str, list[int]]:
+    """Step until nothing is left to do, checking integrity each time; `known` tokens grow by what is drawn.
+
+    Also checks that positions are absolute and contiguous. Returns what was drawn by key.
+    """
+    drawn: dict[str, list[int]] = {key: [] for key in known}
+    while engine.has_work:
+        if drafter is not None:
+            for key, tokens in known.items():
+                engine.propose(key, len(tokens), drafter(key, tokens))
+        for output in engine.step().outputs:
+            assert output.position == len(known[output.key])
+            known[output.key] += output.token_ids
+            drawn[output.key] += output.token_ids
+            if outputs is not None:
+                outputs.append(output)
+        engine.check()
+    return drawn
+
+
+def generate(
+    engine: Engine, token_ids: Sequence[int], params: SamplingParams = GREEDY, drafter: Drafter | None = None
+) -> list[int]:
+    """One sequence on an otherwise idle engine."""
+    admit(engine, "alone", token_ids, params)
+    return drive(engine, {"alone": list(token_ids)}, drafter)["alone"]

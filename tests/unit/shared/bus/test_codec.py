@@ -1,0 +1,162 @@
+"""Messages survive the wire unchanged; bytes that are not exactly a message are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared import messages
+from shared.bus import codec
+from shared.errors import ProtocolError, UnknownMessage
+from shared.messages import Accepted, Envelope, Failure, Heartbeat, Tokens
+
+COLUMNAR = (messages.Tokens, messages.Text, messages.DraftCommit, messages.DraftBlock)
+TYPES = sorted(codec.MESSAGE_TYPES.values(), key=lambda cls: cls.__name__)
+
+
+def values_of(hint: Any, rows: int | None = None) -> st.SearchStrategy[Any]:
+    """Values of an annotation; the columns of one columnar message have `rows` entries each."""
+    scalars: dict[Any, st.SearchStrategy[Any]] = {
+        int: st.integers(-(1 << 63), (1 << 64) - 1),
+        float: st.floats(allow_nan=False),
+        str: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+        bytes: st.binary(max_size=8),
+        bool: st.booleans(),
+    }
+    if hint in scalars:
+        return scalars[hint]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return st.builds(hint, **{name: values_of(of) for name, of in hints.items()})
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(st.none(), values_of(args[0]))
+    if args[-1] is not Ellipsis:
+        return st.tuples(*[values_of(arg) for arg in args])
+    minimum, maximum = (rows, rows) if rows is not None else (0, 3)
+    return st.lists(values_of(args[0]), min_size=minimum or 0, max_size=maximum).map(tuple)
+
+
+@st.composite
+def message_of(draw: st.DrawFn, cls: type[Any]) -> Any:
+    rows = draw(st.integers(0, 3)) if cls in COLUMNAR else None
+    hints = typing.get_type_hints(cls)
+    return cls(**{name: draw(values_of(hint, rows)) for name, hint in hints.items()})
+
+
+@pytest.mark.parametrize("cls", TYPES)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_every_message_survives_the_wire(cls: type[Any], data: st.DataObject) -> None:
+    message = data.draw(message_of(cls))
+    envelope = Envelope("gw-0.abc", 3, 1_700_000_000_000_000, "gw-0", "00-trace")
+    got_envelope, got = codec.decode(codec.encode(message, envelope), reply="_INBOX.x")
+    assert got == message
+    assert got_envelope == dataclasses.replace(envelope, reply="_INBOX.x")
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_only_protocol_errors(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        codec.decode(data)
+
+
+def wire(**changes: Any) -> list[Any]:
+    head: dict[str, Any] = {
+        "type": "Accepted", "version": messages.PROTOCOL_VERSION, "request_id": "r", "epoch": 1,
+        "deadline_us": 0, "origin": "", "trace": "", "fields": [7],
+    }  # fmt: skip
+    head.update(changes)
+    return list(head.values())
+
+
+def decode_list(head: Any) -> Any:
+    return codec.decode(msgpack.packb(head))[1]
+
+
+def test_the_hand_made_message_is_good_so_that_the_bad_ones_below_are_bad_for_one_reason() -> None:
+    assert decode_list(wire()) == Accepted(7)
+
+
+def test_every_truncation_of_a_message_is_refused() -> None:
+    data = codec.encode(Failure("overloaded", "full", "decode", 5), Envelope("r"))
+    for end in range(len(data)):
+        with pytest.raises(ProtocolError):
+            codec.decode(data[:end])
+
+
+def test_bytes_after_a_message_are_refused() -> None:
+    with pytest.raises(ProtocolError):
+        codec.decode(codec.encode(Accepted(), Envelope()) + b"\x00")
+
+
+@pytest.mark.parametrize("change", [{"type": "Acceptance"}, {"version": 99}, {"version": "1"}])
+def test_an_unknown_type_or_version_is_an_unknown_message(change: dict[str, Any]) -> None:
+    with pytest.raises(UnknownMessage):
+        decode_list(wire(**change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"request_id": 5},
+        {"epoch": -1},
+        {"epoch": True},
+        {"deadline_us": 1.5},
+        {"deadline_us": -1},
+        {"origin": None},
+        {"trace": b"x"},
+        {"fields": []},
+        {"fields": [1, 2]},
+        {"fields": ["7"]},
+        {"fields": [True]},
+        {"fields": {"cached_tokens": 7}},
+        {"fields": None},
+    ],
+)
+def test_a_field_of_the_wrong_type_is_a_protocol_error(change: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_list(wire(**change))
+    assert not isinstance(caught.value, UnknownMessage)
+
+
+@pytest.mark.parametrize("head", [None, 5, "Accepted", [], ["Accepted"], {"type": "Accepted"}, [1, 1]])
+def test_what_does_not_begin_like_a_message_is_refused(head: Any) -> None:
+    with pytest.raises(ProtocolError):
+        decode_list(head)
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    ragged = Tokens(("r",), (1,), (5, 6), ((1,),), ("",), ((),), ((),))
+    with pytest.raises(ProtocolError, match=r"Tokens\.positions has 2 rows instead of 1"):
+        codec.decode(codec.encode(ragged, Envelope()))
+
+
+def test_a_message_over_the_size_limit_is_not_even_parsed() -> None:
+    with pytest.raises(ProtocolError, match="over the limit"):
+        codec.decode(b"\xc0" * (codec.MAX_MESSAGE_BYTES + 1))
+
+
+def test_deep_nesting_is_refused_and_does_not_exhaust_the_stack() -> None:
+    with pytest.raises(ProtocolError):
+        codec.decode(b"\x91" * 100_000 + b"\xc0")
+
+
+def test_an_integer_is_a_good_float() -> None:
+    beat = typing.get_type_hints(Heartbeat)
+    fields = [0 if hint in (int, float) else b"" if hint is bytes else "x" for hint in beat.values()]
+    got = decode_list(wire(type="Heartbeat", fields=fields))
+    assert isinstance(got.tokens_per_s, float)
+
+
+def test_what_is_no_dataclass_cannot_be_packed() -> None:
+    with pytest.raises(TypeError):
+        codec.encode(Failure(object(), ""), Envelope())  # type: ignore[arg-type]  # the point of the test

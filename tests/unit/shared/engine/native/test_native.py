@@ -1,0 +1,127 @@
+"""The C++ backend against transformers on every family, and bit for bit against itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.engine import Engine
+from shared.engine.native.library import library
+from shared.engine.native.model import NativeModel
+from shared.errors import InvalidRequest
+from tests.support.engine import (
+    FAMILIES,
+    FANCY,
+    generate,
+    logits_by_path,
+    make_engine,
+    oracle,
+    oracle_logits,
+    prompts,
+    save_random_model,
+    save_shape,
+)
+from tests.support.engine_families import SHAPES
+
+TOLERANCE = 1e-4
+
+pytestmark = pytest.mark.skipif(
+    library() is None, reason="the kernels were not built, or this CPU cannot run them"
+)
+
+
+def native_engine(folder: Path, **fields: Any) -> Engine:
+    return make_engine(folder, **{"backend": "native", **fields})
+
+
+def prompt_of(length: int, seed: int = 1) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    ids: list[int] = torch.randint(0, 97, (length,), generator=generator).tolist()
+    return ids
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_logits_equal_those_of_transformers_on_every_path(name: str, tmp_path: Path) -> None:
+    folder, prompt = FAMILIES[name](tmp_path), prompt_of(90)
+    expected = oracle_logits(oracle(folder), prompt)
+    engine = native_engine(folder, max_model_len=SHAPES[name].max_model_len)
+    for path, logits in logits_by_path(engine._model, prompt, prompt_of(100, seed=2)).items():
+        assert (logits - expected).abs().max() <= TOLERANCE, path
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe"])
+def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> None:
+    folder = save_shape(tmp_path, SHAPES[name], torch.bfloat16)
+    engine = native_engine(folder)
+    exact_model, rounded_model = oracle(folder), oracle(folder, torch.bfloat16)
+    ours, theirs = [], []
+    for prompt in prompts(6, 97):
+        exact = oracle_logits(exact_model, prompt)
+        ours.append((engine.logits(prompt) - exact).square().mean().sqrt())
+        theirs.append((oracle_logits(rounded_model, prompt) - exact).square().mean().sqrt())
+    assert sum(ours) <= 1.25 * sum(theirs)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3 moe"])
+def test_invariant_5_logits_are_bitwise_equal_on_every_path(
+    name: str, quantization: str, kv_dtype: str, threads: int, tmp_path: Path
+) -> None:
+    """Whole prompt, chunks, decode and draft verification, alone and in batches."""
+    folder = save_shape(tmp_path, SHAPES[name], torch.bfloat16)
+    engine = native_engine(folder, quantization=quantization, kv_dtype=kv_dtype, threads=threads)
+    by_path = logits_by_path(engine._model, prompt_of(90), prompt_of(100, seed=2))
+    whole = by_path.pop("whole prompt")
+    for path, logits in by_path.items():
+        assert torch.equal(logits, whole), path
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral"])
+def test_quantized_weights_give_what_the_torch_backend_gives(
+    name: str, quantization: str, tmp_path: Path
+) -> None:
+    folder, prompt = save_shape(tmp_path, SHAPES[name], torch.float32), prompt_of(60)
+    ours = native_engine(folder, quantization=quantization).logits(prompt)
+    theirs = native_engine(folder, quantization=quantization, backend="torch").logits(prompt)
+    assert (ours[0] - theirs[0]).abs().max() <= TOLERANCE
+    # Later rows see many values: one on the border of two codes may fall to either side here and there.
+    assert (ours - theirs).abs().mean() <= 0.02 * theirs.std()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int8_kv_gives_what_the_torch_backend_gives(dtype: str, tmp_path: Path) -> None:
+    folder, prompt = save_random_model(tmp_path), prompt_of(100)
+    ours = native_engine(folder, kv_dtype="int8", dtype=dtype).logits(prompt)
+    theirs = native_engine(folder, kv_dtype="int8", dtype=dtype, backend="torch").logits(prompt)
+    bound = 1e-2 if dtype == "float32" else 0.05
+    assert (ours - theirs).abs().mean() <= bound * theirs.std()
+
+
+def test_a_tied_model_keeps_its_embedding_in_the_head_alone(tmp_path: Path) -> None:
+    engine = native_engine(save_random_model(tmp_path, tie_word_embeddings=True))
+    assert isinstance(engine._model, NativeModel)
+    untied = native_engine(save_random_model(tmp_path / "untied"))
+    assert isinstance(untied._model, NativeModel)
+    assert engine._model.weight_bytes == untied._model.weight_bytes
+
+
+def test_what_it_draws_does_not_depend_on_the_threads(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path)
+    one, two = native_engine(folder, threads=1), native_engine(folder, threads=2)
+    assert generate(one, prompt_of(40), FANCY) == generate(two, prompt_of(40), FANCY)
+
+
+def test_asking_for_it_where_it_was_not_built_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_random_model(tmp_path)
+    monkeypatch.setattr("shared.engine.backends.library", lambda: None)
+    with pytest.raises(InvalidRequest, match="C\\+\\+ compiler"):
+        native_engine(folder)
+    assert not isinstance(make_engine(folder)._model, NativeModel)

@@ -1,0 +1,206 @@
+"""Grammars that cannot be used, or not to the end: a typed failure of their own sequence, nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llguidance import LLMatcher
+
+from shared.engine import SamplingParams, TokenOutput
+from shared.engine.sampling import grammar as grammar_module
+from shared.engine.sampling.grammar import MAX_GBNF_CHARS, Grammars, GrammarState, Matchers
+from shared.errors import InvalidRequest, Overloaded
+from shared.sampling import MAX_GRAMMAR_BYTES, Grammar
+from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine, save_random_model
+from tests.support.grammar import EOS, VOCAB, save_model_with_tokenizer
+
+PROMPT = [40, 41, 42]
+FREE = SamplingParams(max_tokens=60, seed=3)
+MANY_STATES = "[a-d]*a[a-d]{20}[a-d]*e"  # where the a's stood is a state of the lexer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def grammars(folder: Path) -> Grammars:
+    return Grammars(str(folder), VOCAB, (EOS,))
+
+
+def test_a_grammar_of_which_the_other_options_leave_nothing_ends_in_an_error(folder: Path) -> None:
+    engine = make_engine(folder)
+    admit(engine, "beside", PROMPT, replace(GREEDY, max_tokens=5))
+    stuck = replace(FREE, grammar=Grammar("regex", "abc"), allowed_ids=(50, 51))
+    engine.admit("stuck", PROMPT, len(PROMPT), stuck)
+    outputs: list[TokenOutput] = []
+    drawn = drive(engine, {"beside": list(PROMPT), "stuck": list(PROMPT)}, outputs=outputs)
+    assert drawn == {
+        "beside": generate(make_engine(folder), PROMPT, replace(GREEDY, max_tokens=5)),
+        "stuck": [],
+    }
+    assert [each.finish_reason for each in outputs if each.key == "stuck"] == ["error"]
+    assert engine.held() == {}
+
+
+def walk(state: GrammarState, source: random.Random) -> bool:
+    """Take 30 random allowed ids, or fewer that complete the output; False when there are none to take."""
+    for _ in range(30):
+        (mask,) = state.masks(())
+        assert mask is not None
+        ids = [int(token_id) for token_id in mask.nonzero()[0]]
+        if not ids:
+            return False
+        if state.advance(source.choice(ids)):
+            break
+    return True
+
+
+def test_a_lexer_filled_by_others_is_nobodys_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_module, "MAX_LEXER_STATES", 100)
+    grammars, source = Grammars(str(folder), VOCAB, (EOS,)), random.Random(1)
+    compiled = grammars.compile(Grammar("regex", MANY_STATES))
+    states = [GrammarState(compiled) for _ in range(12)]
+    assert all(walk(state, source) for state in states)
+    assert 0 < sum(state._is_own for state in states) < 12
+
+
+def test_drafts_and_recovery_meet_a_full_lexer_unharmed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = replace(
+        FREE, temperature=5.0, grammar=Grammar("regex", MANY_STATES), max_tokens=30, ignore_eos=True
+    )
+    prompts = [[40 + index] * 5 for index in range(12)]
+    expected = [generate(make_engine(folder), prompt, params) for prompt in prompts]
+    monkeypatch.setattr(grammar_module, "MAX_LEXER_STATES", 100)
+    owned: list[Matchers] = []
+    own = Matchers.own
+
+    def counted(matchers: Matchers) -> LLMatcher:
+        owned.append(matchers)
+        return own(matchers)
+
+    monkeypatch.setattr(Matchers, "own", counted)
+    engine = make_engine(folder)
+    for prompt, drawn in zip(prompts, expected, strict=True):
+        answer = prompt + drawn
+        assert generate(engine, prompt, params, right(answer)) == drawn
+        engine.admit("b", answer[:-1], len(prompt), params)
+        assert drive(engine, {"b": answer[:-1]})["b"] == drawn[-1:]
+    assert owned
+
+
+def right(answer: list[int]) -> Drafter:
+    return lambda _key, tokens: answer[len(tokens) :][:6]
+
+
+def test_a_grammar_that_becomes_too_complex_ends_in_an_error(folder: Path) -> None:
+    """One "{" begins each of a thousand objects at once."""
+    objects = [{"type": "object", "properties": {f"p{index}": {"type": "integer"}}} for index in range(1000)]
+    engine = make_engine(folder)
+    admit(engine, "a", PROMPT, replace(FREE, grammar=Grammar("json_schema", json.dumps({"anyOf": objects}))))
+    outputs: list[TokenOutput] = []
+    drive(engine, {"a": list(PROMPT)}, outputs=outputs)
+    assert outputs[-1].finish_reason == "error"
+    assert engine.held() == {}
+
+
+@pytest.mark.parametrize("limit", ["MAX_STEP_LEXER_FUEL", "MAX_LEXER_STATES"])
+def test_a_grammar_too_complex_for_its_first_mask_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(grammar_module, limit, 1)
+    with pytest.raises(InvalidRequest, match="too many"):
+        Grammars(str(folder), VOCAB, (EOS,)).compile(Grammar("regex", "[a-z]{1,9}x|abc"))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "fault"),
+    [
+        (Grammar("json_schema", "{"), r"json_schema.*(EOF|expected)"),
+        (Grammar("json_schema", '{"type": "strin"}'), "strin"),
+        (Grammar("json_schema", '{"not": {}}'), "not"),
+        (Grammar("json_schema", '{"$ref": "http://elsewhere/schema"}'), "elsewhere"),
+        (Grammar("json_schema", "[" * 30_000), "recursion"),
+        (Grammar("regex", "(ab"), "unclosed group"),
+        (Grammar("regex", "(?=a)b"), "look-around"),
+        (Grammar("regex", "(" * 30_000), "regex"),
+        (Grammar("ebnf", "start: missing"), "missing"),
+        (Grammar("ebnf", "start: " + "(" * 30_000), "nested"),
+        (Grammar("ebnf", "root ::= " + "(" * 30_000), "ebnf"),
+        (Grammar("ebnf", "::="), "ebnf"),
+        (Grammar("ebnf", 'root ::= "a"' + " " * MAX_GBNF_CHARS), "GBNF may have 16384 characters"),
+        (Grammar("xml", "<a/>"), "kind 'xml'"),
+        (Grammar("regex", ""), "takes a text"),
+        (Grammar("json_object", "{}"), "takes no text"),
+        (Grammar("regex", "a" * (MAX_GRAMMAR_BYTES + 1)), "65537 bytes"),
+        (Grammar("regex", "é" * (MAX_GRAMMAR_BYTES // 2 + 1)), "65538 bytes"),
+    ],
+)
+def test_a_bad_grammar_is_refused_before_anything_is_held(folder: Path, grammar: Grammar, fault: str) -> None:
+    engine = make_engine(folder)
+    with pytest.raises(InvalidRequest, match=fault) as caught:
+        admit(engine, "a", PROMPT, replace(FREE, grammar=grammar))
+    assert len(caught.value.message) < 600
+    assert engine.held() == {}
+
+
+def chain(first: str, link: str, last: str, separator: str = "\n") -> str:
+    """As long a chain of definitions as a grammar may hold."""
+    size = len(first) + len(last) + 40
+    links: list[str] = []
+    while size + len(link.format(len(links), len(links) + 1)) + len(separator) < MAX_GRAMMAR_BYTES:
+        links.append(link.format(len(links), len(links) + 1))
+        size += len(links[-1]) + len(separator)
+    return first + separator.join([*links, last.format(len(links))])
+
+
+CHAINS = {
+    "lark": Grammar("ebnf", chain("start: r0\n", "r{}:r{}", 'r{}: "a"')),
+    "lark with literals": Grammar("ebnf", chain("start: r0\n", 'r{}:"b" r{}', 'r{}: "a"')),
+    "schema": Grammar(
+        "json_schema",
+        chain('{"$ref":"#/$defs/0","$defs":{', '"{}":{{"$ref":"#/$defs/{}"}}', '"{}":true', ",") + "}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_longest_chain_of_rules_does_not_end_the_process(grammars: Grammars, name: str) -> None:
+    assert MAX_GRAMMAR_BYTES - 100 < len(CHAINS[name].text) <= MAX_GRAMMAR_BYTES
+    (mask,) = GrammarState(grammars.compile(CHAINS[name])).masks(())
+    assert mask is not None
+    assert mask.any()
+
+
+def test_a_model_without_tokenizer_takes_no_grammar(tmp_path: Path) -> None:
+    engine = make_engine(save_random_model(tmp_path))
+    with pytest.raises(InvalidRequest, match=r"tokenizer\.json"):
+        admit(engine, "a", PROMPT, replace(FREE, grammar=Grammar("regex", "a")))
+
+
+def test_without_memory_for_the_compiler_it_is_overload(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_module, "COMPILER_STACK_BYTES", 1 << 46)  # more than there are addresses
+    with pytest.raises(Overloaded, match="no memory"):
+        Grammars(str(folder), VOCAB, (EOS,)).compile(Grammar("regex", "a"))
+    assert threading.stack_size() == 0
+
+
+def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InvalidRequest, match="tokenizer cannot be used"):
+        Grammars(str(tmp_path), VOCAB, (EOS,)).compile(Grammar("regex", "a"))
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_named(folder: Path) -> None:
+    with pytest.raises(InvalidRequest, match="tokenizer cannot be used"):
+        Grammars(str(folder), 50, (EOS,)).compile(Grammar("regex", "a"))

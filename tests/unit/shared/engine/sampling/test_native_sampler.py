@@ -1,0 +1,116 @@
+"""The sampler in C++ draws what the sampler in torch operations draws."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from shared.engine.sampling.native_sampler import NativeSampler
+from shared.engine.sampling.sampler import DrawRow, TokenCounts, native_sampler, penalise, pick
+from shared.sampling import SamplingParams
+
+ROWS = 12
+
+
+@pytest.fixture(scope="module")
+def native() -> NativeSampler:
+    sampler = native_sampler()
+    if sampler is None:
+        pytest.skip("the C++ was not built, or this CPU cannot run it")
+    return sampler
+
+
+def random_params(source: random.Random) -> SamplingParams:
+    return SamplingParams(
+        temperature=source.choice([0.0, 1e-5, 0.01, 0.3, 0.7, 1.0, 1.5, 10.0, 100.0]),
+        top_k=source.choice([0, 0, 1, 2, 5, 40, 1000, 10**6]),
+        top_p=source.choice([1.0, 1.0, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999999, 1e-9]),
+        min_p=source.choice([0.0, 0.0, 0.05, 0.2, 1.0]),
+        seed=source.randrange(-(2**63), 2**64),
+    )
+
+
+def random_logits(vocab_size: int, shape: str, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(ROWS, vocab_size, generator=generator) * [0.01, 0.5, 2.0, 5.0, 100.0, 1e6][seed % 6]
+    match shape:
+        case "ties":
+            return logits.round()
+        case "half ruled out":
+            return logits.masked_fill(torch.rand(ROWS, vocab_size, generator=generator) < 0.5, -torch.inf)
+        case "zeros of both signs":
+            return torch.zeros(ROWS, vocab_size).copysign(logits)
+        case "peaked":  # as a model's are: few ids hold nearly all chances
+            boosts = torch.rand(ROWS, vocab_size, generator=generator).pow(40) * 25
+            return torch.randn(ROWS, vocab_size, generator=generator) * 2 + boosts
+        case "growing":
+            return logits.sort(dim=-1).values
+    return logits
+
+
+def assert_equal_draws(native: NativeSampler, logits: torch.Tensor, rows: list[DrawRow]) -> None:
+    with torch.inference_mode():
+        assert native.pick(logits, rows) == pick(logits.clone(), rows)
+
+
+@pytest.mark.parametrize(
+    "shape", ["plain", "peaked", "ties", "half ruled out", "zeros of both signs", "growing"]
+)
+@pytest.mark.parametrize("vocab_size", [1, 2, 15, 16, 17, 97, 512, 5003, 32000])
+def test_the_same_ids_are_drawn(native: NativeSampler, vocab_size: int, shape: str) -> None:
+    source = random.Random(vocab_size)
+    for seed in range(12 if vocab_size < 5000 else 3):
+        rows = [DrawRow(random_params(source), source.choice([0, 7, 10**9])) for _ in range(ROWS)]
+        assert_equal_draws(native, random_logits(vocab_size, shape, seed), rows)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_k=50), SamplingParams(top_p=0.9)])
+def test_a_thousand_positions_of_one_row_draw_the_same(native: NativeSampler, params: SamplingParams) -> None:
+    logits = random_logits(400, "plain", 2)[:1].repeat(1000, 1)
+    assert_equal_draws(native, logits, [DrawRow(params, position) for position in range(1000)])
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.6, 0.9, 0.99])
+def test_peaked_rows_draw_the_same_at_every_top_p(native: NativeSampler, top_p: float) -> None:
+    for seed in range(10):
+        params = SamplingParams(temperature=[0.5, 1.0][seed % 2], top_p=top_p, seed=seed)
+        rows = [DrawRow(params, position) for position in range(ROWS)]
+        assert_equal_draws(native, random_logits(8000, "peaked", seed), rows)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_without_a_draw_are_the_same(native: NativeSampler, temperature: float) -> None:
+    logits = random_logits(97, "plain", 2)
+    logits[0] = -torch.inf
+    logits[1, 96] = torch.nan
+    logits[2, 50] = torch.inf
+    rows = [DrawRow(SamplingParams(temperature=temperature), position) for position in range(ROWS)]
+    assert_equal_draws(native, logits, rows)
+    assert native.pick(logits, rows)[:3] == [None, None, 50]
+
+
+def test_greedy_rows_among_others_draw_the_same(native: NativeSampler) -> None:
+    plain = SamplingParams(temperature=0.0)
+    rows = [DrawRow(replace(plain, temperature=float(place % 2)), place) for place in range(ROWS)]
+    assert_equal_draws(native, random_logits(1000, "ties", 3), rows)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 16, 97, 5003])
+def test_penalties_are_bitwise_the_same(native: NativeSampler, vocab_size: int) -> None:
+    source = random.Random(vocab_size)
+    for seed in range(20):
+        tokens = [source.randrange(vocab_size) for _ in range(source.randrange(1, 300))]
+        counts = TokenCounts(vocab_size, tokens, source.randrange(len(tokens) + 1))
+        params = SamplingParams(
+            repetition_penalty=source.choice([1.0, 0.7, 1.37]),
+            presence_penalty=source.choice([0.0, 0.3, -1.1]),
+            frequency_penalty=source.choice([0.0, 0.13, -0.7]),
+        )
+        row = random_logits(vocab_size, "half ruled out", seed)[0]
+        expected = row.clone()
+        penalise(expected, params, counts)
+        native.penalise(row, params, counts.seen, counts.output)
+        assert torch.equal(row, expected)

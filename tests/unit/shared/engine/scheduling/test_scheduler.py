@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.engine import Engine, EngineConfig, SamplingParams
+from shared.engine.scheduling.cost_model import Features
+from shared.engine.scheduling.scheduler import COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS, monotonic_us
+from shared.errors import DeadlineExpired, InvalidRequest
+from tests.support.engine import GREEDY, admit, drive, generate, make_engine, save_random_model
+
+# Features of steps that tell all coefficients apart.
+STEPS = [
+    Features(1, 1, 9),
+    Features(9, 1, 80),
+    Features(48, 2, 960),
+    Features(8, 8, 5000),
+    Features(3, 3, 90),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_model(tmp_path_factory.mktemp("model"))
+
+
+def knowing(engine: Engine, *, step_us: float, token_us: float) -> Engine:
+    """An engine whose cost model believes this, whatever the clock says."""
+    for _ in range(20):
+        for features in STEPS:
+            engine.cost.observe(features, step_us + token_us * features.tokens)
+    engine.cost.observe = lambda *_: None  # type: ignore[method-assign] # no clock in tests
+    return engine
+
+
+def with_a_decoding_sequence(engine: Engine) -> Engine:
+    admit(engine, "live", [3, 4])
+    engine.step()
+    return engine
+
+
+def test_while_rows_decode_prompts_are_cut_to_the_longest_step(folder: Path) -> None:
+    engine = knowing(make_engine(folder, max_step_ms=5.0), step_us=1000, token_us=100)
+    with_a_decoding_sequence(engine)
+    admit(engine, "long", [5] * 200)
+    result = engine.step()
+    assert result.num_decode == 1
+    assert result.num_prefill_tokens == pytest.approx(39, abs=1)  # 1 ms and 40 rows
+
+
+def test_while_nothing_decodes_prompts_fill_the_batch(folder: Path) -> None:
+    engine = knowing(make_engine(folder, max_step_ms=5.0), step_us=1000, token_us=100)
+    admit(engine, "long", [5] * 200)
+    assert engine.step().num_prefill_tokens == 200
+
+
+def test_without_a_longest_step_prompts_fill_the_batch(folder: Path) -> None:
+    engine = with_a_decoding_sequence(knowing(make_engine(folder), step_us=1000, token_us=100))
+    admit(engine, "long", [5] * 200)
+    assert engine.step().num_prefill_tokens == 200
+
+
+def test_a_prompt_gets_a_little_of_every_step_even_when_all_are_too_long(folder: Path) -> None:
+    engine = knowing(make_engine(folder, max_step_ms=0.01), step_us=1000, token_us=100)
+    with_a_decoding_sequence(engine)
+    admit(engine, "long", [5] * 200)
+    assert engine.step().num_prefill_tokens == MIN_CHUNK_TOKENS
+
+
+def test_before_steps_were_seen_prompts_are_cut_by_a_guess(folder: Path) -> None:
+    engine = with_a_decoding_sequence(make_engine(folder, max_step_ms=5.0))
+    admit(engine, "long", [5] * 200)
+    assert not engine.cost.ready
+    assert engine.step().num_prefill_tokens == COLD_CHUNK_TOKENS
+
+
+def test_cutting_steps_changes_no_token(folder: Path) -> None:
+    many = {"a": [3, 4], "b": [5] * 150, "c": [6] * 30, "d": list(range(90))}
+    expected = {key: generate(make_engine(folder), prompt) for key, prompt in many.items()}
+    engine = make_engine(folder, max_step_ms=0.5)
+    for key, prompt in many.items():
+        admit(engine, key, prompt)
+    assert drive(engine, {key: list(prompt) for key, prompt in many.items()}) == expected
+
+
+def test_a_short_prompt_is_done_while_a_long_one_is_still_computed(folder: Path) -> None:
+    engine = make_engine(folder, max_batch_tokens=64)
+    admit(engine, "long", [5] * 200)
+    admit(engine, "short", [6] * 20)
+    result = engine.step()
+    assert [output.key for output in result.outputs] == ["short"]
+    assert {(each.key, each.end_token) for each in result.computed} == {("short", 20), ("long", 44)}
+
+
+def test_a_higher_class_and_an_earlier_deadline_are_computed_first(folder: Path) -> None:
+    fields: dict[str, dict[str, Any]] = {
+        "a": {"priority": 2},
+        "b": {},
+        "c": {"deadline_us": monotonic_us() + 10_000_000},
+        "d": {"priority": 0},
+    }
+    engine = make_engine(folder, max_batch_tokens=40)
+    for number, (key, each) in enumerate(fields.items()):
+        engine.admit(key, [number] * 40, 40, GREEDY, **each)
+    first_tokens: list[str] = []
+    while len(first_tokens) < 4:
+        first_tokens += [output.key for output in engine.step().outputs if output.position == 40]
+        engine.check()
+    assert first_tokens == ["d", "c", "b", "a"]
+
+
+def test_a_prompt_that_cannot_be_computed_in_time_is_refused(folder: Path) -> None:
+    engine = Engine(EngineConfig(str(folder), kv_blocks=32, max_sequences=8), now_us=lambda: 0)
+    knowing(engine, step_us=1000, token_us=100)
+    prompt = list(range(90)) * 2  # 19 ms
+    with pytest.raises(DeadlineExpired, match="180 prompt tokens"):
+        engine.admit("a", prompt, 180, GREEDY, deadline_us=8_000)
+    assert engine.held() == {}
+    engine.admit("a", prompt, 180, GREEDY, deadline_us=12_000)  # predictions may err by a factor of two
+    drive(engine, {"a": list(prompt)})
+    engine.admit("cached", prompt, 180, GREEDY, deadline_us=1_000)
+
+
+def test_a_deadline_that_has_passed_is_refused(folder: Path) -> None:
+    engine = Engine(EngineConfig(str(folder), kv_blocks=32, max_sequences=8), now_us=lambda: 10)
+    with pytest.raises(DeadlineExpired):
+        engine.admit("a", [1], 1, GREEDY, deadline_us=9)
+
+
+def test_a_priority_that_does_not_exist_is_refused(folder: Path) -> None:
+    engine = make_engine(folder)
+    for priority in (-1, 3):
+        with pytest.raises(InvalidRequest, match="priority"):
+            engine.admit("a", [1], 1, GREEDY, priority=priority)
+    assert engine.held() == {}
+
+
+def test_drafts_that_cost_more_than_they_save_are_left_out(folder: Path) -> None:
+    prompt = [3, 4]
+    answer = prompt + generate(make_engine(folder), prompt)
+    used = []
+    for token_us in (1, 400, 3000):
+        engine = with_a_decoding_sequence(knowing(make_engine(folder), step_us=1000, token_us=token_us))
+        engine.propose("live", 3, answer[3:13])
+        used.append(engine.step().outputs[0].proposed_drafts)
+    assert used[0] == 10
+    assert 0 < used[1] < 10
+    assert used[2] == 0
+
+
+def test_predicted_prefill_times_grow_with_what_is_not_cached(folder: Path) -> None:
+    engine = make_engine(folder)
+    assert engine.predict_prefill_us(100) == 0
+    knowing(engine, step_us=1000, token_us=100)
+    assert engine.predict_prefill_us(100) == pytest.approx(11_000, rel=0.05)
+    assert engine.predict_prefill_us(100, 90) == pytest.approx(2000, rel=0.05)
+
+
+# --- the prefix cache ---
+
+
+def test_tenants_share_no_prefix(folder: Path) -> None:
+    engine, prompt = make_engine(folder), list(range(40))
+    cached = []
+    for number, tenant in enumerate(["", "blue", "red", "blue", ""]):
+        cached.append(engine.admit(str(number), prompt, 40, GREEDY, tenant=tenant).cached_tokens)
+        drive(engine, {str(number): list(prompt)})
+    assert cached == [0, 0, 0, 32, 32]
+
+
+def test_sequences_that_computed_the_same_prefix_at_once_go_on_with_one_copy(folder: Path) -> None:
+    engine, prompt = make_engine(folder), list(range(40))
+    known = {key: list(prompt) for key in "ab"}
+    for key in "ab":
+        admit(engine, key, prompt)
+    assert engine.blocks.num_held == 6
+    for output in engine.step().outputs:
+        known[output.key] += output.token_ids
+    assert engine.blocks.num_held == 4
+    drawn = drive(engine, known)
+    assert drawn["a"] == drawn["b"]
+
+
+def test_blocks_that_are_promised_are_kept_beside_the_copy_that_was_first(folder: Path) -> None:
+    engine, prompt = make_engine(folder), list(range(40))
+    admit(engine, "a", prompt)
+    promised = engine.admit("p", prompt, 40, GREEDY, stop_after=1).block_ids
+    engine.step()
+    assert tuple(engine._scheduler.sequences["p"].blocks) == promised
+    assert engine.blocks.num_held == 6
+    engine.release("a")
+    engine.check()
+    assert engine.blocks.num_held == 5  # two of "a" stay held for the names of what follows
+    engine.release("p")
+    assert engine.blocks.num_held == 0
+    assert engine.admit("again", prompt, 40, SamplingParams()).cached_tokens == 32
+
+
+def test_a_pool_is_sized_from_a_byte_budget(folder: Path) -> None:
+    engine = make_engine(folder, kv_memory_mb=1)
+    assert engine.config.kv_blocks == (1 << 20) // engine.layout.block_bytes
+    assert engine.blocks.num_blocks == engine.kv_pool.num_blocks == engine.config.kv_blocks
+    assert make_engine(folder, kv_memory_mb=1, kv_dtype="int8").config.kv_blocks > engine.config.kv_blocks

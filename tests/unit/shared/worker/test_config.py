@@ -1,0 +1,80 @@
+"""From a service's configuration to an engine, or to a sentence that says what cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.config import ConfigError
+from shared.engine import Engine
+from shared.engine.affinity import MAX_CPU
+from shared.errors import PenstockError
+from shared.worker.config import EngineServiceConfig, build_engine
+from shared.worker.driver import EngineDriver
+from shared.worker.host import EngineSource
+from shared.worker.prefix_mirror import PrefixMirror
+from tests.support.engine import save_random_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return save_random_model(tmp_path_factory.mktemp("model"))
+
+
+def build(folder: Path, *, transfers_kv: bool = False, **fields: Any) -> Engine:
+    config = EngineServiceConfig(**{"kv_blocks": 8, "max_sequences": 4, **fields})
+    return build_engine(config, folder, "m", transfers_kv=transfers_kv)
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"max_batch_tokens": 4, "max_sequences": 8}, "below max_sequences"),
+        ({"quantization": "fp8"}, "device cuda"),
+        ({"offload_dir": "/tmp"}, "go together"),
+        ({"tensor_parallel": 2, "backend": "native"}, "one process"),
+        ({"cpus": "one"}, "list like 0,2-3"),
+        ({"cpus": "0", "threads": 2}, "as many cpus"),
+        ({"cpus": str(MAX_CPU)}, str(MAX_CPU)),
+    ],
+)
+def test_settings_that_cannot_be_end_in_one_sentence(
+    folder: Path, fields: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        build(folder, **fields)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_ends_in_one_sentence(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="no GPU"):
+        build(folder, device="cuda")
+
+
+def test_kv_that_lies_in_several_processes_cannot_be_transferred(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="set it to 1"):  # before anything is read
+        build(tmp_path / "missing", transfers_kv=True, tensor_parallel=2)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="missing"):
+        build(tmp_path / "missing")
+
+
+async def test_an_engine_that_was_loaded_beforehand_still_stays_on_its_cpus(folder: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    cpu = min(allowed)
+    source = EngineSource(lambda: build(folder, cpus=str(cpu)))
+    driver: EngineDriver[None] = EngineDriver("test-engine", source.take, PrefixMirror(), lambda: None)
+    await source.preload()
+    await driver.open()
+    assert await driver.between_steps(lambda _: os.sched_getaffinity(0)) == {cpu}
+    assert os.sched_getaffinity(0) == allowed
+    assert await asyncio.to_thread(os.sched_getaffinity, 0) == allowed
+    await driver.close()
