@@ -13,7 +13,7 @@ from shared.engine.scheduling.order import NORMAL_PRIORITY
 from shared.errors import InvalidRequest
 from shared.messages import Envelope, Prefill, Sampling, pack_hashes, pack_ids
 from shared.sampling import Grammar, SamplingParams
-from shared.worker.wire import TokenRow, engine_priority, sampling_params, tokens_messages
+from shared.worker.wire import JobOutput, engine_priority, sampling_params, tokens_messages
 
 CONSTRAINED = Sampling(
     temperature=0.5,
@@ -62,7 +62,7 @@ def test_the_engines_options_are_all_on_the_wire_but_those_of_the_prompt() -> No
 )
 def test_a_reason_to_finish_has_a_word_on_the_bus(reason: str | None, finish: str) -> None:
     output = TokenOutput("r/1", 3, (), (), reason, 0, 0)
-    ((_, tokens),) = tokens_messages([TokenRow("detokenizer-0", "r", 1, output, ())])
+    ((_, tokens),) = tokens_messages([JobOutput("detokenizer-0", "r", 1, output, ())])
     assert tokens.finish == (finish,)
 
 

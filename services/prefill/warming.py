@@ -10,7 +10,7 @@ from shared.worker.wire import SequenceSpec
 
 
 @dataclass(slots=True)
-class Warmth:
+class Warming:
     """At most one prefix is being warmed and none waits: a hint that cannot be taken at once is worthless."""
 
     spec: SequenceSpec | None = None

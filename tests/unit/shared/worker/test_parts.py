@@ -15,7 +15,7 @@ from shared.worker.engine_thread import EngineThread
 from shared.worker.gateway_leases import GatewayLeases
 from shared.worker.prefix_mirror import MAX_EVENTS_PER_BEAT, PrefixMirror
 from shared.worker.rate import TokenRate
-from shared.worker.wire import SequenceSpec, TokenRow, read_sequence, tokens_messages
+from shared.worker.wire import JobOutput, SequenceSpec, read_sequence, tokens_messages
 
 SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 8, 0, (), False, -1)
 
@@ -109,7 +109,7 @@ def test_ids_of_half_an_integer_are_a_protocol_error() -> None:
 
 def test_a_step_becomes_one_message_per_detokenizer() -> None:
     rows = [
-        TokenRow(name, request_id, 1, TokenOutput("k", 5, (1, 2), (), reason, 0, 0), ())
+        JobOutput(name, request_id, 1, TokenOutput("k", 5, (1, 2), (), reason, 0, 0), ())
         for name, request_id, reason in (("d0", "a", None), ("d1", "b", "stop"), ("d0", "c", "length"))
     ]
     (first, tokens), (second, other) = tokens_messages(rows)

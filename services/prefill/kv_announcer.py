@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.prefill.job import Job
+from services.prefill.job import PrefillJob
 from shared.engine import BLOCK_TOKENS, LayerCallback
 from shared.kv.sender import KvSender
 
@@ -18,7 +18,7 @@ def ready_blocks(start_token: int, end_token: int, num_tokens: int) -> tuple[int
     return start_token // BLOCK_TOKENS, end
 
 
-class Egress:
+class KvAnnouncer:
     """Announces cells as they become final. The loop is the one on which this was made."""
 
     def __init__(self, sender: KvSender, num_layers: int) -> None:
@@ -26,7 +26,7 @@ class Egress:
         self._num_layers = num_layers
         self._loop = asyncio.get_running_loop()
 
-    def layer_callback(self, job: Job) -> LayerCallback:
+    def layer_callback(self, job: PrefillJob) -> LayerCallback:
         """For the engine's thread: the cells it reports are handed to the loop in order."""
         kv_key, num_tokens = job.kv_key, job.num_tokens
 
@@ -37,9 +37,9 @@ class Egress:
 
         return on_layer
 
-    def offer(self, job: Job, block_ids: tuple[int, ...]) -> None:
+    def offer(self, job: PrefillJob, block_ids: tuple[int, ...]) -> None:
         """The job has its blocks; those that were cached are final in every layer already."""
-        self._sender.offer(job.request_id, job.epoch, job.gateway, job.decode, block_ids, job.deadline)
+        self._sender.offer(job.request_id, job.epoch, job.gateway, job.peer, block_ids, job.deadline)
         cached_blocks = job.cached_tokens // BLOCK_TOKENS
         if cached_blocks:
             for layer in range(self._num_layers):

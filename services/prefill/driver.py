@@ -1,4 +1,4 @@
-"""The prefill worker's engine: admits prompts, and warms a prefix when there are none."""
+"""Drives the prefill worker's engine: admits prompts, and warms a prefix when there are none."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from services.prefill.job import Job
-from services.prefill.warmth import Warmth
+from services.prefill.job import PrefillJob
+from services.prefill.warming import Warming
 from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
 from shared.engine.scheduling.order import LOWEST_PRIORITY
 from shared.errors import PenstockError
@@ -23,10 +23,10 @@ PROMPTS_AT_ONCE = 8
 chunk. Those of lower classes do not count, so that they never keep a more urgent prompt waiting."""
 
 
-class Compute(EngineDriver[StepResult]):
+class PrefillDriver(EngineDriver[StepResult]):
     def __init__(self, load: Callable[[], Engine], mirror: PrefixMirror, wake: Callable[[], None]) -> None:
         super().__init__("prefill-engine", load, mirror, wake)
-        self.warmth = Warmth()
+        self.warming = Warming()
 
     def room_tokens(self, computing_tokens: int, computing_prompts: int) -> int:
         """How much of the next chunk is not taken by prompts that are being computed.
@@ -38,7 +38,7 @@ class Compute(EngineDriver[StepResult]):
         return max(room, 1) if computing_prompts < PROMPTS_AT_ONCE else room
 
     async def admit(
-        self, jobs: Sequence[Job], callbacks: Sequence[LayerCallback]
+        self, jobs: Sequence[PrefillJob], callbacks: Sequence[LayerCallback]
     ) -> list[AdmitResult | PenstockError]:
         """Take them in, in order; each is admitted or refused by itself."""
 
@@ -57,12 +57,9 @@ class Compute(EngineDriver[StepResult]):
 
         return await self.between_steps(run)
 
-    def begin_step(self) -> None:
-        self.begin(lambda engine: engine.step())
-
-    def take(self) -> StepResult | None:
-        result = super().take()
-        if result is not None and any(output.key == self.warmth.key for output in result.outputs):
+    def take_result(self) -> StepResult | None:
+        result = super().take_result()
+        if result is not None and any(output.key == self.warming.key for output in result.outputs):
             self._end_warming()
         return result
 
@@ -70,8 +67,8 @@ class Compute(EngineDriver[StepResult]):
 
     async def warm(self) -> None:
         """Begin with the prefix that was offered, if there is one."""
-        spec, key = self.warmth.spec, self.warmth.key
-        if spec is None or self.warmth.running:
+        spec, key = self.warming.spec, self.warming.key
+        if spec is None or self.warming.running:
             return
         admitted = await self.between_steps(
             lambda engine: _admit(engine, key, spec, None, priority=LOWEST_PRIORITY)
@@ -79,18 +76,18 @@ class Compute(EngineDriver[StepResult]):
         if isinstance(admitted, PenstockError):
             metrics.DROPPED_MESSAGES.labels(reason="warm_refused").inc()
             log.debug("warm_refused", error=admitted.message)
-            self.warmth.done()
+            self.warming.done()
         else:
-            self.warmth.running = True
+            self.warming.running = True
 
     def yield_to(self, *, busy: bool) -> None:
         """Real work ends warming; the blocks that are full stay in the prefix cache."""
-        if busy and self.warmth.spec is not None:
+        if busy and self.warming.spec is not None:
             self._end_warming()
 
     def _end_warming(self) -> None:
-        self.release_later(self.warmth.key)
-        self.warmth.done()
+        self.release_later(self.warming.key)
+        self.warming.done()
 
 
 def _admit(
