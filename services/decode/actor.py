@@ -92,7 +92,7 @@ class DecodeActor(BusActor):
         )
         self._receiver = self._make_receiver(engine, self._on_complete, self._on_failed, self._on_released)
         await self._receiver.start()
-        self._receiving = asyncio.create_task(self._receiver.run(), name="kv-receiver")
+        self._receiving = asyncio.create_task(self._receiver.run_transfers(), name="kv-receiver")
         self._receiving.add_done_callback(lambda _: self.wake())
         log.info("engine_ready", kv_blocks=engine.config.kv_blocks)
 
@@ -154,7 +154,7 @@ class DecodeActor(BusActor):
         if not isinstance(delivery.message, KV_MESSAGES):
             super().receive(delivery)
         elif self._receiving is not None:
-            self._receiver.handle(delivery)
+            self._receiver.handle_message(delivery)
         else:
             raise Unavailable("the decode worker is starting", hop="decode")
 
@@ -307,7 +307,7 @@ class DecodeActor(BusActor):
         metrics.PREFIX_CACHE_QUERIES.inc(len(row.spec.block_hashes))
         metrics.PREFIX_CACHE_HITS.inc(first)
         row.phase = Phase.WAITING
-        self._receiver.expect(
+        self._receiver.expect_transfer(
             row.request_id,
             row.epoch,
             row.gateway,
@@ -372,7 +372,7 @@ class DecodeActor(BusActor):
         """Give back what the row holds, as its phase allows; its session knows already."""
         if row.phase is Phase.WAITING:
             row.phase = Phase.STOPPING  # until no late KV can land in its blocks
-            self._receiver.abort(row.kv_key, reason)
+            self._receiver.abort_transfer(row.kv_key, reason)
         elif row.phase is not Phase.STOPPING:
             if row.phase is Phase.RESERVING:
                 await self._outbox.answer(row.envelope, Cancelled(f"the request was cancelled ({reason})"))

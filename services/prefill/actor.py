@@ -83,7 +83,7 @@ class PrefillActor(BusActor):
     async def on_start(self) -> None:
         await self._compute.open()
         self._sender = self._make_sender(self._compute.engine, self._on_released, self._on_failed)
-        self._sending = asyncio.create_task(self._sender.run(), name="kv-sender")
+        self._sending = asyncio.create_task(self._sender.run_transfers(), name="kv-sender")
         self._sending.add_done_callback(lambda _: self.wake())
         self._egress = Egress(self._sender, self._compute.engine.layout.num_layers)
         log.info("engine_ready", kv_blocks=self._compute.engine.config.kv_blocks)
@@ -143,7 +143,7 @@ class PrefillActor(BusActor):
         if not isinstance(delivery.message, KV_MESSAGES):
             super().receive(delivery)
         elif self._sending is not None:
-            self._sender.handle(delivery)
+            self._sender.handle_message(delivery)
         else:
             raise Unavailable("the prefill worker is starting", hop="prefill")
 
@@ -263,7 +263,7 @@ class PrefillActor(BusActor):
         await self._outbox.tokens(self._token_row(job, output) for job, output in first_tokens)
         for job, output in first_tokens:
             job.phase = Phase.SENDING
-            self._sender.finish(job.kv_key, output.token_ids, output.finish_reason or "")
+            self._sender.finish_transfer(job.kv_key, output.token_ids, output.finish_reason or "")
 
     def _token_row(self, job: Job, output: TokenOutput) -> TokenRow:
         now_s = time.monotonic()
@@ -320,10 +320,10 @@ class PrefillActor(BusActor):
             # Released before the transfer's end is acknowledged: an aborted transfer never becomes visible.
             job.phase = Phase.STOPPING
             self._compute.release_later(job.key)
-            self._sender.abort(job.kv_key, reason)
+            self._sender.abort_transfer(job.kv_key, reason)
         elif job.phase is Phase.SENDING:
             job.phase = Phase.STOPPING
-            self._sender.abort(job.kv_key, reason)
+            self._sender.abort_transfer(job.kv_key, reason)
         self.wake()
 
     async def _lose(self, job: Job, error: PenstockError) -> None:

@@ -39,7 +39,9 @@ class Egress:
 
     def offer(self, job: Job, block_ids: tuple[int, ...]) -> None:
         """The job has its blocks; those that were cached are final in every layer already."""
-        self._sender.offer(job.request_id, job.epoch, job.gateway, job.decode, block_ids, job.deadline)
+        self._sender.offer_transfer(
+            job.request_id, job.epoch, job.gateway, job.decode, block_ids, job.deadline
+        )
         cached_blocks = job.cached_tokens // BLOCK_TOKENS
         if cached_blocks:
             for layer in range(self._num_layers):
