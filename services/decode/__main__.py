@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from services.decode.actor import DecodeActor, OnComplete, OnFailed, OnReleased
+from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
 from shared.bus.bulk import BulkConnection
 from shared.bus.fleet_state import HEARTBEAT_S
 from shared.engine import Engine
+from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.receiver import KvReceiver
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model

@@ -22,7 +22,9 @@ from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, Engine, Reservation, StepResult
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
+from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.receiver import KvReceiver
+from shared.kv.transfer_key import TransferKey
 from shared.messages import Accepted, Held
 from shared.service import Service
 from shared.telemetry import metrics
@@ -37,11 +39,6 @@ log = structlog.get_logger()
 
 UNKNOWN_PREFILL_RETRY_MS = 250  # a heartbeat later a prefill worker that has just started is known
 
-KvKey = tuple[str, int]
-OnComplete = Callable[[KvKey, tuple[int, ...], str, int], None]
-"""(key, token_ids that prefill sampled, finish, exposed_us)."""
-OnFailed = Callable[[KvKey, PenstockError], None]
-OnReleased = Callable[[KvKey], None]
 MakeReceiver = Callable[[Engine, OnComplete, OnFailed, OnReleased], KvReceiver]
 
 
@@ -197,7 +194,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.block_hashes))
         metrics.PREFIX_CACHE_HITS.inc(first)
         job.phase = JobPhase.TRANSFERRING
-        self._receiver.expect(
+        self._receiver.expect_transfer(
             job.request_id,
             job.epoch,
             job.gateway,
@@ -224,7 +221,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     # ---- KV, called by the receiver from anywhere on the loop --------------------------------------
 
-    def _on_complete(self, key: KvKey, token_ids: tuple[int, ...], finish: str, exposed_us: int) -> None:
+    def _on_complete(
+        self, key: TransferKey, token_ids: tuple[int, ...], finish: str, exposed_us: int
+    ) -> None:
         job = self._book.jobs.get(sequence_key(*key))
         if job is None or job.phase is not JobPhase.TRANSFERRING:
             return
@@ -237,14 +236,14 @@ class DecodeActor(WorkerActor[DecodeJob]):
         job.ready_s = time.monotonic()
         self.wake()
 
-    def _on_failed(self, key: KvKey, error: PenstockError) -> None:
+    def _on_failed(self, key: TransferKey, error: PenstockError) -> None:
         job = self._book.jobs.get(sequence_key(*key))
         if job is not None and job.phase is JobPhase.TRANSFERRING:
             job.phase = JobPhase.STOPPING
             self._failures.append((job, error))
             self.wake()
 
-    def _on_released(self, key: KvKey) -> None:
+    def _on_released(self, key: TransferKey) -> None:
         job = self._book.jobs.get(sequence_key(*key))
         if job is not None:
             self._end(job)
@@ -266,7 +265,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
     def give_back(self, job: DecodeJob, reason: str) -> None:
         if job.phase is JobPhase.TRANSFERRING:
             job.phase = JobPhase.STOPPING  # until no late KV can land in its blocks
-            self._receiver.abort(job.kv_key, reason)
+            self._receiver.abort_transfer(job.transfer_key, reason)
         elif job.phase is not JobPhase.STOPPING:
             self._end(job)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from services.prefill.actor import OnFailed, OnReleased, PrefillActor
+from services.prefill.actor import PrefillActor
 from services.prefill.config import PrefillConfig
 from services.prefill.pool import PoolBuffer
 from shared.bus.bulk import BulkConnection
 from shared.engine import Engine
+from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model

@@ -18,7 +18,9 @@ from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, StepResult
 from shared.errors import DeadlineExpired, Overloaded, PenstockError
+from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
+from shared.kv.transfer_key import TransferKey
 from shared.messages import Accepted, Held
 from shared.service import Service
 from shared.telemetry import metrics
@@ -31,9 +33,6 @@ from shared.worker.worker_actor import Transfers, WorkerActor
 
 log = structlog.get_logger()
 
-KvKey = tuple[str, int]
-OnReleased = Callable[[KvKey], None]
-OnFailed = Callable[[KvKey, PenstockError], None]
 MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 
 
@@ -65,7 +64,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         super().__init__(service, model_id, PrefillDriver(load, mirror, self.wake), mirror)
         self._config = service.config
         self._make_sender = make_sender
-        self._ended_transfers: deque[tuple[KvKey, PenstockError | None]] = deque()
+        self._ended_transfers: deque[tuple[TransferKey, PenstockError | None]] = deque()
 
     async def open_transfers(self) -> Transfers:
         engine = self._driver.engine
@@ -149,7 +148,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         await self._outbox.tokens(job_output(job, output, time.monotonic()) for job, output in first_tokens)
         for job, output in first_tokens:
             job.phase = JobPhase.TRANSFERRING
-            self._sender.finish(job.kv_key, output.token_ids, output.finish_reason or "")
+            self._sender.finish_transfer(job.transfer_key, output.token_ids, output.finish_reason or "")
 
     async def admit_jobs(self) -> None:
         """Fill the next chunk with the most urgent prompts; a prefix is warmed only when there are none."""
@@ -188,11 +187,11 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     # ---- KV, called by the sender from anywhere on the loop ------------------------------------------
 
-    def _on_released(self, key: KvKey) -> None:
+    def _on_released(self, key: TransferKey) -> None:
         self._ended_transfers.append((key, None))
         self.wake()
 
-    def _on_failed(self, key: KvKey, error: PenstockError) -> None:
+    def _on_failed(self, key: TransferKey, error: PenstockError) -> None:
         self._ended_transfers.append((key, error))
         self.wake()
 
@@ -222,10 +221,10 @@ class PrefillActor(WorkerActor[PrefillJob]):
             # Released before the transfer's end is acknowledged: an aborted transfer never becomes visible.
             job.phase = JobPhase.STOPPING
             self._driver.release_later(job.key)
-            self._sender.abort(job.kv_key, reason)
+            self._sender.abort_transfer(job.transfer_key, reason)
         elif job.phase is JobPhase.TRANSFERRING:
             job.phase = JobPhase.STOPPING
-            self._sender.abort(job.kv_key, reason)
+            self._sender.abort_transfer(job.transfer_key, reason)
         self.wake()
 
     def deadline_passed(self, job: PrefillJob) -> DeadlineExpired:

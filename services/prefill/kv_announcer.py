@@ -28,19 +28,19 @@ class KvAnnouncer:
 
     def layer_callback(self, job: PrefillJob) -> LayerCallback:
         """For the engine's thread: the cells it reports are handed to the loop in order."""
-        kv_key, num_tokens = job.kv_key, job.num_tokens
+        transfer_key, num_tokens = job.transfer_key, job.num_tokens
 
         def on_layer(layer: int, start_token: int, end_token: int) -> None:
             first, end = ready_blocks(start_token, end_token, num_tokens)
             if first < end:
-                self._loop.call_soon_threadsafe(self._sender.layer_ready, kv_key, layer, first, end)
+                self._loop.call_soon_threadsafe(self._sender.layer_ready, transfer_key, layer, first, end)
 
         return on_layer
 
     def offer(self, job: PrefillJob, block_ids: tuple[int, ...]) -> None:
         """The job has its blocks; those that were cached are final in every layer already."""
-        self._sender.offer(job.request_id, job.epoch, job.gateway, job.peer, block_ids, job.deadline)
+        self._sender.offer_transfer(job.request_id, job.epoch, job.gateway, job.peer, block_ids, job.deadline)
         cached_blocks = job.cached_tokens // BLOCK_TOKENS
         if cached_blocks:
             for layer in range(self._num_layers):
-                self._sender.layer_ready(job.kv_key, layer, 0, cached_blocks)
+                self._sender.layer_ready(job.transfer_key, layer, 0, cached_blocks)

@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
-from prometheus_client import Counter
 
 from services.speculator.config import SpeculatorConfig
 from services.speculator.drafting import Drafted, Wish, draft
@@ -22,16 +21,13 @@ from shared.engine import Engine
 from shared.errors import UnknownMessage
 from shared.messages import CancelAck, DraftBlock, DraftResync, Held, unpack_ids
 from shared.service import Service
+from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor, WorkerLoad
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import sampling_params, sequence_key
 
 log = structlog.get_logger()
-
-SESSIONS_REFUSED = Counter(
-    "penstock_draft_sessions_refused_total", "Draft sessions that the draft model cannot follow."
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,7 +149,7 @@ class SpeculatorActor(EngineActor):
         """One block per decode worker."""
         for key, why in tick.drafted.refused.items():
             self._sessions.drop(key)
-            SESSIONS_REFUSED.inc()
+            metrics.DRAFT_SESSIONS_REFUSED.inc()
             log.debug("draft_session_refused", why=why)
         rows: dict[str, list[tuple[DraftSession, int, tuple[int, ...]]]] = {}
         for key, session, base in tick.sessions:

@@ -8,6 +8,7 @@ from enum import Enum
 from shared.deadline import Deadline
 from shared.errors import ProtocolError
 from shared.kv.chunk import MAX_EPOCH
+from shared.kv.transfer_key import TransferKey
 from shared.messages import Envelope
 from shared.worker.wire import SequenceSpec, sequence_key
 
@@ -45,8 +46,7 @@ class Job:
         return sequence_key(self.request_id, self.epoch)
 
     @property
-    def kv_key(self) -> tuple[str, int]:
-        """What KV transfers call it."""
+    def transfer_key(self) -> TransferKey:
         return self.request_id, self.epoch
 
 

@@ -39,8 +39,8 @@ J = TypeVar("J", bound=Job)
 class Transfers(Protocol):
     """A KvSender or a KvReceiver, as the actor that owns it sees it."""
 
-    async def run(self) -> None: ...
-    def handle(self, delivery: Delivery, /) -> bool: ...
+    async def run_transfers(self) -> None: ...
+    def handle_message(self, delivery: Delivery, /) -> bool: ...
     def peer_lost(self, instance: str, /) -> None: ...
 
 
@@ -111,7 +111,7 @@ class WorkerActor(EngineActor, Generic[J]):
         await super().on_start()
         self._idle = asyncio.Event()
         self._transfers = await self.open_transfers()
-        self._transferring = asyncio.create_task(self._transfers.run(), name="kv-transfers")
+        self._transferring = asyncio.create_task(self._transfers.run_transfers(), name="kv-transfers")
         self._transferring.add_done_callback(lambda _: self.wake())
 
     async def on_stop(self) -> None:
@@ -143,7 +143,7 @@ class WorkerActor(EngineActor, Generic[J]):
         if not isinstance(delivery.message, self.kv_messages):
             super().receive(delivery)
         elif self._transferring is not None:
-            self._transfers.handle(delivery)
+            self._transfers.handle_message(delivery)
         else:
             role = self._service.role
             raise Unavailable(f"the {role} worker is starting", hop=role)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from services.prefill.actor import OnFailed, OnReleased, PrefillActor
+from services.prefill.actor import PrefillActor
 from services.prefill.config import PrefillConfig
 from shared.bus.bulk import BulkConnection
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.engine import Engine, StepResult
+from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.service import Service
 from shared.worker.config import build_engine

@@ -24,14 +24,14 @@ from shared.messages import KvGrant
 NEW, READY, SENT = 0, 1, 2
 
 
-class EgressPhase(enum.StrEnum):
+class OutgoingPhase(enum.StrEnum):
     OFFERED = "offered"
     SENDING = "sending"
     DONE = "done"
     ABORTING = "aborting"
 
 
-class Egress:
+class OutgoingTransfer:
     """`block_ids[i]` is the pool block that holds request block i."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Egress:
         self.decode = decode
         self.block_ids = tuple(block_ids)
         self.deadline = deadline
-        self.phase = EgressPhase.OFFERED
+        self.phase = OutgoingPhase.OFFERED
         self.grant: KvGrant | None = None
         self.token_ids: tuple[int, ...] | None = None
         self.finish = ""
@@ -73,7 +73,7 @@ class Egress:
 
     def take_grant(self, grant: KvGrant, now_s: float) -> None:
         """Raises ProtocolError for a grant that does not fit; a repeated one changes nothing."""
-        if self.phase is not EgressPhase.OFFERED:
+        if self.phase is not OutgoingPhase.OFFERED:
             if self.grant is None or self.grant.transfer != grant.transfer:
                 raise ProtocolError("a second transfer of the same request and epoch was granted")
             return
@@ -84,7 +84,7 @@ class Egress:
             raise ProtocolError("a grant without credit can never be used")
         self.grant = grant
         self._window_bytes = grant.credit_bytes
-        self.phase = EgressPhase.SENDING
+        self.phase = OutgoingPhase.SENDING
         self._progress_s = self._asked_s = now_s
         computed, self._cells = self._cells, CellMap(self._cells.num_layers, first, end)
         self._unsent = self._cells.num_layers * grant.num_blocks
@@ -93,16 +93,16 @@ class Egress:
 
     def refuse_grant(self, grant: KvGrant) -> None:
         """Take note of a grant that cannot be used, so that its receiver can be told."""
-        if self.phase is EgressPhase.OFFERED:
+        if self.phase is OutgoingPhase.OFFERED:
             self.grant = grant
-            self.phase = EgressPhase.SENDING
+            self.phase = OutgoingPhase.SENDING
 
     def layer_ready(self, layer: int, first: int, end: int) -> None:
         """The bytes of request blocks [first, end) in `layer` are final. Repeating it changes nothing."""
         run = Run(layer, first, end)
         if not (0 <= layer < self._cells.num_layers and 0 <= first <= end <= len(self.block_ids)):
             raise InvalidRequest(f"layer {layer}, blocks [{first}, {end}) are outside of the request")
-        if self.phase in (EgressPhase.OFFERED, EgressPhase.SENDING):
+        if self.phase in (OutgoingPhase.OFFERED, OutgoingPhase.SENDING):
             self._make_ready(run)
 
     def _make_ready(self, run: Run) -> None:
@@ -156,9 +156,9 @@ class Egress:
     def abort(self, reason: str, now_s: float) -> bool:
         """Stop. False: nobody was granted anything, so that the blocks are free at once."""
         self._queue.clear()
-        if self.phase is EgressPhase.OFFERED:
+        if self.phase is OutgoingPhase.OFFERED:
             return False
-        self.phase = EgressPhase.ABORTING
+        self.phase = OutgoingPhase.ABORTING
         self.abort_reason = reason
         self._abort_s = self._asked_s = now_s
         return True
@@ -169,7 +169,7 @@ class Egress:
         """Whether `take_run` would give something."""
         return (
             bool(self._queue)
-            and self.phase in (EgressPhase.SENDING, EgressPhase.DONE)
+            and self.phase in (OutgoingPhase.SENDING, OutgoingPhase.DONE)
             and (self._room(cell_bytes) > 0)
         )
 
@@ -214,12 +214,12 @@ class Egress:
     def take_done(self, now_s: float) -> bool:
         """True once, when KvDone is due: everything is sent and the tokens are known."""
         due = (
-            self.phase is EgressPhase.SENDING
+            self.phase is OutgoingPhase.SENDING
             and self.token_ids is not None
             and (self._unsent == 0 or self.finish != "")
         )
         if due:
-            self.phase = EgressPhase.DONE
+            self.phase = OutgoingPhase.DONE
             self._progress_s = self._asked_s = now_s
             if self.finish:
                 self._queue.clear()
@@ -244,7 +244,7 @@ class Egress:
 
     def ask_again(self, now_s: float) -> bool:
         """Whether KvDone or KvAbort should be repeated for want of an answer."""
-        waiting = self.phase in (EgressPhase.DONE, EgressPhase.ABORTING)
+        waiting = self.phase in (OutgoingPhase.DONE, OutgoingPhase.ABORTING)
         if not waiting or now_s - self._asked_s < NO_PROGRESS_S:
             return False
         self._asked_s = now_s
@@ -252,12 +252,12 @@ class Egress:
 
     def failure(self, now_s: float) -> PenstockError | None:
         """Why the transfer cannot go on, if so; a passed deadline is the caller's to find."""
-        waiting = self._on_wire or self.phase is EgressPhase.DONE
-        if self.phase is not EgressPhase.ABORTING and waiting and now_s - self._progress_s > PEER_SILENCE_S:
+        waiting = self._on_wire or self.phase is OutgoingPhase.DONE
+        if self.phase is not OutgoingPhase.ABORTING and waiting and now_s - self._progress_s > PEER_SILENCE_S:
             return Unavailable(
                 f"decode {self.decode} acknowledged no KV for {PEER_SILENCE_S:g} s", hop="decode"
             )
         return None
 
     def lease_over(self, now_s: float) -> bool:
-        return self.phase is EgressPhase.ABORTING and now_s - self._abort_s >= LEASE_S
+        return self.phase is OutgoingPhase.ABORTING and now_s - self._abort_s >= LEASE_S

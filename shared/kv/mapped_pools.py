@@ -9,8 +9,8 @@ import structlog
 from shared.bus import subjects
 from shared.deadline import Clock, Deadline
 from shared.errors import PenstockError, ProtocolError
+from shared.kv.control_sender import ControlBus
 from shared.kv.limits import PROBE_AGAIN_S, PROBE_TIMEOUT_S
-from shared.kv.outbox import ControlBus
 from shared.kv.pool_memory import Layout
 from shared.kv.shared_pool import PoolMapping
 from shared.messages import KvProbe, KvSegment
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ProbeResult:
     """What is known of one incarnation of a sender. Without `mapping`, `why` not."""
 
     incarnation: int
@@ -28,23 +28,23 @@ class Peer:
     until_s: float
 
 
-class Peers:
+class MappedPools:
     def __init__(self, bus: ControlBus, layout: Layout, clock: Clock) -> None:
         self._bus = bus
         self._layout = layout
         self._clock = clock
-        self._peers: dict[str, Peer] = {}
+        self._probed: dict[str, ProbeResult] = {}
 
-    def get(self, prefill: str, incarnation: int) -> Peer | None:
+    def get(self, prefill: str, incarnation: int) -> ProbeResult | None:
         """None: not known (any more), probe it."""
-        peer = self._peers.get(prefill)
-        if peer is None or peer.incarnation != incarnation:
+        probed = self._probed.get(prefill)
+        if probed is None or probed.incarnation != incarnation:
             return None
-        if peer.mapping is None and self._clock.monotonic_s() >= peer.until_s:
+        if probed.mapping is None and self._clock.monotonic_s() >= probed.until_s:
             return None
-        return peer
+        return probed
 
-    async def probe(self, prefill: str, incarnation: int) -> Peer:
+    async def probe(self, prefill: str, incarnation: int) -> ProbeResult:
         """Ask the sender for its segment and try to map it; a failure is an answer too."""
         mapping, why = None, ""
         try:
@@ -61,15 +61,15 @@ class Peers:
             why = error.message
             log.info("no shared memory with a prefill worker, using NATS", prefill=prefill, why=why)
         self.forget(prefill)
-        peer = Peer(incarnation, mapping, why, self._clock.monotonic_s() + PROBE_AGAIN_S)
-        self._peers[prefill] = peer
-        return peer
+        probed = ProbeResult(incarnation, mapping, why, self._clock.monotonic_s() + PROBE_AGAIN_S)
+        self._probed[prefill] = probed
+        return probed
 
     def forget(self, prefill: str) -> None:
-        peer = self._peers.pop(prefill, None)
-        if peer is not None and peer.mapping is not None:
-            peer.mapping.close()
+        probed = self._probed.pop(prefill, None)
+        if probed is not None and probed.mapping is not None:
+            probed.mapping.close()
 
     def close(self) -> None:
-        for prefill in tuple(self._peers):
+        for prefill in tuple(self._probed):
             self.forget(prefill)

@@ -10,7 +10,7 @@ import structlog
 
 from shared.deadline import Deadline
 from shared.errors import PenstockError
-from shared.kv.limits import OUTBOX_LIMIT
+from shared.kv.limits import CONTROL_SENDER_LIMIT
 from shared.messages import Envelope, Message
 from shared.telemetry import metrics
 
@@ -30,7 +30,7 @@ class ControlBus(Protocol):
     ) -> Envelope: ...
 
 
-class Outbox:
+class ControlSender:
     """A message that cannot be sent is logged and counted: a timer repeats what matters."""
 
     def __init__(self, bus: ControlBus) -> None:
@@ -39,7 +39,7 @@ class Outbox:
         self._ready = asyncio.Event()
 
     def publish(self, subject: str, message: Message, envelope: Envelope) -> None:
-        if len(self._waiting) >= OUTBOX_LIMIT:
+        if len(self._waiting) >= CONTROL_SENDER_LIMIT:
             metrics.DROPPED_MESSAGES.labels("kv_outbox").inc()
             return
         self._waiting.append((subject, message, envelope))

@@ -32,7 +32,7 @@ from shared.messages import KvDone, KvReady
 MISSING, VERIFIED = 0, 1
 
 
-class IngressPhase(enum.StrEnum):
+class IncomingPhase(enum.StrEnum):
     WAITING = "waiting"
     RECEIVING = "receiving"
     ABORTING = "aborting"
@@ -48,7 +48,7 @@ class Copy:
     checksum: int
 
 
-class Ingress:
+class IncomingTransfer:
     """`block_ids[i]` is the pool block that request block i goes to; only [first, end) are transferred."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Ingress:
         self.deadline = deadline
         self.cell_bytes = cell_bytes
         self.total_bytes = num_layers * num_blocks * cell_bytes
-        self.phase = IngressPhase.WAITING
+        self.phase = IncomingPhase.WAITING
         self.transport = ""
         self.window_bytes = 0
         self.abort_reason = ""
@@ -105,7 +105,7 @@ class Ingress:
     # ---- what happens to it ------------------------------------------------------------------
 
     def grant(self, transport: str, window_bytes: int, now_s: float) -> None:
-        self.phase = IngressPhase.RECEIVING
+        self.phase = IncomingPhase.RECEIVING
         self.transport = transport
         self.window_bytes = window_bytes
         self._asked_s = self._progress_s = now_s
@@ -182,8 +182,8 @@ class Ingress:
 
     def abort(self, reason: str, now_s: float) -> bool:
         """Stop. False: no grant went out, so that nobody can write here and the blocks are free at once."""
-        granted = self.phase is not IngressPhase.WAITING
-        self.phase = IngressPhase.ABORTING
+        granted = self.phase is not IncomingPhase.WAITING
+        self.phase = IncomingPhase.ABORTING
         self.abort_reason = reason
         self.copies.clear()
         self._abort_s = self._asked_s = now_s
@@ -208,7 +208,7 @@ class Ingress:
     def take_credit(self, now_s: float) -> int | None:
         """The `received_bytes` of a KvCredit that is due."""
         landed = self._seen_bytes - self._credited_bytes
-        if self.phase is not IngressPhase.RECEIVING or (landed <= 0 and not self._news):
+        if self.phase is not IncomingPhase.RECEIVING or (landed <= 0 and not self._news):
             return None
         few = landed < min(ACK_BYTES, self.window_bytes // 2)
         if few and not self._news and now_s - self._credited_s < ACK_DELAY_S:
@@ -220,7 +220,7 @@ class Ingress:
 
     def take_missing(self, now_s: float) -> tuple[int, ...]:
         """The cells of a KvMissing that is due: all was sent, yet nothing came for a while."""
-        waiting = self.phase is IngressPhase.RECEIVING and self.done is not None and self._missing > 0
+        waiting = self.phase is IncomingPhase.RECEIVING and self.done is not None and self._missing > 0
         quiet_s = now_s - max(self._progress_s, self._asked_s)
         if not waiting or self.copies or quiet_s < NO_PROGRESS_S or self._asked >= MAX_REQUESTS_AGAIN:
             return ()
@@ -230,8 +230,8 @@ class Ingress:
 
     def ask_again(self, now_s: float) -> bool:
         """Whether KvGrant (nothing was heard yet) or KvAbort should be repeated."""
-        unheard = self.phase is IngressPhase.RECEIVING and not self.heard
-        waiting = unheard or self.phase is IngressPhase.ABORTING
+        unheard = self.phase is IncomingPhase.RECEIVING and not self.heard
+        waiting = unheard or self.phase is IncomingPhase.ABORTING
         if not waiting or now_s - self._asked_s < NO_PROGRESS_S:
             return False
         self._asked_s = now_s
@@ -239,7 +239,7 @@ class Ingress:
 
     def failure(self, now_s: float) -> PenstockError | None:
         """Why the transfer cannot go on, if so; a passed deadline is the caller's to find."""
-        if self.phase is not IngressPhase.RECEIVING or self._asked < MAX_REQUESTS_AGAIN or self.copies:
+        if self.phase is not IncomingPhase.RECEIVING or self._asked < MAX_REQUESTS_AGAIN or self.copies:
             return None
         if now_s - max(self._progress_s, self._asked_s) < NO_PROGRESS_S:
             return None
@@ -250,4 +250,4 @@ class Ingress:
         )
 
     def lease_over(self, now_s: float) -> bool:
-        return self.phase is IngressPhase.ABORTING and now_s - self._abort_s >= LEASE_S
+        return self.phase is IncomingPhase.ABORTING and now_s - self._abort_s >= LEASE_S

@@ -11,41 +11,41 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.errors import ChecksumMismatch, PenstockError, ProtocolError
-from shared.kv import metrics
 from shared.kv.cells import Run
 from shared.kv.chunk import HEADER_BYTES, ChunkHeader, parse_header
-from shared.kv.ingress import Ingress, IngressPhase
+from shared.kv.incoming import IncomingPhase, IncomingTransfer
 from shared.kv.limits import CHUNK_BYTES
 from shared.kv.pool_memory import PoolMemory
+from shared.telemetry import metrics
 
 
-class LandingOwner(Protocol):
-    """The receiver, as its sink sees it."""
+class ChunkWriterOwner(Protocol):
+    """The receiver, as its chunk writer sees it."""
 
-    def cells_verified(self, ingress: Ingress, run: Run) -> None: ...
-    def cells_corrupt(self, ingress: Ingress, run: Run) -> None: ...
-    def chunk_unneeded(self, ingress: Ingress) -> None: ...
-    def fail(self, ingress: Ingress, error: PenstockError) -> None: ...
+    def cells_verified(self, incoming: IncomingTransfer, run: Run) -> None: ...
+    def cells_corrupt(self, incoming: IncomingTransfer, run: Run) -> None: ...
+    def chunk_unneeded(self, incoming: IncomingTransfer) -> None: ...
+    def fail_transfer(self, incoming: IncomingTransfer, error: PenstockError) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """The chunk that is landing."""
+    """The chunk whose body is arriving."""
 
-    ingress: Ingress
+    incoming: IncomingTransfer
     header: ChunkHeader
     run: Run
     views: list[memoryview]
     checksum: int
 
 
-class Landing:
+class ChunkWriter:
     """A BulkSink."""
 
     header_bytes = HEADER_BYTES
 
     def __init__(
-        self, memory: PoolMemory, find: Callable[[int], Ingress | None], owner: LandingOwner
+        self, memory: PoolMemory, find: Callable[[int], IncomingTransfer | None], owner: ChunkWriterOwner
     ) -> None:
         self._memory = memory
         self._find = find
@@ -55,42 +55,42 @@ class Landing:
         self._body: _Body | None = None
 
     @property
-    def current(self) -> Ingress | None:
-        """The transfer whose body is landing."""
-        return self._body.ingress if self._body else None
+    def current(self) -> IncomingTransfer | None:
+        """The transfer whose body is arriving."""
+        return self._body.incoming if self._body else None
 
     def open(self, header: bytes, body_bytes: int) -> Sequence[memoryview] | None:
         try:
             chunk, checksum = parse_header(header)
         except ProtocolError:
-            metrics.CHUNKS_DISCARDED.labels("malformed").inc()
+            metrics.KV_CHUNKS_DISCARDED.labels("malformed").inc()
             return None
-        ingress = self._find(chunk.transfer)
-        live = ingress is not None and ingress.phase is IngressPhase.RECEIVING
-        if ingress is None or not live or ingress.key[1] != chunk.epoch:
-            metrics.CHUNKS_DISCARDED.labels("stale").inc()
+        incoming = self._find(chunk.transfer)
+        live = incoming is not None and incoming.phase is IncomingPhase.RECEIVING
+        if incoming is None or not live or incoming.key[1] != chunk.epoch:
+            metrics.KV_CHUNKS_DISCARDED.labels("stale").inc()
             return None
         try:
-            run, wanted = ingress.accept(chunk, body_bytes)
+            run, wanted = incoming.accept(chunk, body_bytes)
         except ProtocolError as error:
-            metrics.CHUNKS_DISCARDED.labels("refused").inc()
-            self._owner.fail(ingress, error)
+            metrics.KV_CHUNKS_DISCARDED.labels("refused").inc()
+            self._owner.fail_transfer(incoming, error)
             return None
         if not wanted:
-            metrics.CHUNKS_DISCARDED.labels("duplicate").inc()
-            ingress.saw(chunk)
-            self._owner.chunk_unneeded(ingress)
+            metrics.KV_CHUNKS_DISCARDED.labels("duplicate").inc()
+            incoming.saw(chunk)
+            self._owner.chunk_unneeded(incoming)
             return None
-        views = self._views(ingress, run)
-        self._body = _Body(ingress, chunk, run, views, checksum)
+        views = self._views(incoming, run)
+        self._body = _Body(incoming, chunk, run, views, checksum)
         return views
 
-    def _views(self, ingress: Ingress, run: Run) -> list[memoryview]:
+    def _views(self, incoming: IncomingTransfer, run: Run) -> list[memoryview]:
         views: list[memoryview] = []
         at = run.first
-        for missing in ingress.missing_runs(run):
+        for missing in incoming.missing_runs(run):
             views.extend(self._aside(run, at, missing.first))
-            blocks = ingress.block_ids[missing.first : missing.end]
+            blocks = incoming.block_ids[missing.first : missing.end]
             views.extend(self._memory.views(run.layer, blocks))
             at = missing.end
         views.extend(self._aside(run, at, run.end))
@@ -107,13 +107,13 @@ class Landing:
     def done(self) -> None:
         body, self._body = self._body, None
         assert body is not None
-        body.ingress.saw(body.header)
+        body.incoming.saw(body.header)
         try:
             body.header.verify(body.views, body.checksum)
         except ChecksumMismatch:
-            self._owner.cells_corrupt(body.ingress, body.run)
+            self._owner.cells_corrupt(body.incoming, body.run)
         else:
-            self._owner.cells_verified(body.ingress, body.run)
+            self._owner.cells_verified(body.incoming, body.run)
 
     def lost(self) -> None:
         self._body = None
