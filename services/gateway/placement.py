@@ -62,7 +62,7 @@ def missing_role(fleet: Mapping[str, Sequence[Candidate]], excluded: Collection[
     return ""
 
 
-def choose(
+def choose_placement(
     fleet: Mapping[str, Sequence[Candidate]],
     need: Need,
     *,
@@ -79,7 +79,7 @@ def choose(
 
     def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
         usable = [view for view in fleet.get(role, ()) if (role, view.heartbeat.instance) not in excluded]
-        return cheapest(usable, cost, rotation)
+        return cheapest_instance(usable, cost, rotation)
 
     return Placement(
         decode=pick("decode", lambda view: _decode_cost(view, need)),
@@ -89,7 +89,7 @@ def choose(
     )
 
 
-def cheapest(
+def cheapest_instance(
     views: Sequence[Candidate], cost: Callable[[Candidate], tuple[float, ...]], rotation: int
 ) -> str:
     """The id of the cheapest view, "" for none; among equals the one whose turn it is."""
