@@ -14,10 +14,10 @@ from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.config import GatewayConfig
 from services.gateway.edge import InferenceEdge
-from services.gateway.placement import FRONT_ROLES, REQUIRED_ROLES
 from services.gateway.session_registry import SessionRegistry
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
+from shared.roles import REQUIRED_ROLES
 
 log = structlog.get_logger()
 
@@ -87,8 +87,7 @@ class EdgeServer:
         await self._server.stop(STOP_GRACE_S)
 
     def _can_serve(self) -> bool:
-        roles = (*FRONT_ROLES, *REQUIRED_ROLES)
-        return not self._registry.closing and all(self._fleet.instances(role) for role in roles)
+        return not self._registry.closing and all(self._fleet.instances(role) for role in REQUIRED_ROLES)
 
     async def _set_health(self, *, serving: bool) -> None:
         status = (

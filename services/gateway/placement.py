@@ -9,9 +9,8 @@ from typing import Protocol
 from shared.errors import Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Heartbeat
+from shared.roles import PLACED_ROLES
 
-REQUIRED_ROLES = ("decode", "prefill", "detokenizer")
-FRONT_ROLES = ("tokenizer",)
 DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
 """Taken for an instance that has not measured its rate yet; only the comparison matters."""
 MISSING_PREFIX_WEIGHT = 0.5
@@ -55,8 +54,8 @@ class Placement:
 
 
 def missing_role(fleet: Mapping[str, Sequence[Candidate]], excluded: Collection[tuple[str, str]] = ()) -> str:
-    """The first required role with no instance outside `excluded` (role, instance), else ""."""
-    for role in REQUIRED_ROLES:
+    """The first of the roles to place on with no instance outside `excluded` (role, instance), else ""."""
+    for role in PLACED_ROLES:
         if not any((role, view.heartbeat.instance) not in excluded for view in fleet.get(role, ())):
             return role
     return ""

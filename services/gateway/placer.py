@@ -8,7 +8,7 @@ from functools import partial
 
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.config import GatewayConfig
-from services.gateway.placement import REQUIRED_ROLES, Need, Placement, choose_placement, missing_role
+from services.gateway.placement import Need, Placement, choose_placement, missing_role
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.session_state import SessionState, is_final
@@ -18,10 +18,9 @@ from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Accepted, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
+from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
-MODEL_ROLES = ("decode", "prefill")
-"""Those whose heartbeat must name the model; a speculator has one of its own."""
 SHED_RETRY_MS = 500
 
 
@@ -104,9 +103,9 @@ class Placer:
         """A placement on instances that may be tried now; waits for a role that has none."""
         wait_s = min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
         until = Deadline.after(wait_s)
-        for role in REQUIRED_ROLES:
+        for role in PLACED_ROLES:
             await wait_for_instances(partial(self._usable, role), role, until)
-        fleet = {role: self._usable(role) for role in (*REQUIRED_ROLES, "speculator")}
+        fleet = {role: self._usable(role) for role in (*PLACED_ROLES, "speculator")}
         busy = self._avoided.busy()
         if missing_role(fleet, busy):
             busy = set()  # all of a role are full: ask again rather than give up
@@ -118,7 +117,7 @@ class Placer:
     def _usable(self, role: str) -> list[InstanceView]:
         """Instances of `role` that serve the model and are not known to be gone."""
         views = self._avoided.not_gone(self._fleet.instances(role))
-        return [v for v in views if role not in MODEL_ROLES or v.heartbeat.model == self._model]
+        return [v for v in views if role not in TARGET_ROLES or v.heartbeat.model == self._model]
 
     async def _ask_all(
         self,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import structlog
 
 from services.gateway.outcome import Outcome
-from services.gateway.request_timeline import RequestTimeline, hop_of
+from services.gateway.request_timeline import RequestTimeline
 from services.gateway.session_state import SessionState
+from shared.roles import hop_of_phase
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -20,7 +21,9 @@ def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline:
         metrics.TIME_TO_FIRST_TOKEN.labels(prompt_tokens=bucket).observe(timeline.ttft_us / 1e6)
     metrics.E2E_REQUEST_LATENCY.labels(prompt_tokens=bucket).observe(timeline.total_us / 1e6)
     for phase in timeline.phases():
-        metrics.HOP_SECONDS.labels(hop=hop_of(phase.name), phase=phase.name).observe(phase.duration_us / 1e6)
+        metrics.HOP_SECONDS.labels(hop=hop_of_phase(phase.name), phase=phase.name).observe(
+            phase.duration_us / 1e6
+        )
     log.info(
         "request_ended",
         request_id=request_id,

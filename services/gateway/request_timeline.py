@@ -14,21 +14,6 @@ MAX_CLIENT_US = 60_000_000
 COUNT_PREFIX = "count:"
 FIRST_TOKEN_PARTS = ("prefill.queue", "prefill.compute", "detokenize")
 DECODE_PARTS = ("kv.transfer", "decode.queue")
-HOPS = {
-    "client": "client",
-    "retrieve": "retriever",
-    "tokenize": "tokenizer",
-    "prefill": "prefill",
-    "detokenize": "detokenizer",
-    "bus": "bus",
-    "kv": "decode",
-    "decode": "decode",
-}
-"""The hop of a phase, by the first part of its name; all others are the gateway's own."""
-
-
-def hop_of(phase: str) -> str:
-    return HOPS.get(phase.split(".", 1)[0], "gateway")
 
 
 class RequestTimeline:

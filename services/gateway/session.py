@@ -35,6 +35,7 @@ from shared.errors import (
     error_from_code,
 )
 from shared.messages import Lost, Passage
+from shared.roles import TARGET_ROLES
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -272,7 +273,7 @@ class Session:
         if outcome.finish:
             reason = "stop"
             stopped = outcome.finish == "stop_string"
-            holders = [holder for holder in holders if stopped and holder[0] in ("decode", "prefill")]
+            holders = [holder for holder in holders if stopped and holder[0] in TARGET_ROLES]
         await self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, reason)
 
     def _cancel_epoch(self, reason: str) -> None:

@@ -8,17 +8,10 @@ from enum import Enum, auto
 from services.gateway.placement import Placement
 from services.gateway.token_log import Arrival, TokenLog
 from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLarge
+from shared.roles import PLACED_ROLES, hop_of_phase
 
 FINAL_ERRORS = (InvalidRequest, TooLarge)
 """What no other worker would answer differently: the request ends with it."""
-HOP_OF_PHASE = {
-    "admit": "gateway",
-    "retrieve": "retriever",
-    "tokenize": "tokenizer",
-    "place": "placement",
-    "prefill": "prefill",
-    "decode": "decode",
-}
 
 
 class RowVerdict(Enum):
@@ -94,7 +87,7 @@ class SessionState:
             return False
         if role == "prefill":
             return self.epoch_tokens < 2
-        return role in ("decode", "detokenizer")
+        return role in PLACED_ROLES
 
     @property
     def complete(self) -> bool:
@@ -107,7 +100,7 @@ class SessionState:
     def expired(self) -> DeadlineExpired:
         """The error of a deadline that passed now."""
         kind = "total" if self.log.ids else "first-token or total"
-        hop = HOP_OF_PHASE.get(self.phase, "gateway")
+        hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
         return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
 
 

@@ -104,7 +104,7 @@ class Bus:
         if not msg.reply:
             metrics.DROPPED_MESSAGES.labels(reason=error.code).inc()
             return
-        error.hop = error.hop or subjects.hop_of(msg.subject)
+        error.hop = error.hop or subjects.role_of_subject(msg.subject)
         try:
             await self._send(msg.reply, Failure.of(error), NO_ENVELOPE)
         except PenstockError as failed:
@@ -121,7 +121,7 @@ class Bus:
         """The reply. Raises the typed error of a Failure, Unavailable at once when nobody listens at
         `subject`, DeadlineExpired naming the role asked.
         """
-        hop = subjects.hop_of(subject)
+        hop = subjects.role_of_subject(subject)
         deadline.check(hop)
         try:
             answer = await self._connection.request(
