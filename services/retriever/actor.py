@@ -10,7 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from services.retriever.config import RetrieverConfig
-from services.retriever.question import DEGRADED_NO_CORPUS, DEGRADED_TIME, Question, check, degraded, question
+from services.retriever.question import (
+    DEGRADED_NO_CORPUS,
+    DEGRADED_TIME,
+    Question,
+    accept_question,
+    check_question,
+    degraded,
+)
 from shared.actor import BusActor, Tombstones
 from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
@@ -85,7 +92,7 @@ class RetrieverActor(BusActor):
         if reason:
             raise cancelled(reason)
         if self._search is None:
-            check(retrieve)
+            check_question(retrieve)
             if not retrieve.may_degrade:
                 raise NotFound(
                     "no folder is indexed; start the stack with --corpus DIR or set PENSTOCK_RETRIEVER_CORPUS"
@@ -93,7 +100,7 @@ class RetrieverActor(BusActor):
             await self.bus.reply(envelope, degraded(DEGRADED_NO_CORPUS))
             return
         hard = self.bus.deadline_of(envelope) or Deadline.after(self._config.default_budget_s)
-        asked = question(delivery, retrieve, hard, self._config.soft_share)
+        asked = accept_question(delivery, retrieve, hard, self._config.soft_share)
         if len(self._waiting) >= self._config.max_queued:
             raise Overloaded(
                 f"{len(self._waiting)} questions are waiting already; try another retriever",

@@ -101,7 +101,7 @@ class Bus:
             await self._refuse(msg, internal(error))
 
     async def _refuse(self, msg: Msg, error: PenstockError) -> None:
-        await self.answer(Envelope(reply=msg.reply), error, hop=subjects.hop_of(msg.subject))
+        await self.answer(Envelope(reply=msg.reply), error, hop=subjects.role_of_subject(msg.subject))
 
     # ---- sending --------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Bus:
         """The reply. Raises the typed error of a Failure, Unavailable at once when nobody listens at
         `subject`, DeadlineExpired naming the role asked.
         """
-        hop = subjects.hop_of(subject)
+        hop = subjects.role_of_subject(subject)
         deadline.check(hop)
         try:
             answer = await self._connection.request(

@@ -30,7 +30,7 @@ class PromptTokenizer:
         self._seed = hash_seed(model_id)
         self._max_text_bytes = max_text_bytes
 
-    def tokenize(self, message: Tokenize) -> Tokenized:
+    def tokenize_prompt(self, message: Tokenize) -> Tokenized:
         """Raises InvalidRequest for a prompt that cannot be used, TooLarge for one over a limit."""
         started_ns = time.perf_counter_ns()
         token_ids = self._token_ids(message)

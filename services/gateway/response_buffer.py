@@ -12,7 +12,7 @@ from shared.messages import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ResponsePart:
     """One turn of writing: at most one prompt, all text so far as one delta, at most one end."""
 
     prompt: pb.PromptInfo | None
@@ -20,7 +20,7 @@ class Written:
     end: Outcome | None
 
 
-class Outlet:
+class ResponseBuffer:
     """Between the session, which never waits for its client, and the call, which does."""
 
     def __init__(self, max_tokens: int) -> None:
@@ -30,11 +30,11 @@ class Outlet:
         self._end: Outcome | None = None
         self._filled = asyncio.Event()
 
-    def prompt(self, prompt: pb.PromptInfo) -> None:
+    def put_prompt(self, prompt: pb.PromptInfo) -> None:
         self._prompt = prompt
         self._filled.set()
 
-    def text(
+    def put_text(
         self, position: int, ids: tuple[int, ...], text: str, logprobs: tuple[TokenLogprob, ...]
     ) -> None:
         """Add a row that goes on where the last one ended; raises Cancelled when too much is unread."""
@@ -49,19 +49,19 @@ class Outlet:
         self._delta.logprobs.extend(_logprob_event(logprob) for logprob in logprobs)
         self._filled.set()
 
-    def end(self, outcome: Outcome) -> None:
+    def put_end(self, outcome: Outcome) -> None:
         """The last thing to be written; a second end is ignored, so the first one stands."""
         if self._end is None:
             self._end = outcome
             self._filled.set()
 
-    async def take(self) -> Written:
+    async def take_response(self) -> ResponsePart:
         """Wait for something to write, then take all of it."""
         await self._filled.wait()
         self._filled.clear()
-        written = Written(self._prompt, self._delta, self._end)
+        part = ResponsePart(self._prompt, self._delta, self._end)
         self._prompt = self._delta = None
-        return written
+        return part
 
 
 def _logprob_event(logprob: TokenLogprob) -> pb.Logprob:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from services.detokenizer.config import DetokenizerConfig
-from services.detokenizer.early import EarlyTokens
-from services.detokenizer.session import DecoderSession, TextRow, TokenRow, rows_of
+from services.detokenizer.decoder_session import DecodedRow, DecoderSession, TokenRow, rows_of
+from services.detokenizer.early_tokens import EarlyTokens
 from shared.actor import Tombstones
 from shared.actor.lease import LEASE_S, LeaseTable
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
@@ -30,14 +30,14 @@ class LostRow:
 
 
 @dataclass(slots=True)
-class Output:
+class DecodedOutput:
     """What is to be sent, in order."""
 
-    texts: list[TextRow] = field(default_factory=list)
+    texts: list[DecodedRow] = field(default_factory=list)
     lost: list[LostRow] = field(default_factory=list)
 
 
-class Sessions:
+class DecoderSessions:
     """The state of the detokenizer. Methods never block and never raise but where they say so.
 
     A request's rows are taken in position order. Rows of an old epoch, of a request that is over and
@@ -61,7 +61,9 @@ class Sessions:
 
     # ---- messages -----------------------------------------------------------------------------------
 
-    def open(self, request_id: str, epoch: int, opened: Open, deadline: Deadline | None) -> Output:
+    def open_decoder(
+        self, request_id: str, epoch: int, opened: Open, deadline: Deadline | None
+    ) -> DecodedOutput:
         """Expect tokens of this request; the output is what its early tokens and its replay give.
 
         Raises Cancelled when its cancel came first, StaleEpoch below or at an epoch that is open,
@@ -84,7 +86,7 @@ class Sessions:
         session = DecoderSession(request_id, epoch, opened, deadline, self._tokenizer)
         if current is not None:
             self._drop(current, "replaced")
-        output = Output()
+        output = DecodedOutput()
         if session.stopped_in_replay:
             self._over.add(request_id, epoch, "finished")
             output.texts.append(session.stop_row())
@@ -92,17 +94,17 @@ class Sessions:
         self._sessions[request_id] = session
         self._leases.grant(request_id, session.gateway)
         for row in self._early.pop(request_id):
-            self._take(row, output)
+            self._take_row(row, output)
         return output
 
-    def tokens(self, message: Tokens) -> Output:
+    def decode_tokens(self, message: Tokens) -> DecodedOutput:
         """Decode the rows of one step."""
-        output = Output()
+        output = DecodedOutput()
         for row in rows_of(message, self._clock.monotonic_s()):
-            self._take(row, output)
+            self._take_row(row, output)
         return output
 
-    def cancel(self, request_id: str, epoch: int, reason: str) -> CancelAck:
+    def cancel_decoder(self, request_id: str, epoch: int, reason: str) -> CancelAck:
         """Give back what is held for the request at epochs up to `epoch`, and let nothing of it in again."""
         self._over.add(request_id, epoch, reason or "cancelled")
         session = self._sessions.get(request_id)
@@ -127,12 +129,12 @@ class Sessions:
             self._drop(session, "gateway lost")
         return len(orphans)
 
-    def tick(self) -> Output:
+    def tick(self) -> DecodedOutput:
         """What time has decided: gaps that were not closed, tokens without an Open, leases that ran out."""
-        output = Output()
+        output = DecodedOutput()
         now_s = self._clock.monotonic_s()
         for session in list(self._sessions.values()):
-            if session.early.rows and now_s - session.early.since_s >= self._config.gap_grace_ms / 1e3:
+            if session.ahead.rows and now_s - session.ahead.since_s >= self._config.gap_grace_ms / 1e3:
                 self._lose(session, _gap(session), output)
             elif session.deadline is not None and now_s - session.deadline.at_s >= LEASE_S:
                 # The gateway ends a request at its deadline; if it has not said so, the message was lost.
@@ -145,7 +147,7 @@ class Sessions:
             self._unknown(row, output)
         return output
 
-    def undelivered(self, rows: Iterable[TextRow], error: PenstockError) -> list[LostRow]:
+    def undelivered(self, rows: Iterable[DecodedRow], error: PenstockError) -> list[LostRow]:
         """These rows could not be sent: their requests cannot go on here."""
         lost = []
         for row in rows:
@@ -156,9 +158,9 @@ class Sessions:
             lost.append(LostRow(row.gateway, row.request_id, row.epoch, why))
         return lost
 
-    def abandon_all(self) -> list[LostRow]:
+    def abandon_decoders(self) -> list[LostRow]:
         """This instance ends: its gateways should place their requests elsewhere at once."""
-        output = Output()
+        output = DecodedOutput()
         why = Lost("unavailable", "the detokenizer ends; open the request elsewhere", HOP)
         for session in list(self._sessions.values()):
             self._lose(session, why, output)
@@ -176,7 +178,7 @@ class Sessions:
 
     # ---- rows ---------------------------------------------------------------------------------------
 
-    def _take(self, row: TokenRow, output: Output) -> None:
+    def _take_row(self, row: TokenRow, output: DecodedOutput) -> None:
         session = self._sessions.get(row.request_id)
         if self._over.refuses(row.request_id, row.epoch) or (session and row.epoch < session.epoch):
             metrics.STALE_MESSAGES.inc()
@@ -191,15 +193,15 @@ class Sessions:
                 self._unknown(given_up, output)
             return
         if row.position > session.next_position:
-            if not session.keep_early(row):
+            if not session.keep_ahead(row):
                 self._lose(session, _gap(session), output)
             return
-        self._decode(session, row, output)
-        while row.request_id in self._sessions and (early := session.next_early()) is not None:
-            self._decode(session, early, output)
+        self._decode_row(session, row, output)
+        while row.request_id in self._sessions and (ahead := session.next_ahead()) is not None:
+            self._decode_row(session, ahead, output)
 
-    def _decode(self, session: DecoderSession, row: TokenRow, output: Output) -> None:
-        taken = session.take(row, self._clock.monotonic_s())
+    def _decode_row(self, session: DecoderSession, row: TokenRow, output: DecodedOutput) -> None:
+        taken = session.decode_row(row, self._clock.monotonic_s())
         _count("duplicate_tokens", taken.duplicate_tokens)
         _count("tokens_after_stop", taken.tokens_after_stop)
         if taken.row is None:
@@ -208,7 +210,7 @@ class Sessions:
         if taken.row.finish:
             self._drop(session, "finished")
 
-    def _broken(self, row: TokenRow, error: PenstockError, output: Output) -> None:
+    def _broken(self, row: TokenRow, error: PenstockError, output: DecodedOutput) -> None:
         """Nothing that comes after a malformed row can be placed."""
         lost = Lost(error.code, error.message, HOP)
         session = self._sessions.get(row.request_id)
@@ -217,12 +219,12 @@ class Sessions:
         else:
             self._report(row, lost, output)
 
-    def _unknown(self, row: TokenRow, output: Output) -> None:
+    def _unknown(self, row: TokenRow, output: DecodedOutput) -> None:
         if not self._over.refuses(row.request_id, row.epoch):
             message = f"tokens came for epoch {row.epoch} of a request that was not opened here"
             self._report(row, Lost("unknown", message, HOP), output)
 
-    def _report(self, row: TokenRow, lost: Lost, output: Output) -> None:
+    def _report(self, row: TokenRow, lost: Lost, output: DecodedOutput) -> None:
         """Say so to the gateway that a request id begins with; no session is known."""
         self._over.add(row.request_id, row.epoch, lost.code)
         self._early.drop(row.request_id, row.epoch)
@@ -234,7 +236,7 @@ class Sessions:
         if gateway:
             output.lost.append(LostRow(gateway, row.request_id, row.epoch, lost))
 
-    def _lose(self, session: DecoderSession, lost: Lost, output: Output) -> None:
+    def _lose(self, session: DecoderSession, lost: Lost, output: DecodedOutput) -> None:
         output.lost.append(LostRow(session.gateway, session.request_id, session.epoch, lost))
         self._drop(session, lost.code)
 

@@ -14,7 +14,7 @@ from shared.text.tokenizer import TextTokenizer
 
 MAX_PROMPT_TAIL_TOKENS = 4096
 """More context than this never changes a text; a longer tail is a mistake of the sender."""
-MAX_EARLY_ROWS = 64
+MAX_ROWS_AHEAD = 64
 """Rows of one request that may wait for those before them; more is a gap for certain."""
 FINISHES = ("", "stop", "length", "error")
 
@@ -74,7 +74,7 @@ def rows_of(message: Tokens, received_s: float) -> Iterator[TokenRow]:
 
 
 @dataclass(frozen=True, slots=True)
-class TextRow:
+class DecodedRow:
     """One row of a `Text` message and the gateway it goes to."""
 
     gateway: str
@@ -99,13 +99,13 @@ class _Advance:
 class Taken:
     """What became of a row: `row` to send (None: nothing new), and how many tokens were dropped."""
 
-    row: TextRow | None = None
+    row: DecodedRow | None = None
     duplicate_tokens: int = 0
     tokens_after_stop: int = 0
 
 
 @dataclass(slots=True)
-class EarlyRows:
+class RowsAhead:
     """Rows that wait for those before them, by position."""
 
     rows: dict[int, TokenRow] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class DecoderSession:
         self.gateway = opened.gateway
         self.deadline = deadline
         self.next_position = opened.next_position
-        self.early = EarlyRows()
+        self.ahead = RowsAhead()
         self._decoder = tokenizer.decoder(settled_tail(tokenizer.piece, tail))
         self._matcher = StopMatcher(opened.stop)
         self._first = True
@@ -137,9 +137,9 @@ class DecoderSession:
         self._unsent_text = replayed.text[opened.emitted_chars :]
         self.stopped_in_replay = replayed.finish != ""
 
-    def stop_row(self) -> TextRow:
+    def stop_row(self) -> DecodedRow:
         """The end of a request whose replay already has a stop string in it."""
-        return TextRow(
+        return DecodedRow(
             self.gateway,
             self.request_id,
             self.epoch,
@@ -151,7 +151,7 @@ class DecoderSession:
             (),
         )
 
-    def take(self, row: TokenRow, now_s: float) -> Taken:
+    def decode_row(self, row: TokenRow, now_s: float) -> Taken:
         """Decode a row that begins at or before `next_position`; what was seen already is left out."""
         taken = Taken(duplicate_tokens=min(len(row.token_ids), self.next_position - row.position))
         if row.end < self.next_position or (
@@ -163,7 +163,7 @@ class DecoderSession:
         marks = row.marks
         if self._first:
             marks = (*marks, Mark("detokenize", max(0, round((now_s - row.received_s) * 1e6))))
-        taken.row = TextRow(
+        taken.row = DecodedRow(
             self.gateway,
             self.request_id,
             self.epoch,
@@ -180,22 +180,22 @@ class DecoderSession:
         self.next_position += advance.taken
         return taken
 
-    def keep_early(self, row: TokenRow) -> bool:
+    def keep_ahead(self, row: TokenRow) -> bool:
         """Keep a row that is ahead of its turn; False when too many wait."""
-        waiting = self.early.rows
+        waiting = self.ahead.rows
         if not waiting:
-            self.early.since_s = row.received_s
+            self.ahead.since_s = row.received_s
         waiting.setdefault(row.position, row)
-        return len(waiting) <= MAX_EARLY_ROWS
+        return len(waiting) <= MAX_ROWS_AHEAD
 
-    def next_early(self) -> TokenRow | None:
+    def next_ahead(self) -> TokenRow | None:
         """A kept row whose turn has come."""
-        waiting = self.early.rows
+        waiting = self.ahead.rows
         position = min(waiting, default=None)
         if position is None or position > self.next_position:
             return None
         row = waiting.pop(position)
-        self.early.since_s = min((other.received_s for other in waiting.values()), default=0.0)
+        self.ahead.since_s = min((other.received_s for other in waiting.values()), default=0.0)
         return row
 
     def _advance(self, token_ids: tuple[int, ...], finish: str) -> _Advance:

@@ -16,13 +16,13 @@ from shared.messages import Cancel, CancelAck
 log = structlog.get_logger()
 
 
-class Releaser:
+class Canceller:
     def __init__(self, bus: Bus, gateway: str, ack_s: float) -> None:
         self._bus = bus
         self._gateway = gateway
         self._ack_s = ack_s
 
-    async def release(
+    async def cancel_holders(
         self, request_id: str, epoch: int, holders: Collection[tuple[str, str]], reason: str
     ) -> None:
         """Cancel `request_id` up to `epoch` at each holder (role, instance); bounded by the ack timeout.
@@ -32,7 +32,7 @@ class Releaser:
         if not holders:
             return
         acked = await asyncio.gather(
-            *(self._cancel(request_id, epoch, role, instance, reason) for role, instance in holders)
+            *(self._cancel_holder(request_id, epoch, role, instance, reason) for role, instance in holders)
         )
         if all(acked):
             return
@@ -42,7 +42,9 @@ class Releaser:
         except PenstockError as error:
             log.warning("cancel_not_sent", request_id=request_id, error=str(error))
 
-    async def _cancel(self, request_id: str, epoch: int, role: str, instance: str, reason: str) -> bool:
+    async def _cancel_holder(
+        self, request_id: str, epoch: int, role: str, instance: str, reason: str
+    ) -> bool:
         envelope = self._bus.envelope(request_id, epoch, None, self._gateway)
         deadline = Deadline.after(self._ack_s)
         try:

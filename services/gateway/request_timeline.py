@@ -14,24 +14,9 @@ MAX_CLIENT_US = 60_000_000
 COUNT_PREFIX = "count:"
 FIRST_TOKEN_PARTS = ("prefill.queue", "prefill.compute", "detokenize")
 DECODE_PARTS = ("kv.transfer", "decode.queue")
-HOPS = {
-    "client": "client",
-    "retrieve": "retriever",
-    "tokenize": "tokenizer",
-    "prefill": "prefill",
-    "detokenize": "detokenizer",
-    "bus": "bus",
-    "kv": "decode",
-    "decode": "decode",
-}
-"""The hop of a phase, by the first part of its name; all others are the gateway's own."""
 
 
-def hop_of(phase: str) -> str:
-    return HOPS.get(phase.split(".", 1)[0], "gateway")
-
-
-class Recorder:
+class RequestTimeline:
     """Turns what happens, and the marks measured elsewhere, into phases that partition the request."""
 
     def __init__(self, client_sent_unix_us: int, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -43,11 +28,11 @@ class Recorder:
         self._closed = False
         self.counts: Counter[str] = Counter()
 
-    def mark(self, phase: str) -> None:
+    def mark_phase(self, phase: str) -> None:
         """Everything since the last mark was `phase`."""
         self._timeline.mark(phase)
 
-    def row(self, marks: tuple[Mark, ...]) -> None:
+    def add_row(self, marks: tuple[Mark, ...]) -> None:
         """Note the marks of a row of text; the first row of a placement closes the way to its token."""
         for mark in marks:
             if mark.phase.startswith(COUNT_PREFIX):
@@ -59,13 +44,13 @@ class Recorder:
             self._streaming = True
             self._timeline.split("bus", self._parts(FIRST_TOKEN_PARTS))
 
-    def delivered(self) -> None:
+    def mark_delivered(self) -> None:
         """The first token has been handed to gRPC. Later calls change nothing."""
         if self._timeline.ttft_us is None:
             self._timeline.mark("deliver")
             self._timeline.first_token()
 
-    def lost(self) -> None:
+    def mark_lost(self) -> None:
         """The placement failed: what it did so far ends here, another one begins."""
         if self._streaming:
             self._timeline.split("decode", self._parts(DECODE_PARTS))
@@ -73,17 +58,17 @@ class Recorder:
             self._timeline.mark("lost")
         self._reset()
 
-    def last_row(self) -> None:
+    def mark_last_row(self) -> None:
         """The row that ended the request has come, unless the first token still waits for its client."""
         if self._streaming and self._timeline.ttft_us is not None:
             self._timeline.split("decode", self._parts(DECODE_PARTS))
             self._reset()
 
-    def close(self) -> None:
+    def close_timeline(self) -> None:
         """The terminal event is about to be written, or would have been. Later calls change nothing."""
         if not self._closed:
             self._closed = True
-            self.last_row()
+            self.mark_last_row()
             self._timeline.mark("finish")
 
     @property
@@ -104,7 +89,7 @@ class Recorder:
             for phase in self._timeline.phases()
         ]
 
-    def event(self) -> pb.Timeline:
+    def to_event(self) -> pb.Timeline:
         phases = [
             pb.Phase(name=phase.name, start_us=phase.start_us, duration_us=phase.duration_us)
             for phase in self.phases()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.placement import Placement
-from services.gateway.state import Row, SessionState, is_final
-from services.gateway.tokenlog import Arrival, TokenLog
+from services.gateway.session_state import RowVerdict, SessionState, is_final
+from services.gateway.token_log import Arrival, TokenLog
 from shared.errors import InvalidRequest, NotFound, Overloaded, TooLarge, Unavailable
 
 PLACEMENT = Placement("decode-0", "prefill-0", "detokenizer-0", "speculator-0")
@@ -21,8 +21,8 @@ def placed(max_tokens: int = 10) -> SessionState:
 
 def row(
     state: SessionState, position: int, ids: tuple[int, ...] = (1,), *, epoch: int = 1, finish: str = ""
-) -> Row:
-    return state.row(epoch, position, ids, "x" * len(ids), finish)
+) -> RowVerdict:
+    return state.accept_row(epoch, position, ids, "x" * len(ids), finish)
 
 
 @pytest.mark.parametrize(
@@ -52,42 +52,42 @@ def test_the_log_counts_positions_from_the_prompt_and_characters_of_text() -> No
 
 def test_rows_in_order_are_relayed() -> None:
     state = placed()
-    assert row(state, 5, (1, 2)) is Row.RELAY
-    assert row(state, 7) is Row.RELAY
+    assert row(state, 5, (1, 2)) is RowVerdict.RELAY
+    assert row(state, 7) is RowVerdict.RELAY
     assert (state.log.ids, state.phase) == ([1, 2, 1], "decode")
 
 
 def test_a_repeated_row_is_a_duplicate_and_changes_nothing() -> None:
     state = placed()
     row(state, 5)
-    assert row(state, 5) is Row.DUPLICATE
+    assert row(state, 5) is RowVerdict.DUPLICATE
     assert (state.log.ids, state.log.emitted_chars) == ([1], 1)
 
 
 def test_a_row_that_skips_a_position_is_a_gap_and_is_not_logged() -> None:
     state = placed()
-    assert row(state, 6) is Row.GAP
+    assert row(state, 6) is RowVerdict.GAP
     assert state.log.ids == []
 
 
 def test_a_row_of_another_epoch_is_stale() -> None:
     state = placed()
     state.begin_epoch(PLACEMENT)
-    assert row(state, 5, epoch=1) is Row.STALE
-    assert row(state, 5, epoch=3) is Row.STALE
-    assert row(state, 5, epoch=2) is Row.RELAY
+    assert row(state, 5, epoch=1) is RowVerdict.STALE
+    assert row(state, 5, epoch=3) is RowVerdict.STALE
+    assert row(state, 5, epoch=2) is RowVerdict.RELAY
 
 
 def test_nothing_follows_the_last_row() -> None:
     state = placed()
     row(state, 5, finish="stop")
-    assert row(state, 6) is Row.STALE
+    assert row(state, 6) is RowVerdict.STALE
 
 
 def test_nothing_is_taken_after_the_end() -> None:
     state = placed()
-    state.end()
-    assert row(state, 5) is Row.STALE
+    state.end_session()
+    assert row(state, 5) is RowVerdict.STALE
 
 
 def test_a_new_epoch_keeps_the_log_and_forgets_the_holders() -> None:

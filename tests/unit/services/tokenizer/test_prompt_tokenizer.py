@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.tokenizer.prompt import MAX_TURNS, PromptTokenizer, text_chars
+from services.tokenizer.prompt_tokenizer import MAX_TURNS, PromptTokenizer, text_chars
 from shared.errors import InvalidRequest, PenstockError, TooLarge
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import ChatTurn, Tokenize, pack_ids, unpack_hashes, unpack_ids
@@ -20,7 +20,7 @@ def prompts() -> PromptTokenizer:
 
 def test_text_becomes_ids_and_the_names_of_its_full_blocks(prompts: PromptTokenizer) -> None:
     text = " ".join(SAMPLES)
-    answer = prompts.tokenize(Tokenize(text=text))
+    answer = prompts.tokenize_prompt(Tokenize(text=text))
     ids = unpack_ids(answer.token_ids)
     assert ids == text_tokenizer("byte_level").encode_text(text)
     assert len(unpack_hashes(answer.block_hashes)) == len(ids) // 16 > 1
@@ -30,26 +30,26 @@ def test_text_becomes_ids_and_the_names_of_its_full_blocks(prompts: PromptTokeni
 def test_block_names_of_two_models_never_meet(prompts: PromptTokenizer) -> None:
     other = PromptTokenizer(text_tokenizer("byte_level"), "other-model", LIMIT_BYTES)
     message = Tokenize(text=" ".join(SAMPLES))
-    names = [set(unpack_hashes(each.tokenize(message).block_hashes)) for each in (prompts, other)]
+    names = [set(unpack_hashes(each.tokenize_prompt(message).block_hashes)) for each in (prompts, other)]
     assert names[0].isdisjoint(names[1])
 
 
 def test_token_ids_come_back_with_their_block_names(prompts: PromptTokenizer) -> None:
     ids = list(range(40))
-    answer = prompts.tokenize(Tokenize(token_ids=pack_ids(ids)))
+    answer = prompts.tokenize_prompt(Tokenize(token_ids=pack_ids(ids)))
     assert unpack_ids(answer.token_ids) == ids
     assert unpack_hashes(answer.block_hashes) == block_hashes(ids, hash_seed("some-model"))
 
 
 def test_a_chat_is_plain_text_where_that_is_allowed(prompts: PromptTokenizer) -> None:
     message = Tokenize(chat=(ChatTurn("user", "a"), ChatTurn("assistant", "b")), template_optional=True)
-    assert unpack_ids(prompts.tokenize(message).token_ids) == text_tokenizer("byte_level").encode_text(
+    assert unpack_ids(prompts.tokenize_prompt(message).token_ids) == text_tokenizer("byte_level").encode_text(
         "a\n\nb"
     )
 
 
 def test_text_up_to_the_limit_is_taken(prompts: PromptTokenizer) -> None:
-    assert prompts.tokenize(Tokenize(text="é" * (LIMIT_BYTES // 2))).token_ids
+    assert prompts.tokenize_prompt(Tokenize(text="é" * (LIMIT_BYTES // 2))).token_ids
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_prompt_that_cannot_be_used_is_a_typed_error(
     prompts: PromptTokenizer, message: Tokenize, error: type[PenstockError]
 ) -> None:
     with pytest.raises(error):
-        prompts.tokenize(message)
+        prompts.tokenize_prompt(message)
 
 
 def test_the_length_of_all_parts_counts_as_work() -> None:

@@ -11,7 +11,7 @@ from shared.errors import InternalError, Unavailable
 from shared.messages import Message
 
 
-class Asker:
+class RequestClient:
     """Every question of one request. `total` is the deadline that travels in the envelopes."""
 
     def __init__(self, bus: Bus, gateway: str, request_id: str, total: Deadline) -> None:
@@ -21,7 +21,7 @@ class Asker:
         self._total = total
         self._open: dict[tuple[str, str], asyncio.Timeout] = {}
 
-    async def ask(
+    async def ask_instance(
         self, role: str, instance: str, message: Message, deadline: Deadline, *, epoch: int = 0
     ) -> Message:
         """The answer; raises what the bus raises, and Unavailable at once when the instance is lost."""
@@ -38,13 +38,13 @@ class Asker:
         finally:
             self._open.pop((role, instance), None)
 
-    def lost(self, role: str, instance: str) -> None:
+    def stop_asking(self, role: str, instance: str) -> None:
         """The instance is gone: whoever waits for it need not."""
         scope = self._open.get((role, instance))
         if scope is not None and not scope.expired():
             scope.reschedule(asyncio.get_running_loop().time())
 
 
-def unexpected(answer: Message, role: str) -> InternalError:
+def unexpected_answer(answer: Message, role: str) -> InternalError:
     """The error for an answer of a type that does not fit the question."""
     return InternalError(f"a {role} answered with {type(answer).__name__}: check the versions", hop=role)

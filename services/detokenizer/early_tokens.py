@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from services.detokenizer.session import TokenRow
+from services.detokenizer.decoder_session import TokenRow
 
 
 class EarlyTokens:

@@ -6,22 +6,15 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from services.gateway.placement import Placement
-from services.gateway.tokenlog import Arrival, TokenLog
+from services.gateway.token_log import Arrival, TokenLog
 from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLarge
+from shared.roles import PLACED_ROLES, hop_of_phase
 
 FINAL_ERRORS = (InvalidRequest, TooLarge)
 """What no other worker would answer differently: the request ends with it."""
-HOP_OF_PHASE = {
-    "admit": "gateway",
-    "retrieve": "retriever",
-    "tokenize": "tokenizer",
-    "place": "placement",
-    "prefill": "prefill",
-    "decode": "decode",
-}
 
 
-class Row(Enum):
+class RowVerdict(Enum):
     """What became of a row of text."""
 
     RELAY = auto()
@@ -67,20 +60,22 @@ class SessionState:
         holders, self.holders = self.holders, set()
         return holders
 
-    def row(self, epoch: int, position: int, ids: tuple[int, ...], text: str, finish: str) -> Row:
+    def accept_row(
+        self, epoch: int, position: int, ids: tuple[int, ...], text: str, finish: str
+    ) -> RowVerdict:
         """Take one row of text in; only what continues the log is to be relayed."""
         if epoch != self.epoch or self.finish or self.phase == "ended":
-            return Row.STALE
+            return RowVerdict.STALE
         arrival = self.log.arrival(position, len(ids))
         if arrival is Arrival.DUPLICATE:
-            return Row.DUPLICATE
+            return RowVerdict.DUPLICATE
         if arrival is Arrival.GAP:
-            return Row.GAP
+            return RowVerdict.GAP
         self.log.append(ids, text)
         self.epoch_tokens += len(ids)
         self.finish = finish
         self.phase = "decode"
-        return Row.RELAY
+        return RowVerdict.RELAY
 
     def needs(self, role: str, instance: str) -> bool:
         """Whether the request cannot go on when `instance` is lost.
@@ -92,20 +87,20 @@ class SessionState:
             return False
         if role == "prefill":
             return self.epoch_tokens < 2
-        return role in ("decode", "detokenizer")
+        return role in PLACED_ROLES
 
     @property
     def complete(self) -> bool:
         """All tokens asked for are in the log: nothing is left to place anew."""
         return len(self.log.ids) >= self.max_tokens
 
-    def end(self) -> None:
+    def end_session(self) -> None:
         self.phase = "ended"
 
     def expired(self) -> DeadlineExpired:
         """The error of a deadline that passed now."""
         kind = "total" if self.log.ids else "first-token or total"
-        hop = HOP_OF_PHASE.get(self.phase, "gateway")
+        hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
         return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
 
 

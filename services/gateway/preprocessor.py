@@ -1,4 +1,4 @@
-"""The front half of a request: ask a retriever and a tokenizer, elsewhere again when one fails."""
+"""A request before its placement: ask a retriever and a tokenizer, elsewhere again when one fails."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.gateway.admission import check_ttft
-from services.gateway.asker import Asker, unexpected
-from services.gateway.avoided import Avoided, backoff_s
+from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.budget import Budget
 from services.gateway.config import GatewayConfig
-from services.gateway.placement import cheapest, load_cost
-from services.gateway.request import Request, resolve_model
-from services.gateway.state import is_final
-from services.gateway.waiting import wait_for
+from services.gateway.placement import cheapest_instance, load_cost
+from services.gateway.request import Request, served_model
+from services.gateway.request_client import RequestClient, unexpected_answer
+from services.gateway.session_state import is_final
+from services.gateway.waiting import wait_for_instances
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded, PenstockError, Unavailable
@@ -46,21 +46,26 @@ class Prompt:
     block_hashes: tuple[int, ...]
 
 
-class Front:
+class Preprocessor:
     def __init__(
-        self, fleet: FleetView, config: GatewayConfig, asker: Asker, budget: Budget, rotation: int
+        self,
+        fleet: FleetView,
+        config: GatewayConfig,
+        request_client: RequestClient,
+        budget: Budget,
+        rotation: int,
     ) -> None:
         self._fleet = fleet
         self._config = config
-        self._asker = asker
+        self._request_client = request_client
         self._budget = budget
         self._rotation = rotation
 
-    async def admit(self, wanted_model: str) -> str:
+    async def admit_request(self, wanted_model: str) -> str:
         """The name of the model; raises NotFound when it is not served, Overloaded when time is too short."""
         workers = partial(self._fleet.instances, "decode")
-        views = await wait_for(workers, "decode", Deadline.after(self._wait_s()))
-        model = resolve_model(wanted_model, {view.heartbeat.model for view in views})
+        views = await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
+        model = served_model(wanted_model, {view.heartbeat.model for view in views})
         self.check_ttft(0)
         return model
 
@@ -69,7 +74,7 @@ class Front:
         beats = [view.heartbeat for view in self._fleet.instances("prefill")]
         check_ttft(beats, prompt_tokens, self._budget.first_token.remaining_s())
 
-    async def retrieve(self, request: Request) -> tuple[tuple[Passage, ...], str]:
+    async def retrieve_passages(self, request: Request) -> tuple[tuple[Passage, ...], str]:
         """Passages and what was degraded: none rather than late ones where the request allows that."""
         question = Retrieve(request.question, request.passages, request.may_degrade)
         share_s = self._config.retrieve_share * self._budget.first_token_s
@@ -82,10 +87,10 @@ class Front:
                 raise
             return (), NO_RETRIEVAL
         if not isinstance(answer, Retrieved):
-            raise unexpected(answer, "retriever")
+            raise unexpected_answer(answer, "retriever")
         return answer.passages, answer.degraded
 
-    async def tokenize(self, request: Request, passages: tuple[Passage, ...]) -> Prompt:
+    async def tokenize_prompt(self, request: Request, passages: tuple[Passage, ...]) -> Prompt:
         """The prompt's ids; raises InvalidRequest for what the model's tokenizer does not take."""
         share_s = self._config.tokenize_share * self._budget.first_token_s
         answer = await self._ask_any(
@@ -96,7 +101,7 @@ class Front:
             self._wait_s(),
         )
         if not isinstance(answer, Tokenized):
-            raise unexpected(answer, "tokenizer")
+            raise unexpected_answer(answer, "tokenizer")
         if not answer.token_ids:
             raise InvalidRequest("the prompt has no tokens: send some text", hop="tokenizer")
         return Prompt(tuple(unpack_ids(answer.token_ids)), tuple(unpack_hashes(answer.block_hashes)))
@@ -113,15 +118,17 @@ class Front:
 
         While another one is left, each has `share_s`; the last one has all the time there is.
         """
-        avoided = Avoided()
+        avoided = AvoidedInstances()
         last_error: PenstockError = Unavailable(f"no {role} answered: retry later", hop=role)
         for attempt in range(MAX_ASKS):
             ready = partial(self._not_gone, role, avoided)
-            views = await wait_for(ready, role, Deadline.after(wait_s))
-            instance = cheapest(views, load_cost, self._rotation + attempt)
+            views = await wait_for_instances(ready, role, Deadline.after(wait_s))
+            instance = cheapest_instance(views, load_cost, self._rotation + attempt)
             only = len(views) == 1 or attempt == MAX_ASKS - 1
             try:
-                return await self._asker.ask(role, instance, message, end if only else end.shrink(share_s))
+                return await self._request_client.ask_instance(
+                    role, instance, message, end if only else end.shrink(share_s)
+                )
             except PenstockError as error:
                 if is_final(error) or end.expired():
                     raise
@@ -133,7 +140,7 @@ class Front:
             await asyncio.sleep(backoff_s(attempt))
         raise last_error
 
-    def _not_gone(self, role: str, avoided: Avoided) -> list[InstanceView]:
+    def _not_gone(self, role: str, avoided: AvoidedInstances) -> list[InstanceView]:
         return avoided.not_gone(self._fleet.instances(role))
 
 

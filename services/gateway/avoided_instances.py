@@ -15,7 +15,7 @@ FIRST_BACKOFF_S = 0.005
 MAX_BACKOFF_S = 0.1
 
 
-class Avoided:
+class AvoidedInstances:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._busy: dict[tuple[str, str], float] = {}

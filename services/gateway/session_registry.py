@@ -11,9 +11,10 @@ import structlog
 
 from services.gateway.admission import check_room
 from services.gateway.budget import Budget
-from services.gateway.gateway import Gateway, TextRow
+from services.gateway.context import SessionContext
 from services.gateway.request import Request
 from services.gateway.session import Session
+from services.gateway.text_row import TextRow
 from shared.bus import Delivery
 from shared.errors import PenstockError, Unavailable, UnknownMessage
 from shared.messages import (
@@ -35,19 +36,19 @@ from shared.telemetry import metrics
 log = structlog.get_logger()
 
 
-class Sessions:
+class SessionRegistry:
     """The registry and the dispatcher of the gateway's inbox. A session stays until it holds nothing."""
 
     def __init__(
         self,
-        gateway: Gateway,
+        context: SessionContext,
         *,
         incarnation: int,
         heartbeat: Callable[..., Heartbeat],
         changed: Callable[[], None],
         begin_drain: Callable[[], None],
     ) -> None:
-        self._gateway = gateway
+        self._context = context
         self._incarnation = incarnation
         self._heartbeat = heartbeat
         self._changed = changed
@@ -60,38 +61,38 @@ class Sessions:
 
     # ---- opening and ending ------------------------------------------------------------------------
 
-    def open(self, request: Request, budget: Budget) -> Session:
+    def open_session(self, request: Request, budget: Budget) -> Session:
         """Start a session; raises Overloaded when there is no room, Unavailable while draining."""
         if self.closing:
             raise Unavailable("this gateway is draining: use another one", hop="gateway")
-        check_room(len(self._live), self._gateway.config.max_sessions)
-        request_id = f"{self._gateway.instance}.{secrets.token_hex(6)}"
-        session = Session(self._gateway, request_id, request, budget, next(self._turns))
+        check_room(len(self._live), self._context.config.max_sessions)
+        request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
+        session = Session(self._context, request_id, request, budget, next(self._turns))
         self._live[request_id] = session
         self._idle.clear()
-        self._gateway.tasks.start(request_id, self._run(session))
+        self._context.tasks.start(request_id, self._run_session(session))
         self._changed()
         return session
 
-    async def _run(self, session: Session) -> None:
+    async def _run_session(self, session: Session) -> None:
         try:
-            await session.run()
+            await session.run_request()
         finally:
             del self._live[session.request_id]
             if not self._live:
                 self._idle.set()
             self._changed()
 
-    async def drain(self) -> None:
+    async def drain_sessions(self) -> None:
         """Take no new request and return when the live ones have ended."""
         self.closing = True
         await self._idle.wait()
 
-    async def cancel_all(self, timeout_s: float) -> None:
+    async def cancel_sessions(self, timeout_s: float) -> None:
         """End what is still live; bounded."""
         self.closing = True
         for session in list(self._live.values()):
-            session.cancel("the gateway shuts down: send the request again")
+            session.cancel_request("the gateway shuts down: send the request again")
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -154,11 +155,11 @@ class Sessions:
         self._reply(envelope, Failure.of(UnknownMessage(f"a gateway does not take {name}", hop="gateway")))
 
     def _reply(self, envelope: Envelope, message: Message) -> None:
-        self._gateway.tasks.start("reply", self._send_reply(envelope, message))
+        self._context.tasks.start("reply", self._send_reply(envelope, message))
 
     async def _send_reply(self, envelope: Envelope, message: Message) -> None:
         try:
-            await self._gateway.bus.reply(envelope, message)
+            await self._context.bus.reply(envelope, message)
         except PenstockError as error:
             metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
             log.warning("reply_failed", error=error.message)
@@ -169,11 +170,11 @@ class Sessions:
         held = tuple(
             Held(session.request_id, "session", 1, session.state.phase) for session in self._live.values()
         )
-        return AuditReport("gateway", self._gateway.instance, self._incarnation, held)
+        return AuditReport("gateway", self._context.instance, self._incarnation, held)
 
     def status(self) -> Heartbeat:
         queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
         return self._heartbeat(
-            capacity=self._gateway.config.max_sessions, live=len(self._live), queued=queued
+            capacity=self._context.config.max_sessions, live=len(self._live), queued=queued
         )
