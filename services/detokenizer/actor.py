@@ -95,8 +95,7 @@ class DetokenizerActor(BusActor):
         if not envelope.request_id:
             raise InvalidRequest("Cancel needs a request_id in its envelope")
         ack = self._sessions.cancel_decoder(envelope.request_id, envelope.epoch, cancel.reason)
-        if envelope.reply:  # the broadcast expects no answer
-            await self.bus.reply(envelope, ack)
+        await self.bus.answer(envelope, ack)
 
     # ---- time ---------------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from shared.messages import (
     AuditRequest,
     Drain,
     Envelope,
-    Failure,
     Heartbeat,
     Held,
     Lost,
@@ -114,13 +113,14 @@ class SessionRegistry:
                 else:
                     session.on_lost(envelope.epoch, message)
             case AuditRequest():
-                self._reply(envelope, self.audit())
+                self._answer(envelope, self.audit())
             case SnapshotRequest():
-                self._reply(envelope, Snapshot(0, b""))
+                self._answer(envelope, Snapshot(0, b""))
             case Drain():
                 self._begin_drain()
             case _:
-                self._refuse(envelope, message)
+                name = type(message).__name__
+                self._answer(envelope, UnknownMessage(f"a gateway does not take {name}"))
 
     def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A worker died, restarted or went silent."""
@@ -146,23 +146,8 @@ class SessionRegistry:
             else:
                 session.on_text(row)
 
-    def _refuse(self, envelope: Envelope, message: Message) -> None:
-        """Somebody else's message: answered where somebody waits, counted where nobody does."""
-        if not envelope.reply:
-            metrics.DROPPED_MESSAGES.labels(reason="unexpected").inc()
-            return
-        name = type(message).__name__
-        self._reply(envelope, Failure.of(UnknownMessage(f"a gateway does not take {name}", hop="gateway")))
-
-    def _reply(self, envelope: Envelope, message: Message) -> None:
-        self._context.tasks.start("reply", self._send_reply(envelope, message))
-
-    async def _send_reply(self, envelope: Envelope, message: Message) -> None:
-        try:
-            await self._context.bus.reply(envelope, message)
-        except PenstockError as error:
-            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
-            log.warning("reply_failed", error=error.message)
+    def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
+        self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))
 
     # ---- what it tells -----------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ from shared.errors import (
     InternalError,
     NotFound,
     Overloaded,
-    PenstockError,
     Unavailable,
     UnknownMessage,
 )
@@ -81,8 +80,7 @@ class RetrieverActor(BusActor):
                 await self._on_retrieve(delivery, retrieve)
             case Cancel() as cancel:
                 ack = self._cancel(delivery, cancel)
-                if delivery.envelope.reply:  # the broadcast expects no answer
-                    await self.bus.reply(delivery.envelope, ack)
+                await self.bus.answer(delivery.envelope, ack)
             case other:
                 raise UnknownMessage(f"a retriever has no use for {type(other).__name__}")
 
@@ -170,11 +168,7 @@ class RetrieverActor(BusActor):
         if isinstance(answer, Retrieved):
             metrics.HOP_SECONDS.labels(hop=HOP, phase="embed").observe(answer.embed_us / 1e6)
             metrics.HOP_SECONDS.labels(hop=HOP, phase="search").observe(answer.search_us / 1e6)
-        try:
-            await self.bus.reply(asked.delivery.envelope, answer)
-        except PenstockError as error:
-            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
-            log.warning("reply_failed", request_id=asked.request_id, error=error.message)
+        await self.bus.answer(asked.delivery.envelope, answer)
 
     def _set_timer(self) -> None:
         """Wake at the next limit, though no message may come until then."""

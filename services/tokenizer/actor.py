@@ -60,8 +60,7 @@ class TokenizerActor(BusActor):
                     self._queue(delivery)
             case Cancel():
                 ack = self._cancel(delivery.envelope.request_id, delivery.envelope.epoch)
-                if delivery.envelope.reply:  # the broadcast expects no answer
-                    await self.bus.reply(delivery.envelope, ack)
+                await self.bus.answer(delivery.envelope, ack)
             case other:
                 raise UnknownMessage(f"a tokenizer has no use for {type(other).__name__}")
 

@@ -142,8 +142,10 @@ class Bus:
         await self._send(envelope.reply, message, replace(envelope, reply=""))
 
     async def answer(self, envelope: Envelope, answer: Message | PenstockError, *, hop: str = "") -> None:
-        """Reply where somebody waits; never raises. What nobody hears is counted: an error that nobody waits
-        for, an answer that cannot be sent. An error that names no hop gets `hop`.
+        """Reply where somebody waits, as nobody does for a broadcast; never raises.
+
+        What is not heard is counted: an error that nobody waits for, an answer that cannot be sent. An error
+        that names no hop gets `hop`.
         """
         if isinstance(answer, PenstockError):
             if not envelope.reply:

@@ -21,7 +21,7 @@ class ControlBus(Protocol):
     """The part of shared.bus.Bus that transfers use."""
 
     async def publish(self, subject: str, message: Message, envelope: Envelope = ...) -> None: ...
-    async def reply(self, envelope: Envelope, message: Message) -> None: ...
+    async def answer(self, envelope: Envelope, answer: Message) -> None: ...
     async def ask(
         self, subject: str, message: Message, envelope: Envelope, deadline: Deadline
     ) -> Message: ...
@@ -56,11 +56,11 @@ class ControlSender:
                 await self._send(*self._waiting.popleft())
 
     async def _send(self, subject: str, message: Message, envelope: Envelope) -> None:
+        if not subject:
+            await self._bus.answer(envelope, message)
+            return
         try:
-            if subject:
-                await self._bus.publish(subject, message, envelope)
-            else:
-                await self._bus.reply(envelope, message)
+            await self._bus.publish(subject, message, envelope)
         except PenstockError as error:
             metrics.DROPPED_MESSAGES.labels("kv_outbox").inc()
             log.warning("a KV control message was not sent", message=type(message).__name__, error=error.code)
