@@ -130,7 +130,7 @@ class Session:
                 self._scope = scope
                 if self._interruption is not None:
                     return Outcome.of(self._interruption)
-                finish = await self._drive()
+                finish = await self._drive_request()
             ended = Outcome.ended(finish, self.request.sampling)
             return ended if self._interruption is None else Outcome.of(self._interruption)
         except TimeoutError:
@@ -143,19 +143,19 @@ class Session:
         finally:
             self._scope = None
 
-    async def _drive(self) -> str:
+    async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
-        placer = await self._preprocess()
+        placer = await self._preprocess_request()
         while True:
             deadline = self._budget.total if self.state.log.ids else self._budget.first_token
             await placer.place_request(deadline, self._asked)
-            trouble = await self._watch()
+            trouble = await self._watch_placement()
             if trouble is None:
                 return self.state.finish
             if self._begin_replacement(trouble):
                 return "length"
 
-    async def _preprocess(self) -> Placer:
+    async def _preprocess_request(self) -> Placer:
         preprocessor = Preprocessor(
             self._context.fleet, self._context.config, self._request_client, self._budget, self._rotation
         )
@@ -202,7 +202,7 @@ class Session:
     def _asked(self) -> None:
         self.timeline.mark_phase("place")
 
-    async def _watch(self) -> PenstockError | None:
+    async def _watch_placement(self) -> PenstockError | None:
         """None when the last row has come, else why the request must be placed anew."""
         stall_s = self._context.config.stall_timeout_s  # before the first token its deadline watches
         while not self.state.finish:
