@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from shared.engine.affinity import stay_on
-from shared.engine.backends import build_model
+from shared.engine.backends import build_model, build_pool
+from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
 from shared.engine.intake import Intake
 from shared.engine.loading.config import load_model_config
@@ -21,16 +22,14 @@ from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
 from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
-from shared.engine.memory.pools import build_pool
 from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
 from shared.engine.runner import LayerCallback, RunItem, run
 from shared.engine.sampling.drawing import Drawer
 from shared.engine.sampling.sampler import TokenLogprob
-from shared.engine.scheduling.cost_model import CostModel
 from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.placement import Placement, max_cached_blocks
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
-from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase, blocks_for, tenant_chain
+from shared.engine.sequence import HashChain, LiveSequence, Phase, blocks_for, tenant_chain
 from shared.engine.steps import Steps
 from shared.errors import InvalidRequest
 from shared.sampling import SamplingParams

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from shared.engine.engine_config import EngineConfig, max_model_len
 from shared.engine.loading.config import ModelConfig
 from shared.engine.sampling.grammar import Grammars, GrammarState
-from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase
+from shared.engine.sequence import HashChain, LiveSequence, Phase
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.sampling import SamplingParams

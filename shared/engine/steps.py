@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from shared.engine.batch import Model
+from shared.engine.cost_model import CostModel
 from shared.engine.results import Computed, StepResult, TokenOutput
 from shared.engine.runner import RunItem, run
 from shared.engine.sampling.drawing import Drawer, Drawn
-from shared.engine.scheduling.cost_model import CostModel
 from shared.engine.scheduling.draft_choice import judge_drafts
 from shared.engine.scheduling.scheduler import Plan, Scheduler, Work
-from shared.engine.scheduling.sequence import Phase
+from shared.engine.sequence import Phase
 
 
 class Steps:

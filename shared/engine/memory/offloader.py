@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from shared.engine.cost_model import CostModel
 from shared.engine.memory.kv_pool import KvPool
 from shared.engine.memory.offload import OffloadStore
-from shared.engine.scheduling.cost_model import CostModel
-from shared.engine.scheduling.sequence import LiveSequence, Phase, blocks_for
+from shared.engine.sequence import LiveSequence, Phase, blocks_for
 from shared.errors import InternalError
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_rules import ANY_ID, IdRules
-from shared.engine.sampling.sampler import DrawRow, TokenCounts, TokenLogprob, draw
+from shared.engine.sampling.sampler import TokenLogprob, draw
 from shared.engine.scheduling.scheduler import Work
-from shared.engine.scheduling.sequence import LiveSequence
+from shared.engine.sequence import LiveSequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.engine.sampling.grammar import CompiledGrammar, GrammarState
-from shared.engine.scheduling.sequence import LiveSequence
+from shared.engine.sequence import LiveSequence
 from shared.errors import InternalError
 from shared.sampling import SamplingParams
 

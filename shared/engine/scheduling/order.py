@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.engine.scheduling.sequence import LiveSequence
+from shared.engine.sequence import LiveSequence
 from shared.errors import InvalidRequest
 
 NORMAL_PRIORITY = 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.offloader import Offloader
-from shared.engine.scheduling.sequence import LiveSequence, Phase, blocks_for
+from shared.engine.sequence import LiveSequence, Phase, blocks_for
 from shared.errors import InternalError, Overloaded
 from shared.kv_hash import HASH_BLOCK_TOKENS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shared.engine.scheduling.cost_model import NOTHING, CostModel, Features, span_features
+from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts
 from shared.engine.scheduling.order import (
     NORMAL_PRIORITY,
@@ -18,7 +18,7 @@ from shared.engine.scheduling.order import (
     share_chunk,
 )
 from shared.engine.scheduling.placement import RETRY_AFTER_MS, Placement
-from shared.engine.scheduling.sequence import LiveSequence, Phase
+from shared.engine.sequence import LiveSequence, Phase
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
 
 PREDICTION_DOUBT = 2.0

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.noise import gumbel_noise
-from shared.engine.sampling.sampler import DrawRow, TokenCounts, draw, restrict, token_logprobs
+from shared.engine.sampling.sampler import draw, restrict, token_logprobs
 from shared.sampling import SamplingParams
 from tests.support.plain_sampler import plain_draw
 

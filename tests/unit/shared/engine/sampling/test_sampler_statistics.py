@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.engine.sampling import sampler
+from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.noise import gumbel_noise
-from shared.engine.sampling.sampler import DrawRow, TokenCounts, draw, restrict
+from shared.engine.sampling.sampler import draw, restrict
 from shared.sampling import SamplingParams
 from tests.support.plain_sampler import plain_filtered, plain_scores, softmax
 

@@ -4,7 +4,7 @@ import pytest
 
 from shared.engine import SamplingParams
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts, judge_drafts
-from shared.engine.scheduling.sequence import STARTING_ACCEPTANCE, HashChain, LiveSequence, Phase
+from shared.engine.sequence import STARTING_ACCEPTANCE, HashChain, LiveSequence, Phase
 
 
 def decoding(acceptance: float = STARTING_ACCEPTANCE, drafts: int = 10) -> LiveSequence:

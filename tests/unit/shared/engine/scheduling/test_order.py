@@ -6,7 +6,7 @@ import pytest
 
 from shared.engine import SamplingParams
 from shared.engine.scheduling.order import AGING_US, PATIENCE_US, class_at, keeps_blocks, rank, share_chunk
-from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase
+from shared.engine.sequence import HashChain, LiveSequence, Phase
 
 
 def waiting(key: str, remaining: int, **fields: Any) -> LiveSequence:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.engine import Engine, EngineConfig, SamplingParams
-from shared.engine.scheduling.cost_model import Features
+from shared.engine.cost_model import Features
 from shared.engine.scheduling.order import AGING_US, keeps_blocks
 from shared.errors import InvalidRequest, Overloaded
 from tests.support.engine import (
