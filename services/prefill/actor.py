@@ -18,13 +18,14 @@ from services.prefill.book import JobBook, Lost, expired
 from services.prefill.compute import Compute
 from services.prefill.config import PrefillConfig
 from services.prefill.egress import Egress
-from services.prefill.job import Job, Phase, max_cached_blocks, read_job
+from services.prefill.job import Job, Phase, read_job
 from shared import messages
 from shared.actor import Ask, BusActor
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, StepResult, TokenOutput
 from shared.errors import InternalError, Overloaded, PenstockError, Unavailable, UnknownMessage
 from shared.kv.sender import KvSender
+from shared.kv_hash import max_cached_blocks
 from shared.messages import Accepted, CancelAck, Heartbeat, Held, Mark, Snapshot
 from shared.service import Service
 from shared.telemetry import metrics

@@ -1,4 +1,4 @@
-"""The draw in C++ (native/sampler.cpp): the same ids as the torch operations of sampler.py, much sooner."""
+"""The draw in C++ (native/sampler.cpp): the same ids as the torch operations of draw.py, much sooner."""
 
 from __future__ import annotations
 

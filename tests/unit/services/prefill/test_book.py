@@ -9,7 +9,7 @@ import pytest
 from services.prefill.book import JobBook
 from services.prefill.config import PrefillConfig
 from services.prefill.egress import ready_blocks
-from services.prefill.job import Job, Phase, max_cached_blocks, read_job
+from services.prefill.job import Job, Phase, read_job
 from services.prefill.warmth import Warmth
 from shared.deadline import Deadline
 from shared.errors import Cancelled, Overloaded, ProtocolError, StaleEpoch
@@ -101,10 +101,6 @@ def test_a_job_needs_a_deadline() -> None:
     prefill = Prefill(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "decode-0", 0)
     with pytest.raises(ProtocolError):
         read_job(Envelope("r", 1), prefill, None, vocab_size=10, max_model_len=64, now_s=0.0)
-
-
-def test_the_last_token_is_never_taken_from_the_cache() -> None:
-    assert [max_cached_blocks(tokens) for tokens in (1, 16, 17, 32)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

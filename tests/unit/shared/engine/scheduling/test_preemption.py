@@ -264,7 +264,7 @@ def test_a_sequence_whose_rules_cannot_be_made_leaves_no_block(
     def no_memory(*_: object) -> None:
         raise Overloaded("no memory")
 
-    monkeypatch.setattr(engine._drawer, "track", no_memory)
+    monkeypatch.setattr(engine._sampler, "track", no_memory)
     with pytest.raises(Overloaded, match="no memory"):
         admit(engine, "b", [2] * 20)
     with pytest.raises(Overloaded, match="no memory"):
