@@ -11,7 +11,7 @@ import structlog
 from services.prefill.book import LostJob, PrefillBook
 from services.prefill.config import PrefillConfig
 from services.prefill.driver import PrefillDriver
-from services.prefill.job import PrefillJob, deadline_passed, max_cached_blocks, read_job
+from services.prefill.job import PrefillJob, deadline_passed, read_job
 from services.prefill.kv_announcer import KvAnnouncer
 from services.prefill.output import job_output
 from shared import messages
@@ -21,6 +21,7 @@ from shared.errors import DeadlineExpired, Overloaded, PenstockError
 from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.kv.transfer_key import TransferKey
+from shared.kv_hash import max_cached_blocks
 from shared.messages import Accepted, Held
 from shared.service import Service
 from shared.telemetry import metrics

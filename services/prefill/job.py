@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from services.prefill.queue import Entry
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired
-from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Envelope, Prefill
 from shared.worker.job import Job, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
@@ -63,11 +62,6 @@ def read_job(
         priority=engine_priority(prefill.priority),
         arrived_s=now_s,
     )
-
-
-def max_cached_blocks(num_tokens: int) -> int:
-    """The last token is always computed: its logits are what the first draw needs."""
-    return (num_tokens - 1) // HASH_BLOCK_TOKENS
 
 
 def deadline_passed(when: str) -> DeadlineExpired:

@@ -8,7 +8,7 @@ import pytest
 
 from services.prefill.book import PrefillBook
 from services.prefill.config import PrefillConfig
-from services.prefill.job import PrefillJob, max_cached_blocks, read_job
+from services.prefill.job import PrefillJob, read_job
 from services.prefill.kv_announcer import ready_blocks
 from services.prefill.warming import Warming
 from shared.deadline import Deadline
@@ -102,10 +102,6 @@ def test_a_job_needs_a_deadline() -> None:
     prefill = Prefill(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "decode-0", 0)
     with pytest.raises(ProtocolError):
         read_job(Envelope("r", 1), prefill, None, vocab_size=10, max_model_len=64, now_s=0.0)
-
-
-def test_the_last_token_is_never_taken_from_the_cache() -> None:
-    assert [max_cached_blocks(tokens) for tokens in (1, 16, 17, 32)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from shared.engine.sampling.draw import draw, restrict, token_logprobs
+from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.noise import gumbel_noise
-from shared.engine.sampling.sampler import DrawRow, TokenCounts, draw, restrict, token_logprobs
 from shared.sampling import SamplingParams
-from tests.support.plain_sampler import plain_draw
+from tests.support.plain_draw import plain_draw
 
 VOCAB = 24
 

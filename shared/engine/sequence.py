@@ -12,7 +12,7 @@ from shared.sampling import SamplingParams
 STARTING_ACCEPTANCE = 0.7
 
 
-class Phase(Enum):
+class SequenceStatus(Enum):
     RESERVED = "reserved"  # its blocks wait for KV from outside
     ACTIVE = "active"  # in the batch: prefilling or decoding
     PREEMPTED = "preempted"  # lost its blocks, will be computed again or restored
@@ -56,7 +56,7 @@ class LiveSequence:
     tokens: list[int]
     prompt_len: int
     params: SamplingParams
-    phase: Phase
+    status: SequenceStatus
     chain: HashChain
     end_len: int = 0  # "length" when this many tokens exist
     hold_len: int | None = None  # HELD when this many tokens exist
@@ -67,7 +67,7 @@ class LiveSequence:
     waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
     times_preempted: int = 0
     blocks: list[int] = field(default_factory=list)
-    anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see Scheduler.commit
+    anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see BlockManager.commit
     num_computed: int = 0
     num_committed_blocks: int = 0
     prefilling: bool = True  # has not drawn a token since its KV was (re)started

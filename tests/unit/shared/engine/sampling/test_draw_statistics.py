@@ -11,11 +11,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shared.engine.sampling import sampler
+from shared.engine.sampling import draw as draw_module
+from shared.engine.sampling.draw import draw, restrict
+from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.noise import gumbel_noise
-from shared.engine.sampling.sampler import DrawRow, TokenCounts, draw, restrict
 from shared.sampling import SamplingParams
-from tests.support.plain_sampler import plain_filtered, plain_scores, softmax
+from tests.support.plain_draw import plain_filtered, plain_scores, softmax
 
 VOCAB = 24
 DRAWS = 100_000
@@ -57,7 +58,7 @@ def adjusted_logits(params: SamplingParams) -> torch.Tensor:
     counts = TokenCounts(VOCAB, PROMPT + OUTPUT, len(PROMPT)) if params.has_penalties else None
     allowed = np.isin(np.arange(VOCAB), params.allowed_ids) if params.allowed_ids else None
     logits = LOGITS.clone()
-    sampler._adjust(logits, DrawRow(params, 0, (), counts, allowed))
+    draw_module._adjust(logits, DrawRow(params, 0, (), counts, allowed))
     return logits
 
 
@@ -71,14 +72,14 @@ def exact_chances(params: SamplingParams) -> torch.Tensor:
 
 def drawn_counts(params: SamplingParams) -> torch.Tensor:
     """float64 [VOCAB]: how often each id was drawn at DRAWS positions."""
-    if sampler.native_sampler() is not None:
+    if draw_module.native_sampler() is not None:
         logits = adjusted_logits(params)  # once: it is the same for all positions
         rest = replace(SamplingParams(), **{name: getattr(params, name) for name in DRAW_FIELDS})
         rows = [DrawRow(rest, position) for position in range(DRAWS)]
         token_ids = torch.tensor(draw(logits.repeat(DRAWS, 1), rows)[0])
     else:
         # Row by row 1e5 draws take minutes in torch: the ids left are found once, the noise at once. What
-        # `draw` itself draws is held to the plain reference in test_engine_sampler.
+        # `draw` itself draws is held to the plain reference in test_draw.
         scores = exact_chances(params).log()
         noise = gumbel_noise([params.seed] * DRAWS, range(DRAWS), torch.arange(VOCAB))
         token_ids = (scores + noise).argmax(dim=-1)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.engine.scheduling.cost_model import MIN_OBSERVATIONS, NOTHING, CostModel, Features, span_features
+from shared.engine.cost_model import MIN_OBSERVATIONS, NOTHING, CostModel, Features, span_features
 
 TRUE = (3000.0, 400.0, 50.0, 0.02)
 PREFILL = span_features(1024, 256)

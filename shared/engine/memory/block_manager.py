@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.offloader import Offloader
-from shared.engine.scheduling.sequence import LiveSequence, Phase, blocks_for
+from shared.engine.sequence import LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InternalError, Overloaded
-from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_hash import HASH_BLOCK_TOKENS, max_cached_blocks
 
 RETRY_AFTER_MS = 100
 
 
-class Placement:
+class BlockManager:
     """Between sequences and the BlockPool.
 
     `copy_block(source, target)` copies KV of a block that is shared before its holder writes into it. With an
@@ -33,12 +33,13 @@ class Placement:
         """How many of its tokens the prefix cache would save it from computing."""
         return len(self._blocks.match(_reusable(sequence))) * HASH_BLOCK_TOKENS
 
-    def place(self, sequence: LiveSequence, num_tokens: int, max_cached_blocks: int) -> int:
-        """Give `sequence` blocks for `num_tokens`; the first come filled from the prefix cache.
+    def allocate_blocks(self, sequence: LiveSequence, num_tokens: int, max_cached: int) -> int:
+        """Give `sequence` blocks for `num_tokens`; the first, at most `max_cached` of them, come filled from
+        the prefix cache.
 
         Returns how many of them do. Raises Overloaded, changing nothing, when too few are free.
         """
-        cached = self._blocks.match(sequence.chain.hashes[:max_cached_blocks])
+        cached = self._blocks.match(sequence.chain.hashes[:max_cached])
         self._blocks.retain(cached)
         missing = blocks_for(num_tokens) - len(cached)
         if missing > self._blocks.num_free:
@@ -52,7 +53,7 @@ class Placement:
         sequence.num_committed_blocks = len(cached)
         return len(cached)
 
-    def place_fork(self, sequence: LiveSequence, source: LiveSequence) -> None:
+    def share_blocks(self, sequence: LiveSequence, source: LiveSequence) -> None:
         """`sequence`, whose tokens are the first ones of `source`, shares their blocks; all but its last
         token are computed."""
         sequence.num_computed = len(sequence.tokens) - 1
@@ -62,7 +63,7 @@ class Placement:
         sequence.blocks = source.blocks[: blocks_for(len(sequence.tokens))]
         self._blocks.retain(sequence.blocks)
 
-    def leave(self, sequence: LiveSequence) -> None:
+    def free_blocks(self, sequence: LiveSequence) -> None:
         """It is gone: give back all that it has."""
         if self._offloader is not None:
             self._offloader.forget(sequence)
@@ -133,7 +134,7 @@ class Placement:
         sequence.num_computed = sequence.num_committed_blocks = 0
         sequence.drafts = ()
         sequence.prefilling = True
-        sequence.phase = Phase.PREEMPTED
+        sequence.status = SequenceStatus.PREEMPTED
 
     def can_resume(self, sequence: LiveSequence) -> bool:
         cached = self._blocks.match(_reusable(sequence))
@@ -142,8 +143,8 @@ class Placement:
 
     def resume(self, sequence: LiveSequence) -> None:
         """Blocks for all its tokens, filled from the prefix cache and from where it was offloaded to."""
-        self.place(sequence, len(sequence.tokens), max_cached_blocks(sequence.tokens))
-        sequence.phase = Phase.ACTIVE
+        self.allocate_blocks(sequence, len(sequence.tokens), max_cached_blocks(len(sequence.tokens)))
+        sequence.status = SequenceStatus.ACTIVE
         if self._offloader is not None:
             self._offloader.restore(sequence)
             self.commit(sequence)
@@ -161,18 +162,13 @@ class Placement:
             covered = len(sequence.blocks) * HASH_BLOCK_TOKENS
             if not 0 <= sequence.num_computed <= covered:
                 raise InternalError(f"{sequence.key!r} computed {sequence.num_computed} of {covered} places")
-            if (sequence.phase is Phase.PREEMPTED) != (not sequence.blocks):
+            if (sequence.status is SequenceStatus.PREEMPTED) != (not sequence.blocks):
                 raise InternalError(
-                    f"{sequence.key!r} is {sequence.phase.value} with {len(sequence.blocks)} blocks"
+                    f"{sequence.key!r} is {sequence.status.value} with {len(sequence.blocks)} blocks"
                 )
-            if sequence.phase is Phase.ACTIVE and sequence.num_uncomputed < 1:
+            if sequence.status is SequenceStatus.ACTIVE and sequence.num_uncomputed < 1:
                 raise InternalError(f"{sequence.key!r} is active with nothing to compute")
 
 
-def max_cached_blocks(token_ids: Sequence[int]) -> int:
-    """The last token is always computed: its logits are what the next draw needs."""
-    return (len(token_ids) - 1) // HASH_BLOCK_TOKENS
-
-
 def _reusable(sequence: LiveSequence) -> list[int]:
-    return sequence.chain.hashes[: max_cached_blocks(sequence.tokens)]
+    return sequence.chain.hashes[: max_cached_blocks(len(sequence.tokens))]

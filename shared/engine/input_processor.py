@@ -1,4 +1,4 @@
-"""The door of the engine: checks what callers send and makes sequences of it."""
+"""What comes into the engine: checks what callers send and makes sequences of it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from shared.engine.engine_config import EngineConfig, max_model_len
 from shared.engine.loading.config import ModelConfig
 from shared.engine.sampling.grammar import Grammars, GrammarState
-from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase
+from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.sampling import SamplingParams
 
 
-class Intake:
+class InputProcessor:
     """Turns arguments into a LiveSequence, or raises InvalidRequest that names what is wrong."""
 
     def __init__(self, config: EngineConfig, model: ModelConfig) -> None:
@@ -55,7 +55,7 @@ class Intake:
             tokens=list(token_ids),
             prompt_len=prompt_len,
             params=params,
-            phase=Phase.ACTIVE,
+            status=SequenceStatus.ACTIVE,
             chain=chain,
             end_len=end_len,
             end_ids=end_ids,
@@ -67,7 +67,7 @@ class Intake:
             raise InvalidRequest(f"cannot reserve {num_tokens} tokens; send 1 to {self.max_model_len - 1}")
         _check_hashes(block_hashes, num_tokens)
         chain = HashChain(list(block_hashes), None)
-        return LiveSequence(key, self._next_order(), [], 0, SamplingParams(), Phase.RESERVED, chain)
+        return LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.RESERVED, chain)
 
     def chain(self, token_ids: Sequence[int], block_hashes: Sequence[int] | None) -> HashChain:
         """The names of the full blocks of `token_ids`: the caller's, continued, or the engine's own."""
