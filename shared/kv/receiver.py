@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from shared.bus import Delivery, subjects
 from shared.bus.bulk import BulkConnection
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import (
     ChecksumMismatch,
-    DeadlineExpired,
     InvalidRequest,
     PenstockError,
     ProtocolError,
@@ -30,10 +28,11 @@ from shared.kv.chunk import MAX_EPOCH
 from shared.kv.chunk_writer import ChunkWriter
 from shared.kv.control_sender import ControlBus, ControlSender
 from shared.kv.copier import Copier
-from shared.kv.expiring import Expiring
+from shared.kv.ended_transfers import EndedTransfers, SenderMessage
 from shared.kv.grants import Grants
 from shared.kv.incoming import IncomingPhase, IncomingTransfer
-from shared.kv.limits import MAX_TOMBSTONES, MAX_TRANSFER_BLOCKS, TICK_S, TOMBSTONE_S
+from shared.kv.incoming_timer import IncomingTimer
+from shared.kv.limits import MAX_TRANSFER_BLOCKS
 from shared.kv.mapped_pools import MappedPools, ProbeResult
 from shared.kv.pool_memory import Pool, PoolMemory
 from shared.kv.transfer_key import TransferKey
@@ -47,18 +46,8 @@ from shared.messages import (
     KvReceived,
     Message,
 )
-from shared.telemetry.metrics import STALE_MESSAGES
 
 TRANSPORTS = ("auto", "nats", "shm")
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """What is remembered of a transfer, to answer a repeated question."""
-
-    key: TransferKey
-    prefill: str
-    complete: bool
 
 
 class KvReceiver:
@@ -100,9 +89,10 @@ class KvReceiver:
         self._numbers = itertools.count(1)
         self._transfers: dict[int, IncomingTransfer] = {}
         self._requests: dict[str, IncomingTransfer] = {}
-        self._grants = Grants(self._subject, pool.layout.fingerprint(), self._tell_sender, clock)
+        self._grants = Grants(self._subject, pool.layout.fingerprint(), self.tell_sender, clock)
         self._copier = Copier(self._mapped_pools, self._memory, self._transfers, self)
-        self._ended: Expiring[int, _Ended] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)
+        self._ended = EndedTransfers(bus, self._control_sender)
+        self._timer = IncomingTimer(self._transfers, self._ended, self._grants, self, clock)
 
     # ---- what the service says -----------------------------------------------------------------
 
@@ -138,10 +128,9 @@ class KvReceiver:
         if earlier is not None:
             if earlier.key[1] >= epoch:
                 raise StaleEpoch(f"request {request_id} is already received under epoch {earlier.key[1]}")
-            self._tell_sender(earlier, KvAbort(earlier.transfer, "replaced"))
-            self.fail_transfer(
-                earlier, StaleEpoch("the request was placed again under a new epoch"), tell=False
-            )
+            self.tell_sender(earlier, KvAbort(earlier.transfer, "replaced"))
+            replaced = StaleEpoch("the request was placed again under a new epoch")
+            self.fail_transfer(earlier, replaced, tell=False)
         incoming = IncomingTransfer(
             request_id,
             epoch,
@@ -182,7 +171,10 @@ class KvReceiver:
         self._mapped_pools.forget(prefill)
 
     def held(self) -> tuple[Held, ...]:
-        return tuple(Held(i.key[0], "transfer", i.num_blocks, str(i.phase)) for i in self._transfers.values())
+        return tuple(
+            Held(incoming.key[0], "transfer", incoming.num_blocks, str(incoming.phase))
+            for incoming in self._transfers.values()
+        )
 
     def close(self) -> None:
         """Write to the pool no more, whatever still comes, and let go of the mapped pools.
@@ -198,12 +190,12 @@ class KvReceiver:
     def handle_message(self, delivery: Delivery) -> bool:
         """Take a KV message from the inbox; False when it is not one for a receiver."""
         message, envelope = delivery.message, delivery.envelope
-        if not isinstance(message, KvReady | KvDone | KvAbort | KvAbortAck):
+        if not isinstance(message, SenderMessage):
             return False
         incoming = self._transfers.get(message.transfer)
         key = (envelope.request_id, envelope.epoch)
         if incoming is None or incoming.key != key:
-            self._handle_ended(message, key)
+            self._ended.handle_message(key, message)
             return True
         match message:
             case KvReady():
@@ -212,30 +204,13 @@ class KvReceiver:
                 incoming.take_done(message, self._now())
                 self._complete_if_all_is_in(incoming)
             case KvAbort():
-                self._tell_sender(incoming, KvAbortAck(message.transfer))
+                self.tell_sender(incoming, KvAbortAck(message.transfer))
                 why = Unavailable(f"the prefill worker aborted: {message.reason[:200]}", hop="prefill")
                 self.fail_transfer(incoming, why, tell=False)
             case KvAbortAck():
                 if incoming.phase is IncomingPhase.ABORTING:
-                    self._release(incoming)
+                    self.release_transfer(incoming)
         return True
-
-    def _handle_ended(self, message: KvReady | KvDone | KvAbort | KvAbortAck, key: TransferKey) -> None:
-        """A repeated question gets its answer again: the first one may be lost."""
-        ended = self._ended.get(message.transfer)
-        if ended is None or ended.key != key or isinstance(message, KvReady | KvAbortAck):
-            STALE_MESSAGES.inc()
-            return
-        answer: Message
-        if isinstance(message, KvAbort):
-            answer = KvAbortAck(message.transfer)
-        elif ended.complete:
-            answer = KvReceived(message.transfer)
-        else:
-            answer = KvAbort(message.transfer, "the decode worker gave this transfer up")
-        self._control_sender.publish(
-            subjects.inbox("prefill", ended.prefill), answer, self._bus.envelope(*key)
-        )
 
     def _take_ready(self, incoming: IncomingTransfer, ready: KvReady) -> None:
         if incoming.phase is not IncomingPhase.RECEIVING:
@@ -245,7 +220,7 @@ class KvReceiver:
         except (ProtocolError, InvalidRequest) as error:
             self.fail_transfer(incoming, error)
 
-    # ---- messages ------------------------------------------------------------------------------
+    # ---- chunks and cells (ChunkWriterOwner, CopierOwner) --------------------------------------
 
     def choose_transport(self, incoming: IncomingTransfer, probed: ProbeResult) -> None:
         if probed.mapping is not None:
@@ -255,12 +230,6 @@ class KvReceiver:
             self.fail_transfer(incoming, Unavailable(why, hop="decode"))
         else:
             self._grants.over_nats(incoming)
-
-    def _tell_sender(self, incoming: IncomingTransfer, message: Message) -> None:
-        envelope = self._bus.envelope(*incoming.key, incoming.deadline, incoming.origin)
-        self._control_sender.publish(subjects.inbox("prefill", incoming.prefill), message, envelope)
-
-    # ---- chunks and cells (ChunkWriterOwner, CopierOwner) --------------------------------------
 
     def _by_transfer(self, transfer: int) -> IncomingTransfer | None:
         return self._transfers.get(transfer)
@@ -278,11 +247,17 @@ class KvReceiver:
         except ChecksumMismatch as error:
             self.fail_transfer(incoming, error)
             return
-        self._tell_sender(incoming, KvMissing(incoming.transfer, cells))
+        self.tell_sender(incoming, KvMissing(incoming.transfer, cells))
         self._grants.tell_credit(incoming)
 
     def chunk_unneeded(self, incoming: IncomingTransfer) -> None:
         self._grants.tell_credit(incoming)
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def tell_sender(self, incoming: IncomingTransfer, message: Message) -> None:
+        envelope = self._bus.envelope(*incoming.key, incoming.deadline, incoming.origin)
+        self._control_sender.publish(subjects.inbox("prefill", incoming.prefill), message, envelope)
 
     # ---- ends ----------------------------------------------------------------------------------
 
@@ -295,7 +270,7 @@ class KvReceiver:
         metrics.TRANSFERS.labels(incoming.transport, "received").inc()
         metrics.TRANSFER_SECONDS.labels(incoming.transport).observe(now_s - incoming.started_s)
         metrics.EXPOSED_SECONDS.labels(incoming.transport).observe(exposed_us / 1e6)
-        self._tell_sender(incoming, KvReceived(incoming.transfer))
+        self.tell_sender(incoming, KvReceived(incoming.transfer))
         self._forget(incoming)
         self._on_complete(incoming.key, done.token_ids, done.finish, exposed_us)
 
@@ -322,11 +297,11 @@ class KvReceiver:
         if self._transfers.get(incoming.transfer) is not incoming:
             return  # on_failed ended it
         if granted:
-            self._tell_sender(incoming, KvAbort(incoming.transfer, reason))
+            self.tell_sender(incoming, KvAbort(incoming.transfer, reason))
         else:
-            self._release(incoming)
+            self.release_transfer(incoming)
 
-    def _release(self, incoming: IncomingTransfer) -> None:
+    def release_transfer(self, incoming: IncomingTransfer) -> None:
         self._forget(incoming)
         self._on_released(incoming.key)
 
@@ -336,8 +311,7 @@ class KvReceiver:
         del self._transfers[incoming.transfer]
         if self._requests.get(incoming.key[0]) is incoming:
             del self._requests[incoming.key[0]]
-        ended = _Ended(incoming.key, incoming.prefill, incoming.complete)
-        self._ended.put(incoming.transfer, ended, self._now())
+        self._ended.remember_ended(incoming, self._now())
 
     def _stop_writing(self, incoming: IncomingTransfer) -> None:
         """From here on no byte of this transfer can reach the pool."""
@@ -354,46 +328,7 @@ class KvReceiver:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._control_sender.run())
             tasks.create_task(self._copier.run())
-            tasks.create_task(self._tick_for_ever())
-
-    async def _tick_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self._tick()
-
-    def _tick(self) -> None:
-        now_s = self._now()
-        self._ended.forget(now_s)
-        for incoming in tuple(self._transfers.values()):
-            if self._transfers.get(incoming.transfer) is incoming:
-                self._look_after(incoming, now_s)
-
-    def _look_after(self, incoming: IncomingTransfer, now_s: float) -> None:
-        if incoming.lease_over(now_s):
-            self._release(incoming)
-            return
-        error = incoming.failure(now_s)
-        if (
-            error is None
-            and incoming.phase is not IncomingPhase.ABORTING
-            and incoming.deadline.expired(self._clock)
-        ):
-            error = DeadlineExpired(
-                "the deadline passed before the KV was here; allow more time or send less work", hop="decode"
-            )
-        if error is not None:
-            self.fail_transfer(incoming, error)
-            return
-        self._grants.tell_credit(incoming)
-        missing = incoming.take_missing(now_s)
-        if missing:
-            metrics.CELLS_AGAIN.labels("asked").inc(len(missing))
-            self._tell_sender(incoming, KvMissing(incoming.transfer, missing))
-        if incoming.ask_again(now_s):
-            if incoming.phase is IncomingPhase.ABORTING:
-                self._tell_sender(incoming, KvAbort(incoming.transfer, incoming.abort_reason))
-            else:
-                self._grants.tell_again(incoming)
+            tasks.create_task(self._timer.run())
 
     def _now(self) -> float:
         return self._clock.monotonic_s()

@@ -7,36 +7,25 @@ called from there too, must not raise, and may call back into the sender.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import structlog
 
 from shared.bus import Delivery, subjects
 from shared.bus.bulk import BulkConnection
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
-from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, ProtocolError, Unavailable
+from shared.errors import InvalidRequest, PenstockError, ProtocolError, Unavailable
 from shared.kv import metrics
 from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.chunk import MAX_EPOCH
 from shared.kv.control_sender import ControlBus, ControlSender
-from shared.kv.expiring import Expiring
-from shared.kv.limits import (
-    LEASE_S,
-    MAX_EARLY,
-    MAX_TOMBSTONES,
-    MAX_TRANSFER_BLOCKS,
-    TICK_S,
-    TOMBSTONE_S,
-)
+from shared.kv.limits import MAX_TRANSFER_BLOCKS
 from shared.kv.outgoing import OutgoingPhase, OutgoingTransfer
+from shared.kv.outgoing_timer import OutgoingTimer
 from shared.kv.pool_memory import Pool, PoolMemory
 from shared.kv.send_loop import SendLoop
 from shared.kv.shared_pool import NOT_SHARED, SharedPool
 from shared.kv.transfer_key import TransferKey
+from shared.kv.unknown_transfers import ReceiverMessage, UnknownTransfers, decode_of
 from shared.messages import (
-    Envelope,
     Held,
     KvAbort,
     KvAbortAck,
@@ -49,17 +38,6 @@ from shared.messages import (
     Message,
 )
 from shared.telemetry.metrics import STALE_MESSAGES
-
-_CHUNK_SUBJECT = re.compile(r"penstock\.kv\.([a-z0-9-]{1,63})\.[0-9]{1,20}")
-
-log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _Early:
-    """A message that overtook its request: the grant, or (None) the receiver's abort."""
-
-    grant: KvGrant | None
 
 
 class KvSender:
@@ -87,9 +65,9 @@ class KvSender:
         self._clock = clock
         self._control_sender = ControlSender(bus)
         self._transfers: dict[TransferKey, OutgoingTransfer] = {}
-        self._early: Expiring[TransferKey, _Early] = Expiring(MAX_EARLY, LEASE_S)
-        self._ended: Expiring[TransferKey, str] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)  # the decode instance
+        self._unknown = UnknownTransfers(self._control_sender)
         self._send_loop = SendLoop(bulk, self._memory, self._transfers, self, clock)
+        self._timer = OutgoingTimer(self._transfers, self._unknown, self._send_loop.wake, self, clock)
 
     # ---- what the service says -----------------------------------------------------------------
 
@@ -118,13 +96,12 @@ class KvSender:
             request_id, epoch, origin, decode, block_ids, deadline, self._memory.num_layers, self._now()
         )
         self._transfers[key] = outgoing
-        early = self._early.pop(key)
+        early = self._unknown.take_early(key)
         if early is None:
             return
         if early.grant is None:
-            self.fail_transfer(
-                outgoing, Unavailable("the decode worker gave the request up", hop="decode"), tell=False
-            )
+            given_up = Unavailable("the decode worker gave the request up", hop="decode")
+            self.fail_transfer(outgoing, given_up, tell=False)
         else:
             self._grant(outgoing, early.grant)
 
@@ -156,9 +133,8 @@ class KvSender:
         """That decode worker is gone, and with it whatever it would acknowledge."""
         for outgoing in tuple(self._transfers.values()):
             if outgoing.decode == decode:
-                self.fail_transfer(
-                    outgoing, Unavailable(f"decode worker {decode} is gone", hop="decode"), tell=False
-                )
+                gone = Unavailable(f"decode worker {decode} is gone", hop="decode")
+                self.fail_transfer(outgoing, gone, tell=False)
 
     def held(self) -> tuple[Held, ...]:
         return tuple(
@@ -180,40 +156,17 @@ class KvSender:
                 key = (envelope.request_id, envelope.epoch)
                 outgoing = self._transfers.get(key)
                 if outgoing is None:
-                    self._handle_unknown(key, message, envelope)
+                    self._unknown.handle_message(key, message, envelope, self._now())
                 else:
                     self._handle_known(outgoing, message)
             case _:
                 return False
         return True
 
-    def _handle_unknown(self, key: TransferKey, message: Message, envelope: Envelope) -> None:
-        now_s = self._now()
-        ended_at = self._ended.get(key)
-        if isinstance(message, KvGrant) and ended_at is None:
-            known = self._early.get(key)
-            if known is None or known.grant is not None:
-                self._early.put(key, _Early(message), now_s)
-        elif isinstance(message, KvAbort):
-            early = self._early.get(key)
-            decode = ended_at or (_decode_of(early.grant) if early and early.grant else "")
-            self._early.put(key, _Early(None), now_s)
-            if decode:
-                self._control_sender.publish(
-                    subjects.inbox("decode", decode), KvAbortAck(message.transfer), envelope
-                )
-        elif isinstance(message, KvGrant) and ended_at:
-            # It ended here before the grant came: whoever waits for it must not wait for ever.
-            gone = KvAbort(message.transfer, "the prefill worker holds nothing for this transfer")
-            self._control_sender.publish(subjects.inbox("decode", ended_at), gone, envelope)
-        elif not isinstance(message, KvAbortAck):
-            STALE_MESSAGES.inc()
-
-    def _handle_known(self, outgoing: OutgoingTransfer, message: Message) -> None:
+    def _handle_known(self, outgoing: OutgoingTransfer, message: ReceiverMessage) -> None:
         if isinstance(message, KvGrant):
             self._grant(outgoing, message)
             return
-        assert isinstance(message, KvCredit | KvMissing | KvReceived | KvAbort | KvAbortAck)
         if outgoing.grant is None or outgoing.grant.transfer != message.transfer:
             STALE_MESSAGES.inc()
             return
@@ -226,9 +179,9 @@ class KvSender:
                 self._send_loop.wake()
             case KvReceived():
                 metrics.TRANSFERS.labels(outgoing.grant.transport, "sent").inc()
-                self._release(outgoing)
+                self.release_transfer(outgoing)
             case KvAbortAck() if outgoing.phase is OutgoingPhase.ABORTING:
-                self._release(outgoing)
+                self.release_transfer(outgoing)
             case KvAbort():
                 self.tell_receiver(outgoing, KvAbortAck(message.transfer))
                 why = Unavailable(f"the decode worker aborted: {message.reason[:200]}", hop="decode")
@@ -242,7 +195,7 @@ class KvSender:
         self._send_loop.wake()
 
     def _grant(self, outgoing: OutgoingTransfer, grant: KvGrant) -> None:
-        if _decode_of(grant) != outgoing.decode:
+        if decode_of(grant) != outgoing.decode:
             STALE_MESSAGES.inc()
             return
         try:
@@ -266,7 +219,7 @@ class KvSender:
     def settle_transfer(self, outgoing: OutgoingTransfer) -> None:
         """Look at what became possible."""
         if outgoing.take_done(self._now()):
-            self._tell_done(outgoing)
+            self.tell_done(outgoing)
         self._send_loop.wake()
 
     def fail_transfer(self, outgoing: OutgoingTransfer, error: PenstockError, *, tell: bool = True) -> None:
@@ -275,7 +228,7 @@ class KvSender:
         already = outgoing.phase is OutgoingPhase.ABORTING
         if not tell:
             self._transfers.pop(outgoing.key, None)
-            self._ended.put(outgoing.key, outgoing.decode, self._now())
+            self._unknown.remember_ended(outgoing.key, outgoing.decode, self._now())
         if not already:
             self._on_failed(outgoing.key, error)
         if not tell:
@@ -287,13 +240,13 @@ class KvSender:
         if self._transfers.get(outgoing.key) is not outgoing:
             return  # on_failed has ended it already
         if outgoing.abort(reason, self._now()):
-            self._tell_abort(outgoing)
+            self.tell_abort(outgoing)
         else:
-            self._release(outgoing)
+            self.release_transfer(outgoing)
 
-    def _release(self, outgoing: OutgoingTransfer) -> None:
+    def release_transfer(self, outgoing: OutgoingTransfer) -> None:
         del self._transfers[outgoing.key]
-        self._ended.put(outgoing.key, outgoing.decode, self._now())
+        self._unknown.remember_ended(outgoing.key, outgoing.decode, self._now())
         self._on_released(outgoing.key)
 
     # ---- messages ------------------------------------------------------------------------------
@@ -302,13 +255,13 @@ class KvSender:
         envelope = self._bus.envelope(*outgoing.key, outgoing.deadline, outgoing.origin)
         self._control_sender.publish(subjects.inbox("decode", outgoing.decode), message, envelope)
 
-    def _tell_done(self, outgoing: OutgoingTransfer) -> None:
+    def tell_done(self, outgoing: OutgoingTransfer) -> None:
         assert outgoing.grant is not None
         tokens = outgoing.token_ids or ()
         waited_us = outgoing.waited_us(self._now())
         self.tell_receiver(outgoing, KvDone(outgoing.grant.transfer, tokens, outgoing.finish, waited_us))
 
-    def _tell_abort(self, outgoing: OutgoingTransfer) -> None:
+    def tell_abort(self, outgoing: OutgoingTransfer) -> None:
         assert outgoing.grant is not None
         self.tell_receiver(outgoing, KvAbort(outgoing.grant.transfer, outgoing.abort_reason))
 
@@ -318,44 +271,8 @@ class KvSender:
         """Send until cancelled; the service supervises this."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._control_sender.run())
-            tasks.create_task(self._tick_for_ever())
+            tasks.create_task(self._timer.run())
             tasks.create_task(self._send_loop.run())
-
-    async def _tick_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self._tick()
-
-    def _tick(self) -> None:
-        now_s = self._now()
-        self._early.forget(now_s)
-        self._ended.forget(now_s)
-        for outgoing in tuple(self._transfers.values()):
-            if outgoing.lease_over(now_s):
-                self._release(outgoing)
-                continue
-            if outgoing.phase is not OutgoingPhase.ABORTING:
-                error = outgoing.failure(now_s)
-                if error is None and outgoing.deadline.expired(self._clock):
-                    error = DeadlineExpired(
-                        "the deadline passed before the KV was sent; allow more time or send less work",
-                        hop="prefill",
-                    )
-                if error is not None:
-                    self.fail_transfer(outgoing, error)
-                    continue
-            if outgoing.go_back(now_s):
-                metrics.CELLS_AGAIN.labels("unacknowledged").inc()
-                self._send_loop.wake()
-            if outgoing.ask_again(now_s):
-                tell = self._tell_abort if outgoing.phase is OutgoingPhase.ABORTING else self._tell_done
-                tell(outgoing)
 
     def _now(self) -> float:
         return self._clock.monotonic_s()
-
-
-def _decode_of(grant: KvGrant) -> str:
-    """The instance that the grant's subject belongs to; "" when it is no subject for chunks."""
-    found = _CHUNK_SUBJECT.fullmatch(grant.subject)
-    return found.group(1) if found else ""
