@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
-from prometheus_client import Counter
 
 from services.speculator.config import SpeculatorConfig
 from services.speculator.drafting import Drafted, Wish, draft
@@ -24,6 +23,7 @@ from shared.engine import Engine
 from shared.errors import UnknownMessage
 from shared.messages import CancelAck, DraftBlock, DraftResync, Heartbeat, Held, unpack_ids
 from shared.service import Service
+from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.events import InstanceLost, Started, Tick
 from shared.worker.outbox import Outbox
@@ -32,10 +32,6 @@ from shared.worker.rate import TokenRate
 from shared.worker.wire import sampling_params, sequence_key
 
 log = structlog.get_logger()
-
-SESSIONS_REFUSED = Counter(
-    "penstock_draft_sessions_refused_total", "Draft sessions that the draft model cannot follow."
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,7 +186,7 @@ class SpeculatorActor(BusActor):
         """One block per decode worker."""
         for key, why in tick.drafted.refused.items():
             self._sessions.drop(key)
-            SESSIONS_REFUSED.inc()
+            metrics.DRAFT_SESSIONS_REFUSED.inc()
             log.debug("draft_session_refused", why=why)
         rows: dict[str, list[tuple[DraftSession, int, tuple[int, ...]]]] = {}
         for key, session, base in tick.sessions:

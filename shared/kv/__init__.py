@@ -20,7 +20,6 @@
     ended_transfers   what a receiver still answers for
     outgoing_timer    what time brings to a sender's transfers
     incoming_timer    what time brings to a receiver's transfers
-    metrics           what Prometheus sees
     control_sender    control messages from synchronous code onto the bus
     sender            KvSender: what a prefill service uses
     receiver          KvReceiver: what a decode service uses

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.errors import ChecksumMismatch, PenstockError, ProtocolError
-from shared.kv import metrics
 from shared.kv.cells import Run
 from shared.kv.chunk import HEADER_BYTES, ChunkHeader, parse_header
 from shared.kv.incoming import IncomingPhase, IncomingTransfer
 from shared.kv.limits import CHUNK_BYTES
 from shared.kv.pool_memory import PoolMemory
+from shared.telemetry import metrics
 
 
 class ChunkWriterOwner(Protocol):
@@ -63,21 +63,21 @@ class ChunkWriter:
         try:
             chunk, checksum = parse_header(header)
         except ProtocolError:
-            metrics.CHUNKS_DISCARDED.labels("malformed").inc()
+            metrics.KV_CHUNKS_DISCARDED.labels("malformed").inc()
             return None
         incoming = self._find(chunk.transfer)
         live = incoming is not None and incoming.phase is IncomingPhase.RECEIVING
         if incoming is None or not live or incoming.key[1] != chunk.epoch:
-            metrics.CHUNKS_DISCARDED.labels("stale").inc()
+            metrics.KV_CHUNKS_DISCARDED.labels("stale").inc()
             return None
         try:
             run, wanted = incoming.accept(chunk, body_bytes)
         except ProtocolError as error:
-            metrics.CHUNKS_DISCARDED.labels("refused").inc()
+            metrics.KV_CHUNKS_DISCARDED.labels("refused").inc()
             self._owner.fail_transfer(incoming, error)
             return None
         if not wanted:
-            metrics.CHUNKS_DISCARDED.labels("duplicate").inc()
+            metrics.KV_CHUNKS_DISCARDED.labels("duplicate").inc()
             incoming.saw(chunk)
             self._owner.chunk_unneeded(incoming)
             return None

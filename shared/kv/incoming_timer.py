@@ -8,12 +8,12 @@ from typing import Protocol
 
 from shared.deadline import Clock
 from shared.errors import DeadlineExpired, PenstockError
-from shared.kv import metrics
 from shared.kv.ended_transfers import EndedTransfers
 from shared.kv.grants import Grants
 from shared.kv.incoming import IncomingPhase, IncomingTransfer
 from shared.kv.limits import TICK_S
 from shared.messages import KvAbort, KvMissing, Message
+from shared.telemetry import metrics
 
 
 class IncomingTimerOwner(Protocol):
@@ -61,7 +61,7 @@ class IncomingTimer:
         self._grants.tell_credit(incoming)
         missing = incoming.take_missing(now_s)
         if missing:
-            metrics.CELLS_AGAIN.labels("asked").inc(len(missing))
+            metrics.KV_CELLS_AGAIN.labels("asked").inc(len(missing))
             self._owner.tell_sender(incoming, KvMissing(incoming.transfer, missing))
         if incoming.ask_again(now_s):
             if incoming.phase is IncomingPhase.ABORTING:

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from shared.deadline import Clock
 from shared.errors import DeadlineExpired, PenstockError
-from shared.kv import metrics
 from shared.kv.limits import TICK_S
 from shared.kv.outgoing import OutgoingPhase, OutgoingTransfer
 from shared.kv.transfer_key import TransferKey
 from shared.kv.unknown_transfers import UnknownTransfers
+from shared.telemetry import metrics
 
 
 class OutgoingTimerOwner(Protocol):
@@ -59,7 +59,7 @@ class OutgoingTimer:
             self._owner.fail_transfer(outgoing, error)
             return
         if outgoing.go_back(now_s):
-            metrics.CELLS_AGAIN.labels("unacknowledged").inc()
+            metrics.KV_CELLS_AGAIN.labels("unacknowledged").inc()
             self._wake_send_loop()
         if outgoing.ask_again(now_s):
             if outgoing.phase is OutgoingPhase.ABORTING:

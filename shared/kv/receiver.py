@@ -21,7 +21,6 @@ from shared.errors import (
     StaleEpoch,
     Unavailable,
 )
-from shared.kv import metrics
 from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.cells import Run
 from shared.kv.chunk import MAX_EPOCH
@@ -46,6 +45,7 @@ from shared.messages import (
     KvReceived,
     Message,
 )
+from shared.telemetry import metrics
 
 TRANSPORTS = ("auto", "nats", "shm")
 
@@ -236,12 +236,12 @@ class KvReceiver:
 
     def cells_verified(self, incoming: IncomingTransfer, run: Run) -> None:
         incoming.verified(run, self._now())
-        metrics.TRANSFER_BYTES.labels(incoming.transport).inc(run.count * incoming.cell_bytes)
+        metrics.KV_TRANSFER_BYTES.labels(incoming.transport).inc(run.count * incoming.cell_bytes)
         self._complete_if_all_is_in(incoming)
         self._grants.tell_credit(incoming)
 
     def cells_corrupt(self, incoming: IncomingTransfer, run: Run) -> None:
-        metrics.CHECKSUM_FAILURES.inc()
+        metrics.KV_CHECKSUM_FAILURES.inc()
         try:
             cells = incoming.failed_checksum(run)
         except ChecksumMismatch as error:
@@ -267,9 +267,9 @@ class KvReceiver:
         done, now_s = incoming.done, self._now()
         assert done is not None
         exposed_us = incoming.exposed_us(now_s)
-        metrics.TRANSFERS.labels(incoming.transport, "received").inc()
-        metrics.TRANSFER_SECONDS.labels(incoming.transport).observe(now_s - incoming.started_s)
-        metrics.EXPOSED_SECONDS.labels(incoming.transport).observe(exposed_us / 1e6)
+        metrics.KV_TRANSFERS.labels(incoming.transport, "received").inc()
+        metrics.KV_TRANSFER_SECONDS.labels(incoming.transport).observe(now_s - incoming.started_s)
+        metrics.KV_TRANSFER_EXPOSED_SECONDS.labels(incoming.transport).observe(exposed_us / 1e6)
         self.tell_sender(incoming, KvReceived(incoming.transfer))
         self._forget(incoming)
         self._on_complete(incoming.key, done.token_ids, done.finish, exposed_us)
@@ -278,7 +278,7 @@ class KvReceiver:
         """End with an error; without `tell` the sender needs no abort, so the blocks are free at once."""
         already = incoming.phase is IncomingPhase.ABORTING
         if not already:
-            metrics.TRANSFERS.labels(incoming.transport, error.code).inc()
+            metrics.KV_TRANSFERS.labels(incoming.transport, error.code).inc()
         if not tell:
             self._forget(incoming)
         elif not already:

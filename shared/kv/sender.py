@@ -13,7 +13,6 @@ from shared.bus import Delivery, subjects
 from shared.bus.bulk import BulkConnection
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import InvalidRequest, PenstockError, ProtocolError, Unavailable
-from shared.kv import metrics
 from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.chunk import MAX_EPOCH
 from shared.kv.control_sender import ControlBus, ControlSender
@@ -37,7 +36,7 @@ from shared.messages import (
     KvReceived,
     Message,
 )
-from shared.telemetry.metrics import STALE_MESSAGES
+from shared.telemetry import metrics
 
 
 class KvSender:
@@ -168,17 +167,17 @@ class KvSender:
             self._grant(outgoing, message)
             return
         if outgoing.grant is None or outgoing.grant.transfer != message.transfer:
-            STALE_MESSAGES.inc()
+            metrics.STALE_MESSAGES.inc()
             return
         match message:
             case KvCredit():
                 self._take_credit(outgoing, message)
             case KvMissing():
-                metrics.CELLS_AGAIN.labels("missing").inc(len(message.cells))
+                metrics.KV_CELLS_AGAIN.labels("missing").inc(len(message.cells))
                 outgoing.send_again(message.cells)
                 self._send_loop.wake()
             case KvReceived():
-                metrics.TRANSFERS.labels(outgoing.grant.transport, "sent").inc()
+                metrics.KV_TRANSFERS.labels(outgoing.grant.transport, "sent").inc()
                 self.release_transfer(outgoing)
             case KvAbortAck() if outgoing.phase is OutgoingPhase.ABORTING:
                 self.release_transfer(outgoing)
@@ -196,7 +195,7 @@ class KvSender:
 
     def _grant(self, outgoing: OutgoingTransfer, grant: KvGrant) -> None:
         if decode_of(grant) != outgoing.decode:
-            STALE_MESSAGES.inc()
+            metrics.STALE_MESSAGES.inc()
             return
         try:
             self._check_grant(grant)
@@ -224,7 +223,7 @@ class KvSender:
 
     def fail_transfer(self, outgoing: OutgoingTransfer, error: PenstockError, *, tell: bool = True) -> None:
         """End with an error; without `tell` nobody there needs an abort, so the blocks are free at once."""
-        metrics.TRANSFERS.labels(outgoing.grant.transport if outgoing.grant else "", error.code).inc()
+        metrics.KV_TRANSFERS.labels(outgoing.grant.transport if outgoing.grant else "", error.code).inc()
         already = outgoing.phase is OutgoingPhase.ABORTING
         if not tell:
             self._transfers.pop(outgoing.key, None)
