@@ -33,7 +33,7 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
-from shared.messages import Lost, Passage
+from shared.messages import Lost, ScoredPassage
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -157,7 +157,7 @@ class Session:
         front = Front(self._gateway.fleet, self._gateway.config, self._asker, self._budget, self._rotation)
         model = await front.admit(self.request.model)
         self.recorder.mark("admit")
-        passages: tuple[Passage, ...] = ()
+        passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
         if self.request.passages:
             self.state.phase = "retrieve"
