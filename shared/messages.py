@@ -142,7 +142,7 @@ class Retrieve:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class ScoredPassage:
     source: str
     text: str
     score: float
@@ -152,7 +152,7 @@ class Passage:
 class Retrieved:
     """`degraded` names what was skipped for want of time ("" = nothing)."""
 
-    passages: tuple[Passage, ...]
+    passages: tuple[ScoredPassage, ...]
     degraded: str
     embed_us: int
     search_us: int

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.arguments import finite, logit_bias, natural, seconds, token_ids
+from services.cli.arguments import finite, logit_bias, natural, seconds, token_id_list
 from services.cli.stack_file import add_state_dir
 
 PRIORITIES = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
@@ -31,7 +31,7 @@ MAX_FILE_BYTES = 1 << 20
 """Of a schema or grammar; the gateway allows less and says how much."""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_ask_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock ask",
         description="Send one prompt to the running stack and stream the answer to stdout.",
@@ -59,7 +59,7 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--chat", action="store_true", help="send TEXT as a chat message")
     prompt.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
     prompt.add_argument(
-        "--token-ids", type=token_ids, metavar="1,2,3", help="the prompt as ids instead of TEXT"
+        "--token-ids", type=token_id_list, metavar="1,2,3", help="the prompt as ids instead of TEXT"
     )
     prompt.add_argument("--model", default="", help="refuse to be answered by another model")
     prompt.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
@@ -124,7 +124,7 @@ def _text_or_file(mark: str) -> Callable[[str], str]:
 
 def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateRequest]:
     """Prints a sentence and exits with 2 on wrong usage."""
-    parser = build_parser()
+    parser = build_ask_parser()
     args = parser.parse_args(argv)
     if (args.text is None) == (args.token_ids is None):
         parser.error("give the prompt either as TEXT (- for stdin) or with --token-ids")

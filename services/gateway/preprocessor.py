@@ -21,9 +21,9 @@ from shared.errors import InvalidRequest, Overloaded, PenstockError, Unavailable
 from shared.messages import (
     ChatTurn,
     Message,
-    Passage,
     Retrieve,
     Retrieved,
+    ScoredPassage,
     Tokenize,
     Tokenized,
     pack_ids,
@@ -74,7 +74,7 @@ class Preprocessor:
         beats = [view.heartbeat for view in self._fleet.instances("prefill")]
         check_ttft(beats, prompt_tokens, self._budget.first_token.remaining_s())
 
-    async def retrieve_passages(self, request: Request) -> tuple[tuple[Passage, ...], str]:
+    async def retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
         """Passages and what was degraded: none rather than late ones where the request allows that."""
         question = Retrieve(request.question, request.passages, request.may_degrade)
         share_s = self._config.retrieve_share * self._budget.first_token_s
@@ -90,7 +90,7 @@ class Preprocessor:
             raise unexpected_answer(answer, "retriever")
         return answer.passages, answer.degraded
 
-    async def tokenize_prompt(self, request: Request, passages: tuple[Passage, ...]) -> Prompt:
+    async def tokenize_prompt(self, request: Request, passages: tuple[ScoredPassage, ...]) -> Prompt:
         """The prompt's ids; raises InvalidRequest for what the model's tokenizer does not take."""
         share_s = self._config.tokenize_share * self._budget.first_token_s
         answer = await self._ask_any(
@@ -144,7 +144,7 @@ class Preprocessor:
         return avoided.not_gone(self._fleet.instances(role))
 
 
-def tokenize_message(request: Request, passages: tuple[Passage, ...]) -> Tokenize:
+def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> Tokenize:
     """What to ask a tokenizer; with retrieval, the last user turn becomes passages and question."""
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))

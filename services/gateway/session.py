@@ -34,7 +34,7 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
-from shared.messages import Lost, Passage
+from shared.messages import Lost, ScoredPassage
 from shared.roles import TARGET_ROLES
 from shared.telemetry import metrics
 
@@ -161,7 +161,7 @@ class Session:
         )
         model = await preprocessor.admit_request(self.request.model)
         self.timeline.mark_phase("admit")
-        passages: tuple[Passage, ...] = ()
+        passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
         if self.request.passages:
             self.state.phase = "retrieve"

@@ -49,7 +49,7 @@ def count(text: str) -> int:
     return int(text[:6])
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_up_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock up",
         description="Start the whole stack on this machine: nats-server and one process per instance.",
@@ -92,7 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> StackOptions:
     """Prints a sentence and exits with 2 on a wrong option, as argparse does."""
-    parser = build_parser()
+    parser = build_up_parser()
     args = parser.parse_args(argv)
     model = _model(parser, "--model", args.model or environ.get("PENSTOCK_MODEL", ""))
     draft = _draft(parser, args.draft, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from shared.messages import Passage, Retrieve, Retrieved
+from shared.messages import Retrieve, Retrieved, ScoredPassage
 from shared.retrieval.embedder import Embedder
 from shared.retrieval.index import PassageIndex
 
@@ -24,7 +24,7 @@ class Searcher:
         searched = time.perf_counter_ns()
         return [
             Retrieved(
-                passages=tuple(Passage(hit.source, hit.text, hit.score) for hit in hits[: question.k]),
+                passages=tuple(ScoredPassage(hit.source, hit.text, hit.score) for hit in hits[: question.k]),
                 degraded="",
                 embed_us=(embedded - started) // 1000,
                 search_us=(searched - embedded) // 1000,

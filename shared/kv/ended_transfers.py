@@ -17,39 +17,39 @@ SenderMessage = KvReady | KvDone | KvAbort | KvAbortAck
 
 
 @dataclass(frozen=True, slots=True)
-class Tombstone:
+class EndedTransfer:
     key: TransferKey
     prefill: str
     complete: bool
 
 
 class EndedTransfers:
-    """Tombstones by transfer number."""
+    """By transfer number, each for TOMBSTONE_S."""
 
     def __init__(self, bus: ControlBus, control_sender: ControlSender) -> None:
         self._bus = bus
         self._control_sender = control_sender
-        self._tombstones: Expiring[int, Tombstone] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)
+        self._ended: Expiring[int, EndedTransfer] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)
 
     def remember_ended(self, incoming: IncomingTransfer, now_s: float) -> None:
-        tombstone = Tombstone(incoming.key, incoming.prefill, incoming.complete)
-        self._tombstones.put(incoming.transfer, tombstone, now_s)
+        ended = EndedTransfer(incoming.key, incoming.prefill, incoming.complete)
+        self._ended.put(incoming.transfer, ended, now_s)
 
     def handle_message(self, key: TransferKey, message: SenderMessage) -> None:
         """The first answer may be lost, so that the sender asks again."""
-        tombstone = self._tombstones.get(message.transfer)
-        if tombstone is None or tombstone.key != key or isinstance(message, KvReady | KvAbortAck):
+        ended = self._ended.get(message.transfer)
+        if ended is None or ended.key != key or isinstance(message, KvReady | KvAbortAck):
             STALE_MESSAGES.inc()
             return
         answer: KvAbortAck | KvReceived | KvAbort
         if isinstance(message, KvAbort):
             answer = KvAbortAck(message.transfer)
-        elif tombstone.complete:
+        elif ended.complete:
             answer = KvReceived(message.transfer)
         else:
             answer = KvAbort(message.transfer, "the decode worker gave this transfer up")
-        inbox = subjects.inbox("prefill", tombstone.prefill)
+        inbox = subjects.inbox("prefill", ended.prefill)
         self._control_sender.publish(inbox, answer, self._bus.envelope(*key))
 
     def forget_expired(self, now_s: float) -> None:
-        self._tombstones.forget(now_s)
+        self._ended.forget(now_s)

@@ -56,7 +56,7 @@ class _Unit:
         return max(len(self.text.split()), len(self.text) // CHARS_PER_WORD)
 
 
-def split(text: str, *, markdown: bool) -> list[Passage]:
+def split_passages(text: str, *, markdown: bool) -> list[Passage]:
     """The passages of a document, in its order."""
     sections = _markdown_sections(text) if markdown else [("", text.splitlines())]
     return [

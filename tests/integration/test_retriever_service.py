@@ -25,9 +25,9 @@ from shared.messages import (
     Cancel,
     CancelAck,
     Message,
-    Passage,
     Retrieve,
     Retrieved,
+    ScoredPassage,
 )
 from shared.service import Service
 from tests.support.wait import until
@@ -49,7 +49,9 @@ class HeldSearch:
         assert self.go.wait(30)
         if questions[0].query == "crash":
             raise RuntimeError("the index is broken")
-        return [Retrieved((Passage("source", question.query, 1.0),), "", 1, 1) for question in questions]
+        return [
+            Retrieved((ScoredPassage("source", question.query, 1.0),), "", 1, 1) for question in questions
+        ]
 
 
 class Rig:
@@ -125,7 +127,7 @@ async def rig(make_rig: MakeRig) -> Rig:
 async def test_a_question_is_answered_with_its_passages(rig: Rig) -> None:
     rig.search.go.set()
     answer = await rig.retrieve("where?")
-    assert answer.passages == (Passage("source", "where?", 1.0),)
+    assert answer.passages == (ScoredPassage("source", "where?", 1.0),)
     assert answer.degraded == ""
     assert await rig.held() == []
 

@@ -16,7 +16,7 @@ from services.gateway.request import Request, validate_request
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
 from shared import errors
-from shared.messages import ChatTurn, Mark, Passage, TokenLogprob, unpack_ids
+from shared.messages import ChatTurn, Mark, ScoredPassage, TokenLogprob, unpack_ids
 from tests.support.clock import FakeClock
 
 CASES = {
@@ -287,7 +287,7 @@ def test_passages_replace_the_last_user_turn_and_keep_the_others() -> None:
     message = pb.GenerateRequest(retrieval=pb.Retrieval(enabled=True))
     message.chat.messages.add(role="system", content="be brief")
     message.chat.messages.add(role="user", content="why?")
-    asked = tokenize_message(validate_request(message, drawn_seed=1), (Passage("a", "Because.", 1.0),))
+    asked = tokenize_message(validate_request(message, drawn_seed=1), (ScoredPassage("a", "Because.", 1.0),))
     assert asked.chat[0] == ChatTurn("system", "be brief")
     assert asked.chat[1].content == "Context:\n[1] Because.\n\nQuestion: why?"
     assert not asked.template_optional
