@@ -8,7 +8,8 @@ from enum import Enum
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired
 from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.messages import Envelope, Reserve, Sampling
+from shared.messages import Envelope, Reserve
+from shared.sampling import SamplingParams
 from shared.worker.placed import Placed, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
 
@@ -27,7 +28,7 @@ class Phase(Enum):
 class Row(Placed):
     prefill: str
     speculator: str
-    sampling: Sampling
+    sampling: SamplingParams
     priority: int  # the engine's: the least goes first
     worst_blocks: int  # what it takes if it grows as long as it may
     envelope: Envelope  # of the Reserve, for its answer

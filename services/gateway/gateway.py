@@ -9,7 +9,8 @@ from services.gateway.release import Releaser
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
-from shared.messages import Mark, TokenLogprob
+from shared.messages import Mark
+from shared.sampling import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from shared.worker.events import InstanceLost, Started, Tick
 from shared.worker.outbox import Outbox
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.rate import TokenRate
-from shared.worker.wire import sampling_params, sequence_key
+from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()
 
@@ -140,7 +140,7 @@ class SpeculatorActor(BusActor):
                 await super().on_item(item)
 
     def _open(self, request_id: str, epoch: int, opened: messages.DraftOpen) -> None:
-        params = dataclasses.replace(sampling_params(opened.sampling), logprobs=-1)
+        params = dataclasses.replace(opened.sampling, logprobs=-1)
         self._sessions.open(
             sequence_key(request_id, epoch),
             request_id,

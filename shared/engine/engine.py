@@ -25,7 +25,6 @@ from shared.engine.memory.pools import build_pool
 from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
 from shared.engine.runner import LayerCallback, RunItem, run
 from shared.engine.sampling.drawing import Drawer
-from shared.engine.sampling.sampler import TokenLogprob
 from shared.engine.scheduling.cost_model import CostModel
 from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.placement import Placement, max_cached_blocks
@@ -33,7 +32,7 @@ from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
 from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase, blocks_for, tenant_chain
 from shared.engine.steps import Steps
 from shared.errors import InvalidRequest
-from shared.sampling import SamplingParams
+from shared.sampling import SamplingParams, TokenLogprob
 
 __all__ = [
     "AdmitResult",

@@ -31,7 +31,7 @@ ALLOWED = {
     ),
 }
 
-ORDER = ("errors", "deadline", "telemetry", "messages", "bus", "actor")
+ORDER = ("errors", "deadline", "telemetry", "sampling", "messages", "bus", "actor")
 """The base of shared: each may import only what stands before it."""
 
 

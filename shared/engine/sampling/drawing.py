@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from shared.engine.sampling.id_rules import ANY_ID, IdRules
-from shared.engine.sampling.sampler import DrawRow, TokenCounts, TokenLogprob, draw
+from shared.engine.sampling.sampler import DrawRow, TokenCounts, draw
 from shared.engine.scheduling.scheduler import Work
 from shared.engine.scheduling.sequence import LiveSequence
+from shared.sampling import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

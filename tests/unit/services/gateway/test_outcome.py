@@ -16,7 +16,8 @@ from services.gateway.outlet import Outlet
 from services.gateway.recorder import Recorder
 from services.gateway.request import Request, validate
 from shared import errors
-from shared.messages import ChatTurn, Mark, Passage, TokenLogprob, unpack_ids
+from shared.messages import ChatTurn, Mark, Passage, unpack_ids
+from shared.sampling import TokenLogprob
 from tests.support.clock import FakeClock
 
 CASES = {
