@@ -82,7 +82,7 @@ class DraftBook:
     _sessions: dict[str, _Session] = field(default_factory=dict)
     _closed: list[_Session] = field(default_factory=list)
 
-    def open(
+    def open_draft(
         self,
         request_id: str,
         epoch: int,
@@ -108,7 +108,7 @@ class DraftBook:
         self.counts.proposed += proposed
         self.counts.accepted += accepted
 
-    def close(self, key: str) -> None:
+    def close_draft(self, key: str) -> None:
         """The sequence is over; the speculator hears of it with the next `outgoing`."""
         session = self._sessions.pop(key, None)
         if session is not None and session.known:

@@ -71,7 +71,7 @@ class Outcome:
         """The name of the canonical gRPC status."""
         return "OK" if self.error is None else _status_of(self.error)
 
-    def terminal(self, usage: pb.Usage, timeline: pb.Timeline) -> pb.Terminal:
+    def terminal_event(self, usage: pb.Usage, timeline: pb.Timeline) -> pb.Terminal:
         return pb.Terminal(
             outcome=_EVENT_OUTCOMES[self.word],
             finish_reason=_FINISH_REASONS[self.finish],

@@ -53,7 +53,7 @@ class Request:
         return self.chat[-1].content if self.chat else self.text or ""
 
 
-def validate(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
+def validate_request(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
     """The request in `message`; raises InvalidRequest naming the field and what is allowed.
 
     The model's own limits (its name, context and vocabulary) are checked where they are known.
@@ -82,7 +82,7 @@ def validate(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
     return request
 
 
-def resolve_model(wanted: str, served: set[str]) -> str:
+def served_model(wanted: str, served: set[str]) -> str:
     """The name of the served model that `wanted` means; raises InvalidRequest or NotFound.
 
     A model is known by its id and, when that is a path, by the last part of it.

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from shared.roles import OPTIONAL_ROLES, ROLES
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED_DRAFT = REPOSITORY / "shared" / "demo" / "models" / "draft"
 DOCUMENTATION = REPOSITORY / "services"
 """The pages beside the services: what the shipped stack answers questions about."""
 
-ROLES = ("gateway", "tokenizer", "retriever", "prefill", "decode", "speculator", "detokenizer")
-OPTIONAL_ROLES = ("retriever", "speculator")
 MAX_INSTANCES = 64
 """Per role; more processes than that on one machine is a typing error."""
 

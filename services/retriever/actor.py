@@ -10,7 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from services.retriever.config import RetrieverConfig
-from services.retriever.question import DEGRADED_NO_CORPUS, DEGRADED_TIME, Question, check, degraded, question
+from services.retriever.question import (
+    DEGRADED_NO_CORPUS,
+    DEGRADED_TIME,
+    Question,
+    accept_question,
+    check_question,
+    degraded,
+)
 from shared.actor import BusActor, Tombstones
 from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
@@ -20,7 +27,6 @@ from shared.errors import (
     InternalError,
     NotFound,
     Overloaded,
-    PenstockError,
     Unavailable,
     UnknownMessage,
 )
@@ -74,8 +80,7 @@ class RetrieverActor(BusActor):
                 await self._on_retrieve(delivery, retrieve)
             case Cancel() as cancel:
                 ack = self._cancel(delivery, cancel)
-                if delivery.envelope.reply:  # the broadcast expects no answer
-                    await self.bus.reply(delivery.envelope, ack)
+                await self.bus.answer(delivery.envelope, ack)
             case other:
                 raise UnknownMessage(f"a retriever has no use for {type(other).__name__}")
 
@@ -85,7 +90,7 @@ class RetrieverActor(BusActor):
         if reason:
             raise cancelled(reason)
         if self._search is None:
-            check(retrieve)
+            check_question(retrieve)
             if not retrieve.may_degrade:
                 raise NotFound(
                     "no folder is indexed; start the stack with --corpus DIR or set PENSTOCK_RETRIEVER_CORPUS"
@@ -93,7 +98,7 @@ class RetrieverActor(BusActor):
             await self.bus.reply(envelope, degraded(DEGRADED_NO_CORPUS))
             return
         hard = self.bus.deadline_of(envelope) or Deadline.after(self._config.default_budget_s)
-        asked = question(delivery, retrieve, hard, self._config.soft_share)
+        asked = accept_question(delivery, retrieve, hard, self._config.soft_share)
         if len(self._waiting) >= self._config.max_queued:
             raise Overloaded(
                 f"{len(self._waiting)} questions are waiting already; try another retriever",
@@ -163,11 +168,7 @@ class RetrieverActor(BusActor):
         if isinstance(answer, Retrieved):
             metrics.HOP_SECONDS.labels(hop=HOP, phase="embed").observe(answer.embed_us / 1e6)
             metrics.HOP_SECONDS.labels(hop=HOP, phase="search").observe(answer.search_us / 1e6)
-        try:
-            await self.bus.reply(asked.delivery.envelope, answer)
-        except PenstockError as error:
-            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
-            log.warning("reply_failed", request_id=asked.request_id, error=error.message)
+        await self.bus.answer(asked.delivery.envelope, answer)
 
     def _set_timer(self) -> None:
         """Wake at the next limit, though no message may come until then."""

@@ -15,7 +15,7 @@ class Searcher:
         self._embedder = embedder
         self._index = index
 
-    def search(self, questions: Sequence[Retrieve]) -> list[Retrieved]:
+    def search_passages(self, questions: Sequence[Retrieve]) -> list[Retrieved]:
         """One answer each; the times are those of the whole batch, which each of them waited."""
         started = time.perf_counter_ns()
         vectors = self._embedder.embed([question.query for question in questions])

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from services.tokenizer.config import TokenizerConfig
-from services.tokenizer.prompt import PromptTokenizer, text_chars
+from services.tokenizer.prompt_tokenizer import PromptTokenizer, text_chars
 from shared.actor import BusActor
 from shared.bus import Delivery
 from shared.errors import InternalError, Overloaded, PenstockError, Unavailable, UnknownMessage
@@ -55,13 +55,12 @@ class TokenizerActor(BusActor):
             case Tokenize() as prompt:
                 self._check_deadline(delivery)
                 if text_chars(prompt) <= INLINE_CHARS:
-                    await self.bus.reply(delivery.envelope, self._prompts.tokenize(prompt))
+                    await self.bus.reply(delivery.envelope, self._prompts.tokenize_prompt(prompt))
                 else:
                     self._queue(delivery)
             case Cancel():
                 ack = self._cancel(delivery.envelope.request_id, delivery.envelope.epoch)
-                if delivery.envelope.reply:  # the broadcast expects no answer
-                    await self.bus.reply(delivery.envelope, ack)
+                await self.bus.answer(delivery.envelope, ack)
             case other:
                 raise UnknownMessage(f"a tokenizer has no use for {type(other).__name__}")
 
@@ -107,7 +106,7 @@ class TokenizerActor(BusActor):
         try:
             self._check_deadline(job)
             loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self._prompts.tokenize, job.message)
+            answer = await loop.run_in_executor(self._threads, self._prompts.tokenize_prompt, job.message)
             await self.bus.reply(job.envelope, answer)
         except PenstockError as error:
             await self.refuse(job, error)

@@ -79,8 +79,8 @@ def read_sequence(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TokenRow:
-    """One request's share of a step, and the detokenizer that waits for it."""
+class JobOutput:
+    """One job's share of a step, and the detokenizer that waits for it."""
 
     detokenizer: str
     request_id: str
@@ -89,15 +89,15 @@ class TokenRow:
     marks: tuple[Mark, ...]
 
 
-def tokens_messages(rows: Iterable[TokenRow]) -> list[tuple[str, Tokens]]:
+def tokens_messages(outputs: Iterable[JobOutput]) -> list[tuple[str, Tokens]]:
     """One column-wise `Tokens` per detokenizer, rows in the order given."""
-    by_detokenizer: dict[str, list[TokenRow]] = {}
-    for row in rows:
-        by_detokenizer.setdefault(row.detokenizer, []).append(row)
+    by_detokenizer: dict[str, list[JobOutput]] = {}
+    for output in outputs:
+        by_detokenizer.setdefault(output.detokenizer, []).append(output)
     return [(detokenizer, _columns(chosen)) for detokenizer, chosen in by_detokenizer.items()]
 
 
-def _columns(rows: Sequence[TokenRow]) -> Tokens:
+def _columns(rows: Sequence[JobOutput]) -> Tokens:
     return Tokens(
         request_ids=tuple(row.request_id for row in rows),
         epochs=tuple(row.epoch for row in rows),

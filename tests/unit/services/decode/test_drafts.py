@@ -22,7 +22,7 @@ def make_book(longest: int = 4, batch_tokens: int = 64) -> DraftBook:
 def opened(
     book: DraftBook, tokens: Sequence[int] = (1, 2, 3), request_id: str = "r", speculator: str = "s"
 ) -> None:
-    book.open(request_id, 1, speculator, tokens, 2, sampling(max_tokens=64))
+    book.open_draft(request_id, 1, speculator, tokens, 2, sampling(max_tokens=64))
 
 
 def block(base: int, ids: Sequence[int], request_id: str = "r") -> DraftBlock:
@@ -144,7 +144,7 @@ def test_a_closed_session_is_closed_at_the_speculator_once() -> None:
     book = make_book()
     opened(book)
     book.outgoing()
-    book.close(KEY)
+    book.close_draft(KEY)
     (message,) = book.outgoing()
     assert message.message == DraftClose(("r",), (1,))
     assert book.outgoing() == []
@@ -154,7 +154,7 @@ def test_a_closed_session_is_closed_at_the_speculator_once() -> None:
 def test_a_session_the_speculator_never_heard_of_is_closed_silently() -> None:
     book = make_book()
     opened(book)
-    book.close(KEY)
+    book.close_draft(KEY)
     assert book.outgoing() == []
 
 

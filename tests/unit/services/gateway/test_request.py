@@ -6,7 +6,7 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway import request as rules
-from services.gateway.request import Request, resolve_model, validate
+from services.gateway.request import Request, served_model, validate_request
 from shared import sampling as sampling_rules
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
@@ -36,7 +36,7 @@ def plain(**fields: object) -> pb.GenerateRequest:
 
 
 def valid(message: pb.GenerateRequest) -> Request:
-    return validate(message, drawn_seed=77)
+    return validate_request(message, drawn_seed=77)
 
 
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -251,19 +251,19 @@ def test_retrieval_for_a_chat_needs_a_question_of_the_user() -> None:
 
 
 def test_an_empty_model_is_the_one_that_is_served() -> None:
-    assert resolve_model("", {"/models/a"}) == "/models/a"
+    assert served_model("", {"/models/a"}) == "/models/a"
 
 
 def test_a_model_is_known_by_its_id_and_by_the_last_part_of_it() -> None:
-    assert resolve_model("/models/a", {"/models/a", "b"}) == "/models/a"
-    assert resolve_model("a", {"/models/a", "b"}) == "/models/a"
+    assert served_model("/models/a", {"/models/a", "b"}) == "/models/a"
+    assert served_model("a", {"/models/a", "b"}) == "/models/a"
 
 
 def test_an_unknown_model_is_not_found() -> None:
     with pytest.raises(NotFound, match="send one of a, b"):
-        resolve_model("c", {"a", "b"})
+        served_model("c", {"a", "b"})
 
 
 def test_an_empty_model_among_several_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="several"):
-        resolve_model("", {"a", "b"})
+        served_model("", {"a", "b"})

@@ -30,7 +30,7 @@ def entry(key: str, at_s: float = 200.0, tokens: int = 10, priority: int = 0) ->
 
 def drain(queue: DeadlineQueue) -> list[str]:
     keys = []
-    while (taken := queue.take()).entry is not None:
+    while (taken := queue.take_entry()).entry is not None:
         keys.append(taken.entry.key)
     return keys
 
@@ -63,7 +63,7 @@ def test_expired_entries_are_handed_out_as_expired_and_not_as_work() -> None:
     queue.push(entry("dead", 101.0), 0.0)
     queue.push(entry("alive", 200.0), 0.0)
     clock.now_s = 102.0
-    taken = queue.take()
+    taken = queue.take_entry()
     assert taken.entry is not None
     assert taken.entry.key == "alive"
     assert [late.key for late in taken.expired] == ["dead"]
@@ -117,7 +117,7 @@ def test_an_entry_put_back_is_first_among_its_equals() -> None:
     queue = make_queue(FakeClock())
     queue.push(entry("a"), 0.0)
     queue.push(entry("b"), 0.0)
-    taken = queue.take().entry
+    taken = queue.take_entry().entry
     assert taken is not None
     queue.put_back(taken)
     assert drain(queue) == ["a", "b"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.speculator.sessions import SessionTable
+from services.speculator.sessions import DraftSessions
 from shared.sampling import SamplingParams
 
 
@@ -17,13 +17,13 @@ class FakeClock:
         return 0
 
 
-def make_table(limit: int = 4, clock: FakeClock | None = None) -> SessionTable:
-    return SessionTable(limit=limit, lease_s=10.0, clock=clock or FakeClock())
+def make_table(limit: int = 4, clock: FakeClock | None = None) -> DraftSessions:
+    return DraftSessions(limit=limit, lease_s=10.0, clock=clock or FakeClock())
 
 
-def opened(table: SessionTable, key: str = "a/1", decode: str = "decode-0") -> None:
+def opened(table: DraftSessions, key: str = "a/1", decode: str = "decode-0") -> None:
     request_id, _, epoch = key.partition("/")
-    table.open(key, request_id, int(epoch), decode, [1, 2, 3], 2, SamplingParams())
+    table.open_session(key, request_id, int(epoch), decode, [1, 2, 3], 2, SamplingParams())
 
 
 def test_a_commit_extends_the_session_and_leaves_a_wish() -> None:

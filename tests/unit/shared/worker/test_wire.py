@@ -13,7 +13,7 @@ from shared.engine.scheduling.order import NORMAL_PRIORITY
 from shared.errors import InvalidRequest, ProtocolError
 from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
 from shared.sampling import Grammar, SamplingParams
-from shared.worker.wire import TokenRow, engine_priority, read_sequence, tokens_messages
+from shared.worker.wire import JobOutput, engine_priority, read_sequence, tokens_messages
 
 CONSTRAINED = SamplingParams(
     temperature=0.5,
@@ -77,7 +77,7 @@ def test_an_option_of_the_wrong_type_does_not_come_off_the_bus(change: dict[str,
 )
 def test_a_reason_to_finish_has_a_word_on_the_bus(reason: str | None, finish: str) -> None:
     output = TokenOutput("r/1", 3, (), (), reason, 0, 0)
-    ((_, tokens),) = tokens_messages([TokenRow("detokenizer-0", "r", 1, output, ())])
+    ((_, tokens),) = tokens_messages([JobOutput("detokenizer-0", "r", 1, output, ())])
     assert tokens.finish == (finish,)
 
 
