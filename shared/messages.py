@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shared.errors import PenstockError, ProtocolError, error_from_code
+from shared.sampling import SamplingParams, TokenLogprob
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_PROMPT_TOKENS = 1 << 20
 """Longest id list a message may carry (4 MB); the model's own limit is far below."""
 
@@ -162,37 +163,6 @@ class Retrieved:
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
-    """What the output has to match; kinds as in shared.engine's Grammar."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling parameters on the wire; fields and meaning as in shared.engine.SamplingParams."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: tuple[tuple[int, float], ...]
-    seed: int
-    max_tokens: int
-    min_tokens: int
-    stop_token_ids: tuple[int, ...]
-    ignore_eos: bool
-    logprobs: int
-    allowed_ids: tuple[int, ...] = ()
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    grammar: Grammar | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Open:
     """gateway → detokenizer: expect tokens of this request.
 
@@ -220,7 +190,7 @@ class Reserve:
     token_ids: bytes
     prompt_len: int
     block_hashes: bytes
-    sampling: Sampling
+    sampling: SamplingParams
     gateway: str
     detokenizer: str
     prefill: str
@@ -235,7 +205,7 @@ class Prefill:
     token_ids: bytes
     prompt_len: int
     block_hashes: bytes
-    sampling: Sampling
+    sampling: SamplingParams
     gateway: str
     detokenizer: str
     decode: str
@@ -269,13 +239,6 @@ class CancelAck:
 
 
 # ---- token path ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +418,7 @@ class DraftOpen:
 
     token_ids: bytes
     prompt_len: int
-    sampling: Sampling
+    sampling: SamplingParams
     decode: str
 
 

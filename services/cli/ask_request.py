@@ -10,21 +10,13 @@ from pathlib import Path
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.arguments import finite, logit_bias, natural, seconds, token_id_list
 from services.cli.stack_file import add_state_dir
+from shared.sampling import SCALARS
 
 PRIORITIES = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
-SAMPLING_OPTIONS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "max_tokens",
-    "min_tokens",
-    "logprobs",
-)
+SCALAR_OPTIONS = {
+    name: definition for name, definition in SCALARS.items() if name in pb.Sampling.DESCRIPTOR.fields_by_name
+}
+"""One option each, `--top-k` for `top_k`; what is not given is not sent."""
 CONSTRAINTS = ("json_object", "json_schema", "regex", "grammar")
 FROM_STDIN = "-"
 MAX_FILE_BYTES = 1 << 20
@@ -69,21 +61,17 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--max-tokens", type=natural, metavar="N")
-    sampling.add_argument("--min-tokens", type=natural, metavar="N")
-    sampling.add_argument("--seed", type=natural, metavar="N", help="same seed, same text")
-    sampling.add_argument("--temperature", type=finite, metavar="T", help="0 is greedy")
-    sampling.add_argument("--top-k", type=natural, metavar="K")
-    sampling.add_argument("--top-p", type=finite, metavar="P")
-    sampling.add_argument("--min-p", type=finite, metavar="P")
-    sampling.add_argument("--repetition-penalty", type=finite, metavar="X")
-    sampling.add_argument("--presence-penalty", type=finite, metavar="X")
-    sampling.add_argument("--frequency-penalty", type=finite, metavar="X")
+    for name, definition in SCALAR_OPTIONS.items():
+        option = "--" + name.replace("_", "-")
+        if definition.bounds is None:
+            sampling.add_argument(option, action="store_true", default=None, help=definition.help)
+        elif definition.bounds.integer:
+            sampling.add_argument(option, type=natural, metavar="N", help=definition.help)
+        else:
+            sampling.add_argument(option, type=finite, metavar="X", help=definition.help)
     sampling.add_argument("--logit-bias", type=logit_bias, action="append", default=[], metavar="ID=VALUE")
     sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
     sampling.add_argument("--stop-token-id", type=natural, action="append", default=[], metavar="ID")
-    sampling.add_argument("--ignore-eos", action="store_true")
-    sampling.add_argument("--logprobs", type=natural, metavar="N", help="with the N likeliest tokens")
 
 
 def _add_constraint(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +136,7 @@ def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateR
 def _request(args: argparse.Namespace) -> pb.GenerateRequest:
     request = pb.GenerateRequest(model=args.model, priority=PRIORITIES[args.priority])
     _set_prompt(request, args)
-    for name in SAMPLING_OPTIONS:
+    for name in SCALAR_OPTIONS:
         value = getattr(args, name)
         if value is not None:
             setattr(request.sampling, name, value)
@@ -156,7 +144,6 @@ def _request(args: argparse.Namespace) -> pb.GenerateRequest:
         request.sampling.logit_bias[token_id] = bias
     request.sampling.stop.extend(args.stop)
     request.sampling.stop_token_ids.extend(args.stop_token_id)
-    request.sampling.ignore_eos = args.ignore_eos
     for name in CONSTRAINTS:
         value = getattr(args, name)
         if value is not None and value is not False:  # an empty text is sent, to be refused

@@ -167,7 +167,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             job.phase = JobPhase.DECODING
             job.queue_us = max(0, round((time.monotonic() - job.ready_s) * 1e6))
             self._drafts.open_draft(
-                job.request_id, job.epoch, job.speculator, job.token_ids, job.spec.prompt_len, job.sampling
+                job.request_id, job.epoch, job.speculator, job.token_ids, job.spec.prompt_len, job.spec.params
             )
         self._service.changed()
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.decode.draft_length import DraftLength
-from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, Sampling, pack_ids
+from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, pack_ids
+from shared.sampling import SamplingParams
 from shared.worker.wire import sequence_key
 
 REOPEN_AFTER_TOKENS = 16
@@ -45,7 +46,7 @@ class _Session:
     speculator: str
     tokens: list[int]  # prompt and output so far
     prompt_len: int
-    sampling: Sampling
+    sampling: SamplingParams
     length: DraftLength
     known: bool = False  # the speculator was told of it, and has not said that it lost it
     told: int = 0  # how many of `tokens` the speculator has been sent
@@ -88,7 +89,7 @@ class DraftBook:
         speculator: str,
         token_ids: Sequence[int],
         prompt_len: int,
-        sampling: Sampling,
+        sampling: SamplingParams,
     ) -> None:
         if self.longest == 0 or not speculator:
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shared.deadline import Deadline
 from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.messages import Envelope, Reserve, Sampling
+from shared.messages import Envelope, Reserve
 from shared.worker.job import Job, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
 
@@ -16,7 +16,6 @@ class DecodeJob(Job):
     """`peer` is the prefill worker that its KV comes from."""
 
     speculator: str
-    sampling: Sampling
     worst_blocks: int  # what it takes if it grows as long as it may
     envelope: Envelope  # of the Reserve, for its answer
     first_tokens: tuple[int, ...] = ()  # what prefill sampled
@@ -56,7 +55,6 @@ def read_job(
         spec=spec,
         peer=reserve.prefill,
         speculator=reserve.speculator,
-        sampling=reserve.sampling,
         priority=engine_priority(reserve.priority),
         worst_blocks=-(-longest // HASH_BLOCK_TOKENS),
         envelope=envelope,

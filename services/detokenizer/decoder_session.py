@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, ProtocolError
-from shared.messages import Mark, Open, TokenLogprob, Tokens, unpack_ids
+from shared.messages import Mark, Open, Tokens, unpack_ids
+from shared.sampling import TokenLogprob
 from shared.text.incremental import settled_tail
 from shared.text.stops import StopMatcher
 from shared.text.tokenizer import TextTokenizer

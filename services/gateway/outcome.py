@@ -16,7 +16,7 @@ from shared.errors import (
     TooLarge,
     Unavailable,
 )
-from shared.messages import Sampling
+from shared.sampling import SamplingParams
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -54,7 +54,7 @@ class Outcome:
         return cls(FINISHED, finish=finish)
 
     @classmethod
-    def ended(cls, finish: str, sampling: Sampling) -> Outcome:
+    def ended(cls, finish: str, sampling: SamplingParams) -> Outcome:
         """What the last row's word means: text that stops where nothing could be drawn is not finished."""
         if finish != NOTHING_TO_DRAW:
             return cls.finished(finish)

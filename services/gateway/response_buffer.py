@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.outcome import Outcome
 from shared.errors import Cancelled
-from shared.messages import TokenLogprob
+from shared.sampling import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

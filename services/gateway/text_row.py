@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.messages import Mark, TokenLogprob
+from shared.messages import Mark
+from shared.sampling import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

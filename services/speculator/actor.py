@@ -25,7 +25,7 @@ from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor, WorkerLoad
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.wire import sampling_params, sequence_key
+from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()
 
@@ -99,7 +99,7 @@ class SpeculatorActor(EngineActor):
             self._sessions.drop_decode(instance)
 
     def _open_session(self, request_id: str, epoch: int, opened: messages.DraftOpen) -> None:
-        params = dataclasses.replace(sampling_params(opened.sampling), logprobs=-1)
+        params = dataclasses.replace(opened.sampling, logprobs=-1)
         self._sessions.open_session(
             sequence_key(request_id, epoch),
             request_id,

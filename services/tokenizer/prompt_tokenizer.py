@@ -16,10 +16,10 @@ from shared.messages import (
     pack_ids,
     unpack_ids,
 )
+from shared.text.chat_roles import TEMPLATE_ROLES
 from shared.text.tokenizer import TextTokenizer
 
 MAX_TURNS = 4096
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class PromptTokenizer:
@@ -59,8 +59,9 @@ class PromptTokenizer:
         if len(turns) > MAX_TURNS:
             raise TooLarge(f"a chat of {len(turns)} messages is over the limit of {MAX_TURNS}; send fewer")
         for turn in turns:
-            if turn.role not in ROLES:
-                raise InvalidRequest(f"{turn.role[:40]!r} is not a role; use one of {', '.join(ROLES)}")
+            if turn.role not in TEMPLATE_ROLES:
+                roles = ", ".join(TEMPLATE_ROLES)
+                raise InvalidRequest(f"{turn.role[:40]!r} is not a role; use one of {roles}")
         self._check_size([turn.content for turn in turns])
 
     def _check_size(self, texts: Sequence[str]) -> None:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
     from shared.engine.model_runner import LayerCallback
     from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
-    from shared.engine.sampling.draw import TokenLogprob
-    from shared.sampling import Grammar, SamplingParams
+    from shared.sampling import Grammar, SamplingParams, TokenLogprob
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -50,8 +49,7 @@ _MODULES = {
     "shared.engine.llm": ("LLM", "Completion"),
     "shared.engine.results": ("AdmitResult", "Computed", "Reservation", "StepResult", "TokenOutput"),
     "shared.engine.model_runner": ("LayerCallback",),
-    "shared.engine.sampling.draw": ("TokenLogprob",),
-    "shared.sampling": ("Grammar", "SamplingParams"),
+    "shared.sampling": ("Grammar", "SamplingParams", "TokenLogprob"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -26,14 +26,13 @@ from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
 from shared.engine.model_runner import LayerCallback, ModelInput, ModelRunner
 from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
-from shared.engine.sampling.draw import TokenLogprob
 from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus, blocks_for, tenant_chain
 from shared.errors import InvalidRequest
 from shared.kv_hash import max_cached_blocks
-from shared.sampling import SamplingParams
+from shared.sampling import SamplingParams, TokenLogprob
 
 __all__ = [
     "AdmitResult",

@@ -39,11 +39,11 @@ from shared.messages import (
     Text,
     Tokenize,
     Tokenized,
-    TokenLogprob,
     pack_hashes,
     pack_ids,
     unpack_ids,
 )
+from shared.sampling import TokenLogprob
 from tests.support.wait import until
 
 MODEL = "test-model"

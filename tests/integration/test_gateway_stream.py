@@ -17,9 +17,9 @@ from shared.messages import (
     Retrieved,
     ScoredPassage,
     Tokenize,
-    TokenLogprob,
     unpack_ids,
 )
+from shared.sampling import TokenLogprob
 from shared.telemetry import metrics
 from tests.integration.gateway_peers import GATEWAY, ask, default_answer, fleet, gateway
 from tests.integration.gateway_peers import Answer as PeerAnswer

@@ -21,12 +21,12 @@ from shared.messages import (
     DraftOpen,
     DraftResync,
     Message,
-    Sampling,
     pack_ids,
 )
-from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of, sampling
+from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
 from tests.support.models import draft_of, target_model
 from tests.support.oracle import Oracle
+from tests.support.sampling import sampling
 from tests.support.wait import until
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
@@ -225,7 +225,7 @@ async def test_the_first_rows_carry_the_phases_of_their_hops(edge: Edge, oracle:
     ids=["one", "two"],
 )
 async def test_a_request_may_end_with_its_first_tokens(
-    edge: Edge, oracle: Oracle, how: Sampling, finish: str, count: int
+    edge: Edge, oracle: Oracle, how: SamplingParams, finish: str, count: int
 ) -> None:
     ids = oracle.encode(PROMPTS[2])
     stream = await edge.generate(ids, how=how)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,19 +17,10 @@ from shared.engine.native.library import library
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.native_sampler import NativeSampler
 from shared.engine.sampling.noise import gumbel_noise
-from shared.sampling import SamplingParams
+from shared.sampling import SamplingParams, TokenLogprob
 
 NOISE_PASS_ELEMENTS = 1 << 16  # noise is made in pieces that stay in the cache
 NUCLEUS_FIRST_LOOK = 256
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Of one drawn token: its raw log-probability, and the `top` most likely (id, log-probability)."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
 
 
 def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int | None], list[TokenLogprob | None]]:

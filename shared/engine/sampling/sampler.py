@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from shared.engine.sampling.draw import TokenLogprob, draw
+from shared.engine.sampling.draw import draw
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_rules import ANY_ID, IdRules
 from shared.engine.scheduling.scheduler import Work
 from shared.engine.sequence import LiveSequence
+from shared.sampling import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

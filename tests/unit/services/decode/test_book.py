@@ -13,15 +13,15 @@ from shared.deadline import Deadline
 from shared.engine.results import TokenOutput
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
 from shared.kv.chunk import MAX_EPOCH
-from shared.messages import Envelope, Reserve, Sampling, pack_ids
+from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.job import JobPhase
+from tests.support.sampling import sampling
 
-SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 16, 0, (), False, -1)
 SOON = Deadline.after(60.0)
 
 
 def job(request_id: str = "r", epoch: int = 1, tokens: int = 16, max_tokens: int = 16) -> DecodeJob:
-    how = dataclasses.replace(SAMPLING, max_tokens=max_tokens)
+    how = sampling(max_tokens=max_tokens)
     reserve = Reserve(pack_ids(range(tokens)), tokens, b"", how, "g", "d", "p", "", 0)
     return read_job(Envelope(request_id, epoch), reserve, SOON, vocab_size=1000, max_model_len=512)
 
@@ -90,13 +90,13 @@ def test_an_expired_job_is_found_once_it_is_stopping_no_more() -> None:
 
 @pytest.mark.parametrize("envelope", [Envelope("", 1), Envelope("r", 0), Envelope("r", MAX_EPOCH + 1)])
 def test_a_reservation_needs_a_request_and_an_epoch(envelope: Envelope) -> None:
-    reserve = Reserve(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "p", "", 0)
+    reserve = Reserve(pack_ids([1]), 1, b"", sampling(max_tokens=16), "g", "d", "p", "", 0)
     with pytest.raises(ProtocolError):
         read_job(envelope, reserve, SOON, vocab_size=1000, max_model_len=512)
 
 
 def test_a_reservation_needs_a_deadline_that_has_not_passed() -> None:
-    reserve = Reserve(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "p", "", 0)
+    reserve = Reserve(pack_ids([1]), 1, b"", sampling(max_tokens=16), "g", "d", "p", "", 0)
     with pytest.raises(ProtocolError):
         read_job(Envelope("r", 1), reserve, None, vocab_size=1000, max_model_len=512)
     with pytest.raises(DeadlineExpired):
@@ -104,7 +104,7 @@ def test_a_reservation_needs_a_deadline_that_has_not_passed() -> None:
 
 
 def test_a_reservation_of_a_priority_that_does_not_exist_is_refused() -> None:
-    reserve = Reserve(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "p", "", 3)
+    reserve = Reserve(pack_ids([1]), 1, b"", sampling(max_tokens=16), "g", "d", "p", "", 3)
     with pytest.raises(InvalidRequest, match="priority 3"):
         read_job(Envelope("r", 1), reserve, SOON, vocab_size=1000, max_model_len=512)
 

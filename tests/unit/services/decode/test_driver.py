@@ -10,13 +10,13 @@ from shared.deadline import Deadline
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.engine import make_engine, save_random_model
-from tests.unit.services.decode.test_book import SAMPLING
+from tests.support.sampling import sampling
 
 NORMAL, LOW, HIGH = 0, 1, 2  # as penstock.v1.Priority numbers them
 
 
 def job(request_id: str, priority: int, seconds: float) -> DecodeJob:
-    reserve = Reserve(pack_ids([1, 2, 3]), 3, b"", SAMPLING, "g", "d", "p", "", priority)
+    reserve = Reserve(pack_ids([1, 2, 3]), 3, b"", sampling(), "g", "d", "p", "", priority)
     made = read_job(
         Envelope(request_id, 1), reserve, Deadline.after(seconds), vocab_size=10, max_model_len=64
     )

@@ -10,7 +10,8 @@ from services.detokenizer.decoder_sessions import DecodedOutput, DecoderSessions
 from shared.actor.lease import LEASE_S
 from shared.deadline import Deadline
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch
-from shared.messages import Mark, Open, TokenLogprob, Tokens, pack_ids
+from shared.messages import Mark, Open, Tokens, pack_ids
+from shared.sampling import TokenLogprob
 from tests.support.clock import FakeClock
 from tests.support.metric import value
 from tests.support.tokenizer_kinds import library_tokenizer, text_tokenizer

@@ -16,7 +16,8 @@ from services.gateway.request import Request, validate_request
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
 from shared import errors
-from shared.messages import ChatTurn, Mark, ScoredPassage, TokenLogprob, unpack_ids
+from shared.messages import ChatTurn, Mark, ScoredPassage, unpack_ids
+from shared.sampling import TokenLogprob
 from tests.support.clock import FakeClock
 
 CASES = {

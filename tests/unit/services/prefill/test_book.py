@@ -13,14 +13,13 @@ from services.prefill.kv_announcer import ready_blocks
 from services.prefill.warming import Warming
 from shared.deadline import Deadline
 from shared.errors import Cancelled, Overloaded, ProtocolError, StaleEpoch
-from shared.messages import Envelope, Prefill, Sampling, Warm, pack_ids
+from shared.messages import Envelope, Prefill, Warm, pack_ids
 from shared.worker.job import JobPhase
-
-SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 16, 0, (), False, -1)
+from tests.support.sampling import sampling
 
 
 def job(request_id: str = "r", epoch: int = 1, tokens: int = 100, seconds: float = 60.0) -> PrefillJob:
-    prefill = Prefill(pack_ids(range(tokens)), tokens, b"", SAMPLING, "g", "d", "decode-0", 0)
+    prefill = Prefill(pack_ids(range(tokens)), tokens, b"", sampling(max_tokens=16), "g", "d", "decode-0", 0)
     made = read_job(
         Envelope(request_id, epoch),
         prefill,
@@ -99,7 +98,7 @@ def test_epochs_of_the_past_are_refused() -> None:
 
 
 def test_a_job_needs_a_deadline() -> None:
-    prefill = Prefill(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "decode-0", 0)
+    prefill = Prefill(pack_ids([1]), 1, b"", sampling(max_tokens=16), "g", "d", "decode-0", 0)
     with pytest.raises(ProtocolError):
         read_job(Envelope("r", 1), prefill, None, vocab_size=10, max_model_len=64, now_s=0.0)
 

@@ -18,13 +18,13 @@ from shared.messages import Envelope, Prefill, pack_ids
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.engine import make_engine, save_random_model
-from tests.unit.services.prefill.test_book import SAMPLING
+from tests.support.sampling import sampling
 
 NORMAL, LOW, HIGH = 0, 1, 2  # as penstock.v1.Priority numbers them
 
 
 def job(request_id: str, priority: int) -> PrefillJob:
-    prefill = Prefill(pack_ids([1, 2, 3]), 3, b"", SAMPLING, "g", "d", "decode-0", priority)
+    prefill = Prefill(pack_ids([1, 2, 3]), 3, b"", sampling(), "g", "d", "decode-0", priority)
     return read_job(
         Envelope(request_id, 1), prefill, Deadline.after(60.0), vocab_size=10, max_model_len=64, now_s=0.0
     )

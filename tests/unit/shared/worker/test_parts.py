@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 import pytest
@@ -10,15 +9,13 @@ import pytest
 from shared.engine.memory.block_pool import BlockEvent
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, ProtocolError
-from shared.messages import Sampling, pack_hashes, pack_ids, unpack_hashes
+from shared.messages import pack_hashes, pack_ids, unpack_hashes
 from shared.worker.engine_thread import EngineThread
 from shared.worker.gateway_leases import GatewayLeases
 from shared.worker.prefix_mirror import MAX_EVENTS_PER_BEAT, PrefixMirror
 from shared.worker.rate import TokenRate
 from shared.worker.wire import JobOutput, SequenceSpec, read_sequence, tokens_messages
-
-SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 8, 0, (), False, -1)
-
+from tests.support.sampling import sampling
 
 # ---- prefix events ----
 
@@ -69,11 +66,10 @@ def test_overlap_counts_leading_blocks_alone() -> None:
 # ---- wire forms ----
 
 
-def read(
-    ids: list[int], prompt_len: int, hashes: tuple[int, ...] = (), sampling: Sampling = SAMPLING
-) -> SequenceSpec:
+def read(ids: list[int], prompt_len: int, hashes: tuple[int, ...] = (), **changes: float) -> SequenceSpec:
+    how = sampling(max_tokens=8, **changes)
     return read_sequence(
-        pack_ids(ids), prompt_len, pack_hashes(hashes), sampling, vocab_size=100, max_model_len=64
+        pack_ids(ids), prompt_len, pack_hashes(hashes), how, vocab_size=100, max_model_len=64
     )
 
 
@@ -99,12 +95,12 @@ def test_a_placement_that_cannot_run_is_refused_with_what_is_wrong(
     ids: list[int], prompt_len: int, hashes: tuple[int, ...], change: dict[str, float], word: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=word):
-        read(ids, prompt_len, hashes, dataclasses.replace(SAMPLING, **change))  # type: ignore[arg-type]  # floats only
+        read(ids, prompt_len, hashes, **change)
 
 
 def test_ids_of_half_an_integer_are_a_protocol_error() -> None:
     with pytest.raises(ProtocolError):
-        read_sequence(b"\0\0\0", 1, b"", SAMPLING, vocab_size=100, max_model_len=64)
+        read_sequence(b"\0\0\0", 1, b"", sampling(), vocab_size=100, max_model_len=64)
 
 
 def test_a_step_becomes_one_message_per_detokenizer() -> None:
