@@ -16,13 +16,16 @@ from shared.kv.chunk import MAX_EPOCH
 from shared.messages import Envelope, Reserve, Sampling, pack_ids
 
 SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 16, 0, (), False, -1)
-SOON = Deadline.after(60.0)
+
+
+def soon() -> Deadline:
+    return Deadline.after(60.0)
 
 
 def row(request_id: str = "r", epoch: int = 1, tokens: int = 16, max_tokens: int = 16) -> Row:
     how = dataclasses.replace(SAMPLING, max_tokens=max_tokens)
     reserve = Reserve(pack_ids(range(tokens)), tokens, b"", how, "g", "d", "p", "", 0)
-    return read_row(Envelope(request_id, epoch), reserve, SOON, vocab_size=1000, max_model_len=512)
+    return read_row(Envelope(request_id, epoch), reserve, soon(), vocab_size=1000, max_model_len=512)
 
 
 def book(max_rows: int = 4, kv_blocks: int = 100) -> RowBook:
@@ -91,7 +94,7 @@ def test_an_expired_row_is_found_once_it_is_stopping_no_more() -> None:
 def test_a_reservation_needs_a_request_and_an_epoch(envelope: Envelope) -> None:
     reserve = Reserve(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "p", "", 0)
     with pytest.raises(ProtocolError):
-        read_row(envelope, reserve, SOON, vocab_size=1000, max_model_len=512)
+        read_row(envelope, reserve, soon(), vocab_size=1000, max_model_len=512)
 
 
 def test_a_reservation_needs_a_deadline_that_has_not_passed() -> None:
@@ -105,7 +108,7 @@ def test_a_reservation_needs_a_deadline_that_has_not_passed() -> None:
 def test_a_reservation_of_a_priority_that_does_not_exist_is_refused() -> None:
     reserve = Reserve(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "p", "", 3)
     with pytest.raises(InvalidRequest, match="priority 3"):
-        read_row(Envelope("r", 1), reserve, SOON, vocab_size=1000, max_model_len=512)
+        read_row(Envelope("r", 1), reserve, soon(), vocab_size=1000, max_model_len=512)
 
 
 def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None:
