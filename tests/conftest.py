@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -17,6 +18,10 @@ from shared.bus.nats_server import NatsServer
 # Without a GPU, Triton interprets kernels: to be said before anything imports it, as transformers does.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A loaded machine makes single examples slow; whether tests hang is for pytest's timeout to say.
 settings.register_profile("penstock", deadline=None)

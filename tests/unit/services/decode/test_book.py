@@ -17,13 +17,15 @@ from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.sampling import sampling
 
-SOON = Deadline.after(60.0)
+
+def soon() -> Deadline:
+    return Deadline.after(60.0)
 
 
 def job(request_id: str = "r", epoch: int = 1, tokens: int = 16, max_tokens: int = 16) -> DecodeJob:
     how = sampling(max_tokens=max_tokens)
     reserve = Reserve(pack_ids(range(tokens)), tokens, b"", how, "g", "d", "p", "", 0)
-    return read_job(Envelope(request_id, epoch), reserve, SOON, vocab_size=1000, max_model_len=512)
+    return read_job(Envelope(request_id, epoch), reserve, soon(), vocab_size=1000, max_model_len=512)
 
 
 def book(max_jobs: int = 4, kv_blocks: int = 100) -> DecodeBook:
@@ -92,7 +94,7 @@ def test_an_expired_job_is_found_once_it_is_stopping_no_more() -> None:
 def test_a_reservation_needs_a_request_and_an_epoch(envelope: Envelope) -> None:
     reserve = Reserve(pack_ids([1]), 1, b"", sampling(max_tokens=16), "g", "d", "p", "", 0)
     with pytest.raises(ProtocolError):
-        read_job(envelope, reserve, SOON, vocab_size=1000, max_model_len=512)
+        read_job(envelope, reserve, soon(), vocab_size=1000, max_model_len=512)
 
 
 def test_a_reservation_needs_a_deadline_that_has_not_passed() -> None:
@@ -106,7 +108,7 @@ def test_a_reservation_needs_a_deadline_that_has_not_passed() -> None:
 def test_a_reservation_of_a_priority_that_does_not_exist_is_refused() -> None:
     reserve = Reserve(pack_ids([1]), 1, b"", sampling(max_tokens=16), "g", "d", "p", "", 3)
     with pytest.raises(InvalidRequest, match="priority 3"):
-        read_job(Envelope("r", 1), reserve, SOON, vocab_size=1000, max_model_len=512)
+        read_job(Envelope("r", 1), reserve, soon(), vocab_size=1000, max_model_len=512)
 
 
 def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None:

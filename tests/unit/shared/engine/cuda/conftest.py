@@ -1,0 +1,33 @@
+"""Kernels that Triton interprets: what the interpreter leaves to the machine's BLAS is stated here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from triton.runtime import interpreter
+
+from shared.engine.cuda.attention_kernel import INTERPRETED
+
+
+@pytest.fixture(autouse=True)
+def dot_products_of_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of `tl.dot` has the same bits wherever it stands in its tile.
+
+    Tensor cores give that. The interpreter calls BLAS, whose kernels for some CPUs sum the last rows of a
+    matrix in another order than the first ones: whether our kernels are exact would depend on the machine.
+    """
+    if INTERPRETED:
+        monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", ordered_dot)
+
+
+def ordered_dot(
+    _builder: Any, left: Any, right: Any, sums: Any, input_precision: Any, max_num_imprecise_acc: Any
+) -> Any:
+    """sums + left @ right, product after product along the inner side; operands are float32."""
+    assert left.data.dtype == right.data.dtype == sums.data.dtype == np.float32
+    total = np.zeros_like(sums.data)
+    for inner in range(left.data.shape[1]):
+        total += left.data[:, inner, None] * right.data[inner]
+    return interpreter.TensorHandle(total + sums.data, sums.dtype.scalar)
