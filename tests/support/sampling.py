@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.sampling import SamplingParams
+from shared.sampling import SCALARS, SamplingParams
+
+OTHER_SCALARS: dict[str, Any] = {
+    name: {float: 0.5, int: 3, bool: True}[type(definition.default)] for name, definition in SCALARS.items()
+}
+"""A value that is not the default, for every number and flag there is; all of them go together."""
 
 
 def sampling(**fields: Any) -> SamplingParams:

@@ -12,6 +12,7 @@ from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.sampling import Grammar
 from shared.text.chat_roles import TEMPLATE_ROLES
+from tests.support.sampling import OTHER_SCALARS
 
 
 def text(**sampling: object) -> pb.GenerateRequest:
@@ -157,9 +158,9 @@ def test_what_is_outside_is_refused_by_the_name_of_its_field(name: str) -> None:
     assert caught.value.message.startswith((field, "the " + field))
 
 
-@pytest.mark.parametrize("name", sorted(sampling_rules.SCALARS.keys() - {"prompt_logprobs"}))
+@pytest.mark.parametrize("name", sorted(OTHER_SCALARS.keys() - {"prompt_logprobs"}))
 def test_every_number_and_flag_is_read(name: str) -> None:
-    value = {float: 0.5, int: 3, bool: True}[type(sampling_rules.SCALARS[name].default)]
+    value = OTHER_SCALARS[name]
     assert getattr(valid(text(**{name: value})).sampling, name) == value
 
 

@@ -14,26 +14,15 @@ from shared.errors import InvalidRequest, ProtocolError
 from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
 from shared.sampling import Grammar, SamplingParams
 from shared.worker.wire import JobOutput, engine_priority, read_sequence, tokens_messages
+from tests.support.sampling import OTHER_SCALARS
 
 CONSTRAINED = SamplingParams(
-    temperature=0.5,
-    top_k=7,
-    top_p=0.9,
-    min_p=0.1,
-    repetition_penalty=1.1,
-    presence_penalty=0.2,
-    frequency_penalty=0.3,
+    **OTHER_SCALARS,
     logit_bias=((4, 1.5),),
-    seed=9,
-    max_tokens=11,
-    min_tokens=2,
     stop_token_ids=(3,),
-    ignore_eos=True,
-    logprobs=4,
     allowed_ids=(1, 2),
     bad_words=((5,), (6, 7)),
     grammar=Grammar("regex", "a+"),
-    prompt_logprobs=2,
 )
 
 
