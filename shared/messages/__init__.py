@@ -14,7 +14,7 @@ Durations are integers in microseconds. Times are unix microseconds of the sende
 """
 
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
-from shared.messages.envelope import PROTOCOL_VERSION, Accepted, Envelope, Failure
+from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
 from shared.messages.fleet import AuditReport, AuditRequest, Drain, Heartbeat, Held, Snapshot, SnapshotRequest
 from shared.messages.front_half import ChatTurn, Retrieve, Retrieved, ScoredPassage, Tokenize, Tokenized
 from shared.messages.kv import (
@@ -74,7 +74,7 @@ Message = (
 
 __all__ = [
     "MAX_PROMPT_TOKENS",
-    "PROTOCOL_VERSION",
+    "MEANING_VERSION",
     "Accepted",
     "AuditReport",
     "AuditRequest",

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from shared.errors import PenstockError, error_from_code
 
-PROTOCOL_VERSION = 3
-"""Of everything in this package: a change of fields is a new version."""
+MEANING_VERSION = 3
+"""Of everything in this package: to be raised when a field means something else than it did. A change of the
+fields themselves changes the version on the wire by itself (`shared.bus.codec`)."""
 
 
 @dataclass(frozen=True, slots=True)

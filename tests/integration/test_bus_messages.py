@@ -17,7 +17,6 @@ from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, TooLarge, Unavailable
 from shared.messages import (
-    PROTOCOL_VERSION,
     Accepted,
     Cancel,
     Envelope,
@@ -246,7 +245,10 @@ GARBAGE = {
     "truncated": (GOOD[:-3], "protocol"),
     "json": (b'{"type": "Cancel"}', "protocol"),
     "wrong type of a field": (GOOD.replace(b"\x03\xc3", b"\xc2\xc3"), "protocol"),
-    "unknown type": (msgpack.packb(["Explode", PROTOCOL_VERSION, "", 0, 0, "", "", []]), "unknown_message"),
+    "unknown type": (
+        msgpack.packb(["Explode", codec.PROTOCOL_VERSION, "", 0, 0, "", "", []]),
+        "unknown_message",
+    ),
     "unknown version": (msgpack.packb(["Cancel", 99, "", 0, 0, "", "", ["x"]]), "unknown_message"),
 }
 
