@@ -1,8 +1,8 @@
 """A document cut into passages that can be understood alone.
 
-A passage stays within one section of the document, has at most MAX_WORDS words unless one sentence has more, ends
-at the end of a sentence, a list item or a line of code, and begins with the last sentence of the passage before it.
-The headings above it belong to it.
+A passage stays within one section of the document, has at most MAX_WORDS words unless one sentence has more,
+ends at the end of a sentence, a list item or a line of code, and begins with the last sentence of the passage
+before it. The headings above it belong to it.
 """
 
 from __future__ import annotations
