@@ -31,8 +31,9 @@ demo: setup
 up: setup
 	$(BIN)/penstock up $(UP)
 
+# Modules beside each other, those with processes one after another: see tests/conftest.py.
 test: setup
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto --maxprocesses 4
 
 lint: setup
 	$(BIN)/ruff check .
