@@ -35,8 +35,9 @@ demo: setup ## start the stack on free ports, ask about these documents, show th
 up: setup ## a stack that stays; make up UP='--decode 2 --corpus my-folder'
 	$(BIN)/penstock up $(UP)
 
+# Modules beside each other, those with processes one after another: see tests/conftest.py.
 test: setup ## the whole suite: a real nats-server, real processes
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto --maxprocesses 4
 
 lint: setup typecheck ## ruff, clang-format and mypy, changing nothing
 	$(BIN)/ruff check .

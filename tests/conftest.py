@@ -1,4 +1,4 @@
-"""Fixtures for every test: logging of its own, a real nats-server of its own."""
+"""What every test has: its turn on one of the cores, logging of its own, a real nats-server of its own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+# Tests share the cores by running beside each other, and their models are too small for threads. To be said
+# before numpy and torch are loaded; the processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import structlog
 import torch
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from shared.bus.nats_server import NatsServer
 
@@ -26,6 +31,40 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A loaded machine makes single examples slow; whether tests hang is for pytest's timeout to say.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
+
+FOLDERS = ("tests/unit/", "tests/integration/", "tests/e2e/", "tests/chaos/")
+ONE_AFTER_ANOTHER = (
+    *FOLDERS[1:],
+    "tests/unit/bench/",
+    "tests/unit/services/cli/test_bench_engine.py",
+    "tests/unit/shared/engine/measuring/",
+    "tests/unit/shared/engine/native/test_native_limits.py",
+    "tests/unit/shared/engine/tensor_parallel/",
+)
+"""Tests that start processes or measure time: two at once would be in each other's way."""
+
+
+class OneAfterAnother(LoadScopeScheduling):
+    """With `pytest -n`: whole modules, so that each makes its fixtures once, and ONE_AFTER_ANOTHER as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return "one after another" if module.startswith(ONE_AFTER_ANOTHER) else module
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return OneAfterAnother(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Shuffled modules go back to their folder: what a folder shares is started once."""
+    items.sort(key=lambda item: next(at for at, name in enumerate(FOLDERS) if item.nodeid.startswith(name)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    seed = config.getoption("randomly_seed", None)  # -q leaves it out of the header
+    if seed is not None:
+        terminalreporter.write_line(f"in random order: again with --randomly-seed={seed}")
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,9 @@
 
     [type, version, request_id, epoch, deadline_us, origin, trace, [field, field, …]]
 
-Fields go by position, so a message is as small as its values. PROTOCOL_VERSION is a digest of all fields of all
-messages: a change of any is a new version. What is not exactly a message of this version raises ProtocolError.
+Fields go by position, so a message is as small as its values. PROTOCOL_VERSION is a digest of all fields of
+all messages: a change of any is a new version. What is not exactly a message of this version raises a
+ProtocolError.
 """
 
 from __future__ import annotations

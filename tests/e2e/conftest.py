@@ -45,6 +45,8 @@ def get_stack(model_dir: Path, draft_dir: Path) -> Iterator[GetStack]:
             return running[key]
 
         yield get
+        for stack in running.values():  # all at once: each takes seconds to end
+            stack.process.terminate()
 
 
 def options(model: Path, draft: Path | None, decode: int, transport: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from tests.support.stack import metrics_of, value_of
 
 NEW_TOKENS = 100
 CONCURRENT = 16
+SEED = 1234
 
 # Every value of workers, drafts and transport meets every value of the others.
 STACKS = [(1, False, "nats"), (1, True, "shm"), (3, False, "auto"), (3, True, "nats")]
@@ -65,23 +66,24 @@ async def test_greedy_ids_and_text_equal_transformers_16_at_once(
     await stack.until_idle()
 
 
+@pytest.fixture(scope="module")
+def alone(oracle: Oracle) -> list[list[int]]:
+    """OPENINGS with a seed, through the engine alone, one after the other: no bus, no batch, no drafts."""
+    llm = LLM(oracle.model.name_or_path)
+    params = SamplingParams(temperature=1.0, seed=SEED, max_tokens=NEW_TOKENS)
+    asked = [oracle.encode(opening) for opening in OPENINGS]
+    return [list(llm.generate([prompt], params)[0].token_ids) for prompt in asked]
+
+
 @pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
 async def test_a_seed_gives_the_same_text_at_temperature_1_whichever_worker_batch_or_drafter(
-    get_stack: GetStack, oracle: Oracle, decode: int, drafts: bool, transport: str
+    get_stack: GetStack, oracle: Oracle, alone: list[list[int]], decode: int, drafts: bool, transport: str
 ) -> None:
     asked = [oracle.encode(opening) for opening in OPENINGS]
     stack = get_stack(decode, drafts, transport)
-    answers = await ask_all(stack.grpc, asked, temperature=1.0, seed=1234)
-    alone = in_process(oracle, asked)
+    answers = await ask_all(stack.grpc, asked, temperature=1.0, seed=SEED)
     assert [answer.ids for answer in answers] == alone
     assert len({tuple(ids) for ids in alone}) == len(asked)
-
-
-def in_process(oracle: Oracle, asked: list[list[int]]) -> list[list[int]]:
-    """The same requests through the engine alone, one after the other: no bus, no batch, no drafts."""
-    llm = LLM(oracle.model.name_or_path)
-    params = SamplingParams(temperature=1.0, seed=1234, max_tokens=NEW_TOKENS)
-    return [list(llm.generate([prompt], params)[0].token_ids) for prompt in asked]
 
 
 async def test_another_seed_gives_another_text(get_stack: GetStack, oracle: Oracle) -> None:

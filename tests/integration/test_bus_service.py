@@ -18,6 +18,7 @@ from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Envelope, Retrieve
+from tests.support.patched import IMPATIENT, patched
 from tests.support.wait import until
 
 INBOX = inbox("retriever", "retriever-0")
@@ -67,7 +68,7 @@ Start = Callable[..., Awaitable[Process]]
 async def start(nats_url: str) -> AsyncIterator[Start]:
     processes: list[Process] = []
 
-    async def start(mode: str = "", **variables: str) -> Process:
+    async def start(mode: str = "", *, impatient: bool = False, **variables: str) -> Process:
         environ = {
             **os.environ,
             "PENSTOCK_NATS_URL": nats_url,
@@ -76,7 +77,11 @@ async def start(nats_url: str) -> AsyncIterator[Start]:
             **variables,
         }
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.support.echo_service", env=environ, stderr=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            *patched("tests.support.echo_service", IMPATIENT if impatient else {}),
+            env=environ,
+            stderr=asyncio.subprocess.PIPE,
         )
         processes.append(Process(child))
         return processes[-1]
@@ -215,7 +220,7 @@ async def test_a_wrong_value_exits_2_with_a_sentence_that_names_it(start: Start)
 
 
 async def test_without_a_nats_server_it_exits_1_and_says_where_it_looked(start: Start) -> None:
-    process = await start(PENSTOCK_NATS_URL="nats://127.0.0.1:1")
+    process = await start(impatient=True, PENSTOCK_NATS_URL="nats://127.0.0.1:1")
     assert await process.exit_code() == 1
     assert "no NATS server usable at nats://127.0.0.1:1 " in process.stderr
     assert "Traceback" not in process.stderr

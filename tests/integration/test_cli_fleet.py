@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,17 +16,18 @@ import pytest
 from shared.bus import Bus, Delivery
 from shared.bus.subjects import fleet, inbox
 from shared.messages import AuditReport, AuditRequest, Heartbeat, Held
+from tests.support.patched import IMPATIENT, patched
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 110
 
 
-async def penstock(*argv: str) -> tuple[int, str, str]:
+async def penstock(*argv: str, program: Sequence[str] = ("services.cli",)) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "services.cli",
+        *program,
         *argv,
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -138,8 +139,9 @@ async def test_status_and_audit_of_an_empty_bus_exit_with_1(nats_url: str) -> No
     assert (code, out) == (1, "no instance is heard on this bus; is the stack running?\n")
 
 
-async def test_a_bus_that_is_not_there_is_a_sentence(nats_url: str) -> None:
-    code, _, err = await penstock("status", "--nats-url", "nats://127.0.0.1:1")
+async def test_a_bus_that_is_not_there_is_a_sentence() -> None:
+    program = patched("services.cli", IMPATIENT)
+    code, _, err = await penstock("status", "--nats-url", "nats://127.0.0.1:1", program=program)
     assert code == 1
     assert err.startswith("penstock status: ")
     assert "127.0.0.1:1" in err

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from shared.bus.connection import FIRST_CONNECT_S
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -55,7 +56,9 @@ import sys
 from services.launcher.__main__ import main
 from services.launcher.instance import InstanceSpec
 from services.launcher.plan import plan_instances
+from shared.bus import connection
 
+connection.FIRST_CONNECT_S = {first_connect_s!r}
 COMMANDS = {commands!r}
 
 def plan(options, *, nats_url, grpc_ports):
@@ -71,11 +74,13 @@ if __name__ == "__main__":
 class Up:
     """A launcher in a process of its own."""
 
-    def __init__(self, folder: Path, commands: dict[str, list[str]], *argv: str) -> None:
+    def __init__(
+        self, folder: Path, commands: dict[str, list[str]], *argv: str, first_connect_s: float
+    ) -> None:
         folder.mkdir(exist_ok=True)
         (folder / "service.py").write_text(SERVICE)
         driver = folder / "driver.py"
-        driver.write_text(DRIVER.format(commands=commands))
+        driver.write_text(DRIVER.format(commands=commands, first_connect_s=first_connect_s))
         self.state_dir = folder / "state"
         self.stdout: list[str] = []
         self.stderr: list[str] = []
@@ -135,10 +140,17 @@ Start = Callable[..., Up]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Up] = []
 
-    def start_one(*argv: str, folder: str = "one", grpc_port: int = 0, **commands: list[str]) -> Up:
+    def start_one(
+        *argv: str,
+        folder: str = "one",
+        grpc_port: int = 0,
+        first_connect_s: float = FIRST_CONNECT_S,
+        **commands: list[str],
+    ) -> Up:
         service = tmp_path / folder / "service.py"
         default = {role: [sys.executable, str(service), role] for role in ("gateway", "decode")}
-        up = Up(tmp_path / folder, default | commands, "--grpc-port", str(grpc_port), *argv)
+        argv = ("--grpc-port", str(grpc_port), *argv)
+        up = Up(tmp_path / folder, default | commands, *argv, first_connect_s=first_connect_s)
         started.append(up)
         return up
 
@@ -315,7 +327,7 @@ async def test_a_nats_server_of_the_user_is_used_and_left_alone(start: Start, na
 
 
 async def test_a_nats_server_that_is_not_there_is_named(start: Start) -> None:
-    up = start("--nats-url", "nats://127.0.0.1:1")
+    up = start("--nats-url", "nats://127.0.0.1:1", first_connect_s=0.3)
     assert up.wait() == 1
     assert "127.0.0.1:1" in up.stderr[-1]
 

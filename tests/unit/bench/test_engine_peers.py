@@ -17,6 +17,7 @@ from tests.bench.bench_engine_table import Series, markdown
 from tests.bench.make_model import SHAPES, make_model, random_tensors, tensor_shapes
 from tests.support.data import REPOSITORY
 from tests.support.models import TINY_TEXT
+from tests.support.patched import ROUGH_LIMITS, patched
 
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 128}
 COLUMN = Column(batch=2, prompt_tokens=5, steps=3)
@@ -90,7 +91,8 @@ def test_the_benchmark_prints_a_table_and_keeps_every_reading(model: Path, tmp_p
         str(readings),
     ]
     sizes = ["--prefill", "8", "--decode", "2", "--prompt-tokens", "4", "--steps", "2", "--rounds", "2"]
-    command = [sys.executable, "-m", "tests.bench.bench_engine", *options, *sizes, "--threads", "1"]
+    program = patched("tests.bench.bench_engine", ROUGH_LIMITS)
+    command = [sys.executable, "-m", *program, *options, *sizes, "--threads", "1"]
     done = subprocess.run(
         [*command, "--logs", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from services.cli.__main__ import main
 from services.cli.bench_engine import COLUMNS
 from tests.support.models import target_model
+from tests.support.patched import ROUGH_LIMITS, patched
 
 PROMISED = (
     "batch",
@@ -30,6 +32,17 @@ def bench(*argv: str) -> int:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def rough_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = subprocess.run
+
+    def run_rough(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        *python, benchmark = command
+        return run([*python, *patched(benchmark, ROUGH_LIMITS)], **options)
+
+    monkeypatch.setattr(subprocess, "run", run_rough)
 
 
 @pytest.mark.parametrize(

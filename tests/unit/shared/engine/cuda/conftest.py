@@ -11,9 +11,9 @@ from triton.runtime import interpreter
 from shared.engine.cuda.attention_kernel import INTERPRETED
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def dot_products_of_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row of `tl.dot` has the same bits wherever it stands in its tile.
+    """For tests of bits: a row of `tl.dot` has the same wherever it stands in its tile.
 
     Tensor cores give that. The interpreter calls BLAS, whose kernels for some CPUs sum the last rows of a
     matrix in another order than the first ones: whether our kernels are exact would depend on the machine.
@@ -25,9 +25,9 @@ def dot_products_of_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def ordered_dot(
     _builder: Any, left: Any, right: Any, sums: Any, input_precision: Any, max_num_imprecise_acc: Any
 ) -> Any:
-    """sums + left @ right, product after product along the inner side; operands are float32."""
+    """sums + left [M, K] @ right [K, N], product after product along K; operands are float32."""
     assert left.data.dtype == right.data.dtype == sums.data.dtype == np.float32
-    total = np.zeros_like(sums.data)
-    for inner in range(left.data.shape[1]):
-        total += left.data[:, inner, None] * right.data[inner]
-    return interpreter.TensorHandle(total + sums.data, sums.dtype.scalar)
+    products = (
+        left.data[:, :, None] * right.data
+    )  # [M, K, N]; their sum along K adds one row of N after another
+    return interpreter.TensorHandle(products.sum(axis=1) + sums.data, sums.dtype.scalar)

@@ -145,6 +145,7 @@ def test_every_row_of_a_mixed_batch_attends_to_its_own_keys(shape: Shape) -> Non
         )
 
 
+@pytest.mark.usefixtures("dot_products_of_one_order")
 @pytest.mark.parametrize("name", ["grouped heads", "window and soft-cap", "bfloat16", "bfloat16 over int8"])
 def test_a_row_is_bitwise_the_same_alone_and_anywhere_in_a_batch(name: str) -> None:
     sequence = Sequence(SPLIT_KEYS + 40)
@@ -155,6 +156,7 @@ def test_a_row_is_bitwise_the_same_alone_and_anywhere_in_a_batch(name: str) -> N
     assert torch.equal(alone, back)
 
 
+@pytest.mark.usefixtures("dot_products_of_one_order")
 @pytest.mark.parametrize("name", ["grouped heads", "window and soft-cap", "bfloat16"])
 def test_rows_of_a_prompt_are_bitwise_the_same_in_tiles_and_one_by_one(name: str) -> None:
     case = Case(SHAPES[name], [Sequence(SPLIT_KEYS + 4, num_rows=11)])

@@ -197,6 +197,7 @@ def deterministic_logits(
     return logits[-1]
 
 
+@pytest.mark.usefixtures("dot_products_of_one_order")
 @pytest.mark.parametrize("name", ["plain", "experts"])
 def test_deterministic_logits_are_bitwise_the_same_in_chunks_alone_and_in_company(name: str) -> None:
     at_once = deterministic_logits(CONFIGS[name], [[(0, 7, A)]])
