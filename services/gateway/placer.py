@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
@@ -19,6 +19,7 @@ from shared.errors import DeadlineExpired, Overloaded, PenstockError, Unavailabl
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Accepted, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
 from shared.roles import PLACED_ROLES, TARGET_ROLES
+from shared.tasks import cancel_until_done
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
 SHED_RETRY_MS = 500
@@ -127,15 +128,23 @@ class Placer:
         deadline: Deadline,
         asked: Callable[[], None],
     ) -> None:
-        """All three at once; the first refusal ends the other two."""
+        """All three at once; the first refusal ends the other two.
+
+        A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
+        """
         messages = self._messages(placement, ids, hashes)
+        asks = [
+            asyncio.create_task(self._ask_one(role, instance, message, deadline), name=f"ask-{instance}")
+            for (role, instance), message in messages.items()
+        ]
+        asked()
         try:
-            async with asyncio.TaskGroup() as group:
-                for (role, instance), message in messages.items():
-                    group.create_task(self._ask_one(role, instance, message, deadline))
-                asked()
-        except* Refused as refusals:
-            raise _gravest(refusals) from None
+            await asyncio.wait(asks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            await cancel_until_done(*asks)
+        errors = [error for ask in asks if not ask.cancelled() and (error := ask.exception()) is not None]
+        if errors:
+            raise _gravest(errors)
 
     async def _ask_one(self, role: str, instance: str, message: Message, deadline: Deadline) -> None:
         # Noted before it is sent: from then on the instance may hold something.
@@ -204,12 +213,15 @@ class Placer:
             self._avoided.add_busy(view)
 
 
-def _gravest(refusals: BaseExceptionGroup[Refused]) -> Refused:
-    """What cannot be helped first, then what time may help."""
-    flat = [refusal for refusal in refusals.exceptions if isinstance(refusal, Refused)]
-    return min(
-        flat, key=lambda refusal: (not is_final(refusal.error), isinstance(refusal.error, Unavailable))
-    )
+def _gravest(errors: Sequence[BaseException]) -> BaseException:
+    """What nobody expects first, then what cannot be helped, then what time may help."""
+
+    def rank(error: BaseException) -> tuple[bool, bool, bool]:
+        if not isinstance(error, Refused):
+            return False, False, False
+        return True, not is_final(error.error), isinstance(error.error, Unavailable)
+
+    return min(errors, key=rank)
 
 
 def _given_up(last: PenstockError) -> PenstockError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from typing import Any
 
 import structlog
 
@@ -36,6 +37,7 @@ from shared.errors import (
 )
 from shared.messages import Lost, ScoredPassage
 from shared.roles import TARGET_ROLES
+from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -59,8 +61,8 @@ class Session:
         self._budget = budget
         self._rotation = rotation
         self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
-        self._scope: asyncio.Timeout | None = None
         self._interruption: PenstockError | None = None
+        self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._trouble: PenstockError | None = None
         self._trouble_epoch = 0
         self._arrived = asyncio.Event()
@@ -113,35 +115,43 @@ class Session:
 
     async def run_request(self) -> None:
         """Ends with exactly one outcome in the response buffer and nothing held anywhere."""
+        # What it ends with when the process ends before its drain did.
+        outcome = Outcome.of(Cancelled("the gateway was stopped: send the request again", hop="gateway"))
         try:
             outcome = await self._supervise()
-            self._end(outcome)
-            await self._cancel_at_end(outcome)
-            self._outcome = outcome
-            self._report()
         finally:
-            # Reached without an outcome only when the process ends before its drain did.
-            stopped = Cancelled("the gateway was stopped: send the request again", hop="gateway")
-            self.response.put_end(Outcome.of(stopped))
+            self._end(outcome)
+            try:
+                await self._cancel_at_end(outcome)
+            finally:
+                self._outcome = outcome
+                self._report()
 
     async def _supervise(self) -> Outcome:
+        """The work is a task of its own: nothing on its way can keep a cancel or a deadline from it."""
+        work = asyncio.create_task(self._drive_request(), name=f"drive-{self.request_id}")
+        ends: tuple[asyncio.Future[Any], ...] = (work, self._interrupted)
         try:
-            async with asyncio.timeout(self._budget.first_token.remaining_s()) as scope:
-                self._scope = scope
-                if self._interruption is not None:
-                    return Outcome.of(self._interruption)
-                finish = await self._drive_request()
-            ended = Outcome.ended(finish, self.request.sampling)
-            return ended if self._interruption is None else Outcome.of(self._interruption)
-        except TimeoutError:
-            return Outcome.of(self._interruption or self.state.expired())
-        except PenstockError as error:
-            return Outcome.of(error)
-        except Exception as error:
-            log.exception("session_failed", request_id=self.request_id)
-            return Outcome.of(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
+            while not work.done() and self._interruption is None:
+                deadline = self._budget.total if self.state.log.ids else self._budget.first_token
+                if deadline.expired():
+                    self._interrupt(self.state.expired())
+                else:
+                    await asyncio.wait(
+                        ends, timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
+                    )
         finally:
-            self._scope = None
+            await cancel_until_done(work)
+        return self._outcome_of(work) if self._interruption is None else Outcome.of(self._interruption)
+
+    def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
+        error = asyncio.CancelledError() if work.cancelled() else work.exception()
+        if error is None:
+            return Outcome.ended(work.result(), self.request.sampling)
+        if isinstance(error, PenstockError):
+            return Outcome.of(error)
+        log.error("session_failed", request_id=self.request_id, exc_info=error)
+        return Outcome.of(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
 
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
@@ -234,9 +244,6 @@ class Session:
         return False
 
     def _relay_row(self, row: TextRow) -> None:
-        first = len(self.state.log.ids) == len(row.token_ids) and bool(row.token_ids)
-        if first and self._scope is not None and not self._scope.expired():
-            self._scope.reschedule(asyncio.get_running_loop().time() + self._budget.total.remaining_s())
         self.timeline.add_row(row.marks)
         if row.finish:
             self.timeline.mark_last_row()
@@ -257,8 +264,7 @@ class Session:
         if self._interruption is not None:
             return
         self._interruption = error
-        if self._scope is not None and not self._scope.expired():
-            self._scope.reschedule(asyncio.get_running_loop().time())
+        self._interrupted.set_result(None)
 
     # ---- the end -----------------------------------------------------------------------------------
 

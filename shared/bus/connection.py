@@ -19,6 +19,7 @@ import structlog
 from nats.aio.client import Client
 
 from shared.errors import InternalError, TooLarge, Unavailable
+from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -31,7 +32,6 @@ PENDING_BYTES = 4 << 20
 """Most bytes that wait for the socket, or for a reconnection, before a publish is refused."""
 FLUSH_TIMEOUT_S = 2
 DRAIN_TIMEOUT_S = 2.0
-CANCEL_AGAIN_S = 0.05
 MAX_SUBJECT_BYTES = 255
 
 
@@ -210,20 +210,15 @@ class Connection:
 
 
 async def bounded(call: Coroutine[Any, Any, None], seconds: float) -> None:
-    """`call` to its end, or TimeoutError. One cancel is not enough: nats-py and Python 3.11's wait_for
-    may swallow it, and a loop that retries for ever then goes on; so it is cancelled until it ends."""
-    task = asyncio.ensure_future(call)
+    """`call` to its end, or TimeoutError."""
+    task = asyncio.create_task(call)
     try:
         await asyncio.wait([task], timeout=seconds)
         if not task.done():
             raise TimeoutError
         await task
     finally:
-        while not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
-        if not task.cancelled():
-            task.exception()  # seen; the caller has its TimeoutError
+        await cancel_until_done(task)
 
 
 def _without_password(url: str) -> str:

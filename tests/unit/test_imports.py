@@ -32,7 +32,7 @@ ALLOWED = {
     ),
 }
 
-ORDER = ("errors", "deadline", "telemetry", "roles", "sampling", "messages", "bus", "actor")
+ORDER = ("errors", "deadline", "tasks", "telemetry", "roles", "sampling", "messages", "bus", "actor")
 """The base of shared: each may import only what stands before it."""
 
 
