@@ -21,12 +21,12 @@ from urllib.parse import ParseResult
 
 import nats.errors
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.transport import Transport
 
 from shared.bus.bulk_stream import BulkSink, BulkStream
-from shared.bus.connection import bounded, refusal, refuses_us, without_password
+from shared.bus.client import TlsClient, is_refusal, login, refusal
+from shared.bus.connection import bounded, without_password
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
 from shared.errors import InvalidRequest, TooLarge, Unavailable
@@ -132,7 +132,7 @@ class _BulkTransport(Transport):
         return True
 
 
-class _BulkClient(Client):
+class _BulkClient(TlsClient):
     """nats-py with our transport in place before it would make its own."""
 
     def __init__(self) -> None:
@@ -163,8 +163,7 @@ class BulkConnection:
             call = client.connect(
                 url,
                 name=name,
-                user=credentials.user if credentials else None,
-                password=credentials.password if credentials else None,
+                **login(url, credentials),
                 error_cb=connection._on_error,
                 reconnected_cb=connection._on_reconnected,
                 reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # annotated int, slept as given
@@ -176,7 +175,7 @@ class BulkConnection:
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await connection.close()
             why, shown_url = connection._last_error or error, without_password(url)
-            if refuses_us(why):
+            if is_refusal(why):
                 raise Unavailable(refusal(shown_url, credentials, why)) from error
             raise Unavailable(
                 f"cannot reach NATS at {shown_url} ({type(why).__name__}: {why}); "
@@ -257,7 +256,7 @@ class BulkConnection:
     async def _on_error(self, error: Exception) -> None:
         # Nothing may be raised from here once it is open: it would end nats-py's read loop.
         self._last_error = error
-        if refuses_us(error) and not self._opened:
+        if is_refusal(error) and not self._opened:
             raise error  # the only way out of a first connect that goes on for ever
         if self._denials.take(error):
             return

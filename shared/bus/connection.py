@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import nats.errors
 import structlog
-from nats.aio.client import Client
 
+from shared.bus.client import TlsClient, is_refusal, login, refusal
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
 from shared.bus.subjects import answers
@@ -44,7 +44,7 @@ class Connection:
     def __init__(self, url: str, name: str) -> None:
         self.url = without_password(url)
         self.name = name
-        self.client = Client()
+        self.client = TlsClient()
         self.lost = asyncio.Event()
         """Set when the connection is closed for good without our asking (a protocol violation)."""
         self.denials = Denials(name)
@@ -55,7 +55,8 @@ class Connection:
 
     @classmethod
     async def open(cls, url: str, *, name: str, credentials: Credentials | None = None) -> Connection:
-        """Raises Unavailable when no server answers within FIRST_CONNECT_S, at once when it refuses us."""
+        """Raises Unavailable when no server answers within FIRST_CONNECT_S, at once when it refuses us or is
+        not to be trusted."""
         self = cls(url, name)
         try:
             await bounded(self.client.connect(**self._options(url, credentials)), FIRST_CONNECT_S)
@@ -63,7 +64,7 @@ class Connection:
             if self.client.servers:  # a URL that nats-py could not read has opened nothing
                 await self._abandon()
             why = self._last_error or error
-            if refuses_us(why):
+            if is_refusal(why):
                 raise Unavailable(refusal(self.url, credentials, why)) from error
             raise Unavailable(
                 f"no NATS server usable at {self.url} within {FIRST_CONNECT_S:g} s "
@@ -76,8 +77,7 @@ class Connection:
         return {
             "servers": [url],
             "name": self.name,
-            "user": credentials.user if credentials else None,
-            "password": credentials.password if credentials else None,
+            **login(url, credentials),
             "inbox_prefix": answers(credentials.user if credentials else ""),
             "error_cb": self._on_error,
             "disconnected_cb": self._on_disconnected,
@@ -189,7 +189,7 @@ class Connection:
         told_why = isinstance(self._last_error, nats.errors.Error)
         if not (told_why and isinstance(error, ConnectionResetError)):
             self._last_error = error
-        if refuses_us(error) and not self._opened:
+        if is_refusal(error) and not self._opened:
             raise error  # the only way out of a first connect that goes on for ever
         if isinstance(error, nats.errors.SlowConsumerError):
             metrics.DROPPED_MESSAGES.labels(reason="slow_consumer").inc()
@@ -231,16 +231,6 @@ async def bounded(call: Coroutine[Any, Any, None], seconds: float) -> None:
         await task
     finally:
         await cancel_until_done(task)
-
-
-def refuses_us(error: object) -> bool:
-    """Whether this is a server's refusal of a user, a password or the lack of both."""
-    return "authorization violation" in str(error).lower()
-
-
-def refusal(url: str, credentials: Credentials | None, why: object) -> str:
-    who = f"the user {credentials.user}" if credentials else "a client without a user"
-    return f"the NATS server at {url} refuses {who} ({why}); check PENSTOCK_NATS_CREDENTIALS"
 
 
 def without_password(url: str) -> str:

@@ -1,9 +1,10 @@
-"""User and password of a NATS server: made for our own, read from a file for any."""
+"""What it takes to get into a NATS server: made for our own, read from a file for any."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import ssl
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,19 +12,38 @@ from pathlib import Path
 from shared.errors import InvalidRequest
 
 PASSWORD_BYTES = 32
+ALLOWED = ({"user", "password"}, {"user", "password", "tls_ca"}, {"tls_ca"})
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
+    """`tls_ca` is the file with the certificates that the server's must be signed by: then TLS is a must.
+
+    `user` and `password` may be "" where that is all a server wants.
+    """
+
     user: str
     password: str = field(repr=False)
+    tls_ca: str = ""
 
     @classmethod
     def random(cls, user: str) -> Credentials:
         return cls(user, secrets.token_urlsafe(PASSWORD_BYTES))
 
     def write(self, path: Path) -> None:
-        write_secret(path, f'user = "{self.user}"\npassword = "{self.password}"\n')
+        lines = {"user": self.user, "password": self.password, "tls_ca": self.tls_ca}
+        write_secret(path, "".join(f'{key} = "{value}"\n' for key, value in lines.items() if value))
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """None without `tls_ca`. Raises InvalidRequest when that is no file of certificates."""
+        if not self.tls_ca:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.tls_ca)
+        except OSError as error:
+            raise InvalidRequest(
+                f"the certificates {self.tls_ca} cannot be used ({error.strerror})"
+            ) from error
 
 
 def load_credentials(file: str) -> Credentials | None:
@@ -36,10 +56,14 @@ def load_credentials(file: str) -> Credentials | None:
         raise InvalidRequest(f"the NATS credentials {file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the NATS credentials {file} are not TOML") from error
-    match table:
-        case {"user": str(user), "password": str(password)} if user and password and len(table) == 2:
-            return Credentials(user, password)
-    raise InvalidRequest(f'the NATS credentials {file} must be two lines: user = "…" and password = "…"')
+    if not all(isinstance(value, str) and value for value in table.values()) or set(table) not in ALLOWED:
+        raise InvalidRequest(
+            f'the NATS credentials {file} must be two lines, user = "…" and password = "…", '
+            'and tls_ca = "FILE" where the server has a certificate of its own'
+        )
+    credentials = Credentials(table.get("user", ""), table.get("password", ""), table.get("tls_ca", ""))
+    credentials.tls_context()  # what is wrong with it is to be heard now
+    return credentials
 
 
 def write_secret(path: Path, text: str) -> None:

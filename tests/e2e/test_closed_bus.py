@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,11 +14,14 @@ from nats.aio.client import Client
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.bus import Bus, codec
+from shared.bus.credentials import Credentials
+from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import CANCEL_ALL, fleet, inbox, subject_of
 from shared.errors import Unavailable
 from shared.messages import Cancel, Envelope, Heartbeat, Message, Text, Tokens
-from tests.e2e.conftest import GetStack
+from tests.e2e.conftest import GetStack, options
 from tests.e2e.test_ways_in import penstock
+from tests.support.certificate import make_certificate
 from tests.support.client import connect, generate, request
 from tests.support.oracle import Oracle
 from tests.support.stack import Stack, metrics_of
@@ -188,3 +192,27 @@ def command_line(process: Path) -> str:
         return (process / "cmdline").read_text()
     except (FileNotFoundError, ProcessLookupError):  # it has just ended
         return ""
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+async def test_a_stack_works_over_tls_with_a_server_of_the_user(
+    model_dir: Path, draft_dir: Path, oracle: Oracle, tmp_path: Path
+) -> None:
+    certificate = make_certificate(tmp_path / "certificate")
+    server = NatsServer(extra_config=f"{certificate.server_config}\nauthorization {{ user: u, password: p }}")
+    await server.start()
+    Credentials("u", "p", str(certificate.certificate)).write(tmp_path / "user.toml")
+    environ = {"PENSTOCK_NATS_CREDENTIALS": str(tmp_path / "user.toml")}
+    prompt = oracle.encode("Once upon a time")
+    try:
+        with Stack(
+            *options(model_dir, draft_dir, 1, "nats"), "--nats-url", server.url, environ=environ
+        ) as stack:
+            async with connect(stack.grpc) as stub:
+                answer = await generate(stub, request(prompt, max_tokens=60))
+            assert answer.ids == oracle.greedy(prompt, 60)
+            await stack.until_idle()
+            status, _ = await penstock(stack, "status")
+            assert status == 0
+    finally:
+        await server.stop()

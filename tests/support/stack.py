@@ -117,7 +117,8 @@ class Stack:
 
     def credentials(self, user: str = OPERATOR) -> Credentials:
         """Of the operator or of an instance."""
-        credentials = load_credentials(str(credentials_file(self.state_dir, user)))
+        file = self.description["nats_credentials"] if user == OPERATOR else None
+        credentials = load_credentials(file or str(credentials_file(self.state_dir, user)))
         assert credentials is not None
         return credentials
 

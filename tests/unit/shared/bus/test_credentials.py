@@ -30,6 +30,13 @@ def test_passwords_differ_and_are_not_shown() -> None:
     assert first.password not in repr(first)
 
 
+def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    (tmp_path / "f.toml").write_text(f'tls_ca = "{tmp_path / "ca.pem"}"')
+    with pytest.raises(InvalidRequest, match=r"ca\.pem cannot be used"):
+        load_credentials(str(tmp_path / "f.toml"))
+
+
 def test_no_file_is_no_credentials() -> None:
     assert load_credentials("") is None
 

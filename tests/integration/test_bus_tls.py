@@ -1,0 +1,145 @@
+"""TLS of the bus over a real nats-server, with certificates made here."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shared.bus import Bus, Delivery
+from shared.bus.bulk import BulkConnection
+from shared.bus.connection import FIRST_CONNECT_S
+from shared.bus.credentials import Credentials
+from shared.bus.nats_server import NatsServer
+from shared.bus.subjects import inbox
+from shared.errors import Unavailable
+from shared.messages import Cancel
+from tests.support.certificate import Certificate, make_certificate
+from tests.support.wait import until
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+
+DECODE = inbox("decode", "decode-0")
+AUTHORIZATION = "authorization { user: u, password: p }"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+async def server(certificate: Certificate) -> AsyncIterator[NatsServer]:
+    server = NatsServer(extra_config=f"{certificate.server_config}\n{AUTHORIZATION}")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+def trusted(certificate: Certificate) -> Credentials:
+    return Credentials("u", "p", str(certificate.certificate))
+
+
+class Sink:
+    """Takes the bodies of one subject into `memory`."""
+
+    header_bytes = 1
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = bytearray(nbytes)
+        self.finished = 0
+
+    def open(self, header: bytes, body_bytes: int) -> list[memoryview]:
+        del header
+        return [memoryview(self.memory)[:body_bytes]]
+
+    def done(self) -> None:
+        self.finished += 1
+
+    def lost(self) -> None:
+        pass
+
+
+async def test_messages_pass_and_the_connection_comes_back(server: NatsServer, trusted: Credentials) -> None:
+    got: list[Delivery] = []
+    bus = await Bus.connect(server.url, name="tls", credentials=trusted)
+    try:
+        await bus.serve(DECODE, got.append)
+        await bus.publish(DECODE, Cancel("stop"))
+        await until(lambda: len(got) == 1)
+        await server.kill()
+        await until(lambda: not bus.connected)
+        await server.start()
+        await until(lambda: bus.connected)
+        await bus.publish(DECODE, Cancel("stop"))
+        await until(lambda: len(got) == 2)
+    finally:
+        await bus.close()
+
+
+async def test_chunks_land_where_the_sink_says(server: NatsServer, trusted: Credentials) -> None:
+    body = bytes(range(256)) * 2048
+    sink = Sink(len(body))
+    receiver = await BulkConnection.connect(server.url, name="receiver", credentials=trusted)
+    sender = await BulkConnection.connect(server.url, name="sender", credentials=trusted)
+    try:
+        await receiver.serve("penstock.kv.decode-0.1", sink)
+        for _ in range(8):
+            await sender.send("penstock.kv.decode-0.1", b"h", [memoryview(body)])
+        await until(lambda: sink.finished == 8)
+        assert sink.memory == body
+    finally:
+        await sender.close()
+        await receiver.close()
+
+
+async def refused(url: str, credentials: Credentials | None) -> set[str]:
+    """What both kinds of connection say, well before they would give up on a server that is not there."""
+    sentences = set()
+    async with asyncio.timeout(FIRST_CONNECT_S / 2):
+        with pytest.raises(Unavailable) as caught:
+            await Bus.connect(url, name="careful", credentials=credentials)
+        sentences.add(str(caught.value))
+        with pytest.raises(Unavailable) as caught:
+            await BulkConnection.connect(url, name="careful", credentials=credentials)
+        sentences.add(str(caught.value))
+    return sentences
+
+
+async def test_a_server_with_another_certificate_is_not_trusted(server: NatsServer, tmp_path: Path) -> None:
+    other = make_certificate(tmp_path)
+    (sentence,) = await refused(server.url, Credentials("u", "p", str(other.certificate)))
+    assert "cannot be trusted" in sentence
+    assert "certificate verify failed" in sentence
+
+
+async def test_a_server_that_the_system_does_not_know_is_not_trusted(server: NatsServer) -> None:
+    (sentence,) = await refused(server.url.replace("nats://", "tls://"), Credentials("u", "p"))
+    assert "certificate verify failed" in sentence
+
+
+@pytest.mark.parametrize("scheme", ["nats", "tls"])
+async def test_a_server_without_tls_never_hears_a_password_that_is_meant_for_one_with_it(
+    scheme: str, trusted: Credentials
+) -> None:
+    heard = bytearray()
+
+    async def eavesdrop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"auth_required":true}\r\n'
+        )
+        while data := await reader.read(4096):
+            heard.extend(data)
+        writer.close()
+
+    listener = await asyncio.start_server(eavesdrop, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with listener:
+        credentials = trusted if scheme == "nats" else Credentials("u", "p")
+        (sentence,) = await refused(f"{scheme}://127.0.0.1:{port}", credentials)
+    assert "it offers no TLS" in sentence
+    assert heard == b""
