@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from shared.errors import Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Heartbeat
-from shared.roles import PLACED_ROLES
+from shared.roles import PLACED_ROLES, REQUIRED_ROLES
 
 DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
 """Taken for an instance that has not measured its rate yet; only the comparison matters."""
@@ -23,6 +23,9 @@ class Candidate(Protocol):
     @property
     def heartbeat(self) -> Heartbeat: ...
     def overlap(self, block_hashes: Sequence[int]) -> int: ...
+
+
+C = TypeVar("C", bound=Candidate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,23 @@ class Placement:
     detokenizer: str
     speculator: str
 
-    def uses(self, role: str, instance: str) -> bool:
+    def instance_of(self, role: str) -> str:
+        """ "" for a role that no request is placed on."""
         chosen = {
             "decode": self.decode,
             "prefill": self.prefill,
             "detokenizer": self.detokenizer,
             "speculator": self.speculator,
         }
-        return chosen.get(role) == instance
+        return chosen.get(role, "")
+
+    def uses(self, role: str, instance: str) -> bool:
+        return self.instance_of(role) == instance
+
+
+def serving(views: Sequence[C], role: str, model: str) -> list[C]:
+    """Those that serve `model`; a speculator or a retriever serves all."""
+    return [view for view in views if role not in REQUIRED_ROLES or view.heartbeat.model == model]
 
 
 def missing_role(fleet: Mapping[str, Sequence[Candidate]], excluded: Collection[tuple[str, str]] = ()) -> str:
@@ -76,13 +88,31 @@ def choose_placement(
     if role:
         raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
 
-    def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
-        usable = [view for view in fleet.get(role, ()) if (role, view.heartbeat.instance) not in excluded]
-        return cheapest_instance(usable, cost, rotation)
+    def usable(role: str, layouts: Collection[str] | None = None) -> list[Candidate]:
+        return [
+            view
+            for view in fleet.get(role, ())
+            if (role, view.heartbeat.instance) not in excluded
+            and (layouts is None or view.heartbeat.layout in layouts)
+        ]
 
+    def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
+        return cheapest_instance(usable(role), cost, rotation)
+
+    # KV passes only between workers that lay it out alike.
+    decodes = usable("decode", {view.heartbeat.layout for view in usable("prefill")})
+    if not decodes:
+        raise Unavailable(
+            "no prefill and decode worker that are ready have the same KV layout: give both the same "
+            "model, dtype and kv_dtype",
+            hop="decode",
+        )
+    decode = cheapest_instance(decodes, lambda view: _decode_cost(view, need), rotation)
+    layout = {view.heartbeat.layout for view in decodes if view.heartbeat.instance == decode}
+    prefills = usable("prefill", layout)
     return Placement(
-        decode=pick("decode", lambda view: _decode_cost(view, need)),
-        prefill=pick("prefill", lambda view: _prefill_cost(view, need)),
+        decode=decode,
+        prefill=cheapest_instance(prefills, lambda view: _prefill_cost(view, need), rotation),
         detokenizer=pick("detokenizer", load_cost),
         speculator=pick("speculator", load_cost),
     )

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.config import GatewayConfig
-from services.gateway.placement import Need, Placement, choose_placement, missing_role
+from services.gateway.placement import Need, Placement, choose_placement, missing_role, serving
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.session_state import SessionState, is_final
-from services.gateway.waiting import wait_for_instances
+from services.gateway.waiting import wait_for_placed_roles
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Accepted, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
-from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
@@ -72,9 +71,11 @@ class Placer:
         Raises what no worker would answer differently, Overloaded when all are full, Unavailable when
         none is there.
         """
-        last: PenstockError = Unavailable("no worker took the request: retry later", hop="placement")
-        for attempt in range(self._config.max_place_tries):
-            placement = await self._choose(deadline, attempt)
+        wait_s = min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
+        until = Deadline.after(wait_s)  # for roles that have no instance, one after the other or in turn
+        refusals = 0
+        for attempt in itertools.count():
+            placement = await self._choose(until, attempt)
             if self._state.finish:
                 return  # the last row of the failed placement came while we waited
             self._state.begin_epoch(placement)
@@ -82,16 +83,28 @@ class Placer:
             try:
                 await self._ask_all(placement, ids, hashes, deadline, asked)
             except Refused as refused:
-                last = refused.error
+                error = refused.error
                 self._cancel_epoch("replaced")
-                if is_final(last):
-                    raise last from refused
+                if is_final(error):
+                    raise error from refused
                 self._avoid(refused)
+                # Who is gone is waited for; who is full is not asked for ever.
+                refusals += not isinstance(error, Unavailable)
+                most = self._config.max_place_tries
+                if until.expired() if isinstance(error, Unavailable) else refusals >= most:
+                    raise _given_up(error) from refused
             else:
                 self._state.placed()
                 return
             await asyncio.sleep(backoff_s(attempt))
-        raise _given_up(last)
+
+    def avoid_failed(self, trouble: PenstockError) -> None:
+        """The placement failed: its replacement goes elsewhere than to who failed it, if there is another."""
+        placement = self._state.placement
+        instance = "" if placement is None else placement.instance_of(trouble.hop)
+        view = self._fleet.get(trouble.hop, instance) if instance else None
+        if view is not None:
+            self._avoided.add_failed(view)
 
     def _sequence(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Prompt and log as one prompt, with the names of its blocks."""
@@ -100,13 +113,10 @@ class Placer:
         ids = self._prompt_ids + tuple(self._state.log.ids)
         return ids, tuple(block_hashes(ids, hash_seed(self._model)))
 
-    async def _choose(self, deadline: Deadline, attempt: int) -> Placement:
-        """A placement on instances that may be tried now; waits for a role that has none."""
-        wait_s = min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
-        until = Deadline.after(wait_s)
-        for role in PLACED_ROLES:
-            await wait_for_instances(partial(self._usable, role), role, until)
-        fleet = {role: self._usable(role) for role in (*PLACED_ROLES, "speculator")}
+    async def _choose(self, until: Deadline, attempt: int) -> Placement:
+        """A placement on instances that may be tried now; waits for roles that have none."""
+        placed = await wait_for_placed_roles(self._usable, until)
+        fleet = {**placed, "speculator": self._usable("speculator")}
         busy = self._avoided.busy()
         if missing_role(fleet, busy):
             busy = set()  # all of a role are full: ask again rather than give up
@@ -117,8 +127,7 @@ class Placer:
 
     def _usable(self, role: str) -> list[InstanceView]:
         """Instances of `role` that serve the model and are not known to be gone."""
-        views = self._avoided.not_gone(self._fleet.instances(role))
-        return [v for v in views if role not in TARGET_ROLES or v.heartbeat.model == self._model]
+        return self._avoided.not_gone(serving(self._fleet.instances(role), role, self._model))
 
     async def _ask_all(
         self,

@@ -42,6 +42,8 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
+TRANSFER_STALL_S = 10.0
+"""Silence between the first token and the second: longer than the transfer's own timers take to say so."""
 LATE_S = 0.05
 """Clocks differ: a worker may see a deadline pass this much before the gateway does."""
 
@@ -164,6 +166,7 @@ class Session:
                 return self.state.finish
             if self._begin_replacement(trouble):
                 return "length"
+            placer.avoid_failed(trouble)
 
     async def _preprocess_request(self) -> Placer:
         preprocessor = Preprocessor(
@@ -214,32 +217,42 @@ class Session:
 
     async def _watch_placement(self) -> PenstockError | None:
         """None when the last row has come, else why the request must be placed anew."""
-        stall_s = self._context.config.stall_timeout_s  # before the first token its deadline watches
         while not self.state.finish:
             if self._trouble is not None and self._trouble_epoch == self.state.epoch:
                 return self._trouble
             self._arrived.clear()
             try:
-                async with asyncio.timeout(stall_s if self.state.log.ids else None):
+                async with asyncio.timeout(self._stall_s()):
                     await self._arrived.wait()
             except TimeoutError:
                 return Unavailable("no token came for too long", hop="decode")
         return None
 
+    def _stall_s(self) -> float | None:
+        """How long this placement may be silent in the phase it is in.
+
+        Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
+        earlier placement. After its first token, KV is transferred, and both ends watch over that.
+        """
+        if self.state.epoch_tokens == 0:
+            return None
+        stall_s = self._context.config.stall_timeout_s
+        return stall_s if self.state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)
+
     def _begin_replacement(self, trouble: PenstockError) -> bool:
-        """Cancel the failed placement; True when nothing is left to generate."""
+        """Cancel the failed placement; True when nothing is left to generate. Progress earns another try."""
         late = isinstance(trouble, DeadlineExpired) and self._budget.total.remaining_s() < LATE_S
         if is_final(trouble) or late:
             raise trouble
         self._cancel_epoch("replaced")
         if self.state.complete:
             return True
-        if self.state.replacements >= self._context.config.max_replacements:
+        if self.state.fruitless >= self._context.config.max_replacements:
             if isinstance(trouble, DeadlineExpired):  # no worker can do it in the time that is left
                 raise trouble
-            times = self.state.replacements + 1
+            times = self.state.fruitless + 1
             raise Unavailable(f"placed {times} times in vain: {trouble.message}; retry", hop=trouble.hop)
-        self.state.replacements += 1
+        self.state.count_replacement()
         log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
         return False
 

@@ -6,6 +6,7 @@ import asyncio
 
 import grpc
 
+from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Message, Open, Prefill, Reserve, unpack_hashes, unpack_ids
@@ -109,11 +110,99 @@ async def test_a_stalled_stream_is_placed_anew(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.1) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
-        await peers.text(envelope.request_id, 5, "a")
+        await peers.text(envelope.request_id, 5, "ab")
         await peers.placed(epoch=2)
-        await peers.text(envelope.request_id, 6, "b", epoch=2, finish="stop")
+        await peers.text(envelope.request_id, 7, "c", epoch=2, finish="stop")
         answer = await call
-    assert answer.text == "ab"
+    assert answer.text == "abc"
+
+
+async def test_a_replacement_that_waits_for_its_prefill_has_not_stalled(nats_url: str) -> None:
+    """The stall timer is decode's: a queue before prefill, or a transfer, is longer than it."""
+    async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.1) as running:
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 5, "ab")
+        await peers.lost(envelope.request_id, 1)
+        await peers.placed(epoch=2)
+        (session,) = running.registry._live.values()
+        waiting = Deadline.after(0.3)
+        await until(waiting.expired)
+        assert session.state.epoch == 2
+        await peers.text(envelope.request_id, 7, "c", epoch=2)  # its transfer is on the way now
+        waiting = Deadline.after(0.3)
+        await until(waiting.expired)
+        assert session.state.epoch == 2
+        await peers.text(envelope.request_id, 8, "d", epoch=2, finish="stop")
+        answer = await call
+    assert answer.text == "abcd"
+
+
+async def test_replacements_with_progress_do_not_add_up(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url, max_replacements=1) as running:
+        call = asyncio.create_task(generate(running.stub, ask("hello", max_tokens=20)))
+        envelope, _ = await peers.placed()
+        for epoch in range(1, 5):
+            await peers.text(envelope.request_id, 4 + epoch, "x", epoch=epoch)
+            await peers.lost(envelope.request_id, epoch)
+            await peers.placed(epoch=epoch + 1)
+        await peers.text(envelope.request_id, 9, "y", epoch=5, finish="stop")
+        answer = await call
+    assert (answer.outcome, answer.text) == ("finished", "xxxxy")
+    assert answer.end is not None
+    assert answer.end.usage.replacements == 4
+
+
+async def test_a_replacement_avoids_the_worker_that_failed(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.1) as running:
+        await peers.add("decode", 1, live=7)  # busier, and yet the better choice after the failure
+        await running.knows("decode", 2)
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        envelope, first = await peers.placed()
+        await peers.text(envelope.request_id, 5, "ab")
+        _, second = await peers.placed(epoch=2)
+        await peers.text(envelope.request_id, 7, "c", epoch=2, finish="stop")
+        await call
+    assert (first.decode, second.decode) == ("decode-0", "decode-1")
+
+
+async def test_a_role_that_vanishes_while_another_is_missing_is_waited_for_too(nats_url: str) -> None:
+    roles = ("tokenizer", "prefill", "detokenizer")
+    async with fleet(nats_url, *roles) as peers, gateway(nats_url) as running:
+        decode = await peers.add("decode")
+        await running.knows("decode", 1)
+        await peers["prefill-0"].stop()
+        await running.knows("prefill", 0)
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        await until(lambda: peers["tokenizer-0"].got)
+        await decode.stop()
+        await running.knows("decode", 0)
+        await peers.add("prefill", 1)
+        await running.knows("prefill", 1)
+        await peers.add("decode", 1)
+        envelope, _ = await peers.placed(prefill="prefill-1")
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        answer = await call
+    assert answer.outcome == "finished"
+
+
+async def test_two_models_side_by_side_are_never_mixed(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await peers.add(role, 1, model="other-model")
+            await running.knows(role, 2)
+        for _ in range(4):  # equals take turns
+            request = ask("hello")
+            request.model = "other-model"
+            call = asyncio.create_task(generate(running.stub, request))
+            await until(lambda: running.registry._live)
+            (session,) = running.registry._live.values()
+            await until(lambda session=session: session.state.phase == "prefill")  # type: ignore[misc]
+            await peers.text(session.request_id, 5, "a", finish="stop")
+            assert (await call).outcome == "finished"
+            await until(lambda: not running.registry._live)
+        used = {instance for instance, peer in peers.peers.items() if peer.got}
+    assert used == {"tokenizer-1", "prefill-1", "decode-1", "detokenizer-1"}
 
 
 async def test_a_lost_decode_worker_moves_the_request_to_another(nats_url: str) -> None:

@@ -33,6 +33,7 @@ def beat(
     queued_tokens: int = 0,
     tokens_per_s: float = 0.0,
     free: int = 100,
+    layout: str = "",
 ) -> Heartbeat:
     return Heartbeat(
         role,
@@ -44,7 +45,7 @@ def beat(
         1,
         "",
         "m",
-        "",
+        layout,
         8,
         live,
         0,
@@ -172,3 +173,26 @@ def test_a_gateway_without_room_sheds() -> None:
     with pytest.raises(Overloaded) as caught:
         check_room(8, 8)
     assert caught.value.retry_after_ms > 0
+
+
+def test_workers_with_different_kv_layouts_are_never_placed_together() -> None:
+    fleet = {
+        "decode": [
+            View(beat("decode", "d0", layout="int8")),
+            View(beat("decode", "d1", live=7, layout="bf16")),
+        ],
+        "prefill": [View(beat("prefill", "p0", layout="bf16")), View(beat("prefill", "p1", layout="fp8"))],
+        "detokenizer": [View(beat("detokenizer", "t0"))],
+    }
+    chosen = choose_placement(fleet, NEED)
+    assert (chosen.decode, chosen.prefill) == ("d1", "p0")
+
+
+def test_no_common_kv_layout_is_a_sentence() -> None:
+    fleet = {
+        "decode": [View(beat("decode", "d0", layout="int8"))],
+        "prefill": [View(beat("prefill", "p0", layout="bf16"))],
+        "detokenizer": [View(beat("detokenizer", "t0"))],
+    }
+    with pytest.raises(Unavailable, match="same KV layout"):
+        choose_placement(fleet, NEED)
