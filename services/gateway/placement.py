@@ -60,9 +60,28 @@ class Placement:
         return self.instance_of(role) == instance
 
 
+def needed_blocks(tokens: int) -> int:
+    """KV blocks of a sequence that long."""
+    return -(-tokens // HASH_BLOCK_TOKENS)
+
+
 def serving(views: Sequence[C], role: str, model: str) -> list[C]:
     """Those that serve `model`; a speculator or a retriever serves all."""
     return [view for view in views if role not in REQUIRED_ROLES or view.heartbeat.model == model]
+
+
+def free_seats(decodes: Sequence[Candidate], model: str, blocks: int) -> int | None:
+    """How many requests of `blocks` KV blocks each the decode workers of `model` have room for.
+
+    None when nobody can tell: no such worker is there, or a request of that size fits none even alone, and
+    whoever is asked will say so.
+    """
+    beats = [view.heartbeat for view in serving(decodes, "decode", model)]
+    if not any(blocks <= beat.kv_blocks for beat in beats):
+        return None
+    return sum(
+        max(0, min(beat.capacity - beat.live, beat.kv_blocks_free // max(1, blocks))) for beat in beats
+    )
 
 
 def missing_role(fleet: Mapping[str, Sequence[Candidate]], excluded: Collection[tuple[str, str]] = ()) -> str:
@@ -141,7 +160,7 @@ def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
     """First those with room for all of it, then the least load with the prefix that is missing there."""
     beat = view.heartbeat
     cached = view.overlap(need.block_hashes)
-    wanted = -(-(need.tokens + need.output_tokens) // HASH_BLOCK_TOKENS) - cached
+    wanted = needed_blocks(need.tokens + need.output_tokens) - cached
     full = beat.live + beat.queued >= beat.capacity or wanted > beat.kv_blocks_free
     missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
     return (float(full), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)

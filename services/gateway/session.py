@@ -14,6 +14,8 @@ from typing import Any
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.admission import check_wait
+from services.gateway.admission_queue import CLASSES
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.outcome import Outcome
@@ -123,6 +125,8 @@ class Session:
             outcome = await self._supervise()
         finally:
             self._end(outcome)
+            if self.state.epoch:
+                self._context.admission_queue.note_end()
             try:
                 await self._cancel_at_end(outcome)
             finally:
@@ -173,6 +177,8 @@ class Session:
             self._context.fleet, self._context.config, self._request_client, self._budget, self._rotation
         )
         model = await preprocessor.admit_request(self.request.model)
+        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
+        check_wait(wait_s, self._budget.first_token.remaining_s())
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
@@ -206,6 +212,8 @@ class Session:
             fleet=self._context.fleet,
             config=self._context.config,
             request_client=self._request_client,
+            sent_load=self._context.sent_load,
+            admission_queue=self._context.admission_queue,
             rotation=self._rotation,
             cancel_epoch=self._cancel_epoch,
         )

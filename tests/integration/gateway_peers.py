@@ -12,7 +12,6 @@ import grpc.aio
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
@@ -91,6 +90,8 @@ class Peer:
     instance: str
     bus: Bus
     beats: HeartbeatPublisher
+    fields: dict[str, object] = field(default_factory=dict)
+    """Of its heartbeats; `say` changes them."""
     answers: Callable[[Message], Answer] = default_answer
     got: list[tuple[Envelope, Message]] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -113,6 +114,11 @@ class Peer:
     def of(self, kind: type[Message]) -> list[tuple[Envelope, Message]]:
         return [(envelope, message) for envelope, message in self.got if isinstance(message, kind)]
 
+    def say(self, **fields: object) -> None:
+        """From the next heartbeat on."""
+        self.fields.update(fields)
+        self.beats.changed()
+
     async def stop(self) -> None:
         await self.beats.stop()
 
@@ -128,7 +134,7 @@ class Fleet:
     async def add(self, role: str, number: int = 0, **fields: object) -> Peer:
         instance = f"{role}-{number}"
         beats = HeartbeatPublisher(self.bus, role, instance, lambda: heartbeat(role, instance, **fields))
-        peer = Peer(role, instance, self.bus, beats)
+        peer = Peer(role, instance, self.bus, beats, fields)
         await self.bus.serve(inbox(role, instance), peer.deliver)
         beats.start()
         self.peers[instance] = peer
@@ -228,7 +234,7 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     config = GatewayConfig(**options)  # type: ignore[arg-type]  # the options are fields of the class
     bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(), Tasks()
     await view.start(bus)
-    context = SessionContext(GATEWAY, config, bus, view, Canceller(bus, GATEWAY, config.cancel_ack_s), tasks)
+    context = SessionContext.of(GATEWAY, config, bus, view, tasks)
     registry = SessionRegistry(
         context,
         incarnation=7,

@@ -169,9 +169,9 @@ def test_a_request_that_cannot_be_served_in_time_is_shed_with_a_hint() -> None:
 
 
 def test_a_gateway_without_room_sheds() -> None:
-    check_room(7, 8)
+    check_room(7, 8, 0.0)
     with pytest.raises(Overloaded) as caught:
-        check_room(8, 8)
+        check_room(8, 8, 0.0)
     assert caught.value.retry_after_ms > 0
 
 
