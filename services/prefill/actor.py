@@ -6,8 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from services.prefill.book import LostJob, PrefillBook
 from services.prefill.config import PrefillConfig
 from services.prefill.driver import PrefillDriver
@@ -31,8 +29,6 @@ from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
-
-log = structlog.get_logger()
 
 MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 
