@@ -81,7 +81,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         await super().give_up()
         await self._send_drafts()
 
-    def load(self) -> WorkerLoad:
+    def worker_load(self) -> WorkerLoad:
         return WorkerLoad(
             capacity=self._driver.engine.config.max_sequences,
             live=len(self._book.jobs),

@@ -81,7 +81,7 @@ def test_a_job_of_a_silent_gateway_is_abandoned_after_its_lease() -> None:
     assert jobs.abandoned() == []  # a lease begins when it is granted
 
 
-def test_an_expired_job_is_found_once_it_is_stopping_no_more() -> None:
+def test_an_expired_job_is_found_until_it_is_stopping() -> None:
     jobs = book()
     late = dataclasses.replace(job(), deadline=Deadline.after(-1.0))
     jobs.add(late)
