@@ -75,7 +75,7 @@ def test_an_epoch_below_the_one_held_is_stale() -> None:
         jobs.check_epoch("r", 2)
 
 
-def test_a_job_of_a_silent_gateway_is_abandoned_after_its_lease() -> None:
+def test_a_job_whose_gateway_was_never_heard_has_a_lease_all_the_same() -> None:
     jobs = DecodeBook(max_jobs=4, kv_blocks=100, is_alive=lambda _: False)
     jobs.add(job())
     assert jobs.abandoned() == []  # a lease begins when it is granted
