@@ -33,18 +33,11 @@ settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
 
 FOLDERS = ("tests/unit/", "tests/integration/", "tests/e2e/", "tests/chaos/")
-ONE_AFTER_ANOTHER = (
-    *FOLDERS[1:],
-    "tests/unit/bench/",
-    "tests/unit/services/cli/test_bench_engine.py",
-    "tests/unit/shared/engine/measuring/",
-    "tests/unit/shared/engine/native/test_native_limits.py",
-    "tests/unit/shared/engine/tensor_parallel/",
-)
-"""Tests that start processes or measure time: two at once would be in each other's way."""
+ONE_AFTER_ANOTHER = FOLDERS[1:]
+"""Where tests start services and wait for them: two at once would be in each other's way."""
 
 
-class OneAfterAnother(LoadScopeScheduling):
+class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """With `pytest -n`: whole modules, so that each makes its fixtures once, and ONE_AFTER_ANOTHER as one."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -80,6 +73,12 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     root.handlers, root.level = handlers, level
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def own_random_numbers() -> None:
+    """As pytest-randomly sees to it for random and numpy: a test draws the same whatever ran before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture

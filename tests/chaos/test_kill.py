@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
 @pytest.fixture(scope="module")
 def stack(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two of every worker that holds a stream."""
-    model = Path(oracle.model.name_or_path)
+    model = oracle.model_dir
     draft = draft_of(model, tmp_path_factory.mktemp("draft"))
     two = ("--prefill", "2", "--detokenizer", "2", "--tokenizer", "2")
     with Stack(*options(model, draft, 2, "auto"), *two) as running:

@@ -69,7 +69,7 @@ async def test_greedy_ids_and_text_equal_transformers_16_at_once(
 @pytest.fixture(scope="module")
 def alone(oracle: Oracle) -> list[list[int]]:
     """OPENINGS with a seed, through the engine alone, one after the other: no bus, no batch, no drafts."""
-    llm = LLM(oracle.model.name_or_path)
+    llm = LLM(oracle.model_dir)
     params = SamplingParams(temperature=1.0, seed=SEED, max_tokens=NEW_TOKENS)
     asked = [oracle.encode(opening) for opening in OPENINGS]
     return [list(llm.generate([prompt], params)[0].token_ids) for prompt in asked]

@@ -57,7 +57,7 @@ def make_tiny_checkpoint(directory: Path) -> Path:
         eos_token_id=1,
         initializer_range=0.2,
     )
-    LlamaForCausalLM(config).to(torch.float32).save_pretrained(directory)
+    LlamaForCausalLM(config).save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
     return directory

@@ -14,8 +14,10 @@ REPLACEMENT = "\ufffd"
 
 class Oracle:
     def __init__(self, model_dir: Path) -> None:
+        self.model_dir = model_dir
         torch.set_num_threads(1)  # a model this small loses more to thread switches than it gains
-        self.model = LlamaForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+        self.model = LlamaForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        self.model.train(mode=False)
         self.tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
         config = json.loads((model_dir / "config.json").read_text())
         self.context_tokens = int(config["max_position_embeddings"])
@@ -37,7 +39,7 @@ class Oracle:
     @torch.inference_mode()
     def _generate(self, prompt: list[int], count: int) -> list[int]:
         ids = torch.tensor([prompt])  # [1, prompt]
-        output = self.model.generate(
+        output = self.model.generate(  # type: ignore[misc]  # its self is annotated as a protocol
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=count,

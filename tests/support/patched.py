@@ -11,6 +11,7 @@ import importlib
 import json
 import runpy
 import sys
+from collections.abc import Mapping
 
 IMPATIENT = {"shared.bus.connection:FIRST_CONNECT_S": 0.3}
 """Gives up on a nats-server that is not there."""
@@ -23,7 +24,7 @@ ROUGH_LIMITS = {
 """The machine's limits are measured in no time, and wrong."""
 
 
-def patched(program: str, constants: dict[str, float]) -> tuple[str, ...]:
+def patched(program: str, constants: Mapping[str, float]) -> tuple[str, ...]:
     """What follows `python -m` to run the module `program` with `constants`, named "module:NAME"."""
     settings = (f"{name}={json.dumps(value)}" for name, value in constants.items())
     return ("tests.support.patched", *settings, program)
