@@ -170,7 +170,7 @@ class Placer:
 
         A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
         """
-        messages = self._messages(placement, ids, hashes)
+        messages = self._messages(placement, ids, hashes, deadline)
         loads = self._note_sent(placement, ids, hashes)
         asks = [
             asyncio.create_task(
@@ -228,7 +228,11 @@ class Placer:
             self._state.cached_tokens = answer.cached_tokens
 
     def _messages(
-        self, placement: Placement, ids: tuple[int, ...], hashes: tuple[int, ...]
+        self,
+        placement: Placement,
+        ids: tuple[int, ...],
+        hashes: tuple[int, ...],
+        deadline: Deadline,
     ) -> dict[tuple[str, str], Message]:
         log, request = self._state.log, self._request
         token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
@@ -261,6 +265,7 @@ class Placer:
                 detokenizer=placement.detokenizer,
                 decode=placement.decode,
                 priority=request.priority,
+                first_token_us=deadline.to_unix_us(),
             ),
         }
 

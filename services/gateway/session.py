@@ -29,6 +29,7 @@ from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import RowVerdict, SessionState, is_final
 from services.gateway.text_row import TextRow
 from services.gateway.token_log import TokenLog
+from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -139,7 +140,7 @@ class Session:
         ends: tuple[asyncio.Future[Any], ...] = (work, self._interrupted)
         try:
             while not work.done() and self._interruption is None:
-                deadline = self._budget.total if self.state.log.ids else self._budget.first_token
+                deadline = self._deadline
                 if deadline.expired():
                     self._interrupt(self.state.expired())
                 else:
@@ -149,6 +150,11 @@ class Session:
         finally:
             await cancel_until_done(work)
         return self._outcome_of(work) if self._interruption is None else Outcome.of(self._interruption)
+
+    @property
+    def _deadline(self) -> Deadline:
+        """The one in force: until the client has a token it is that of the first."""
+        return self._budget.total if self.state.log.ids else self._budget.first_token
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -163,8 +169,7 @@ class Session:
         """The walk of the request; returns the word it finished with."""
         placer = await self._preprocess_request()
         while True:
-            deadline = self._budget.total if self.state.log.ids else self._budget.first_token
-            await placer.place_request(deadline, self._asked)
+            await placer.place_request(self._deadline, self._asked)
             trouble = await self._watch_placement()
             if trouble is None:
                 return self.state.finish
@@ -249,7 +254,7 @@ class Session:
 
     def _begin_replacement(self, trouble: PenstockError) -> bool:
         """Cancel the failed placement; True when nothing is left to generate. Progress earns another try."""
-        late = isinstance(trouble, DeadlineExpired) and self._budget.total.remaining_s() < LATE_S
+        late = isinstance(trouble, DeadlineExpired) and self._deadline.remaining_s() < LATE_S
         if is_final(trouble) or late:
             raise trouble
         self._cancel_epoch("replaced")

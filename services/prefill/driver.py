@@ -50,7 +50,7 @@ class PrefillDriver(EngineDriver[StepResult]):
                     job.spec,
                     on_layer,
                     priority=job.priority,
-                    deadline_us=round(job.deadline.at_s * 1e6),
+                    deadline_us=round(job.first_token.at_s * 1e6),
                 )
                 for job, on_layer in zip(jobs, callbacks, strict=True)
             ]

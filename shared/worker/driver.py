@@ -78,10 +78,6 @@ class EngineDriver(Generic[R]):
         """Give a sequence back as soon as no step runs. Unknown keys are fine."""
         self._releases.append(key)
 
-    @property
-    def has_releases(self) -> bool:
-        return bool(self._releases)
-
     async def between_steps(self, call: Callable[[Engine], T]) -> T:
         """Run `call` in the engine's thread, after the releases that wait. Not while a step runs."""
         assert self._step is None

@@ -33,7 +33,7 @@ class WorkerLoad:
 
 
 class EngineActor(BusActor):
-    """Subclasses override `load`, `on_message`, `turn`, and what they have to do at a tick or a loss."""
+    """Subclasses override `worker_load`, `on_message`, `turn`, and what a tick or a loss asks of them."""
 
     def __init__(
         self, service: Service[Any], model_id: str, driver: EngineDriver[Any], mirror: PrefixMirror
@@ -49,7 +49,7 @@ class EngineActor(BusActor):
     # ---- for subclasses ---------------------------------------------------------------------------
 
     @abstractmethod
-    def load(self) -> WorkerLoad:
+    def worker_load(self) -> WorkerLoad:
         """Asked only while there is an engine."""
 
     async def on_tick(self) -> None:
@@ -84,7 +84,7 @@ class EngineActor(BusActor):
             prefix_event_id=delta.event_id,
             added=delta.added,
             removed=delta.removed,
-            **dataclasses.asdict(self.load()),
+            **dataclasses.asdict(self.worker_load()),
         )
 
     def snapshot(self) -> Snapshot:

@@ -241,6 +241,8 @@ async def test_a_prefill_worker_lost_after_its_transfer_changes_nothing(nats_url
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "ab")
+        (session,) = running.registry._live.values()
+        await until(lambda: session.state.epoch_tokens == 2)
         await peers["prefill-0"].stop()
         await running.knows("prefill", 0)
         await peers.text(envelope.request_id, 7, "c", finish="stop")

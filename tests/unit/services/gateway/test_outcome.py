@@ -1,4 +1,4 @@
-"""Outcomes, what waits for the client, budgets and the recorded timeline."""
+"""Outcomes, what waits for the client, budgets and the timeline."""
 
 from __future__ import annotations
 

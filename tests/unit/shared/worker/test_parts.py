@@ -15,6 +15,7 @@ from shared.worker.gateway_leases import GatewayLeases
 from shared.worker.prefix_mirror import MAX_EVENTS_PER_BEAT, PrefixMirror
 from shared.worker.rate import TokenRate
 from shared.worker.wire import JobOutput, SequenceSpec, read_sequence, tokens_messages
+from tests.support.clock import FakeClock
 from tests.support.sampling import sampling
 
 # ---- prefix events ----
@@ -104,11 +105,11 @@ def test_ids_of_half_an_integer_are_a_protocol_error() -> None:
 
 
 def test_a_step_becomes_one_message_per_detokenizer() -> None:
-    rows = [
+    outputs = [
         JobOutput(name, request_id, 1, TokenOutput("k", 5, (1, 2), (), reason, 0, 0), ())
         for name, request_id, reason in (("d0", "a", None), ("d1", "b", "stop"), ("d0", "c", "length"))
     ]
-    (first, tokens), (second, other) = tokens_messages(rows)
+    (first, tokens), (second, other) = tokens_messages(outputs)
     assert (first, tokens.request_ids, tokens.finish) == ("d0", ("a", "c"), ("", "length"))
     assert (second, other.request_ids, other.token_ids) == ("d1", ("b",), ((1, 2),))
 
@@ -137,28 +138,17 @@ async def test_an_exception_in_the_engine_reaches_the_caller() -> None:
 # ---- leases ----
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def unix_us(self) -> int:
-        return 0
-
-
 def test_what_a_heard_gateway_holds_stays_and_what_a_silent_one_holds_expires() -> None:
     clock, heard = FakeClock(), {"g0", "g1"}
     leases = GatewayLeases(lambda gateway: gateway in heard, lease_s=10.0, clock=clock)
     leases.grant("a", "g0")
     leases.grant("b", "g1")
-    clock.now_s = 8.0
+    clock.advance(8.0)
     assert leases.expired() == []
     heard.discard("g1")
-    clock.now_s = 17.0
+    clock.advance(9.0)
     assert leases.expired() == []
-    clock.now_s = 18.0
+    clock.advance(1.0)
     assert leases.expired() == ["b"]
     leases.drop("b")
     assert leases.expired() == []
