@@ -155,9 +155,9 @@ CONFIG = GatewayConfig(default_deadline_s=100.0, default_ttft_deadline_s=50.0)
         ({"deadline_ms": 200_000}, None, (50.0, 200.0)),
         ({"ttft_deadline_ms": 3000}, None, (3.0, 100.0)),
         ({"ttft_deadline_ms": 30_000, "deadline_ms": 20_000}, None, (20.0, 20.0)),
-        ({"deadline_ms": 10_000}, 5.0, (4.98, 4.98)),
+        ({"deadline_ms": 10_000}, 5.0, (4.9, 4.9)),
         ({"deadline_ms": 4000}, 5.0, (4.0, 4.0)),
-        ({}, 500.0, (50.0, 499.98)),
+        ({}, 500.0, (50.0, 499.9)),
         ({}, 0.05, (0.045, 0.045)),
     ],
 )
