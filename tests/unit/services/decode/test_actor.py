@@ -29,12 +29,13 @@ SPECULATOR = "penstock.speculator.speculator-0"
 
 
 class PlayedReceiver:
-    """KV that is there when the test says so; an abort is acknowledged at once."""
+    """KV is there when the test says so, and an abort acknowledged."""
 
     def __init__(self, on_complete: OnComplete, on_released: OnReleased) -> None:
         self.complete = on_complete
-        self._released = on_released
+        self.acknowledge_abort = on_released
         self.expected: list[TransferKey] = []
+        self.aborted: list[TransferKey] = []
 
     async def start(self) -> None: ...
     def close(self) -> None: ...
@@ -47,7 +48,7 @@ class PlayedReceiver:
         self.expected.append((request_id, epoch))
 
     def abort_transfer(self, key: TransferKey, _reason: str) -> None:
-        self._released(key)
+        self.aborted.append(key)
 
     def held(self) -> tuple[Held, ...]:
         return ()
@@ -147,6 +148,19 @@ async def test_a_later_epoch_stops_the_tokens_of_an_earlier_one(worker: Worker) 
     assert worker.decoded(epoch=1) == before
     assert ("r", 2) in worker.played.expected
     assert sum(held.kind == "lease" for held in worker.held()) == 1
+
+
+async def test_a_cancel_in_transfer_keeps_the_blocks_until_the_abort_is_acknowledged(worker: Worker) -> None:
+    await worker.reserve()
+    await worker.step()
+    await worker.send(Cancel("cancelled"))
+    assert worker.sent.to(REPLY)[-1] == CancelAck(held=True, phase="transferring")
+    await worker.step()
+    assert worker.played.aborted == [("r", 1)]
+    assert worker.kinds_held() == {"lease", "kv_blocks"}
+    worker.played.acknowledge_abort(("r", 1))
+    await worker.step()
+    assert worker.kinds_held() == set()
 
 
 async def test_a_suspect_gateway_keeps_its_jobs_and_a_stopped_one_loses_them(worker: Worker) -> None:

@@ -86,6 +86,12 @@ class Worker(PrefillActor):
 
         await until(drawn)
 
+    def grant(self) -> None:
+        """Decode takes part in the transfer from now on, so that its end has to be acknowledged."""
+        layout = self._driver.engine.layout.fingerprint()
+        grant = KvGrant(1, layout, 0, 0, "nats", "penstock.kv.decode-0.1", 0)
+        self.receive(Delivery(Envelope("r", 1), grant))
+
     def jobs_held(self) -> int:
         return sum(held.kind in ("queued", "transfer") for held in self.held())
 
@@ -136,9 +142,7 @@ async def test_a_cancel_in_mid_compute_stops_the_steps_though_nobody_acknowledge
 ) -> None:
     await worker.place()
     await worker.step()
-    layout = worker._driver.engine.layout.fingerprint()
-    grant = KvGrant(1, layout, 0, 0, "nats", "penstock.kv.decode-0.1", 0)
-    worker.receive(Delivery(Envelope("r", 1), grant))
+    worker.grant()
     ack = await worker.send(Cancel("cancelled"))
     assert ack == CancelAck(held=True, phase="computing")
     await worker.turn()  # takes the step that was running
@@ -147,4 +151,16 @@ async def test_a_cancel_in_mid_compute_stops_the_steps_though_nobody_acknowledge
     await until(lambda: KvAbort(1, "cancelled") in worker.sent.to("penstock.decode.decode-0"))
     worker.receive(Delivery(Envelope("r", 1), KvAbortAck(1)))
     await worker.turn()
+    assert list(worker.held()) == []
+
+
+async def test_a_cancel_in_transfer_keeps_the_blocks_until_the_abort_is_acknowledged(worker: Worker) -> None:
+    await worker.place()
+    await worker.until_first_token()
+    worker.grant()
+    assert await worker.send(Cancel("cancelled")) == CancelAck(held=True, phase="transferring")
+    await worker.step()
+    assert {held.kind for held in worker.held()} == {"transfer", "kv_blocks"}
+    worker.receive(Delivery(Envelope("r", 1), KvAbortAck(1)))
+    await worker.step()
     assert list(worker.held()) == []
