@@ -65,7 +65,6 @@ class Stack:
         self._instances: list[Instance] = []
         self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
-        self._metrics: dict[str, str] = {}
 
     async def run(self) -> None:
         self._state.acquire()
@@ -174,10 +173,6 @@ class Stack:
         return beat if beat is not None and beat.pid == instance.pid else None
 
     def _description(self) -> StackState:
-        for instance in self._instances:
-            beat = self._beat(instance)
-            if beat is not None:
-                self._metrics[instance.spec.instance] = beat.metrics
         return StackState(
             grpc=self._grpc,
             http=None,
@@ -187,7 +182,7 @@ class Stack:
                     role=instance.spec.role,
                     id=instance.spec.instance,
                     pid=instance.pid,
-                    metrics=self._metrics.get(instance.spec.instance, ""),
+                    metrics="" if (beat := self._beat(instance)) is None else beat.metrics,
                 )
                 for instance in self._instances
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+import pytest
 
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded
@@ -51,6 +52,23 @@ async def test_a_fleet_that_stays_full_sheds_with_a_retry_hint(nats_url: str) ->
     assert (answer.outcome, answer.status) == ("shed", grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert answer.end is not None
     assert answer.end.error.retry_after_ms == 70
+
+
+@pytest.mark.parametrize(
+    ("instance", "asked"), [("decode-0", Reserve), ("prefill-0", Prefill), ("detokenizer-0", Open)]
+)
+async def test_a_retry_hint_of_zero_never_reaches_a_client(
+    nats_url: str, instance: str, asked: type[Message]
+) -> None:
+    def full(message: Message) -> Answer:
+        return Overloaded("draining") if isinstance(message, asked) else default_answer(message)
+
+    async with fleet(nats_url) as peers, gateway(nats_url, max_place_tries=2) as running:
+        peers[instance].answers = full
+        answer = await generate(running.stub, ask("hello"))
+    assert (answer.outcome, answer.status) == ("shed", grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert answer.end is not None
+    assert answer.end.error.retry_after_ms > 0
 
 
 async def test_what_a_worker_finds_invalid_is_final(nats_url: str) -> None:

@@ -324,3 +324,20 @@ async def test_a_drained_worker_takes_nothing_new_finishes_and_ends_cleanly(
     await until(lambda: edge.streams[request_id, 1].finish, timeout_s=WAIT_S)
     await until(lambda: not workers.alive("prefill-drained"), timeout_s=WAIT_S)
     assert workers.processes["prefill-drained"].returncode == 0
+
+
+async def test_a_stream_outlives_the_sigterm_of_its_decode_worker(
+    edge: Edge, workers: Workers, model: Path
+) -> None:
+    workers.start("decode", "decode-drained", model=model)
+    await edge.ready("decode-drained")
+    request_id = edge.new_id()
+    stream = edge.streams[request_id, 1]
+    await asyncio.gather(
+        edge.prefill(request_id, PROMPT, decode="decode-drained", how=LONG),
+        edge.reserve(request_id, PROMPT, decode="decode-drained", how=LONG),
+    )
+    await until(lambda: len(stream.ids) > 3, timeout_s=WAIT_S)
+    exit_code = await asyncio.to_thread(workers.terminate, "decode-drained")
+    await until(lambda: stream.finish or stream.lost, timeout_s=WAIT_S)
+    assert (exit_code, stream.lost, stream.finish, len(stream.token_ids)) == (0, None, "length", 440)

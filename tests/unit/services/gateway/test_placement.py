@@ -131,6 +131,16 @@ def test_prefill_goes_where_the_first_token_comes_soonest() -> None:
     assert choose_placement(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
 
 
+@pytest.mark.parametrize("tokens_per_s", [0.0, 1000.0], ids=["unmeasured", "measured"])
+def test_of_two_prefills_of_the_same_rate_the_idle_one_beats_the_one_with_a_queue(
+    tokens_per_s: float,
+) -> None:
+    queued = View(beat("prefill", "a-queued", queued_tokens=300, tokens_per_s=tokens_per_s))
+    idle = View(beat("prefill", "b-idle", tokens_per_s=tokens_per_s))
+    for turn in range(2):
+        assert choose_placement(fleet(prefill=[queued, idle]), NEED, rotation=turn).prefill == "b-idle"
+
+
 def test_a_speculator_is_taken_by_load() -> None:
     views = fleet(speculator=[View(beat("speculator", "a", live=2)), View(beat("speculator", "b"))])
     assert choose_placement(views, NEED).speculator == "b"
