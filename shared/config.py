@@ -69,6 +69,9 @@ class ServiceConfig:
     """The fields every service has."""
 
     nats_url: str = field_of("nats://127.0.0.1:4222", help="URL of the NATS server")
+    nats_credentials: str = field_of(
+        "", help="file with the user and password for that server; empty = what the URL says, if anything"
+    )
     instance: str = field_of(
         "", help="instance id, unique per role; empty = <role>-<6 hex digits>", pattern=r"[a-z0-9-]{0,63}"
     )

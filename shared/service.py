@@ -33,10 +33,11 @@ import uvloop
 
 from shared.actor import Supervisor
 from shared.bus import Bus
+from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.config import ConfigError, ServiceConfig, load_config
 from shared.deadline import Deadline
-from shared.errors import PenstockError, Unavailable
+from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.messages import Heartbeat
 from shared.telemetry import logging as telemetry_logging
 from shared.telemetry.http import TelemetryServer
@@ -70,6 +71,7 @@ class Service(Generic[C]):
         self.fleet = FleetView()
         self.http = TelemetryServer(self._is_ready)
         self.bus: Bus
+        self.credentials: Credentials | None = None
         self._heartbeats: HeartbeatPublisher | None = None
         self._resources = AsyncExitStack()
         self._on_drain: list[Callable[[], Awaitable[None]]] = []
@@ -134,7 +136,13 @@ class Service(Generic[C]):
         """Metrics first, so that /live answers while the rest is still to come."""
         await self.http.start(self.config.metrics_host, self.config.metrics_port)
         self._resources.push_async_callback(self.http.close)
-        self.bus = await Bus.connect(self.config.nats_url, name=f"{self.role}/{self.instance}")
+        self.credentials = _credentials(self.config)
+        self.bus = await Bus.connect(
+            self.config.nats_url,
+            name=f"{self.role}/{self.instance}",
+            credentials=self.credentials,
+            sender=self.instance,
+        )
         self._resources.push_async_callback(self.bus.close)
         await self.bus.announce(
             self.role,
@@ -176,6 +184,13 @@ def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
     telemetry_logging.configure(config.log_level, role, instance)
     code = uvloop.run(_main(role, config, body))
     sys.exit(code)
+
+
+def _credentials(config: ServiceConfig) -> Credentials | None:
+    try:
+        return load_credentials(config.nats_credentials)
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from error
 
 
 async def _main(role: str, config: C, body: Body[C]) -> int:

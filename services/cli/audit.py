@@ -12,7 +12,7 @@ from typing import Any
 
 from services.cli.arguments import seconds
 from services.cli.exit_codes import EXIT_FAILED
-from services.cli.fleet_watch import COLLECT_S, add_bus_options, listening, run_on_bus
+from services.cli.fleet_watch import COLLECT_S, BusAddress, add_bus_options, listening, run_on_bus
 from services.cli.table import table
 from shared.bus import Bus
 from shared.bus.subjects import inbox
@@ -61,11 +61,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="until nothing is held")
     add_bus_options(parser)
     args = parser.parse_args(argv)
-    return run_on_bus(args, "audit", lambda url: _audit(url, args))
+    return run_on_bus(args, "audit", lambda address: _audit(address, args))
 
 
-async def _audit(nats_url: str, args: argparse.Namespace) -> int:
-    async with listening(nats_url) as (bus, fleet):
+async def _audit(address: BusAddress, args: argparse.Namespace) -> int:
+    async with listening(address) as (bus, fleet):
         give_up_s = time.monotonic() + args.wait
         await asyncio.sleep(COLLECT_S)
         audit = await _ask_all(bus, [seen.beat for seen in fleet.all()])

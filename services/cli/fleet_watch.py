@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,8 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from services.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED
-from services.cli.stack_file import add_state_dir, stack_address
+from services.cli.stack_file import add_state_dir, stack_address, stack_credentials
 from shared.bus import Bus, Delivery
+from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.subjects import FLEET_ALL
 from shared.errors import PenstockError
 from shared.messages import Heartbeat
@@ -22,6 +24,16 @@ COLLECT_S = 0.6
 """Two heartbeats of everyone come within this time."""
 
 MAX_INSTANCES = 4096
+NATS_URL_OPTION = "--nats-url URL"
+CREDENTIALS_VARIABLE = "PENSTOCK_NATS_CREDENTIALS"
+
+
+@dataclass(frozen=True, slots=True)
+class BusAddress:
+    """Where the bus is, and who we are there (None = nobody, on a bus that is open)."""
+
+    url: str
+    credentials: Credentials | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +75,9 @@ class Fleet:
 
 
 @asynccontextmanager
-async def listening(nats_url: str) -> AsyncIterator[tuple[Bus, Fleet]]:
+async def listening(address: BusAddress) -> AsyncIterator[tuple[Bus, Fleet]]:
     """The bus, and a fleet that fills while this is open. Raises Unavailable without a NATS server."""
-    bus = await Bus.connect(nats_url, name="penstock-cli")
+    bus = await Bus.connect(address.url, name="penstock-cli", credentials=address.credentials)
     try:
         fleet = Fleet()
         await bus.serve(FLEET_ALL, fleet.receive)
@@ -80,12 +92,12 @@ def add_bus_options(parser: argparse.ArgumentParser) -> None:
     add_state_dir(parser)
 
 
-def run_on_bus(args: argparse.Namespace, name: str, body: Callable[[str], Awaitable[int]]) -> int:
-    """The exit code of `body`, which gets the URL of the bus; a typed error is a sentence and 1."""
+def run_on_bus(args: argparse.Namespace, name: str, body: Callable[[BusAddress], Awaitable[int]]) -> int:
+    """The exit code of `body`, which gets the address of the bus; a typed error is a sentence and 1."""
     logging.configure("error", "cli", "cli")
 
     async def run() -> int:
-        return await body(args.nats_url or stack_address(args.state_dir, "nats", "--nats-url URL"))
+        return await body(_bus_address(args))
 
     try:
         return asyncio.run(run())
@@ -94,3 +106,11 @@ def run_on_bus(args: argparse.Namespace, name: str, body: Callable[[str], Awaita
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_CANCELLED
+
+
+def _bus_address(args: argparse.Namespace) -> BusAddress:
+    """What the user passed, else what stack.json says."""
+    if args.nats_url:
+        return BusAddress(args.nats_url, load_credentials(os.environ.get(CREDENTIALS_VARIABLE, "")))
+    url = stack_address(args.state_dir, "nats", NATS_URL_OPTION)
+    return BusAddress(url, load_credentials(stack_credentials(args.state_dir, NATS_URL_OPTION)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from shared.errors import Unavailable
 
@@ -25,6 +26,19 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
 
 def stack_address(state_dir: Path, key: str, option: str) -> str:
     """`key` is "grpc" or "nats"; `option` is what the user may pass instead. Raises NoStack."""
+    address = _stack(state_dir, option).get(key)
+    if not isinstance(address, str) or not address:
+        raise NoStack(f"{state_dir / STACK_NAME} has no {key} address; restart the stack, or pass {option}")
+    return address
+
+
+def stack_credentials(state_dir: Path, option: str) -> str:
+    """The file with the user and password for the stack's bus; "" when it needs none. Raises NoStack."""
+    file = _stack(state_dir, option).get("nats_credentials")
+    return file if isinstance(file, str) else ""
+
+
+def _stack(state_dir: Path, option: str) -> dict[str, Any]:
     path = state_dir / STACK_NAME
     try:
         with path.open("rb") as file:
@@ -35,7 +49,4 @@ def stack_address(state_dir: Path, key: str, option: str) -> str:
         ) from error
     except (OSError, ValueError) as error:
         raise NoStack(f"{path} cannot be read ({error}); restart the stack, or pass {option}") from error
-    address = stack.get(key) if isinstance(stack, dict) else None
-    if not isinstance(address, str) or not address:
-        raise NoStack(f"{path} has no {key} address; restart the stack, or pass {option}")
-    return address
+    return stack if isinstance(stack, dict) else {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.cli.exit_codes import EXIT_FAILED
-from services.cli.fleet_watch import COLLECT_S, Seen, add_bus_options, listening, run_on_bus
+from services.cli.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
 from services.cli.table import table
 from shared.deadline import MAX_SKEW_US
 
@@ -27,11 +27,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
     add_bus_options(parser)
     args = parser.parse_args(argv)
-    return run_on_bus(args, "status", lambda url: _status(url, args))
+    return run_on_bus(args, "status", lambda address: _status(address, args))
 
 
-async def _status(nats_url: str, args: argparse.Namespace) -> int:
-    async with listening(nats_url) as (_, fleet):
+async def _status(address: BusAddress, args: argparse.Namespace) -> int:
+    async with listening(address) as (_, fleet):
         await asyncio.sleep(COLLECT_S)
         while args.watch:
             seen = fleet.all(since_s=time.monotonic() - 2 * COLLECT_S)

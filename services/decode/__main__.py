@@ -24,7 +24,9 @@ async def body(service: Service[DecodeConfig]) -> None:
     model = resolve_model(config.model)
     engines = EngineSource(lambda: build_engine(config, model.path, model.model_id, transfers_kv=True))
     await engines.preload()
-    bulk = await BulkConnection.connect(config.nats_url, name=f"decode/{service.instance}/kv")
+    bulk = await BulkConnection.connect(
+        config.nats_url, name=f"decode/{service.instance}/kv", credentials=service.credentials
+    )
 
     def make_receiver(
         engine: Engine, on_complete: OnComplete, on_failed: OnFailed, on_released: OnReleased

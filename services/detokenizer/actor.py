@@ -64,7 +64,7 @@ class DetokenizerActor(BusActor):
     async def on_message(self, delivery: Delivery) -> None:
         match delivery.message:
             case Tokens() as tokens:
-                await self._send(self._sessions.decode_tokens(tokens))
+                await self._send(self._sessions.decode_tokens(tokens, delivery.sender))
             case Open() as opened:
                 await self._open(delivery, opened)
             case Cancel() as cancel:

@@ -22,7 +22,7 @@ FINISHES = ("", "stop", "length", "error")
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One row of a `Tokens` message, and when it came."""
+    """One row of a `Tokens` message, when it came and from which instance ("" when it did not say)."""
 
     request_id: str
     epoch: int
@@ -32,6 +32,7 @@ class TokenRow:
     logprobs: tuple[TokenLogprob, ...]
     marks: tuple[Mark, ...]
     received_s: float
+    sender: str = ""
 
     @property
     def end(self) -> int:
@@ -60,7 +61,7 @@ class TokenRow:
         )
 
 
-def rows_of(message: Tokens, received_s: float) -> Iterator[TokenRow]:
+def rows_of(message: Tokens, received_s: float, sender: str) -> Iterator[TokenRow]:
     for index, request_id in enumerate(message.request_ids):
         yield TokenRow(
             request_id,
@@ -71,6 +72,7 @@ def rows_of(message: Tokens, received_s: float) -> Iterator[TokenRow]:
             message.logprobs[index],
             message.marks[index],
             received_s,
+            sender,
         )
 
 
@@ -127,6 +129,7 @@ class DecoderSession:
         self.deadline = deadline
         self.next_position = opened.next_position
         self.ahead = RowsAhead()
+        self._senders = {opened.prefill, opened.decode} - {""}
         self._decoder = tokenizer.decoder(settled_tail(tokenizer.piece, tail))
         self._matcher = StopMatcher(opened.stop)
         self._first = True
@@ -137,6 +140,10 @@ class DecoderSession:
             )
         self._unsent_text = replayed.text[opened.emitted_chars :]
         self.stopped_in_replay = replayed.finish != ""
+
+    def is_from_its_workers(self, row: TokenRow) -> bool:
+        """Whether a row comes from where this placement computes; one that does not say is believed."""
+        return not row.sender or not self._senders or row.sender in self._senders
 
     def stop_row(self) -> DecodedRow:
         """The end of a request whose replay already has a stop string in it."""

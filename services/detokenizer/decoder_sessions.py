@@ -40,9 +40,10 @@ class DecodedOutput:
 class DecoderSessions:
     """The state of the detokenizer. Methods never block and never raise but where they say so.
 
-    A request's rows are taken in position order. Rows of an old epoch, of a request that is over and
-    rows seen before are dropped and counted. Rows that came too early, before their Open or before
-    the rows in front of them, wait a bounded time; then the request is reported lost.
+    A request's rows are taken in position order. Rows of an old epoch, of a request that is over, rows
+    seen before and rows of another worker than those it is placed on are dropped and counted. Rows that
+    came too early, before their Open or before the rows in front of them, wait a bounded time; then the
+    request is reported lost.
     """
 
     def __init__(
@@ -97,10 +98,10 @@ class DecoderSessions:
             self._take_row(row, output)
         return output
 
-    def decode_tokens(self, message: Tokens) -> DecodedOutput:
-        """Decode the rows of one step."""
+    def decode_tokens(self, message: Tokens, sender: str = "") -> DecodedOutput:
+        """Decode the rows of one step of the instance `sender`."""
         output = DecodedOutput()
-        for row in rows_of(message, self._clock.monotonic_s()):
+        for row in rows_of(message, self._clock.monotonic_s(), sender):
             self._take_row(row, output)
         return output
 
@@ -182,6 +183,9 @@ class DecoderSessions:
         session = self._sessions.get(row.request_id)
         if self._over.refuses(row.request_id, row.epoch) or (session and row.epoch < session.epoch):
             metrics.STALE_MESSAGES.inc()
+            return
+        if session is not None and row.epoch == session.epoch and not session.is_from_its_workers(row):
+            _count("foreign_tokens", max(1, len(row.token_ids)))
             return
         try:
             row.check(self._tokenizer.vocab_size)

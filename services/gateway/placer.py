@@ -244,6 +244,8 @@ class Placer:
                 emitted_chars=log.emitted_chars,
                 next_position=log.next_position,
                 stop=request.stop,
+                prefill=placement.prefill,
+                decode=placement.decode,
             ),
             ("decode", placement.decode): Reserve(
                 token_ids=token_ids,

@@ -39,7 +39,7 @@ from shared.errors import (
     error_from_code,
 )
 from shared.messages import Lost, ScoredPassage
-from shared.roles import TARGET_ROLES
+from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
@@ -76,9 +76,12 @@ class Session:
 
     # ---- what comes in: synchronous, never waits ---------------------------------------------------
 
-    def on_text(self, row: TextRow) -> None:
+    def on_text(self, row: TextRow, sender: str) -> None:
         if self._interruption is not None:  # the client must not get what follows a row that it did not
             metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
+            return
+        if row.epoch == self.state.epoch and not self.state.is_from(sender, "detokenizer"):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
             return
         match self.state.accept_row(row.epoch, row.position, row.token_ids, row.text, row.finish):
             case RowVerdict.STALE:
@@ -91,10 +94,13 @@ class Session:
             case RowVerdict.RELAY:
                 self._relay_row(row)
 
-    def on_lost(self, epoch: int, lost: Lost) -> None:
+    def on_lost(self, epoch: int, lost: Lost, sender: str) -> None:
         """A holder cannot go on with this request."""
         if epoch != self.state.epoch:
             metrics.STALE_MESSAGES.inc()
+            return
+        if not self.state.is_from(sender, *PLACED_ROLES):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_lost").inc()
             return
         self._fail_placement(error_from_code(lost.code, lost.message, hop=lost.hop))
 

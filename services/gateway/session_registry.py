@@ -109,13 +109,13 @@ class SessionRegistry:
         envelope, message = delivery.envelope, delivery.message
         match message:
             case Text():
-                self._fan_out(message)
+                self._fan_out(message, delivery.sender)
             case Lost():
                 session = self._live.get(envelope.request_id)
                 if session is None:
                     metrics.STALE_MESSAGES.inc()
                 else:
-                    session.on_lost(envelope.epoch, message)
+                    session.on_lost(envelope.epoch, message, delivery.sender)
             case AuditRequest():
                 self._answer(envelope, self.audit())
             case SnapshotRequest():
@@ -132,7 +132,7 @@ class SessionRegistry:
         for session in list(self._live.values()):
             session.on_instance_lost(role, instance)
 
-    def _fan_out(self, text: Text) -> None:
+    def _fan_out(self, text: Text, sender: str) -> None:
         rows = map(
             TextRow,
             text.epochs,
@@ -148,7 +148,7 @@ class SessionRegistry:
             if session is None:
                 metrics.STALE_MESSAGES.inc()
             else:
-                session.on_text(row)
+                session.on_text(row, sender)
 
     def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
         self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))

@@ -84,6 +84,11 @@ class SessionState:
         self.phase = "decode"
         return RowVerdict.RELAY
 
+    def is_from(self, sender: str, *roles: str) -> bool:
+        """Whether `sender` is an instance of this placement; one that does not say who it is, is believed."""
+        placement = self.placement
+        return not sender or placement is None or any(placement.uses(role, sender) for role in roles)
+
     def needs(self, role: str, instance: str) -> bool:
         """Whether the request cannot go on when `instance` is lost.
 

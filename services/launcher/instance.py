@@ -38,14 +38,14 @@ class StartFailed(Unavailable):
 class InstanceSpec:
     """What to run. `instance` is `<role>-<n>`; `environ` is the child's whole environment.
 
-    Lines that contain `hide` are not shown (b"" = all are).
+    Lines that contain one of `hide` are not shown.
     """
 
     role: str
     instance: str
     command: tuple[str, ...]
     environ: Mapping[str, str]
-    hide: bytes = b""
+    hide: tuple[bytes, ...] = ()
 
 
 class Instance:
@@ -135,7 +135,7 @@ class Instance:
     def _on_line(self, line: bytes) -> None:
         if line.strip():
             self.last_lines.append(line.decode(errors="replace").strip())
-        if not self.spec.hide or self.spec.hide not in line:
+        if not any(part in line for part in self.spec.hide):
             self._writer.write(self.spec.instance, line)
 
     def _judge(self, returncode: int) -> None:

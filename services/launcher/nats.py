@@ -1,29 +1,54 @@
-"""The embedded nats-server, as an instance like the others: it is restarted on the same port."""
+"""The embedded nats-server, as an instance like the others: it is restarted on the same port.
+
+It lets in nobody but the stack: every instance and the operator's commands have a user of their own, with the
+permissions of `shared.bus.permissions` and a password that is made anew at every start.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.ports import free_ports
+from services.launcher.state import StateDir, credentials_file
+from shared.bus.credentials import Credentials, write_secret
 from shared.bus.nats_server import GOGC, nats_server_binary
+from shared.bus.permissions import authorization, operator_user, role_user
 
 HOST = "127.0.0.1"
 NAME = "nats"
+CONFIG_NAME = "nats.conf"
+HIDDEN_LINES = (b"[INF]", b"Plaintext passwords detected")
+"""Its chatter, and its advice for passwords that people choose: ours are random and in a file of our own."""
 START_TIMEOUT_S = 15.0
 POLL_S = 0.02
 
 
-def nats_spec(environ: Mapping[str, str] = os.environ) -> tuple[InstanceSpec, str]:
+def write_users(state: StateDir, instances: Iterable[tuple[str, str]]) -> Path:
+    """The server's configuration; beside it the credentials of each (role, instance) and of the operator."""
+    folder = state.make_bus_folder()
+    users = [*(role_user(role, instance) for role, instance in instances), operator_user()]
+    credentials = [Credentials.random(user.name) for user in users]
+    for one in credentials:
+        one.write(credentials_file(state.path, one.user))
+    config = folder / CONFIG_NAME
+    passwords = (one.password for one in credentials)
+    write_secret(config, authorization(zip(users, passwords, strict=True)) + "\n")
+    return config
+
+
+def nats_spec(config: Path, environ: Mapping[str, str] = os.environ) -> tuple[InstanceSpec, str]:
     """A nats-server on a free port of this machine, and its URL. Raises Unavailable without a binary."""
     port = free_ports(HOST, 1)[0]
     # Fewer collections: KV chunks are garbage as soon as they were passed on.
     settings = {"GOGC": GOGC, **environ}
-    command = (str(nats_server_binary()), "--addr", HOST, "--port", str(port), "--name", "penstock")
-    return InstanceSpec(NAME, NAME, command, settings, hide=b"[INF]"), f"nats://{HOST}:{port}"
+    listen = ("--addr", HOST, "--port", str(port), "--name", "penstock")
+    command = (str(nats_server_binary()), "--config", str(config), *listen)
+    return InstanceSpec(NAME, NAME, command, settings, hide=HIDDEN_LINES), f"nats://{HOST}:{port}"
 
 
 async def wait_until_up(server: Instance, url: str) -> None:

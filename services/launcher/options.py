@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from shared.roles import OPTIONAL_ROLES, ROLES
 
+CREDENTIALS_VARIABLE = "PENSTOCK_NATS_CREDENTIALS"
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED_DRAFT = REPOSITORY / "shared" / "demo" / "models" / "draft"
 DOCUMENTATION = REPOSITORY / "services"
@@ -27,13 +28,17 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """A checked wish. `draft` and `corpus` are "" for none, `model` "" for the shipped one."""
+    """A checked wish. `draft` and `corpus` are "" for none, `model` "" for the shipped one.
+
+    `nats_url` is "" for a server of our own. `nats_credentials` is the file for a server of the user.
+    """
 
     counts: Mapping[str, int]
     model: str
     draft: str
     corpus: str
     nats_url: str
+    nats_credentials: str
     grpc_host: str
     grpc_port: int
     kv_transport: str
@@ -106,6 +111,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
         draft=draft,
         corpus=_corpus(parser, args.corpus),
         nats_url=_nats_url(parser, args.nats_url),
+        nats_credentials=environ.get(CREDENTIALS_VARIABLE, ""),
         grpc_host=args.grpc_host,
         grpc_port=args.grpc_port,
         kv_transport=args.kv_transport,

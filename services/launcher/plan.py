@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 
 from services.launcher.instance import InstanceSpec
-from services.launcher.options import REPOSITORY, StackOptions
+from services.launcher.options import CREDENTIALS_VARIABLE, REPOSITORY, StackOptions
+from services.launcher.state import credentials_file
 from shared.roles import ENGINE_ROLES, ROLES
 
 
@@ -31,15 +32,21 @@ def plan_instances(
         common["PENSTOCK_MODEL"] = options.model
     threads = str(threads_per_model(options.counts))
     specs = []
-    for role in ROLES:
-        for number in range(options.counts[role]):
-            settings = common | _settings(role, options, threads, environ)
-            if role == "gateway":
-                settings["PENSTOCK_GATEWAY_GRPC_PORT"] = str(grpc_ports[number])
-            instance = f"{role}-{number}"
-            settings["PENSTOCK_INSTANCE"] = instance
-            specs.append(InstanceSpec(role, instance, _command(role), settings))
+    ports = iter(grpc_ports)
+    for role, instance in instance_names(options.counts):
+        settings = common | _settings(role, options, threads, environ)
+        if role == "gateway":
+            settings["PENSTOCK_GATEWAY_GRPC_PORT"] = str(next(ports))
+        settings["PENSTOCK_INSTANCE"] = instance
+        if not options.nats_url:
+            settings[CREDENTIALS_VARIABLE] = str(credentials_file(options.state_dir, instance))
+        specs.append(InstanceSpec(role, instance, _command(role), settings))
     return specs
+
+
+def instance_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Role and name of every instance, in the order in which they start."""
+    return [(role, f"{role}-{number}") for role in ROLES for number in range(counts[role])]
 
 
 def threads_per_model(counts: Mapping[str, int]) -> int:

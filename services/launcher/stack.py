@@ -9,12 +9,15 @@ from typing import Protocol
 
 from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.log_lines import LineWriter
-from services.launcher.nats import nats_spec, wait_until_up
+from services.launcher.nats import nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
-from services.launcher.plan import plan_instances
+from services.launcher.plan import instance_names, plan_instances
 from services.launcher.ports import check_free, free_ports
-from services.launcher.state import RunningInstance, StackState, StateDir
+from services.launcher.state import RunningInstance, StackState, StateDir, credentials_file
 from shared.bus import Bus, Delivery
+from shared.bus.connection import without_password
+from shared.bus.credentials import load_credentials
+from shared.bus.permissions import OPERATOR
 from shared.bus.subjects import FLEET_ALL
 from shared.messages import Heartbeat
 
@@ -59,6 +62,7 @@ class Stack:
         self._state = StateDir(options.state_dir)
         self._nats: Instance | None = None
         self._nats_url = options.nats_url
+        self._nats_credentials = options.nats_credentials
         self._grpc = ""
         self._bus: Bus | None = None
         self._beats: dict[tuple[str, str], Heartbeat] = {}
@@ -74,7 +78,7 @@ class Stack:
             self._start_instances(grpc_ports)
             if await self._until_ready():
                 self._state.write(self._description())
-                self._announce(f"ready grpc={self._grpc} nats={self._nats_url}")
+                self._announce(f"ready grpc={self._grpc} nats={without_password(self._nats_url)}")
                 await self._watch()
         finally:
             await self._end()
@@ -94,11 +98,14 @@ class Stack:
 
     async def _start_nats(self) -> None:
         if not self._nats_url:
-            spec, self._nats_url = nats_spec()
+            config = write_users(self._state, instance_names(self._options.counts))
+            self._nats_credentials = str(credentials_file(self._state.path, OPERATOR))
+            spec, self._nats_url = nats_spec(config)
             self._nats = self._launch(spec)
             await wait_until_up(self._nats, self._nats_url)
             self._nats.ready_pid = self._nats.pid
-        self._bus = await Bus.connect(self._nats_url, name="penstock-launcher")
+        credentials = load_credentials(self._nats_credentials)
+        self._bus = await Bus.connect(self._nats_url, name="penstock-launcher", credentials=credentials)
         await self._bus.serve(FLEET_ALL, self._on_beat)
 
     def _start_instances(self, grpc_ports: list[int]) -> None:
@@ -177,6 +184,7 @@ class Stack:
             grpc=self._grpc,
             http=None,
             nats=self._nats_url,
+            nats_credentials=self._nats_credentials or None,
             instances=tuple(
                 RunningInstance(
                     role=instance.spec.role,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from shared.errors import InvalidRequest, Unavailable
 
 LOCK_NAME = "stack.lock"
 STACK_NAME = "stack.json"
+BUS_FOLDER = "penstock-bus"
+"""The configuration of our own NATS server, and a file of credentials for each of its users."""
 
 
 class StackRunning(Unavailable):
@@ -32,12 +35,21 @@ class RunningInstance:
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """What stack.json says. `http` is None as long as there is no HTTP edge."""
+    """What stack.json says. `http` is None as long as there is no HTTP edge.
+
+    `nats_credentials` is the file with which commands like `penstock status` come in; None = none needed.
+    """
 
     grpc: str
     http: str | None
     nats: str
+    nats_credentials: str | None
     instances: tuple[RunningInstance, ...]
+
+
+def credentials_file(state_dir: Path, user: str) -> Path:
+    """The credentials of one user of our own NATS server."""
+    return state_dir / BUS_FOLDER / f"{user}.toml"
 
 
 class StateDir:
@@ -89,8 +101,15 @@ class StateDir:
             raise
         self._written = state
 
+    def make_bus_folder(self) -> Path:
+        """Empty, and for nobody else to look into."""
+        folder = self.path / BUS_FOLDER
+        folder.mkdir(mode=0o700)
+        return folder
+
     def clear(self) -> None:
         (self.path / STACK_NAME).unlink(missing_ok=True)
+        shutil.rmtree(self.path / BUS_FOLDER, ignore_errors=True)
         self._written = None
 
     def release(self) -> None:

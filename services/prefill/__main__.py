@@ -23,7 +23,9 @@ async def body(service: Service[PrefillConfig]) -> None:
         lambda: build_engine(config, model.path, model.model_id, buffer, transfers_kv=True)
     )
     await engines.preload()
-    bulk = await BulkConnection.connect(config.nats_url, name=f"prefill/{service.instance}/kv")
+    bulk = await BulkConnection.connect(
+        config.nats_url, name=f"prefill/{service.instance}/kv", credentials=service.credentials
+    )
 
     def make_sender(engine: Engine, on_released: OnReleased, on_failed: OnFailed) -> KvSender:
         return KvSender(

@@ -26,7 +26,9 @@ from nats.aio.msg import Msg
 from nats.aio.transport import Transport
 
 from shared.bus.bulk_stream import BulkSink, BulkStream
-from shared.bus.connection import bounded
+from shared.bus.connection import bounded, refusal, refuses_us, without_password
+from shared.bus.credentials import Credentials
+from shared.bus.denials import Denials
 from shared.errors import InvalidRequest, TooLarge, Unavailable
 
 FIRST_CONNECT_S = 15.0
@@ -142,22 +144,27 @@ class _BulkClient(Client):
 class BulkConnection:
     """Send and receive KV chunks. One per process, beside the control connection (`Bus`)."""
 
-    def __init__(self, client: _BulkClient) -> None:
+    def __init__(self, client: _BulkClient, name: str) -> None:
         self._client = client
+        self._denials = Denials(name)
+        self._opened = False
         self._reconnected: list[Callable[[], None]] = []
         self._last_error: Exception | None = None
         self.strays = 0
         """Messages on our subjects that carry NATS headers, so that they cannot be chunks."""
 
     @classmethod
-    async def connect(cls, url: str, *, name: str) -> BulkConnection:
-        """Raises Unavailable after FIRST_CONNECT_S; later it reconnects for ever."""
+    async def connect(cls, url: str, *, name: str, credentials: Credentials | None = None) -> BulkConnection:
+        """Raises Unavailable after FIRST_CONNECT_S, at once when the server refuses us; later it reconnects
+        for ever."""
         client = _BulkClient()
-        connection = cls(client)
+        connection = cls(client, name)
         try:
             call = client.connect(
                 url,
                 name=name,
+                user=credentials.user if credentials else None,
+                password=credentials.password if credentials else None,
                 error_cb=connection._on_error,
                 reconnected_cb=connection._on_reconnected,
                 reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # annotated int, slept as given
@@ -168,10 +175,14 @@ class BulkConnection:
             await bounded(call, FIRST_CONNECT_S)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await connection.close()
-            why = connection._last_error or error
+            why, shown_url = connection._last_error or error, without_password(url)
+            if refuses_us(why):
+                raise Unavailable(refusal(shown_url, credentials, why)) from error
             raise Unavailable(
-                f"cannot reach NATS at {url} ({type(why).__name__}: {why}); is nats-server running there?"
+                f"cannot reach NATS at {shown_url} ({type(why).__name__}: {why}); "
+                "is nats-server running there?"
             ) from error
+        connection._opened = True
         return connection
 
     @property
@@ -195,6 +206,7 @@ class BulkConnection:
         # nats-py's flush() writes its PING in front of pending SUBs, so one is not enough.
         await self._client.flush()
         await self._client.flush()
+        self._denials.check_subscribed(subject)
 
     def discard_body(self, sink: BulkSink) -> None:
         """What is landing for `sink` at this moment goes nowhere; `done` and `lost` are not called for it."""
@@ -243,8 +255,12 @@ class BulkConnection:
             callback()
 
     async def _on_error(self, error: Exception) -> None:
-        # Nothing may be raised from here: it would end nats-py's read loop.
+        # Nothing may be raised from here once it is open: it would end nats-py's read loop.
         self._last_error = error
+        if refuses_us(error) and not self._opened:
+            raise error  # the only way out of a first connect that goes on for ever
+        if self._denials.take(error):
+            return
         log.warning("bulk connection", error=type(error).__name__, detail=str(error))
 
 

@@ -17,9 +17,10 @@ from nats.micro.service import Service as MicroService
 
 from shared.bus import codec, subjects
 from shared.bus.connection import Connection, internal
+from shared.bus.credentials import Credentials
 from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
 from shared.errors import DeadlineExpired, PenstockError, ProtocolError, Unavailable
-from shared.messages import Envelope, Failure, Message
+from shared.messages import Envelope, Failure, Heartbeat, Message
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -34,10 +35,14 @@ NO_ENVELOPE = Envelope()
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message as its receiver gets it."""
+    """A message as its receiver gets it.
+
+    `sender` is the instance that sent it, "" when it has not said: on a closed bus nobody else can say so.
+    """
 
     envelope: Envelope
     message: Message
+    sender: str = ""
 
 
 Receive = Callable[[Delivery], None]
@@ -45,17 +50,24 @@ Receive = Callable[[Delivery], None]
 
 
 class Bus:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, sender: str = "") -> None:
         self._connection = connection
+        self._sender = sender or subjects.NOBODY
         self._micro: MicroService | None = None
         self.offsets = ClockOffsets()
         self.lost = connection.lost
         """Set when the server has closed the connection for good."""
 
     @classmethod
-    async def connect(cls, url: str, *, name: str) -> Bus:
-        """Raises Unavailable after a bounded first try; later it reconnects for ever."""
-        return cls(await Connection.open(url, name=name))
+    async def connect(
+        cls, url: str, *, name: str, credentials: Credentials | None = None, sender: str = ""
+    ) -> Bus:
+        """`sender` is the instance that this is, else the user of `credentials`.
+
+        Raises Unavailable after a bounded first try; later it reconnects for ever.
+        """
+        connection = await Connection.open(url, name=name, credentials=credentials)
+        return cls(connection, sender or (credentials.user if credentials else ""))
 
     @property
     def connected(self) -> bool:
@@ -72,8 +84,12 @@ class Bus:
 
     # ---- receiving ------------------------------------------------------------------------------
 
-    async def serve(self, subject: str, receive: Receive) -> None:
-        """From now on `receive` gets every message of `subject`. The server knows on return."""
+    async def serve(self, address: str, receive: Receive) -> None:
+        """From now on `receive` gets every message sent to `address`. The server knows on return.
+
+        Raises Unavailable when our user may not read there.
+        """
+        subject = subjects.everything_at(address)
 
         async def on_message(msg: Msg) -> None:
             await self._deliver(msg, receive)
@@ -85,11 +101,13 @@ class Bus:
             pending_bytes_limit=PENDING_MESSAGE_BYTES,
         )
         await self._connection.flush()
+        self._connection.denials.check_subscribed(subject)
 
     async def _deliver(self, msg: Msg, receive: Receive) -> None:
         try:
             envelope, message = codec.decode(msg.data, msg.reply)
-            receive(Delivery(envelope, message))
+            sender = _sender_of(msg.subject, message)
+            receive(Delivery(envelope, message, sender))
         except ProtocolError as error:
             metrics.PROTOCOL_ERRORS.labels(code=error.code).inc()
             log.warning("bus_garbage", subject=msg.subject, size_bytes=len(msg.data), error=error.message)
@@ -105,22 +123,22 @@ class Bus:
 
     # ---- sending --------------------------------------------------------------------------------
 
-    async def publish(self, subject: str, message: Message, envelope: Envelope = NO_ENVELOPE) -> None:
+    async def publish(self, address: str, message: Message, envelope: Envelope = NO_ENVELOPE) -> None:
         """Raises TooLarge over max_payload, Unavailable when too much already waits for a reconnection."""
-        await self._send(subject, message, envelope)
+        await self._send(self._subject(address, message), message, envelope)
 
-    async def ask(self, subject: str, message: Message, envelope: Envelope, deadline: Deadline) -> Message:
+    async def ask(self, address: str, message: Message, envelope: Envelope, deadline: Deadline) -> Message:
         """The reply. Raises the typed error of a Failure, Unavailable at once when nobody listens at
-        `subject`, DeadlineExpired naming the role asked.
+        `address`, DeadlineExpired naming the role asked.
         """
-        hop = subjects.role_of_subject(subject)
+        hop = subjects.role_of_subject(address)
         deadline.check(hop)
         try:
             answer = await self._connection.request(
-                subject, codec.encode(message, envelope), deadline.remaining_s()
+                self._subject(address, message), codec.encode(message, envelope), deadline.remaining_s()
             )
         except TimeoutError as error:
-            raise DeadlineExpired(f"{subject} gave no answer before the deadline", hop=hop) from error
+            raise DeadlineExpired(f"{address} gave no answer before the deadline", hop=hop) from error
         except Unavailable as error:
             error.hop = error.hop or hop
             raise
@@ -162,6 +180,9 @@ class Bus:
             metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
             log.warning("reply_failed", request_id=envelope.request_id, error=error.message)
 
+    def _subject(self, address: str, message: Message) -> str:
+        return subjects.subject_of(address, type(message).__name__, self._sender)
+
     async def _send(self, subject: str, message: Message, envelope: Envelope) -> None:
         await self._connection.publish(subject, codec.encode(message, envelope), envelope.reply)
 
@@ -201,3 +222,13 @@ class Bus:
     async def close(self) -> None:
         """Drain, then close; bounded."""
         await self._connection.close()
+
+
+def _sender_of(subject: str, message: Message) -> str:
+    """Raises ProtocolError when a message is not what its subject says: only that has been permitted."""
+    claim = subjects.Claim.of(subject)
+    if claim.message != type(message).__name__:
+        raise ProtocolError(f"a {type(message).__name__} came on {subject}")
+    if isinstance(message, Heartbeat) and claim.address != subjects.fleet(message.role, message.instance):
+        raise ProtocolError(f"a heartbeat of {message.role} {message.instance} came on {subject}")
+    return "" if claim.sender == subjects.NOBODY else claim.sender

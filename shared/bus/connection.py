@@ -1,8 +1,8 @@
 """One connection to NATS, with what nats-py 2.16 needs to be safe here.
 
 - Its error callback must never raise: an exception there ends the read loop for good.
-- The first connect is bounded (a wrong address or password would be retried for ever); later
-  reconnects go on for ever, every 50 ms.
+- The first connect is bounded (a wrong address would be retried for ever) and ends at once when the
+  server refuses the password; later reconnects go on for ever, every 50 ms.
 - `flush()` writes its PING before the pending SUB and PUB, so one flush proves nothing: flush twice.
 - A forced flush swallows a cancellation; `publish` raises it again. So may connect, drain and close.
 """
@@ -18,6 +18,9 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 
+from shared.bus.credentials import Credentials
+from shared.bus.denials import Denials
+from shared.bus.subjects import answers
 from shared.errors import InternalError, TooLarge, Unavailable
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -38,35 +41,43 @@ class Connection:
     """A nats-py client that raises the errors of shared.errors."""
 
     def __init__(self, url: str, name: str) -> None:
-        self.url = _without_password(url)
+        self.url = without_password(url)
         self.name = name
         self.client = Client()
         self.lost = asyncio.Event()
         """Set when the connection is closed for good without our asking (a protocol violation)."""
+        self.denials = Denials(name)
+        self._opened = False
         self._closing = False
         self._last_error: Exception | None = None
         self._reconnect_callbacks: list[Callable[[], None]] = []
 
     @classmethod
-    async def open(cls, url: str, *, name: str) -> Connection:
-        """Raises Unavailable when no server answers within FIRST_CONNECT_S."""
+    async def open(cls, url: str, *, name: str, credentials: Credentials | None = None) -> Connection:
+        """Raises Unavailable when no server answers within FIRST_CONNECT_S, at once when it refuses us."""
         self = cls(url, name)
         try:
-            await bounded(self.client.connect(**self._options(url)), FIRST_CONNECT_S)
+            await bounded(self.client.connect(**self._options(url, credentials)), FIRST_CONNECT_S)
         except (TimeoutError, nats.errors.Error, OSError, ValueError) as error:
             if self.client.servers:  # a URL that nats-py could not read has opened nothing
                 await self._abandon()
             why = self._last_error or error
+            if refuses_us(why):
+                raise Unavailable(refusal(self.url, credentials, why)) from error
             raise Unavailable(
                 f"no NATS server usable at {self.url} within {FIRST_CONNECT_S:g} s "
                 f"({_sentence(why)}); start one there or set PENSTOCK_NATS_URL"
             ) from error
+        self._opened = True
         return self
 
-    def _options(self, url: str) -> dict[str, Any]:
+    def _options(self, url: str, credentials: Credentials | None) -> dict[str, Any]:
         return {
             "servers": [url],
             "name": self.name,
+            "user": credentials.user if credentials else None,
+            "password": credentials.password if credentials else None,
+            "inbox_prefix": answers(credentials.user if credentials else ""),
             "error_cb": self._on_error,
             "disconnected_cb": self._on_disconnected,
             "reconnected_cb": self._on_reconnected,
@@ -170,19 +181,20 @@ class Connection:
         except (TimeoutError, nats.errors.Error, OSError) as error:
             log.info("bus_close_incomplete", connection=self.name, error=_sentence(error))
 
-    # ---- callbacks of nats-py (coroutines by its rule; none may raise) ----------------------------
+    # ---- callbacks of nats-py (coroutines by its rule; none may raise once it is open) ------------
 
     async def _on_error(self, error: Exception) -> None:
         # A server that refuses a password closes at once: a reset says less than the reason given before.
         told_why = isinstance(self._last_error, nats.errors.Error)
         if not (told_why and isinstance(error, ConnectionResetError)):
             self._last_error = error
+        if refuses_us(error) and not self._opened:
+            raise error  # the only way out of a first connect that goes on for ever
         if isinstance(error, nats.errors.SlowConsumerError):
             metrics.DROPPED_MESSAGES.labels(reason="slow_consumer").inc()
             log.warning("bus_slow_consumer", subject=error.subject)
-        elif "permissions violation" in str(error).lower():
-            metrics.DROPPED_MESSAGES.labels(reason="permission").inc()
-            log.error("bus_permission_denied", error=_sentence(error))
+        elif self.denials.take(error):
+            return
         elif self.client.is_connected:
             log.warning("bus_error", error=_sentence(error))
         else:
@@ -220,7 +232,17 @@ async def bounded(call: Coroutine[Any, Any, None], seconds: float) -> None:
         await cancel_until_done(task)
 
 
-def _without_password(url: str) -> str:
+def refuses_us(error: object) -> bool:
+    """Whether this is a server's refusal of a user, a password or the lack of both."""
+    return "authorization violation" in str(error).lower()
+
+
+def refusal(url: str, credentials: Credentials | None, why: object) -> str:
+    who = f"the user {credentials.user}" if credentials else "a client without a user"
+    return f"the NATS server at {url} refuses {who} ({why}); check PENSTOCK_NATS_CREDENTIALS"
+
+
+def without_password(url: str) -> str:
     parts = urlsplit(url)
     return url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2]) if "@" in parts.netloc else url
 

@@ -1,15 +1,27 @@
 """The subjects of the bus.
 
-penstock.<role>.<instance>              directed: everything sent to one instance
-penstock.fleet.<role>.<instance>        heartbeats
-penstock.cancel                         cancel for everyone, the backstop of directed cancels
-penstock.kv.<instance>.<incarnation>    KV chunks, on connections of their own
+An address says who is meant. What is sent there says in its subject also what it is and who sent it, so
+that the server can refuse what the sender may not say (`shared.bus.permissions`):
+
+    <address>.<Message>.<sender>
+
+    penstock.<role>.<instance>              one instance: everything directed
+    penstock.fleet.<role>.<instance>        the heartbeats of one instance
+    penstock.cancel                         cancel for everyone, the backstop of directed cancels
+
+KV chunks are no messages and have connections of their own: penstock.kv.<instance>.<incarnation>.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 FLEET_ALL = "penstock.fleet.*.*"
 CANCEL_ALL = "penstock.cancel"
+NOBODY = "-"
+"""The sender of messages whose sender has no name: tools, and tests."""
+ANSWERS = "_INBOX"
+"""Where answers go: each user of a closed bus has a part of it that nobody else can read."""
 
 
 def inbox(role: str, instance: str) -> str:
@@ -20,8 +32,37 @@ def fleet(role: str, instance: str) -> str:
     return f"penstock.fleet.{role}.{instance}"
 
 
-def kv(instance: str, incarnation: int) -> str:
+def kv(instance: str, incarnation: int | str) -> str:
     return f"penstock.kv.{instance}.{incarnation}"
+
+
+def answers(user: str) -> str:
+    """The prefix of the subjects on which `user` gets answers; "" is anybody on an open bus."""
+    return f"{ANSWERS}.{user}" if user else ANSWERS
+
+
+def subject_of(address: str, message: str, sender: str) -> str:
+    """`message` is the name of its type."""
+    return f"{address}.{message}.{sender}"
+
+
+def everything_at(address: str) -> str:
+    """What to subscribe to for all messages of an address."""
+    return f"{address}.*.*"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a subject says of the message on it; the server has checked that its sender may say so."""
+
+    address: str
+    message: str
+    sender: str
+
+    @classmethod
+    def of(cls, subject: str) -> Claim:
+        parts = subject.rsplit(".", 2)
+        return cls(*parts) if len(parts) == 3 else cls(subject, "", "")
 
 
 def role_of_subject(subject: str) -> str:

@@ -14,6 +14,7 @@ class Open:
     `prompt_tail`: the last prompt ids, the context in which the first output token is decoded.
     `replay`: output ids the gateway has already got, `emitted_chars`: how much of their text went
     to the client; both 0 for a new request. The next token has position `next_position`.
+    `prefill` and `decode` are the instances that send the tokens; "" = whoever does.
     """
 
     gateway: str
@@ -22,6 +23,8 @@ class Open:
     emitted_chars: int
     next_position: int
     stop: tuple[str, ...]
+    prefill: str = ""
+    decode: str = ""
 
 
 @dataclass(frozen=True, slots=True)

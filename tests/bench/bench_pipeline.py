@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.bus import Bus
 from shared.engine import Engine, EngineConfig, SamplingParams
 from tests.support.client import connect, generate, request
 from tests.support.models import target_model
@@ -58,7 +57,7 @@ async def piped(stack: Stack, prompt: list[int], output_tokens: int) -> Latency:
 
 async def cancel_to_zero_ms(stack: Stack, prompt: list[int]) -> float:
     """From the client's cancel in mid-stream to the first audit that counts zero everywhere."""
-    bus = await Bus.connect(stack.nats, name="bench-audit")
+    bus = await stack.connect("bench-audit")
     try:
         async with connect(stack.grpc) as stub:
             call = stub.Generate(request(prompt, max_tokens=400, ignore_eos=True))

@@ -10,12 +10,11 @@ import nats
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from shared.bus import Bus
 from shared.bus.codec import encode
-from shared.bus.subjects import inbox
+from shared.bus.subjects import inbox, subject_of
 from shared.deadline import Deadline
 from shared.errors import PenstockError
-from shared.messages import Envelope, Open, pack_ids
+from shared.messages import AuditRequest, Envelope, Open, pack_ids
 from tests.e2e.conftest import GetStack
 from tests.support.client import connect, generate, request
 from tests.support.oracle import Oracle
@@ -107,13 +106,23 @@ def garbage() -> dict[str, bytes]:
 async def test_garbage_on_every_inbox_is_counted_and_nobody_dies(get_stack: GetStack, oracle: Oracle) -> None:
     stack = get_stack(3, True, "nats")
     before = {row.id: row.pid for row in stack.instances()}
-    stranger = await nats.connect(stack.nats)
+    operator, refused = stack.credentials(), list[Exception]()
+
+    async def on_error(error: Exception) -> None:
+        refused.append(error)
+
+    stranger = await nats.connect(
+        stack.nats, user=operator.user, password=operator.password, error_cb=on_error
+    )
     try:
         for instance in stack.instances():
             for payload in garbage().values():
-                await stranger.publish(inbox(instance.role, instance.id), payload)
+                address = inbox(instance.role, instance.id)
+                subject = subject_of(address, AuditRequest.__name__, operator.user)
+                await stranger.publish(subject, payload)
     finally:
         await stranger.drain()
+    assert refused == []
     async with connect(stack.grpc) as stub:
         prompt = oracle.encode("Once upon a time")
         answer = await generate(stub, request(prompt, max_tokens=20))
@@ -128,7 +137,7 @@ async def test_a_well_formed_message_with_impossible_contents_is_answered_with_a
     stack = get_stack(3, True, "nats")
     detokenizer = stack.instances("detokenizer")[0]
     bad = Open("gateway-0", pack_ids([1]), b"\x01\x02\x03", 0, 1, ())  # not a list of u32
-    bus = await Bus.connect(stack.nats, name="test-bad-open")
+    bus = await stack.connect("test-bad-open", user="gateway-0")
     try:
         deadline = Deadline.after(2)
         envelope = bus.envelope("gateway-0.bad", 1, deadline, "gateway-0")

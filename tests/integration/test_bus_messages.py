@@ -13,7 +13,7 @@ import pytest
 from shared.bus import Bus, Delivery, codec
 from shared.bus.connection import Connection
 from shared.bus.nats_server import NatsServer
-from shared.bus.subjects import inbox
+from shared.bus.subjects import NOBODY, everything_at, inbox, subject_of
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, TooLarge, Unavailable
 from shared.messages import (
@@ -261,8 +261,9 @@ async def test_garbage_is_counted_and_answered_and_nobody_dies(
     before = metric.value("penstock_protocol_errors_total", code=code)
     stranger = await nats.connect(nats_url)
     try:
-        answer = await stranger.request(PREFILL, data, timeout=5)
-        await stranger.publish(PREFILL, data)
+        subject = subject_of(PREFILL, Retrieve.__name__, NOBODY)
+        answer = await stranger.request(subject, data, timeout=5)
+        await stranger.publish(subject, data)
         await stranger.flush()
     finally:
         await stranger.close()
@@ -281,7 +282,7 @@ async def test_a_garbage_answer_is_a_protocol_error_at_the_asker(nats_url: str, 
         async def answer(msg: Any) -> None:
             await msg.respond(b"garbage")
 
-        await stranger.subscribe(PREFILL, cb=answer)
+        await stranger.subscribe(everything_at(PREFILL), cb=answer)
         await stranger.flush()
         await stranger.flush()
         with pytest.raises(ProtocolError) as caught:
@@ -341,7 +342,7 @@ async def test_a_url_that_is_none_is_unavailable_and_named(url: str, monkeypatch
 async def test_a_permission_error_is_counted_and_the_rest_works() -> None:
     config = (
         "authorization { users: [{ user: u, password: p, permissions: "
-        '{ publish: { deny: "penstock.cancel" }, subscribe: ">" } }] }'
+        '{ publish: { deny: "penstock.cancel.>" }, subscribe: ">" } }] }'
     )
     server = NatsServer(extra_config=config)
     await server.start()

@@ -7,11 +7,14 @@ import asyncio
 import grpc
 import pytest
 
+from shared.bus import Bus
+from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded
 from shared.kv_hash import block_hashes, hash_seed
-from shared.messages import Message, Open, Prefill, Reserve, unpack_hashes, unpack_ids
-from tests.integration.gateway_peers import MODEL, Answer, ask, default_answer, fleet, gateway
+from shared.messages import Lost, Message, Open, Prefill, Reserve, Text, unpack_hashes, unpack_ids
+from tests.integration.gateway_peers import GATEWAY, MODEL, Answer, ask, default_answer, fleet, gateway
+from tests.support import metric
 from tests.support.client import generate
 from tests.support.wait import until
 
@@ -337,3 +340,28 @@ async def test_a_fleet_without_decode_fails_after_a_bounded_wait(nats_url: str) 
     assert (answer.outcome, answer.status) == ("failed", grpc.StatusCode.UNAVAILABLE)
     assert answer.end is not None
     assert answer.end.error.hop == "decode"
+
+
+async def test_text_and_bad_news_of_instances_that_do_not_hold_the_request_are_dropped_and_counted(
+    nats_url: str,
+) -> None:
+    def foreign(kind: str) -> float:
+        return metric.value("penstock_dropped_messages_total", reason=f"foreign_{kind}")
+
+    before = foreign("text"), foreign("lost")
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        stranger = await Bus.connect(nats_url, name="stranger", sender="detokenizer-1")
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        envelope, _ = await peers.placed()
+        altered = Text((envelope.request_id,), (1,), (5,), ((88,),), ("X",), ("",), ((),), ((),))
+        await stranger.publish(inbox("gateway", GATEWAY), altered)
+        await until(lambda: foreign("text") == before[0] + 1)
+        lost = Lost("gap", "made up", "decode")
+        await stranger.publish(inbox("gateway", GATEWAY), lost, stranger.envelope(envelope.request_id, 1))
+        await until(lambda: foreign("lost") == before[1] + 1)
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        answer = await call
+        await stranger.close()
+    assert (answer.outcome, answer.text) == ("finished", "a")
+    assert answer.end is not None
+    assert answer.end.usage.replacements == 0

@@ -25,6 +25,7 @@ SERVICE = '''
 """A service that does nothing but say how it is: ready until SIGTERM."""
 import asyncio, os, signal, sys, time
 from shared.bus import Bus
+from shared.bus.credentials import load_credentials
 from shared.bus.subjects import fleet
 from shared.messages import Heartbeat
 
@@ -34,7 +35,8 @@ async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print("hello from", instance, flush=True)
-    bus = await Bus.connect(os.environ["PENSTOCK_NATS_URL"], name=instance)
+    credentials = load_credentials(os.environ.get("PENSTOCK_NATS_CREDENTIALS", ""))
+    bus = await Bus.connect(os.environ["PENSTOCK_NATS_URL"], name=instance, credentials=credentials)
     now = time.time_ns() // 1000
     while not stop.is_set():
         beat = Heartbeat(role, instance, now, "ready", now, "host", os.getpid(), "127.0.0.1:9", "", "",
@@ -185,7 +187,7 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
     await up.until_ready()
     stack = up.stack()
     assert up.stdout == [f"ready grpc={stack['grpc']} nats={stack['nats']}"]
-    assert list(stack) == ["grpc", "http", "nats", "instances"]
+    assert list(stack) == ["grpc", "http", "nats", "nats_credentials", "instances"]
     assert stack["http"] is None
     rows = [(row["role"], row["id"], row["metrics"]) for row in stack["instances"]]
     assert rows == [

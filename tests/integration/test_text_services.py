@@ -19,7 +19,7 @@ import pytest_asyncio
 from shared.bus import Bus, Delivery, codec
 from shared.bus.fleet import HeartbeatPublisher
 from shared.bus.nats_server import NatsServer
-from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.bus.subjects import CANCEL_ALL, NOBODY, inbox, subject_of
 from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
@@ -299,13 +299,14 @@ async def test_a_message_for_somebody_else_is_refused(gateway: Gateway, subject:
 @pytest.mark.parametrize("subject", [DETOKENIZER, TOKENIZER])
 async def test_garbage_is_answered_and_nobody_dies(gateway: Gateway, url: str, subject: str) -> None:
     client = await nats.connect(url)
+    garbage_subject = subject_of(subject, AuditRequest.__name__, NOBODY)
     valid = codec.encode(AuditRequest(), Envelope())
     for garbage in (b"", b"\xc1\xff", valid[:-1], valid + b"x", b"\x98" * 1000):
-        answer = await client.request(subject, garbage, timeout=PATIENCE_S)
+        answer = await client.request(garbage_subject, garbage, timeout=PATIENCE_S)
         _, failure = codec.decode(answer.data)
         assert isinstance(failure, Failure)
         assert failure.code in ("protocol", "unknown_message")
-        await client.publish(subject, garbage)
+        await client.publish(garbage_subject, garbage)
     await client.close()
     assert await answers(gateway.bus, subject)
 

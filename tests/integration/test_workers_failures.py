@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.bus.subjects import CANCEL_ALL, NOBODY, inbox, subject_of
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Cancel, Drain, Retrieve, Warm, pack_ids
@@ -252,7 +252,7 @@ async def test_garbage_on_the_inbox_harms_nobody(edge: Edge, workers: Workers) -
     connection = edge.bus._connection
     for role, instance in (("prefill", PREFILL), ("decode", DECODE)):
         for garbage in (b"", b"\xc1\xff garbage", b"\x98\xa7Prefill\x01", bytes(4096)):
-            await connection.publish(inbox(role, instance), garbage, "")
+            await connection.publish(subject_of(inbox(role, instance), "Prefill", NOBODY), garbage, "")
     stream = await edge.generate(PROMPT, decode=DECODE)
     assert stream.finish
     assert all(workers.alive(instance) for instance in ALL)

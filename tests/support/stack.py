@@ -16,7 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from services.launcher.state import credentials_file
 from shared.bus import Bus
+from shared.bus.credentials import Credentials, load_credentials
+from shared.bus.permissions import OPERATOR
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import PenstockError
@@ -112,13 +115,23 @@ class Stack:
     def nats(self) -> str:
         return str(self.description["nats"])
 
+    def credentials(self, user: str = OPERATOR) -> Credentials:
+        """Of the operator or of an instance."""
+        credentials = load_credentials(str(credentials_file(self.state_dir, user)))
+        assert credentials is not None
+        return credentials
+
+    async def connect(self, name: str, user: str = OPERATOR) -> Bus:
+        """To the stack's bus."""
+        return await Bus.connect(self.nats, name=name, credentials=self.credentials(user))
+
     def instances(self, role: str | None = None) -> list[Instance]:
         found = [Instance(**row) for row in self.description["instances"]]
         return [instance for instance in found if role in (None, instance.role)]
 
     async def until_idle(self, timeout_s: float = 10.0) -> None:
         """Wait until audit counts zero everywhere; fails with what is still held."""
-        bus = await Bus.connect(self.nats, name="test-audit")
+        bus = await self.connect("test-audit")
         held: dict[str, list[Held]] = {}
 
         async def idle() -> bool:

@@ -43,8 +43,10 @@ def opening(
     emitted: int = 0,
     at: int = 0,
     stop: tuple[str, ...] = (),
+    prefill: str = "",
+    decode: str = "",
 ) -> Open:
-    return Open(GATEWAY, pack_ids(tail), pack_ids(replay), emitted, at, stop)
+    return Open(GATEWAY, pack_ids(tail), pack_ids(replay), emitted, at, stop, prefill, decode)
 
 
 def step(
@@ -85,6 +87,33 @@ def test_an_incomplete_character_at_the_end_is_shown_as_one_replacement(sessions
     (row,) = sessions.decode_tokens(step(ids, 0, finish="length")).texts
     assert row.text == text_tokenizer(KIND).decode(ids)
     assert row.text.endswith("\ufffd")
+
+
+def test_tokens_of_another_worker_than_those_it_is_placed_on_are_dropped_and_counted(
+    sessions: DecoderSessions,
+) -> None:
+    before = value("penstock_dropped_messages_total", reason="foreign_tokens")
+    assert sessions.decode_tokens(step((IDS[3],), 0), "decode-1") == DecodedOutput()  # before its Open too
+    assert (
+        sessions.open_decoder(REQUEST, 1, opening(prefill="prefill-0", decode="decode-0"), None).texts == []
+    )
+    outputs = [
+        sessions.decode_tokens(step(ids, at), sender)
+        for sender, ids, at in (
+            ("decode-1", (IDS[3],), 0),
+            ("prefill-0", IDS[:1], 0),
+            ("decode-1", (IDS[3],), 1),
+            ("decode-0", IDS[1:2], 1),
+        )
+    ]
+    assert [row.token_ids for output in outputs for row in output.texts] == [IDS[:1], IDS[1:2]]
+    assert value("penstock_dropped_messages_total", reason="foreign_tokens") == before + 3
+
+
+def test_a_foreign_worker_cannot_break_a_request_with_malformed_tokens(sessions: DecoderSessions) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(prefill="prefill-0", decode="decode-0"), None)
+    assert sessions.decode_tokens(step((-5,), 0), "decode-1") == DecodedOutput()
+    assert len(sessions) == 1
 
 
 def test_rows_of_several_requests_keep_their_own_text(sessions: DecoderSessions) -> None:

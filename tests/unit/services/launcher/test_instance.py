@@ -38,7 +38,7 @@ class Log:
         return self.stream.getvalue().decode()
 
 
-def instance(script: str, log: Log, *, hide: bytes = b"") -> Instance:
+def instance(script: str, log: Log, *, hide: tuple[bytes, ...] = ()) -> Instance:
     spec = InstanceSpec("decode", "decode-0", ("/bin/sh", "-c", script), {"PATH": os.environ["PATH"]}, hide)
     return Instance(spec, log.writer, make_backoff=lambda: Backoff(first_s=0.001, max_s=0.002))
 
@@ -124,7 +124,7 @@ async def test_a_command_that_does_not_exist_fails_the_start() -> None:
 async def test_hidden_lines_are_not_shown_but_count_as_last_words() -> None:
     log = Log()
     with pytest.raises(ConfigurationRefused, match="quiet"):
-        await within(instance("echo loud; echo '[INF] quiet'; exit 2", log, hide=b"[INF]").run())
+        await within(instance("echo loud; echo '[INF] quiet'; exit 2", log, hide=(b"[INF]",)).run())
     assert log.text() == "decode-0 | loud\n"
 
 

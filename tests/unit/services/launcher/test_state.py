@@ -9,7 +9,11 @@ from services.launcher.state import RunningInstance, StackRunning, StackState, S
 from shared.errors import InvalidRequest
 
 STATE = StackState(
-    "127.0.0.1:1", None, "nats://127.0.0.1:2", (RunningInstance("decode", "decode-0", 3, "h:4"),)
+    "127.0.0.1:1",
+    None,
+    "nats://127.0.0.1:2",
+    "/state/operator.toml",
+    (RunningInstance("decode", "decode-0", 3, "h:4"),),
 )
 
 
@@ -21,6 +25,7 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
         "grpc": "127.0.0.1:1",
         "http": None,
         "nats": "nats://127.0.0.1:2",
+        "nats_credentials": "/state/operator.toml",
         "instances": [{"role": "decode", "id": "decode-0", "pid": 3, "metrics": "h:4"}],
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stack.json", "stack.lock"]

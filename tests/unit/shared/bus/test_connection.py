@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shared.bus.connection import _without_password, bounded
+from shared.bus.connection import bounded, without_password
 
 
 async def test_a_call_that_swallows_cancellations_still_ends() -> None:
@@ -44,4 +44,4 @@ async def test_the_error_of_a_call_in_time_is_its_own() -> None:
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    assert _without_password(url) == shown
+    assert without_password(url) == shown

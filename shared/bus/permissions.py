@@ -1,0 +1,135 @@
+"""Who may say what on the bus: one table, from which the users of a nats-server are made.
+
+A subject names the message on it and its sender (`shared.bus.subjects`), so the server itself refuses a
+message that its sender has no business to send, and a receiver believes no message that is not what its
+subject says. All users are in one account: accounts separate subjects, and here nearly everybody speaks with
+everybody, so each pair would need an export and an import that say what a permission says in one line.
+
+A user is an instance where the instances are known beforehand, as `penstock up` knows its own. Where they are
+not, it is a role: then the server holds the roles apart, and not the instances of a role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shared import messages
+from shared.bus.subjects import CANCEL_ALL, FLEET_ALL, answers, everything_at, fleet, inbox, kv, subject_of
+from shared.messages import Message
+from shared.roles import ENGINE_ROLES, ROLES
+
+OPERATOR = "operator"
+"""Who runs `penstock status`, `audit` and `up` itself."""
+
+ANY = "*"
+
+_KV_AGREEMENT = (messages.KvAbort, messages.KvAbortAck)
+
+MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
+    "gateway": {
+        "tokenizer": (messages.Tokenize, messages.Cancel),
+        "retriever": (messages.Retrieve, messages.Cancel),
+        "prefill": (messages.Prefill, messages.Warm, messages.Cancel),
+        "decode": (messages.Reserve, messages.Cancel),
+        "speculator": (messages.Cancel,),
+        "detokenizer": (messages.Open, messages.Cancel),
+    },
+    "tokenizer": {},
+    "retriever": {},
+    "prefill": {
+        "gateway": (messages.Lost,),
+        "decode": (messages.KvReady, messages.KvDone, *_KV_AGREEMENT),
+        "detokenizer": (messages.Tokens,),
+    },
+    "decode": {
+        "gateway": (messages.Lost,),
+        "prefill": (
+            messages.KvProbe,
+            messages.KvGrant,
+            messages.KvCredit,
+            messages.KvMissing,
+            messages.KvReceived,
+            *_KV_AGREEMENT,
+        ),
+        "speculator": (messages.DraftOpen, messages.DraftCommit, messages.DraftClose),
+        "detokenizer": (messages.Tokens,),
+    },
+    "speculator": {"decode": (messages.DraftBlock, messages.DraftResync)},
+    "detokenizer": {"gateway": (messages.Text, messages.Lost)},
+    OPERATOR: dict.fromkeys(ROLES, (messages.AuditRequest, messages.Drain)),
+}
+"""Sender → receiver → messages. Beside these, every role sends heartbeats as itself and asks those that have
+a prefix cache for a snapshot of it, gateways broadcast cancels, and prefill sends KV chunks to decode.
+Answers are not listed: who was asked may answer, once, on the reply subject of the question."""
+
+ANSWER_WITHIN = "10m"
+"""How long the server remembers who may be answered: beyond the deadlines of what is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusUser:
+    """`publish` and `subscribe` are the subjects allowed; everything else is refused."""
+
+    name: str
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    answers: bool
+
+
+def role_user(role: str, instance: str = ANY) -> BusUser:
+    """The user of one instance, or of all instances of a role."""
+    name = role if instance == ANY else instance
+    publish = [subject_of(fleet(role, instance), messages.Heartbeat.__name__, instance)]
+    publish += _sends(role, instance)
+    publish += [
+        subject_of(inbox(peer, ANY), messages.SnapshotRequest.__name__, instance) for peer in ENGINE_ROLES
+    ]
+    subscribe = [everything_at(inbox(role, instance)), everything_at(FLEET_ALL), f"{answers(name)}.>"]
+    subscribe += ["$SRV.*", f"$SRV.*.penstock-{role}", f"$SRV.*.penstock-{role}.*"]
+    if role == "gateway":
+        publish.append(subject_of(CANCEL_ALL, messages.Cancel.__name__, instance))
+    else:
+        subscribe.append(everything_at(CANCEL_ALL))
+    if role == "prefill":
+        publish.append(kv(ANY, ANY))
+    if role == "decode":
+        subscribe.append(kv(instance, ANY))
+    return BusUser(name, tuple(publish), tuple(subscribe), answers=True)
+
+
+def operator_user() -> BusUser:
+    """May see the fleet and ask it what it holds, with stock NATS tools too; is never asked itself."""
+    return BusUser(
+        OPERATOR,
+        publish=(*_sends(OPERATOR, OPERATOR), "$SRV.>"),
+        subscribe=(everything_at(FLEET_ALL), f"{answers(OPERATOR)}.>"),
+        answers=False,
+    )
+
+
+def _sends(role: str, sender: str) -> list[str]:
+    return [
+        subject_of(inbox(receiver, ANY), message.__name__, sender)
+        for receiver, allowed in MAY_SEND[role].items()
+        for message in allowed
+    ]
+
+
+def authorization(users: Iterable[tuple[BusUser, str]]) -> str:
+    """The part of a nats-server's configuration that lets in these users, each with its password, and nobody
+    else."""
+    return "authorization: {{ users: [\n{}\n] }}".format("\n".join(_entry(*one) for one in users))
+
+
+def _entry(user: BusUser, password: str) -> str:
+    may_answer = f', allow_responses: {{ max: 1, expires: "{ANSWER_WITHIN}" }}' if user.answers else ""
+    return (
+        f'  {{ user: "{user.name}", password: "{password}", permissions: {{\n'
+        f"    publish: {{ allow: [{_listed(user.publish)}] }}\n"
+        f"    subscribe: {{ allow: [{_listed(user.subscribe)}] }}{may_answer} }} }}"
+    )
+
+
+def _listed(subjects: Iterable[str]) -> str:
+    return ", ".join(f'"{subject}"' for subject in subjects)
