@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shared.errors import PenstockError
+from shared.health.watchdog import WATCHDOG_S
 from shared.roles import ROLES
 
 C = TypeVar("C")
@@ -85,6 +86,12 @@ class ServiceConfig:
     )
     drain_timeout_s: float = field_of(
         10.0, help="how long requests may take to finish after SIGTERM", minimum=0.0, maximum=3600.0
+    )
+    watchdog_s: float = field_of(
+        WATCHDOG_S,
+        help="how long work may stand still until the process is not alive; it ends after three times that",
+        minimum=0.5,
+        maximum=3600.0,
     )
 
 

@@ -12,6 +12,7 @@ import structlog
 from shared.actor.actor import Actor
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import InternalError
+from shared.health import Activity
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -77,6 +78,10 @@ class Supervisor:
     def start_task(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a background coroutine; it is started again when it raises, not when it returns."""
         self._add(self._keep_task(name, factory), name, None)
+
+    def activities(self) -> list[Activity]:
+        """Of all its actors, as they are now; may be asked from any thread."""
+        return [one for _, ref in list(self._children) if ref is not None for one in ref.actor.activities()]
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises InternalError when a child crashed too often."""

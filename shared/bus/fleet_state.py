@@ -22,7 +22,8 @@ MAX_INSTANCES = 1024
 """More than any fleet has; beyond it newcomers are dropped and counted."""
 
 OnLost = Callable[[str, str, str], None]
-"""(role, instance, why); why is suspect, stopped or restarted. Must not block."""
+"""(role, instance, why); why is suspect (silent, or stalled by its own word), stopped or restarted. Must not
+block."""
 
 
 @dataclass(slots=True)
@@ -102,7 +103,7 @@ class FleetState:
                 return None
             view = self._views[key] = InstanceView(beat, self._clock.monotonic_s())
             log.debug("fleet_joined", peer_role=beat.role, peer=beat.instance)
-        view.heartbeat = beat
+        was_stalled, view.heartbeat = view.heartbeat.state == "stalled", beat
         view.last_seen_s = self._clock.monotonic_s()
         view.suspect = False
         self.offsets.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
@@ -110,6 +111,9 @@ class FleetState:
             self.origins.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
         metrics.CLOCK_SKEW.labels(origin=beat.instance).set(self.offsets.offset_us(beat.instance) / 1e6)
         _apply_prefix_events(view, beat)
+        if beat.state == "stalled" and not was_stalled:
+            log.warning("fleet_stalled", peer_role=key[0], peer=key[1], stalled_ms=beat.stalled_ms)
+            self._tell_lost(key, "suspect")
         return view
 
     def sweep(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from shared.actor import Ask, BusActor
+from shared.health import Activity
 from shared.messages import Heartbeat, Held, Snapshot
 from shared.service import Service
 from shared.worker.driver import EngineDriver
@@ -72,6 +73,9 @@ class EngineActor(BusActor):
 
     # ---- what it says of itself ---------------------------------------------------------------------
 
+    def activities(self) -> tuple[Activity, ...]:
+        return (*super().activities(), self._driver.activity)
+
     def status(self) -> Heartbeat:
         if not self._driver.loaded:  # a restarted actor gets a fresh engine first
             return self._service.heartbeat(state="loading", model=self._model_id)
@@ -81,6 +85,7 @@ class EngineActor(BusActor):
             layout=engine.layout.fingerprint(),
             kv_blocks=engine.config.kv_blocks,
             tokens_per_s=self._rate.tokens_per_s,
+            steps=self._driver.steps,
             prefix_event_id=delta.event_id,
             added=delta.added,
             removed=delta.removed,

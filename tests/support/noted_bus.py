@@ -8,6 +8,7 @@ from typing import cast
 
 from shared.bus import Bus, Delivery, codec
 from shared.bus.connection import Connection
+from shared.bus.subjects import Claim
 from shared.deadline import Deadline
 from shared.messages import Envelope, Message
 
@@ -40,8 +41,8 @@ class NotedBus(Bus):
         self.noted = NotedConnection()
         super().__init__(cast(Connection, self.noted))
 
-    def to(self, subject: str) -> list[Message]:
-        return [sent.message for sent in self.noted.sent if sent.subject == subject]
+    def to(self, address: str) -> list[Message]:
+        return [sent.message for sent in self.noted.sent if Claim.of(sent.subject).address == address]
 
     def asked(self, message: Message, request_id: str, epoch: int, *, seconds: float = 60.0) -> Delivery:
         """A question of gateway-0."""

@@ -122,6 +122,20 @@ def test_a_stopped_instance_leaves_at_once(fleet: FleetState, lost: list[tuple[s
     assert lost == [("decode", "decode-0", "stopped")]
 
 
+def test_who_says_that_it_is_stalled_takes_no_work_and_is_reported_once(
+    fleet: FleetState, lost: list[tuple[str, str, str]]
+) -> None:
+    fleet.observe(beat())
+    fleet.observe(beat(state="stalled", stalled_ms=5000))
+    fleet.observe(beat(state="stalled", stalled_ms=5250))
+    assert names(fleet) == []
+    assert lost == [("decode", "decode-0", "suspect")]
+    fleet.observe(beat())
+    assert names(fleet) == ["decode-0"]
+    fleet.observe(beat(state="stalled", stalled_ms=5000))
+    assert len(lost) == 2
+
+
 def test_silence_while_we_could_not_listen_blames_nobody(
     fleet: FleetState, clock: FakeClock, lost: list[tuple[str, str, str]]
 ) -> None:

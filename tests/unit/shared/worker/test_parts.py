@@ -9,6 +9,7 @@ import pytest
 from shared.engine.memory.block_pool import BlockEvent
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, ProtocolError
+from shared.health import Activity
 from shared.messages import pack_hashes, pack_ids, unpack_hashes
 from shared.worker.engine_thread import EngineThread
 from shared.worker.gateway_leases import GatewayLeases
@@ -118,7 +119,7 @@ def test_a_step_becomes_one_message_per_detokenizer() -> None:
 
 
 async def test_engine_calls_run_one_by_one_in_one_other_thread() -> None:
-    thread = EngineThread("engine-test")
+    thread = EngineThread("engine-test", Activity("engine"))
     try:
         names = [thread.start(lambda: threading.current_thread().name) for _ in range(3)]
         assert len({await name for name in names} - {threading.current_thread().name}) == 1
@@ -127,7 +128,7 @@ async def test_engine_calls_run_one_by_one_in_one_other_thread() -> None:
 
 
 async def test_an_exception_in_the_engine_reaches_the_caller() -> None:
-    thread = EngineThread("engine-test")
+    thread = EngineThread("engine-test", Activity("engine"))
     try:
         with pytest.raises(ZeroDivisionError):
             await thread.run(lambda: 1 // 0)
