@@ -128,7 +128,7 @@ async def test_a_gap_in_the_positions_places_anew(nats_url: str) -> None:
 
 
 async def test_a_stalled_stream_is_placed_anew(nats_url: str) -> None:
-    async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.1) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.5) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "ab")
