@@ -12,7 +12,7 @@ from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded
 from shared.kv_hash import block_hashes, hash_seed
-from shared.messages import Lost, Message, Open, Prefill, Reserve, Text, unpack_hashes, unpack_ids
+from shared.messages import Lost, Message, Open, Prefill, Reserve, Text, Tokenize, unpack_hashes, unpack_ids
 from tests.integration.gateway_peers import GATEWAY, MODEL, Answer, ask, default_answer, fleet, gateway
 from tests.support import metric
 from tests.support.client import generate
@@ -58,7 +58,8 @@ async def test_a_fleet_that_stays_full_sheds_with_a_retry_hint(nats_url: str) ->
 
 
 @pytest.mark.parametrize(
-    ("instance", "asked"), [("decode-0", Reserve), ("prefill-0", Prefill), ("detokenizer-0", Open)]
+    ("instance", "asked"),
+    [("tokenizer-0", Tokenize), ("decode-0", Reserve), ("prefill-0", Prefill), ("detokenizer-0", Open)],
 )
 async def test_a_retry_hint_of_zero_never_reaches_a_client(
     nats_url: str, instance: str, asked: type[Message]

@@ -72,6 +72,14 @@ def test_an_error_has_one_outcome_and_one_canonical_status(error_type: type[erro
     assert terminal.error.code == error_type.code
 
 
+@pytest.mark.parametrize("error_type", CASES)
+def test_of_the_errors_without_a_hint_only_a_full_fleet_gets_one(
+    error_type: type[errors.PenstockError],
+) -> None:
+    terminal = Outcome.of(error_type("it says why")).terminal_event(pb.Usage(), pb.Timeline())
+    assert (terminal.error.retry_after_ms > 0) == (error_type is errors.Overloaded)
+
+
 @pytest.mark.parametrize(
     ("finish", "reason"),
     [
