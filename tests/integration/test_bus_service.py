@@ -8,16 +8,19 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared.bus import Bus
+from shared.bus.credentials import Credentials
 from shared.bus.fleet import FleetView, InstanceView
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Envelope, Retrieve
+from tests.support.closed_bus import closed_bus
 from tests.support.patched import IMPATIENT, patched
 from tests.support.wait import until
 
@@ -223,6 +226,47 @@ async def test_without_a_nats_server_it_exits_1_and_says_where_it_looked(start: 
     process = await start(impatient=True, PENSTOCK_NATS_URL="nats://127.0.0.1:1")
     assert await process.exit_code() == 1
     assert "no NATS server usable at nats://127.0.0.1:1 " in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+async def test_credentials_from_a_file_are_used(start: Start, tmp_path: Path) -> None:
+    async with closed_bus() as closed:
+        closed.credentials("retriever-0").write(tmp_path / "own.toml")
+        await start(PENSTOCK_NATS_URL=closed.url, PENSTOCK_NATS_CREDENTIALS=str(tmp_path / "own.toml"))
+        async with closed.bus("gateway-0") as gateway:
+            view = FleetView()
+            await view.start(gateway)
+            assert (await seen(view, "ready")).heartbeat.instance == "retriever-0"
+            await view.stop()
+
+
+async def test_a_wrong_password_exits_1_at_once_with_a_sentence(start: Start, tmp_path: Path) -> None:
+    Credentials("retriever-0", "guessed").write(tmp_path / "wrong.toml")
+    async with closed_bus() as closed:
+        process = await start(
+            PENSTOCK_NATS_URL=closed.url, PENSTOCK_NATS_CREDENTIALS=str(tmp_path / "wrong.toml")
+        )
+        assert await process.exit_code() == 1
+    sentence = f"penstock retriever: the NATS server at {closed.url} refuses the user retriever-0 "
+    assert sentence in process.stderr
+    assert "guessed" not in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+async def test_credentials_of_another_instance_exit_1_with_a_sentence(start: Start, tmp_path: Path) -> None:
+    async with closed_bus() as closed:
+        closed.credentials("decode-0").write(tmp_path / "other.toml")
+        process = await start(
+            PENSTOCK_NATS_URL=closed.url, PENSTOCK_NATS_CREDENTIALS=str(tmp_path / "other.toml")
+        )
+        assert await process.exit_code() == 1
+    assert "does not let this user read penstock.retriever.retriever-0" in process.stderr
+
+
+async def test_credentials_that_cannot_be_read_exit_2_with_a_sentence(start: Start) -> None:
+    process = await start(PENSTOCK_NATS_CREDENTIALS="/nowhere.toml")
+    assert await process.exit_code() == 2
+    assert "penstock retriever: the NATS credentials /nowhere.toml cannot be read" in process.stderr
     assert "Traceback" not in process.stderr
 
 

@@ -16,6 +16,7 @@ import pytest
 from shared.bus import Bus, Delivery
 from shared.bus.subjects import fleet, inbox
 from shared.messages import AuditReport, AuditRequest, Heartbeat, Held
+from tests.support.closed_bus import closed_bus
 from tests.support.patched import IMPATIENT, patched
 from tests.support.wait import until
 
@@ -145,6 +146,27 @@ async def test_a_bus_that_is_not_there_is_a_sentence() -> None:
     assert code == 1
     assert err.startswith("penstock status: ")
     assert "127.0.0.1:1" in err
+
+
+@pytest.mark.parametrize("credentials", ["operator", ""])
+async def test_a_closed_bus_of_the_user_is_read_with_the_credentials_of_the_environment(
+    credentials: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with closed_bus() as closed, closed.bus("decode-0") as bus:
+        if credentials:
+            closed.credentials(credentials).write(tmp_path / "f.toml")
+            monkeypatch.setenv("PENSTOCK_NATS_CREDENTIALS", str(tmp_path / "f.toml"))
+        decode = asyncio.create_task(Instance(bus, "decode").run())
+        try:
+            code, out, err = await penstock("audit", "--nats-url", closed.url)
+        finally:
+            decode.cancel()
+            await asyncio.gather(decode, return_exceptions=True)
+    if credentials:
+        assert (code, out) == (0, "1 instances hold 0 things for 0 live requests\n")
+    else:
+        assert (code, out) == (1, "")
+        assert "Authorization Violation" in err
 
 
 async def test_audit_of_an_idle_fleet_is_clean(nats_url: str, play: Play) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from shared.bus.connection import FIRST_CONNECT_S
+from shared.bus.nats_server import NatsServer
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -326,6 +327,20 @@ async def test_a_nats_server_of_the_user_is_used_and_left_alone(start: Start, na
     up.process.terminate()
     assert up.wait() == 0
     assert listens(nats_url)
+
+
+async def test_the_password_of_a_users_nats_server_is_not_shown(start: Start) -> None:
+    server = NatsServer(extra_config="authorization { user: u, password: hidden-word }")
+    await server.start()
+    try:
+        up = start("--nats-url", f"nats://u:hidden-word@127.0.0.1:{server.port}")
+        await up.until_ready()
+        up.process.terminate()
+        assert up.wait() == 0
+    finally:
+        await server.stop()
+    assert f"nats=nats://127.0.0.1:{server.port}" in up.stdout[0]
+    assert "hidden-word" not in "".join(up.stdout + up.stderr)
 
 
 async def test_a_nats_server_that_is_not_there_is_named(start: Start) -> None:

@@ -129,6 +129,14 @@ class Stack:
         found = [Instance(**row) for row in self.description["instances"]]
         return [instance for instance in found if role in (None, instance.role)]
 
+    async def holdings(self) -> dict[str, list[Held]]:
+        """What every instance holds; an instance that does not answer is an entry of its own."""
+        bus = await self.connect("test-audit")
+        try:
+            return await audit(bus, self.instances())
+        finally:
+            await bus.close()
+
     async def until_idle(self, timeout_s: float = 10.0) -> None:
         """Wait until audit counts zero everywhere; fails with what is still held."""
         bus = await self.connect("test-audit")

@@ -6,6 +6,7 @@ import pytest
 
 from services.launcher.options import REPOSITORY, SHIPPED_DRAFT, parse_options
 from services.launcher.plan import plan_instances, threads_per_model
+from services.launcher.state import credentials_file
 
 
 def test_the_default_is_one_of_each_with_the_shipped_models_and_documentation() -> None:
@@ -94,6 +95,24 @@ def test_every_process_is_told_who_it_is_and_where_the_bus_is(tmp_path: Path) ->
     assert specs["decode-1"].environ["PENSTOCK_DECODE_KV_TRANSPORT"] == "shm"
     assert specs["retriever-0"].environ["PENSTOCK_RETRIEVER_CORPUS"] == str(tmp_path)
     assert "PENSTOCK_DECODE_KV_TRANSPORT" not in specs["prefill-0"].environ
+
+
+def test_on_a_bus_of_our_own_every_process_has_credentials_of_its_own(tmp_path: Path) -> None:
+    options = parse_options(
+        ["--decode", "2", "--state-dir", str(tmp_path)], {"PENSTOCK_NATS_CREDENTIALS": "/f"}
+    )
+    environ = {"PENSTOCK_NATS_CREDENTIALS": "/f"}
+    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], environ=environ)
+    files = {spec.instance: spec.environ["PENSTOCK_NATS_CREDENTIALS"] for spec in specs}
+    assert files == {name: str(credentials_file(tmp_path, name)) for name in files}
+
+
+def test_on_a_bus_of_the_user_every_process_has_the_credentials_of_the_user() -> None:
+    environ = {"PENSTOCK_NATS_CREDENTIALS": "/f"}
+    options = parse_options(["--nats-url", "nats://h:1"], environ)
+    assert options.nats_credentials == "/f"
+    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], environ=environ)
+    assert {spec.environ["PENSTOCK_NATS_CREDENTIALS"] for spec in specs} == {"/f"}
 
 
 def test_model_processes_share_the_cores_and_the_user_may_say_otherwise() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.launcher.state import RunningInstance, StackRunning, StackState, StateDir
+from services.launcher.state import RunningInstance, StackRunning, StackState, StateDir, credentials_file
 from shared.errors import InvalidRequest
 
 STATE = StackState(
@@ -59,6 +59,20 @@ def test_what_a_killed_stack_left_behind_is_cleared(tmp_path: Path) -> None:
     state_dir.acquire()
     assert not (tmp_path / "stack.json").exists()
     state_dir.release()
+
+
+def test_the_credentials_of_a_killed_stack_are_cleared_and_those_of_a_stack_end_with_it(
+    tmp_path: Path,
+) -> None:
+    credentials_file(tmp_path, "decode-0").parent.mkdir()
+    credentials_file(tmp_path, "decode-0").write_text("stale")
+    state_dir = StateDir(tmp_path)
+    state_dir.acquire()
+    folder = state_dir.make_bus_folder()
+    assert list(folder.iterdir()) == []
+    assert folder.stat().st_mode & 0o077 == 0
+    state_dir.release()
+    assert not folder.exists()
 
 
 def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
