@@ -23,7 +23,7 @@ def nats_spec(environ: Mapping[str, str] = os.environ) -> tuple[InstanceSpec, st
     # Fewer collections: KV chunks are garbage as soon as they were passed on.
     settings = {"GOGC": GOGC, **environ}
     command = (str(nats_server_binary()), "--addr", HOST, "--port", str(port), "--name", "penstock")
-    return InstanceSpec(NAME, NAME, command, settings, hide=b"[INF]"), f"nats://{HOST}:{port}"
+    return InstanceSpec(NAME, NAME, command, settings, hide=b"[INF]", reports=False), f"nats://{HOST}:{port}"
 
 
 async def wait_until_up(server: Instance, url: str) -> None:

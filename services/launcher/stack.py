@@ -98,7 +98,7 @@ class Stack:
             spec, self._nats_url = nats_spec()
             self._nats = self._launch(spec)
             await wait_until_up(self._nats, self._nats_url)
-            self._nats.ready_pid = self._nats.pid
+            self._nats.mark_ready()
         self._bus = await Bus.connect(self._nats_url, name="penstock-launcher")
         await self._bus.serve(FLEET_ALL, self._on_beat)
 
@@ -132,7 +132,7 @@ class Stack:
         if beat is None or instance.ready_pid == beat.pid:
             return instance.was_ready
         if beat.state == "ready":
-            instance.ready_pid = beat.pid
+            instance.mark_ready()
             self._say(f"{name} ready in {time.monotonic() - instance.started_s:.1f} s")
         elif beat.state == "loading" and name not in loading:
             loading.add(name)
