@@ -104,6 +104,12 @@ class Instance:
             self.restarts += 1
             await self._stopped_within(delay_s)
 
+    def kill_hung(self, trouble: str) -> None:
+        """End a process that cannot end itself; it is started again."""
+        if self.process is not None:
+            self._say(f"hangs ({trouble}); killing it")
+            send(self.process, SIGKILL)
+
     def terminate(self) -> None:
         """Ask it to end; `run` returns when it has."""
         self._end(SIGTERM)

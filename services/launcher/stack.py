@@ -13,10 +13,12 @@ from services.launcher.nats import nats_spec, wait_until_up
 from services.launcher.options import StackOptions
 from services.launcher.plan import plan_instances
 from services.launcher.ports import check_free, free_ports
+from services.launcher.prober import Prober
 from services.launcher.state import RunningInstance, StackState, StateDir
 from shared.bus import Bus, Delivery
 from shared.bus.subjects import FLEET_ALL
 from shared.messages import Heartbeat
+from shared.tasks import cancel_until_done
 
 POLL_S = 0.05
 STOP_TIMEOUT_S = 15.0
@@ -65,7 +67,6 @@ class Stack:
         self._instances: list[Instance] = []
         self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
-        self._metrics: dict[str, str] = {}
 
     async def run(self) -> None:
         self._state.acquire()
@@ -142,12 +143,24 @@ class Stack:
     # ---- run ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Until told to stop: keep stack.json true. Raises what ends an instance for good."""
-        while not self.stop.is_set():
-            await self._tick()
-            for instance in self._instances:
-                self._check_ready(instance, loading=set())
-            self._state.write(self._description())
+        """Until told to stop: keep stack.json true and the services alive. Raises what ends an instance for
+        good."""
+        probing = asyncio.create_task(Prober(self._addresses).run(), name="prober")
+        try:
+            while not self.stop.is_set():
+                await self._tick()
+                for instance in self._instances:
+                    self._check_ready(instance, loading=set())
+                self._state.write(self._description())
+                if probing.done():
+                    probing.result()
+        finally:
+            await cancel_until_done(probing)
+
+    def _addresses(self) -> list[tuple[Instance, str]]:
+        """Where each process that runs now serves /live, once it has said so."""
+        beats = [(instance, self._beat(instance)) for instance in self._instances]
+        return [(instance, beat.metrics) for instance, beat in beats if beat is not None and beat.metrics]
 
     async def _tick(self) -> None:
         """Wait for a moment, a stop, or the end of an instance."""
@@ -174,10 +187,7 @@ class Stack:
         return beat if beat is not None and beat.pid == instance.pid else None
 
     def _description(self) -> StackState:
-        for instance in self._instances:
-            beat = self._beat(instance)
-            if beat is not None:
-                self._metrics[instance.spec.instance] = beat.metrics
+        metrics = dict(self._addresses())
         return StackState(
             grpc=self._grpc,
             http=None,
@@ -187,7 +197,7 @@ class Stack:
                     role=instance.spec.role,
                     id=instance.spec.instance,
                     pid=instance.pid,
-                    metrics=self._metrics.get(instance.spec.instance, ""),
+                    metrics=metrics.get(instance, ""),
                 )
                 for instance in self._instances
             ),
