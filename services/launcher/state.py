@@ -25,7 +25,7 @@ class StackRunning(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class RunningInstance:
-    """`metrics` is HOST:PORT of its Prometheus endpoint ("" until that process was heard)."""
+    """`metrics` is HOST:PORT of its Prometheus endpoint ("" until the process that runs has said it)."""
 
     role: str
     id: str

@@ -173,9 +173,7 @@ class Actor(ABC):
         if self._stopping:
             error = Unavailable(f"{self.name} has stopped", hop=self.name)
         else:
-            error = InternalError(
-                f"{self.name} crashed and was restarted; its log has the cause", hop=self.name
-            )
+            error = InternalError(f"{self.name} crashed; its log has the cause", hop=self.name)
         for ask in list(self._asks):
             ask.fail(error)
         waiting = [*self._control, *self._data]

@@ -69,6 +69,7 @@ class EngineActor(BusActor):
         log.info("engine_ready", kv_blocks=self._driver.engine.config.kv_blocks)
 
     async def on_stop(self) -> None:
+        self._service.changed()  # no work for us any more
         await self._driver.close_engine()
 
     # ---- what it says of itself ---------------------------------------------------------------------
@@ -77,7 +78,9 @@ class EngineActor(BusActor):
         return (*super().activities(), self._driver.activity)
 
     def status(self) -> Heartbeat:
-        if not self._driver.loaded:  # a restarted actor gets a fresh engine first
+        if self._ended:  # after a crash: the process ends too
+            return self._service.heartbeat(state="draining", model=self._model_id)
+        if not self._driver.loaded:
             return self._service.heartbeat(state="loading", model=self._model_id)
         engine, delta = self._driver.engine, self._mirror.drain()
         return self._service.heartbeat(
