@@ -10,8 +10,9 @@ class Heartbeat:
     """Every instance, every 250 ms and on change, to `fleet.<role>.<instance>`.
 
     `incarnation` is the unix µs of the process's start: a new one means that all its state is gone.
-    `state` is loading | ready | draining | stopped. Prefix events: `added` and `removed` block hashes
-    since the last heartbeat; `prefix_event_id` counts them, so that a gap is seen.
+    `state` is loading | ready | draining | stopped. `layout` is the fingerprint of a worker's KV: KV passes
+    only between workers where these are equal, and block hashes cover it. Prefix events: `added` and
+    `removed` block hashes since the last heartbeat; `prefix_event_id` counts them, so that a gap is seen.
     """
 
     role: str

@@ -32,7 +32,18 @@ ALLOWED = {
     ),
 }
 
-ORDER = ("errors", "deadline", "tasks", "telemetry", "roles", "sampling", "messages", "bus", "actor")
+ORDER = (
+    "errors",
+    "deadline",
+    "tasks",
+    "telemetry",
+    "roles",
+    "sampling",
+    "kv_hash",
+    "messages",
+    "bus",
+    "actor",
+)
 """The base of shared: each may import only what stands before it."""
 
 
