@@ -42,13 +42,15 @@ class ConfigError(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a field allows besides its type. `pattern` must match the whole of a string."""
+    """What a field allows besides its type. `pattern` must match the whole of a string. The value of a
+    `secret` one is shown nowhere."""
 
     help: str
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     pattern: str = ""
+    secret: bool = False
 
 
 def field_of(
@@ -59,10 +61,11 @@ def field_of(
     maximum: float | None = None,
     choices: tuple[str, ...] | None = None,
     pattern: str = "",
+    secret: bool = False,
 ) -> Any:
     """A dataclass field with the rule that `load_config` checks."""
-    rule = Rule(help, minimum, maximum, tuple(choices or ()), pattern)
-    return dataclasses.field(default=default, metadata={"rule": rule})
+    rule = Rule(help, minimum, maximum, tuple(choices or ()), pattern, secret)
+    return dataclasses.field(default=default, repr=not secret, metadata={"rule": rule})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,13 @@ class ServiceConfig:
     )
     instance: str = field_of(
         "", help="instance id, unique per role; empty = <role>-<6 hex digits>", pattern=r"[a-z0-9-]{0,63}"
+    )
+    fleet_key: str = field_of(
+        "",
+        help="key of the names of KV blocks, 64 hex digits, one for the whole fleet; "
+        "empty = a public one, for development",
+        pattern=r"([0-9a-f]{64})?",
+        secret=True,
     )
     model: str = field_of("", help="model directory or hub id; empty = the demo model shipped with Penstock")
     metrics_host: str = field_of("127.0.0.1", help="address of /metrics, /ready and /live")
@@ -219,7 +229,8 @@ def _checked(field: _Field, value: Any, source: str) -> Any:
     else:
         well_typed = type(value) is field.hint
     if not well_typed or not _within(field.rule, value):
-        raise ConfigError(f"{source} is {value!r}; it must be {_described(field)}")
+        shown = "not right" if field.rule.secret else repr(value)
+        raise ConfigError(f"{source} is {shown}; it must be {_described(field)}")
     return value
 
 

@@ -205,6 +205,8 @@ def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
     instance = config.instance or f"{role}-{secrets.token_hex(3)}"
     config = dataclasses.replace(config, instance=instance)
     telemetry_logging.configure(config.log_level, role, instance)
+    if not config.fleet_key:
+        log.warning("fleet_key_missing", help="block names can be forged; set PENSTOCK_FLEET_KEY everywhere")
     code = uvloop.run(_main(role, config, body))
     sys.exit(code)
 

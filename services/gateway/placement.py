@@ -22,7 +22,7 @@ class Candidate(Protocol):
 
     @property
     def heartbeat(self) -> Heartbeat: ...
-    def overlap(self, block_hashes: Sequence[int]) -> int: ...
+    def overlap(self, block_hashes: Sequence[bytes]) -> int: ...
 
 
 C = TypeVar("C", bound=Candidate)
@@ -32,7 +32,7 @@ C = TypeVar("C", bound=Candidate)
 class Need:
     """What is to be placed: `tokens` of prompt and log; `output_tokens` may still come."""
 
-    block_hashes: tuple[int, ...]
+    block_hashes: tuple[bytes, ...]
     tokens: int
     output_tokens: int
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from services.gateway.admission_queue import CLASSES, STARTED_CLASS, AdmissionQueue, Ticket
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
+from services.gateway.block_names import BlockNames
 from services.gateway.config import GatewayConfig
 from services.gateway.placement import Need, Placement, choose_placement, missing_role, needed_blocks, serving
 from services.gateway.request import Request
@@ -18,7 +19,7 @@ from services.gateway.waiting import wait_for_placed_roles
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, Unavailable
-from shared.kv_hash import HASH_BLOCK_TOKENS, block_hashes, hash_seed
+from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Accepted, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
 from shared.tasks import cancel_until_done
 from shared.text.incremental import PROMPT_TAIL_TOKENS
@@ -47,7 +48,7 @@ class Placer:
         gateway: str,
         model: str,
         prompt_ids: tuple[int, ...],
-        prompt_hashes: tuple[int, ...],
+        block_names: BlockNames,
         fleet: FleetView,
         config: GatewayConfig,
         request_client: RequestClient,
@@ -61,7 +62,7 @@ class Placer:
         self._gateway = gateway
         self._model = model
         self._prompt_ids = prompt_ids
-        self._prompt_hashes = prompt_hashes
+        self._block_names = block_names
         self._fleet = fleet
         self._config = config
         self._request_client = request_client
@@ -103,7 +104,8 @@ class Placer:
         if self._state.finish:
             return None  # the last row of the failed placement came while we waited
         self._state.begin_epoch(placement)
-        ids, hashes = self._sequence()  # only now: until the new epoch, rows of the old one count
+        layout = self._layout_of(placement)
+        ids, hashes = self._sequence(layout)  # only now: until the new epoch, rows of the old one count
         try:
             await self._ask_all(placement, ids, hashes, deadline, asked)
         except Refused as refused:
@@ -134,12 +136,15 @@ class Placer:
         if view is not None:
             self._avoided.add_failed(view)
 
-    def _sequence(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Prompt and log as one prompt, with the names of its blocks."""
-        if not self._state.log.ids:
-            return self._prompt_ids, self._prompt_hashes
+    def _sequence(self, layout: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        """Prompt and log as one prompt, with the names of its blocks for workers of `layout`."""
         ids = self._prompt_ids + tuple(self._state.log.ids)
-        return ids, tuple(block_hashes(ids, hash_seed(self._model)))
+        return ids, self._block_names.names_of(ids, layout)
+
+    def _layout_of(self, placement: Placement) -> str:
+        """The KV layout of the chosen workers; any will do when they are gone since."""
+        view = self._fleet.get("decode", placement.decode)
+        return view.heartbeat.layout if view is not None else self._block_names.layout
 
     async def _choose(self, until: Deadline, attempt: int) -> Placement:
         """A placement on instances that may be tried now; waits for roles that have none."""
@@ -149,7 +154,7 @@ class Placer:
         busy = self._avoided.busy()
         if missing_role(fleet, busy):
             busy = set()  # all of a role are full: ask again rather than give up
-        ids, hashes = self._sequence()
+        ids, hashes = self._sequence(self._block_names.layout)
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
         need = Need(hashes, len(ids), left)
         return choose_placement(fleet, need, excluded=busy, rotation=self._rotation + attempt)
@@ -162,7 +167,7 @@ class Placer:
         self,
         placement: Placement,
         ids: tuple[int, ...],
-        hashes: tuple[int, ...],
+        hashes: tuple[bytes, ...],
         deadline: Deadline,
         asked: Callable[[], None],
     ) -> None:
@@ -191,7 +196,7 @@ class Placer:
             raise _gravest(errors)
 
     def _note_sent(
-        self, placement: Placement, ids: tuple[int, ...], hashes: tuple[int, ...]
+        self, placement: Placement, ids: tuple[int, ...], hashes: tuple[bytes, ...]
     ) -> dict[str, Load]:
         """By role. Until heartbeats show it, others are not sent there as if nothing had been."""
         prefill = self._fleet.get("prefill", placement.prefill)
@@ -231,7 +236,7 @@ class Placer:
         self,
         placement: Placement,
         ids: tuple[int, ...],
-        hashes: tuple[int, ...],
+        hashes: tuple[bytes, ...],
         deadline: Deadline,
     ) -> dict[tuple[str, str], Message]:
         log, request = self._state.log, self._request

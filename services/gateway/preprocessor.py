@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from services.gateway.admission import check_ttft
@@ -43,7 +43,7 @@ class Prompt:
     """The prompt as ids, with the names of its full blocks."""
 
     token_ids: tuple[int, ...]
-    block_hashes: tuple[int, ...]
+    block_hashes: tuple[bytes, ...]
 
 
 class Preprocessor:
@@ -92,12 +92,17 @@ class Preprocessor:
             raise unexpected_answer(answer, "retriever")
         return answer.passages, answer.degraded
 
-    async def tokenize_prompt(self, request: Request, passages: tuple[ScoredPassage, ...]) -> Prompt:
-        """The prompt's ids; raises InvalidRequest for what the model's tokenizer does not take."""
+    async def tokenize_prompt(
+        self, request: Request, passages: tuple[ScoredPassage, ...], layout: str
+    ) -> Prompt:
+        """The prompt's ids, and its blocks' names for workers of the KV `layout`.
+
+        Raises InvalidRequest for what the model's tokenizer does not take.
+        """
         share_s = self._config.tokenize_share * self._budget.first_token_s
         answer = await self._ask_any(
             "tokenizer",
-            tokenize_message(request, passages),
+            replace(tokenize_message(request, passages), layout=layout, tenant=request.tenant),
             share_s,
             self._budget.first_token,
             self._wait_s(),

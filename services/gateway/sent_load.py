@@ -33,7 +33,7 @@ class LoadedView:
     view: InstanceView
     heartbeat: Heartbeat
 
-    def overlap(self, block_hashes: Sequence[int]) -> int:
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
         return self.view.overlap(block_hashes)
 
 

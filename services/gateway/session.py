@@ -16,6 +16,7 @@ import structlog
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission import check_wait
 from services.gateway.admission_queue import CLASSES
+from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.outcome import Outcome
@@ -38,6 +39,7 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
+from shared.kv_hash import BlockHasher
 from shared.messages import Lost, ScoredPassage
 from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
@@ -198,7 +200,8 @@ class Session:
             passages, degraded = await preprocessor.retrieve_passages(self.request)
             self.timeline.mark_phase("retrieve")
         self.state.phase = "tokenize"
-        prompt = await preprocessor.tokenize_prompt(self.request, passages)
+        layout = usual_layout(self._context.fleet.instances("decode"), model)
+        prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
         self.timeline.mark_phase("tokenize")
         self.state.log = TokenLog(len(prompt.token_ids))
         self.response.put_prompt(
@@ -219,7 +222,12 @@ class Session:
             gateway=self._context.instance,
             model=model,
             prompt_ids=prompt.token_ids,
-            prompt_hashes=prompt.block_hashes,
+            block_names=BlockNames(
+                BlockHasher.of(self._context.config.fleet_key),
+                layout,
+                self.request.tenant,
+                prompt.block_hashes,
+            ),
             fleet=self._context.fleet,
             config=self._context.config,
             request_client=self._request_client,

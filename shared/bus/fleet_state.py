@@ -33,7 +33,7 @@ class InstanceView:
     heartbeat: Heartbeat
     last_seen_s: float
     suspect: bool = False
-    prefix: set[int] = field(default_factory=set)
+    prefix: set[bytes] = field(default_factory=set)
     prefix_event_id: int = 0
     prefix_stale: bool = False
     """An event was missed: `prefix` is a guess until a snapshot comes."""
@@ -42,7 +42,7 @@ class InstanceView:
     def ready(self) -> bool:
         return self.heartbeat.state == "ready" and not self.suspect
 
-    def overlap(self, block_hashes: Sequence[int]) -> int:
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
         """How many leading blocks of a prompt this instance has."""
         for count, block_hash in enumerate(block_hashes):
             if block_hash not in self.prefix:

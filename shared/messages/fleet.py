@@ -12,9 +12,10 @@ class Heartbeat:
     `incarnation` is the unix µs of the process's start: a new one means that all its state is gone.
     `state` is loading | ready | stalled | draining | stopped. Progress: `steps` counts what the engine has
     finished in this life (0 without an engine), `stalled_ms` is how long something here has had work
-    without moving (0 while everything moves); beyond the watchdog's limit the state is stalled. Prefix
-    events: `added` and `removed` block hashes since the last heartbeat; `prefix_event_id` counts them, so
-    that a gap is seen.
+    without moving (0 while everything moves); beyond the watchdog's limit the state is stalled. `layout` is
+    the fingerprint of a worker's KV: KV passes only between workers where these are equal, and block hashes
+    cover it. Prefix events: `added` and `removed` block hashes since the last heartbeat; `prefix_event_id`
+    counts them, so that a gap is seen.
     """
 
     role: str

@@ -21,7 +21,6 @@ from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.errors import PenstockError
-from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import (
     Accepted,
     Cancel,
@@ -43,6 +42,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.sampling import TokenLogprob
+from tests.support.block_names import hashes_of
 from tests.support.wait import until
 
 MODEL = "test-model"
@@ -67,7 +67,7 @@ def tokenized(message: Tokenize) -> Tokenized:
         ids = unpack_ids(message.token_ids)
     else:
         ids = [ord(c) for c in message.text or "".join(turn.content for turn in message.chat)]
-    return Tokenized(pack_ids(ids), pack_hashes(block_hashes(ids, hash_seed(MODEL))), 10)
+    return Tokenized(pack_ids(ids), pack_hashes(hashes_of(ids, message.layout, message.tenant)), 10)
 
 
 def default_answer(message: Message) -> Answer:

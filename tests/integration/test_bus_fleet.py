@@ -14,8 +14,9 @@ from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import fleet as fleet_subject
 from shared.bus.subjects import inbox
-from shared.messages import Heartbeat, Snapshot, pack_hashes
+from shared.messages import Heartbeat, Snapshot
 from tests.support import metric
+from tests.support.block_names import block_names, pack_names
 from tests.support.wait import until
 
 
@@ -45,7 +46,7 @@ class Member:
         added, self.added = self.added, []
         return Heartbeat(
             self.role, self.instance, self.incarnation, "ready", 0, "host", 1, "", "", "",
-            0, self.live, 0, 0, 0, 0, 0.0, self.event_id, pack_hashes(added), b"",
+            0, self.live, 0, 0, 0, 0, 0.0, self.event_id, pack_names(*added), b"",
         )  # fmt: skip
 
     def cache(self, block_hash: int, *, announced: bool = True) -> None:
@@ -56,7 +57,7 @@ class Member:
         self.publisher.changed()
 
     def answer_snapshot(self, delivery: Delivery) -> None:
-        snapshot = Snapshot(self.event_id, pack_hashes(self.hashes))
+        snapshot = Snapshot(self.event_id, pack_names(*self.hashes))
         self.replying = asyncio.create_task(self.bus.reply(delivery.envelope, snapshot))
 
     async def leave(self) -> None:
@@ -78,7 +79,9 @@ class Watch:
 
     def prefix(self) -> set[int]:
         view = self.view.get("decode", "decode-0")
-        return set() if view is None or view.prefix_stale else view.prefix
+        if view is None or view.prefix_stale:
+            return set()
+        return {int.from_bytes(name, "big") for name in view.prefix}
 
 
 @pytest.fixture
@@ -138,7 +141,7 @@ async def test_prefix_events_are_followed(watch: Watch, member: Member) -> None:
     member.cache(11)
     member.cache(12)
     await until(lambda: watch.prefix() == {11, 12})
-    assert watch.view.instances("decode")[0].overlap([11, 12, 13]) == 2
+    assert watch.view.instances("decode")[0].overlap(block_names([11, 12, 13])) == 2
 
 
 async def test_a_gap_in_the_prefix_events_is_healed_by_a_snapshot(watch: Watch, member: Member) -> None:

@@ -11,10 +11,10 @@ from shared.bus import Bus
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded
-from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Lost, Message, Open, Prefill, Reserve, Text, Tokenize, unpack_hashes, unpack_ids
-from tests.integration.gateway_peers import GATEWAY, MODEL, Answer, ask, default_answer, fleet, gateway
+from tests.integration.gateway_peers import GATEWAY, Answer, ask, default_answer, fleet, gateway
 from tests.support import metric
+from tests.support.block_names import hashes_of
 from tests.support.client import generate
 from tests.support.wait import until
 
@@ -105,7 +105,7 @@ async def test_a_lost_request_goes_on_at_the_next_position_from_prompt_and_log(n
         await until(lambda: len(peers.cancels()) == 3)
     ids = [ord(c) for c in "hello, what a long promptabc"]
     assert unpack_ids(message.token_ids) == ids
-    assert unpack_hashes(message.block_hashes) == block_hashes(ids, hash_seed(MODEL))
+    assert unpack_hashes(message.block_hashes) == hashes_of(ids)
     assert (message.prompt_len, message.sampling.max_tokens) == (25, 9)
     assert isinstance(opened, Open)
     assert (unpack_ids(opened.replay), opened.emitted_chars, opened.next_position) == (ids[25:], 3, 28)
@@ -114,6 +114,27 @@ async def test_a_lost_request_goes_on_at_the_next_position_from_prompt_and_log(n
     assert answer.end is not None
     assert answer.end.usage.replacements == 1
     assert all(told == [(1, "replaced")] for told in peers.cancels().values())
+
+
+async def test_blocks_are_named_for_the_kv_layout_of_the_workers_that_get_them(nats_url: str) -> None:
+    ids = [ord(c) for c in "a prompt that fills a block"]
+    async with fleet(nats_url, "tokenizer", "detokenizer") as peers, gateway(nats_url) as running:
+        before = [await peers.add(role, layout="one") for role in ("prefill", "decode")]
+        call = asyncio.create_task(generate(running.stub, ask("a prompt that fills a block")))
+        envelope, first = await peers.placed()
+        for peer in before:
+            await peer.stop()
+        for role in ("prefill", "decode"):
+            await peers.add(role, 1, layout="two")
+        await peers.lost(envelope.request_id, 1)
+        _, second = await peers.placed(epoch=2, prefill="prefill-1")
+        await peers.text(envelope.request_id, len(ids), "x", epoch=2, finish="length")
+        await call
+    (_, tokenize), *_ = peers["tokenizer-0"].of(Tokenize)
+    assert isinstance(tokenize, Tokenize)
+    assert tokenize.layout == "one"
+    assert unpack_hashes(first.block_hashes) == hashes_of(ids, "one")
+    assert unpack_hashes(second.block_hashes) == hashes_of(ids, "two")
 
 
 async def test_a_gap_in_the_positions_places_anew(nats_url: str) -> None:

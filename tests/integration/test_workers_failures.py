@@ -11,9 +11,9 @@ import pytest
 
 from shared.bus.subjects import CANCEL_ALL, NOBODY, inbox, subject_of
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
-from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Cancel, Drain, Retrieve, Warm, pack_ids
 from tests.integration.workers_harness import START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of
+from tests.support.block_names import hashes_of
 from tests.support.models import target_model
 from tests.support.sampling import sampling
 from tests.support.wait import until
@@ -237,7 +237,7 @@ async def test_warming_makes_the_prefix_ready(edge: Edge) -> None:
 
     def warm() -> bool:
         view = edge.fleet.get("prefill", PREFILL)
-        return view is not None and view.overlap(block_hashes(ids, hash_seed(edge.model_id))) == 5
+        return view is not None and view.overlap(hashes_of(ids, edge.layout)) == 5
 
     await until(warm, timeout_s=WAIT_S)
     request_id = edge.new_id()

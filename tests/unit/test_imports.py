@@ -40,6 +40,7 @@ ORDER = (
     "health",
     "roles",
     "sampling",
+    "kv_hash",
     "messages",
     "bus",
     "actor",

@@ -11,8 +11,9 @@ from services.gateway.admission import check_room, check_ttft, predict_ttft_s
 from services.gateway.placement import Candidate, Need, Placement, choose_placement, missing_role
 from shared.errors import Overloaded, Unavailable
 from shared.messages import Heartbeat
+from tests.support.block_names import block_names
 
-HASHES = (11, 12, 13, 14)
+HASHES = tuple(block_names([11, 12, 13, 14]))
 NEED = Need(HASHES, tokens=64, output_tokens=16)
 
 
@@ -21,7 +22,7 @@ class View:
     heartbeat: Heartbeat
     cached: int = 0
 
-    def overlap(self, block_hashes: Sequence[int]) -> int:
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
         return min(self.cached, len(block_hashes))
 
 
