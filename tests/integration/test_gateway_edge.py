@@ -110,6 +110,7 @@ async def test_a_busy_prefill_sheds_what_cannot_meet_its_deadline(nats_url: str)
     async with fleet(nats_url, "tokenizer", "decode", "detokenizer") as peers, gateway(nats_url) as running:
         await peers.add("prefill", queued_tokens=100_000, tokens_per_s=1000.0)
         await running.knows("prefill", 1)
+        await running.knows("decode", 1)
         answer = await generate(running.stub, changed(ttft_deadline_ms=500))
     assert answer.outcome == "shed"
     assert answer.end is not None
