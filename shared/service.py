@@ -161,12 +161,13 @@ class Service(Generic[C]):
             {"instance": self.instance, "metrics": self.http.address},
             metadata.version("penstock"),
         )
-        await self.fleet.start(self.bus)
+        await self.fleet.listen(self.bus)
         self._resources.push_async_callback(self.fleet.stop)
         self._heartbeats = HeartbeatPublisher(self.bus, self.role, self.instance, self.heartbeat)
         self._resources.push_async_callback(self._heartbeats.stop)
         self._resources.push_async_callback(self._stop_children)
         self.supervisor.start_task("heartbeat", self._heartbeats.run)
+        self.supervisor.start_task("fleet", self.fleet.run)
         self.supervisor.start_task("bus-watch", self._watch_bus)
 
     async def close(self) -> None:

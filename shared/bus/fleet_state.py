@@ -116,6 +116,13 @@ class FleetState:
             self._tell_lost(key, "suspect")
         return view
 
+    def anyone_silent(self) -> bool:
+        """Whether the next sweep would suspect somebody."""
+        now_s = self._clock.monotonic_s()
+        return any(
+            not view.suspect and now_s - view.last_seen_s >= SUSPECT_AFTER_S for view in self._views.values()
+        )
+
     def sweep(self) -> None:
         """Suspect whom SUSPECT_AFTER_S has not heard of, forget whom FORGET_AFTER_S has not."""
         now_s = self._clock.monotonic_s()

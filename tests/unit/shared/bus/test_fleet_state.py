@@ -150,6 +150,16 @@ def test_silence_while_we_could_not_listen_blames_nobody(
     assert lost == [("decode", "decode-0", "suspect")]
 
 
+def test_who_would_be_suspected_next_is_known_before(fleet: FleetState, clock: FakeClock) -> None:
+    fleet.observe(beat())
+    clock.advance(SUSPECT_AFTER_S - 0.001)
+    assert not fleet.anyone_silent()
+    clock.advance(0.001)
+    assert fleet.anyone_silent()
+    fleet.sweep()
+    assert not fleet.anyone_silent()  # a suspect is known already
+
+
 def test_an_excuse_never_lies_in_the_future(fleet: FleetState, clock: FakeClock) -> None:
     fleet.observe(beat())
     fleet.excuse(100)
