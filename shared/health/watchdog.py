@@ -41,8 +41,8 @@ NO_STALL = Stall("", 0.0)
 
 
 class Watchdog:
-    """`activities` is asked at each look, `end` is told once when one of them stalls for too long. Both are
-    called in the watchdog's thread."""
+    """`activities` is asked at each look, `end` is told when one of them stalls for too long; both in the
+    watchdog's thread. Of those that stall alike the first is named: the loop comes before what runs on it."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Watchdog:
         passed_s, self._looked_s = min(now_s - self._looked_s, MOST_PER_LOOK_S), now_s
         seen, worst = {}, NO_STALL
         for activity in self._activities():
+            activity.prod()
             moved, stalled_s = activity.moved, 0.0
             if activity.busy:
                 before, before_s = self._seen.get(activity, (-1, 0.0))
                 stalled_s = before_s + passed_s if moved == before else 0.0
                 seen[activity] = moved, stalled_s
-            activity.prod()
             if stalled_s > worst.stalled_s:
                 worst = Stall(activity.name, stalled_s)
         self._seen = seen

@@ -150,7 +150,14 @@ async def test_a_loop_that_takes_turns_moves_at_each_look() -> None:
 
 async def test_a_loop_that_takes_no_turn_is_stalled() -> None:
     watched = Watched(LoopActivity(asyncio.get_running_loop()))
-    watched.look(LIMIT_LOOKS + 2)
+    watched.look(LIMIT_LOOKS + 1)
+    assert watched.watchdog.why.startswith("the event loop has not moved for 5.0 s")
+
+
+async def test_a_loop_is_named_before_the_actor_that_it_keeps_from_moving(engine: Activity) -> None:
+    watched = Watched(LoopActivity(asyncio.get_running_loop()), engine)
+    engine.begin()
+    watched.look(LIMIT_LOOKS + 1)
     assert watched.watchdog.why.startswith("the event loop has not moved for 5.0 s")
 
 
