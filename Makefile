@@ -1,4 +1,4 @@
-# The ways in. `make setup` makes .venv; everything else uses it.
+# The ways in: `make` lists them. `make setup` makes .venv; everything else uses it.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,10 +12,16 @@ TORCH := torch==2.13.0
 
 UP ?=
 STAMP := $(VENV)/.stamp
+STUBS := protos/penstock/v1/inference_pb2.pyi
+KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h
 
-.PHONY: setup demo up test lint protos bench clean
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test lint format typecheck protos bench clean
 
-setup: $(STAMP)
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with everything in it, kernels compiled where there is a compiler
 
 $(STAMP): pyproject.toml $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
 	$(PYTHON) -m venv $(VENV)
@@ -23,33 +29,41 @@ $(STAMP): pyproject.toml $(wildcard shared/engine/native/*.cpp shared/engine/nat
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
-# The whole stack on free ports, one question about an indexed folder, its timeline, a clean end.
-demo: setup
+demo: setup ## start the stack on free ports, ask about these documents, show the timeline, stop
 	$(BIN)/python -m services.launcher.demo
 
-# make up UP='--decode 2 --corpus my-folder'
-up: setup
+up: setup ## a stack that stays; make up UP='--decode 2 --corpus my-folder'
 	$(BIN)/penstock up $(UP)
 
 # Modules beside each other, those with processes one after another: see tests/conftest.py.
-test: setup
+test: setup ## the whole suite: a real nats-server, real processes
 	$(BIN)/pytest -q -n auto --maxprocesses 4
 
-lint: setup
+lint: setup typecheck ## ruff, clang-format and mypy, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror shared/engine/native/*.cpp shared/engine/native/*.h
+	$(BIN)/clang-format --dry-run --Werror $(KERNELS)
+
+typecheck: setup ## mypy in strict mode, tests included
 	$(BIN)/mypy
 
-protos: setup
+format: setup ## let ruff and clang-format write
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(KERNELS)
+
+# The generator writes stubs whose generic types have no arguments; the first line says so to mypy.
+protos: setup ## the Python of protos/penstock/v1/inference.proto
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
 		protos/penstock/v1/inference.proto
+	printf '%s\n' '# mypy: disable-error-code="type-arg"' | cat - $(STUBS) > $(STUBS).new
+	mv $(STUBS).new $(STUBS)
 
-bench: setup
+bench: setup ## the benchmarks: ratios against a floor measured in the same run
 	$(BIN)/python -m tests.bench.bench_pipeline
 	$(BIN)/python -m tests.bench.bench_kv
 	$(BIN)/penstock bench engine --model shared/demo/models/target --prompt-tokens 512 --output-tokens 64
 	$(BIN)/python -m tests.bench.bench_quant
 
-clean:
-	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+clean: ## away with .venv and every cache
+	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -19,23 +19,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shared.errors import PenstockError
+from shared.roles import ROLES
 
 C = TypeVar("C")
 
 DEFAULT_FILE = Path("penstock.toml")
 FILE_VARIABLE = "PENSTOCK_CONFIG"
 COMMON_SECTION = "common"
-SECTIONS = (
-    "gateway",
-    "tokenizer",
-    "retriever",
-    "prefill",
-    "decode",
-    "speculator",
-    "detokenizer",
-    "launcher",
-    "cli",
-)
+SECTIONS = (*ROLES, "launcher", "cli")
 """Tables that may stand in the file besides [common]; any other name is a typing error."""
 
 _TRUE = ("1", "true", "yes", "on")

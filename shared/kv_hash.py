@@ -46,6 +46,14 @@ def block_hashes(token_ids: Sequence[int], seed: int) -> list[int]:
     return names
 
 
+def max_cached_blocks(num_tokens: int) -> int:
+    """How many blocks of a sequence of `num_tokens` may come from the prefix cache.
+
+    The last token is always computed: its logits are what the next draw needs.
+    """
+    return (num_tokens - 1) // HASH_BLOCK_TOKENS
+
+
 def _u32_bytes(token_ids: Sequence[int]) -> bytes:
     try:
         packed = array("I", token_ids)

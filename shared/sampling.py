@@ -1,25 +1,97 @@
-"""What a request may ask of the sampler. Pure data: no torch here, so that edges can import it."""
+"""Every sampling parameter, said once: its default, its meaning and its bounds.
+
+The gateway reads requests by this definition, messages carry it, the engine draws by it, and `penstock ask`
+has its options from it. Pure data: no torch here, so that edges can import it.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
 
 from shared.errors import InvalidRequest
 
+T = TypeVar("T")
+
 MIN_TEMPERATURE = 2.0**-17
-MAX_TOP_LOGPROBS = 20
-MAX_LOGIT_BIAS_ENTRIES = 1024
-MAX_LOGIT_BIAS = 100.0
-MAX_STOP_TOKEN_IDS = 128
+"""Below it only 0, which is greedy."""
+MAX_TOP_K = 2**31 - 1
 MAX_PENALTY = 2.0
+MAX_LOGIT_BIAS = 100.0
+MAX_LOGIT_BIAS_ENTRIES = 1024
+MIN_SEED = -(2**63)
+MAX_SEED = 2**64 - 1
 MAX_OUTPUT_TOKENS = 2**31 - 1
+MAX_STOP_TOKEN_IDS = 128
+NO_LOGPROBS = -1
+MAX_TOP_LOGPROBS = 20
 MAX_ALLOWED_IDS = 1 << 14
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 64
+MAX_TOKEN_ID = 2**32 - 1
 MAX_GRAMMAR_BYTES = 1 << 16
 GRAMMAR_KINDS = ("json_schema", "regex", "ebnf", "json_object")
+MAX_FINITE = sys.float_info.max
+NAMED_AS_HERE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a number may be: from `low` (if `above_low`, above it) to `high`, or `also`, a value outside."""
+
+    low: float
+    high: float = MAX_FINITE
+    integer: bool = False
+    above_low: bool = False
+    also: float | None = None
+
+    def hold(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int if self.integer else int | float):
+            return False
+        if value == self.also:
+            return True
+        return self.low <= value <= self.high and not (self.above_low and value == self.low)
+
+    def __str__(self) -> str:
+        if self.integer:
+            return f"an integer from {self.low} to {self.high}"
+        also = "" if self.also is None else f"{self.also:g} or "
+        least = f"above {self.low:g}" if self.above_low else f"of at least {self.low:g}"
+        most = "" if self.high == MAX_FINITE else f" and at most {self.high:g}"
+        return f"{also}a finite number {least}{most}"
+
+
+BIAS_BOUNDS = Bounds(-MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What a field of `SamplingParams` means and allows.
+
+    `bounds` are those of its numbers (None: it is a flag, or made of token ids, which the vocabulary bounds).
+    `most` is how many entries it may have, if it is a list.
+    """
+
+    default: object
+    help: str
+    bounds: Bounds | None
+    most: int | None
+
+
+def parameter(
+    default: T,
+    help: str,  # noqa: A002 - the word every option library uses
+    bounds: Bounds | None = None,
+    *,
+    most: int | None = None,
+) -> T:
+    """A dataclass field with its definition."""
+    definition = Parameter(default, help, bounds, most)
+    return dataclasses.field(default=default, metadata={"parameter": definition})
 
 
 @dataclass(frozen=True)  # no slots: an engine's compiled grammar is one of these with more to it
@@ -33,65 +105,89 @@ class Grammar:
     kind: str
     text: str = ""
 
-    def validate(self) -> None:
+    def validate(self, name: str = "grammar") -> None:
         """Raise InvalidRequest for an unknown kind or a wrong size; the text itself is for the engine."""
         if self.kind not in GRAMMAR_KINDS:
             raise InvalidRequest(
-                f"grammar has kind {str(self.kind)[:40]!r}; send one of {', '.join(GRAMMAR_KINDS)}"
+                f"{name} has kind {str(self.kind)[:40]!r}: send one of {', '.join(GRAMMAR_KINDS)}"
             )
         if not isinstance(self.text, str):
-            raise InvalidRequest(f"the grammar's text must be a string, not {type(self.text).__name__}")
+            raise InvalidRequest(f"{name} has a text of type {type(self.text).__name__}: send a string")
         size = len(self.text.encode(errors="replace"))
         if size > MAX_GRAMMAR_BYTES:
-            raise InvalidRequest(f"the grammar has {size} bytes; send at most {MAX_GRAMMAR_BYTES}")
-        if (self.kind == "json_object") != (not self.text):
-            wanted = "no text" if self.kind == "json_object" else "a text"
-            raise InvalidRequest(f"a grammar of kind {self.kind} takes {wanted}; see its documentation")
+            raise InvalidRequest(f"{name} has {size} bytes: send at most {MAX_GRAMMAR_BYTES}")
+        if self.kind == "json_object" and self.text:
+            raise InvalidRequest(f"{name} has {size} bytes: kind json_object takes no text")
+        if self.kind != "json_object" and not self.text:
+            raise InvalidRequest(f"{name} is empty: kind {self.kind} takes a text")
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn and when a sequence ends.
 
-    temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. The repetition penalty covers
-    prompt and output (1 is off); presence and frequency penalties cover the output only. logprobs:
-    -1 none, 0 the chosen token's, n the n most likely ones too; prompt_logprobs the same for the prompt,
-    answered by `LLM.generate` alone. Stop ids end the sequence and are part of its output.
-
     Nothing but `allowed_ids` is drawn, when there are any: put the end of sequence among them if it may
     end. The output never contains one of `bad_words` (sequences of ids). With a `grammar` the output
     matches it, if it is not cut by max_tokens or a stop id, and ends where nothing may follow: min_tokens
     and ignore_eos hold only while the grammar leaves another choice. Where all of it together leaves
     nothing to draw, the sequence ends with finish reason "error".
+
+    logprobs and prompt_logprobs are NO_LOGPROBS where none are wanted.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    seed: int = 0
-    max_tokens: int = 128
-    min_tokens: int = 0
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int = -1
-    allowed_ids: tuple[int, ...] = ()
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    grammar: Grammar | None = None
-    prompt_logprobs: int = -1
-
-    def validate(self, vocab_size: int | None = None) -> None:
-        """Raise InvalidRequest that names the first wrong field; ids are checked against `vocab_size`."""
-        self._validate_ranges()
-        self._validate_bias(vocab_size)
-        self._validate_stops(vocab_size)
-        self._validate_words(vocab_size)
-        if self.grammar is not None:
-            self.grammar.validate()
+    temperature: float = parameter(
+        1.0, "0 is greedy, 1 draws as the model says", Bounds(MIN_TEMPERATURE, also=0.0)
+    )
+    top_k: int = parameter(0, "keep the k likeliest tokens; 0 is off", Bounds(0, MAX_TOP_K, integer=True))
+    top_p: float = parameter(
+        1.0,
+        "keep the likeliest tokens that reach this probability; 1 is off",
+        Bounds(0.0, 1.0, above_low=True),
+    )
+    min_p: float = parameter(
+        0.0, "drop tokens less likely than this share of the likeliest; 0 is off", Bounds(0.0, 1.0)
+    )
+    repetition_penalty: float = parameter(
+        1.0, "above 1 makes tokens of prompt and output less likely; 1 is off", Bounds(0.0, above_low=True)
+    )
+    presence_penalty: float = parameter(
+        0.0, "above 0 makes tokens of the output less likely; 0 is off", Bounds(-MAX_PENALTY, MAX_PENALTY)
+    )
+    frequency_penalty: float = parameter(
+        0.0, "the same, for each time that they occur; 0 is off", Bounds(-MAX_PENALTY, MAX_PENALTY)
+    )
+    logit_bias: tuple[tuple[int, float], ...] = parameter(
+        (),
+        "pairs of a token id and what is added to its logit",
+        BIAS_BOUNDS,
+        most=MAX_LOGIT_BIAS_ENTRIES,
+    )
+    seed: int = parameter(0, "same seed, same text", Bounds(MIN_SEED, MAX_SEED, integer=True))
+    max_tokens: int = parameter(128, "end after this many tokens", Bounds(1, MAX_OUTPUT_TOKENS, integer=True))
+    min_tokens: int = parameter(
+        0,
+        "no end of sequence and no stop id before this many tokens",
+        Bounds(0, MAX_OUTPUT_TOKENS, integer=True),
+    )
+    stop_token_ids: tuple[int, ...] = parameter(
+        (), "ids that end the sequence and are part of its output", most=MAX_STOP_TOKEN_IDS
+    )
+    ignore_eos: bool = parameter(False, "go on after the model's end of sequence")
+    logprobs: int = parameter(
+        NO_LOGPROBS,
+        "log-probabilities of the chosen tokens (0), or of the N likeliest too",
+        Bounds(NO_LOGPROBS, MAX_TOP_LOGPROBS, integer=True),
+    )
+    allowed_ids: tuple[int, ...] = parameter((), "the only ids that are drawn, if any", most=MAX_ALLOWED_IDS)
+    bad_words: tuple[tuple[int, ...], ...] = parameter(
+        (), "sequences of ids that the output never contains", most=MAX_BAD_WORDS
+    )
+    grammar: Grammar | None = parameter(None, "what the whole output matches")  # noqa: RUF009 - a field too
+    prompt_logprobs: int = parameter(
+        NO_LOGPROBS,
+        "as logprobs, of the prompt; answered by LLM.generate alone",
+        Bounds(NO_LOGPROBS, MAX_TOP_LOGPROBS, integer=True),
+    )
 
     @property
     def has_penalties(self) -> bool:
@@ -102,90 +198,94 @@ class SamplingParams:
         """Whether top-k, top-p or min-p may rule ids out."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
-    def _validate_ranges(self) -> None:
-        _number("temperature", self.temperature, 0.0, math.inf)
-        if 0.0 < self.temperature < MIN_TEMPERATURE:
-            raise InvalidRequest(
-                f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g}, not {self.temperature:g}"
-            )
-        _integer("top_k", self.top_k, 0, MAX_OUTPUT_TOKENS)
-        _number("top_p", self.top_p, 0.0, 1.0)
-        if self.top_p == 0.0:
-            raise InvalidRequest("top_p must be above 0 and at most 1; use temperature 0 for greedy")
-        _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, math.inf)
-        if self.repetition_penalty == 0.0:
-            raise InvalidRequest("repetition_penalty must be above 0; 1 turns it off")
-        _number("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
-        _number("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
-        _integer("seed", self.seed, -(2**63), 2**64 - 1)
-        _integer("max_tokens", self.max_tokens, 1, MAX_OUTPUT_TOKENS)
-        _integer("min_tokens", self.min_tokens, 0, MAX_OUTPUT_TOKENS)
+    def validate(self, vocab_size: int | None = None, *, names: Mapping[str, str] = NAMED_AS_HERE) -> None:
+        """Raise InvalidRequest that names the first wrong field; ids are checked against `vocab_size`.
+
+        `names`: what a field is called in the sentence, where that is not its name here.
+        """
+        name_of = {name: names.get(name, name) for name in PARAMETERS}
+        for name, definition in PARAMETERS.items():
+            _check_value(name_of[name], getattr(self, name), definition)
+        ids = Bounds(0, MAX_TOKEN_ID if vocab_size is None else vocab_size - 1, integer=True)
+        _check_bias(name_of["logit_bias"], self.logit_bias, ids)
+        _check_ids(name_of["stop_token_ids"], self.stop_token_ids, ids)
+        _check_ids(name_of["allowed_ids"], self.allowed_ids, ids)
+        _check_words(name_of["bad_words"], self.bad_words, ids)
+        if self.grammar is not None:
+            self.grammar.validate(name_of["grammar"])
+        self._check_together(name_of, vocab_size)
+
+    def _check_together(self, name_of: Mapping[str, str], vocab_size: int | None) -> None:
+        """What each field allows, another may not."""
+        min_tokens, max_tokens = name_of["min_tokens"], name_of["max_tokens"]
         if self.min_tokens > self.max_tokens:
             raise InvalidRequest(
-                f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}; lower min_tokens"
+                f"{min_tokens} {self.min_tokens} is above {max_tokens} {self.max_tokens}: "
+                f"lower {min_tokens} or raise {max_tokens}"
             )
-        _integer("logprobs", self.logprobs, -1, MAX_TOP_LOGPROBS)
-        _integer("prompt_logprobs", self.prompt_logprobs, -1, MAX_TOP_LOGPROBS)
-        if not isinstance(self.ignore_eos, bool):
-            raise InvalidRequest(f"ignore_eos must be true or false, not {self.ignore_eos!r}")
-
-    def _validate_bias(self, vocab_size: int | None) -> None:
-        if len(self.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
-            raise InvalidRequest(f"logit_bias may name at most {MAX_LOGIT_BIAS_ENTRIES} ids; send fewer")
-        for token_id, bias in self.logit_bias:
-            _token_id("logit_bias", token_id, vocab_size)
-            _number("logit_bias", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
-        if len({token_id for token_id, _ in self.logit_bias}) != len(self.logit_bias):
-            raise InvalidRequest("logit_bias names an id twice; send each id once")
-
-    def _validate_stops(self, vocab_size: int | None) -> None:
-        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-            raise InvalidRequest(f"stop_token_ids may hold at most {MAX_STOP_TOKEN_IDS} ids; send fewer")
-        for token_id in self.stop_token_ids:
-            _token_id("stop_token_ids", token_id, vocab_size)
+        stops, allowed = name_of["stop_token_ids"], name_of["allowed_ids"]
         if self.min_tokens and vocab_size is not None and len(set(self.stop_token_ids)) >= vocab_size:
-            raise InvalidRequest("min_tokens cannot hold when stop_token_ids is the whole vocabulary")
-
-    def _validate_words(self, vocab_size: int | None) -> None:
-        _sized("allowed_ids", self.allowed_ids, MAX_ALLOWED_IDS)
-        for token_id in self.allowed_ids:
-            _token_id("allowed_ids", token_id, vocab_size)
-        _sized("bad_words", self.bad_words, MAX_BAD_WORDS)
-        for word in self.bad_words:
-            _sized("a sequence of bad_words", word, MAX_BAD_WORD_TOKENS)
-            if not word:
-                raise InvalidRequest("bad_words holds an empty sequence; leave it out")
-            for token_id in word:
-                _token_id("bad_words", token_id, vocab_size)
+            raise InvalidRequest(f"{min_tokens} cannot hold: {stops} is the whole vocabulary")
         if not self.allowed_ids:
             return
         left = set(self.allowed_ids) - {word[0] for word in self.bad_words if len(word) == 1}
         if not left:
-            raise InvalidRequest("bad_words rule out every one of allowed_ids; nothing is left to draw")
+            words = name_of["bad_words"]
+            raise InvalidRequest(f"{words} rules out every one of {allowed}: nothing is left to draw")
         if self.min_tokens and left <= set(self.stop_token_ids):
-            raise InvalidRequest("min_tokens cannot hold: all allowed_ids that are left are stop_token_ids")
+            raise InvalidRequest(f"{min_tokens} cannot hold: all that is left of {allowed} is in {stops}")
 
 
-def _number(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"{name} must be a number, not {value!r}")
-    if not math.isfinite(value) or not low <= value <= high:
-        bound = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-        raise InvalidRequest(f"{name} must be a finite number {bound}, not {value!r}")
+PARAMETERS: dict[str, Parameter] = {
+    field.name: field.metadata["parameter"] for field in dataclasses.fields(SamplingParams)
+}
+SCALARS = {name: each for name, each in PARAMETERS.items() if isinstance(each.default, bool | int | float)}
+"""Numbers and flags: what the gateway and the command line read without knowing more of them."""
 
 
-def _integer(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{name} must be an integer, not {value!r}")
-    if not low <= value <= high:
-        raise InvalidRequest(f"{name} must be from {low} to {high}, not {value}")
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Of one drawn token: its raw log-probability, and the `top` most likely (id, log-probability)."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
-def _token_id(name: str, value: int, vocab_size: int | None) -> None:
-    _integer(name, value, 0, 2**32 - 1 if vocab_size is None else vocab_size - 1)
+def _check_value(name: str, value: object, definition: Parameter) -> None:
+    if definition.most is not None:
+        if isinstance(value, Sized) and len(value) > definition.most:
+            raise InvalidRequest(f"{name} has {len(value)} entries: send at most {definition.most}")
+    elif definition.bounds is not None:
+        if not definition.bounds.hold(value):
+            raise InvalidRequest(f"{name} is {_shown(value)}: send {definition.bounds}")
+    elif isinstance(definition.default, bool) and not isinstance(value, bool):
+        raise InvalidRequest(f"{name} is {_shown(value)}: send true or false")
 
 
-def _sized(name: str, values: Sequence[object], most: int) -> None:
-    if len(values) > most:
-        raise InvalidRequest(f"{name} may hold at most {most} entries, not {len(values)}; send fewer")
+def _check_bias(name: str, bias: Sequence[tuple[int, float]], ids: Bounds) -> None:
+    _check_ids(name, [token_id for token_id, _ in bias], ids)
+    for token_id, value in bias:
+        if not BIAS_BOUNDS.hold(value):
+            raise InvalidRequest(f"{name} of token {token_id} is {_shown(value)}: send {BIAS_BOUNDS}")
+    if len(dict(bias)) != len(bias):
+        raise InvalidRequest(f"{name} names an id twice: send each id once")
+
+
+def _check_words(name: str, words: Sequence[Sequence[int]], ids: Bounds) -> None:
+    for index, word in enumerate(words):
+        if not 1 <= len(word) <= MAX_BAD_WORD_TOKENS:
+            raise InvalidRequest(f"{name}[{index}] has {len(word)} ids: send 1 to {MAX_BAD_WORD_TOKENS}")
+        _check_ids(f"{name}[{index}]", word, ids)
+
+
+def _check_ids(name: str, token_ids: Sequence[int], ids: Bounds) -> None:
+    if set(map(type, token_ids)) == {int} and ids.low <= min(token_ids) and max(token_ids) <= ids.high:
+        return  # thousands, on an event loop: one by one only to name the wrong one
+    for token_id in token_ids:
+        if not ids.hold(token_id):
+            raise InvalidRequest(f"{name} holds {_shown(token_id)}: a token id is {ids}")
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)[:40]

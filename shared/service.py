@@ -1,12 +1,12 @@
 """What every service process is made of: config, logs, metrics, bus, fleet, supervisor, signals.
 
-    async def body(service: Service[DecodeConfig]) -> None:
-        actor = service.supervisor.start(lambda: DecodeActor(service, ...))
+    async def body(service: Service[TokenizerConfig]) -> None:
+        actor = service.supervisor.start(lambda: TokenizerActor(service, ...))
         await service.bus.serve(inbox(service.role, service.instance), actor.receive)
         await service.ready(actor.status)
         await service.run()
 
-    run_service("decode", DecodeConfig, body)
+    run_service("tokenizer", TokenizerConfig, body)
 
 Exit codes: 0 drained and stopped, 1 could not start or failed, 2 wrong configuration, 130/143 a
 second signal.

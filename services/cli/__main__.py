@@ -6,6 +6,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from services.cli.exit_codes import EXIT_USAGE
+
 COMMANDS = {
     "up": "start the whole stack on this machine",
     "ask": "send one prompt and stream the answer",
@@ -14,25 +16,24 @@ COMMANDS = {
     "index": "build the retriever's index of a folder",
     "bench": "measure the engine on this machine",
 }
-EXIT_USAGE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command; 2 for a command that does not exist."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
+        print(command_usage())
         return 0 if arguments else EXIT_USAGE
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"penstock: there is no command {name!r}\n\n{usage()}", file=sys.stderr)
+        print(f"penstock: there is no command {name!r}\n\n{command_usage()}", file=sys.stderr)
         return EXIT_USAGE
     command = importlib.import_module(f"services.cli.{name}")
     code: int = command.main(rest)
     return code
 
 
-def usage() -> str:
+def command_usage() -> str:
     lines = [f"  {name:8} {summary}" for name, summary in COMMANDS.items()]
     return "\n".join(
         ["usage: penstock COMMAND [options]", "", *lines, "", "penstock COMMAND --help tells the options."]

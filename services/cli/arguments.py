@@ -26,7 +26,7 @@ def natural(text: str) -> int:
     return int(text)
 
 
-def token_ids(text: str) -> list[int]:
+def token_id_list(text: str) -> list[int]:
     try:
         return [natural(part.strip()) for part in text.split(",")]
     except argparse.ArgumentTypeError as error:

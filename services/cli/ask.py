@@ -11,8 +11,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its warnings would stand bet
 import grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.answer_output import JsonOutput, Output, TextOutput
+from services.cli.answer_output import AnswerOutput, JsonOutput, TextOutput
 from services.cli.ask_request import parse_request
+from services.cli.exit_codes import EXIT_CANCELLED, EXIT_EXPIRED, EXIT_FAILED, EXIT_SHED
 from services.cli.stack_file import stack_address
 from shared.errors import Unavailable
 
@@ -20,12 +21,11 @@ METHOD = "/penstock.v1.Inference/Generate"
 
 EXIT_CODES = {
     pb.OUTCOME_FINISHED: 0,
-    pb.OUTCOME_FAILED: 1,
-    pb.OUTCOME_EXPIRED: 3,
-    pb.OUTCOME_SHED: 4,
-    pb.OUTCOME_CANCELLED: 5,
+    pb.OUTCOME_FAILED: EXIT_FAILED,
+    pb.OUTCOME_EXPIRED: EXIT_EXPIRED,
+    pb.OUTCOME_SHED: EXIT_SHED,
+    pb.OUTCOME_CANCELLED: EXIT_CANCELLED,
 }
-EXIT_FAILED = 1
 
 STATUS_OUTCOMES = {
     grpc.StatusCode.CANCELLED: pb.OUTCOME_CANCELLED,
@@ -46,7 +46,9 @@ CHANNEL_OPTIONS = (
 
 def main(argv: Sequence[str]) -> int:
     args, request = parse_request(argv)
-    output: Output = (JsonOutput if args.json else TextOutput)(sys.stdout, sys.stderr, timeline=args.timeline)
+    output: AnswerOutput = (JsonOutput if args.json else TextOutput)(
+        sys.stdout, sys.stderr, timeline=args.timeline
+    )
     try:
         address = args.grpc or stack_address(args.state_dir, "grpc", "--grpc HOST:PORT")
     except Unavailable as error:
@@ -56,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         return _ask(channel, address, request, output)
 
 
-def _ask(channel: grpc.Channel, address: str, request: pb.GenerateRequest, output: Output) -> int:
+def _ask(channel: grpc.Channel, address: str, request: pb.GenerateRequest, output: AnswerOutput) -> int:
     timeout_s = request.deadline_ms / 1e3 + BACKSTOP_S if request.HasField("deadline_ms") else None
     generate = channel.unary_stream(
         METHOD,
@@ -78,14 +80,14 @@ def _ask(channel: grpc.Channel, address: str, request: pb.GenerateRequest, outpu
     except BrokenPipeError:  # the reader of stdout went away: nobody wants the rest
         call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it without types
         _discard_stdout()
-        return EXIT_CODES[pb.OUTCOME_CANCELLED]
+        return EXIT_CANCELLED
     if terminal is None:
         terminal = _failed("protocol", "the call ended without a terminal event; is that a Penstock gateway?")
     output.end(terminal)
     return EXIT_CODES.get(terminal.outcome, EXIT_FAILED)
 
 
-def _show(event: pb.GenerateEvent, output: Output) -> pb.Terminal | None:
+def _show(event: pb.GenerateEvent, output: AnswerOutput) -> pb.Terminal | None:
     """Show an event; the terminal one is returned instead, to be shown when the call has ended."""
     kind = event.WhichOneof("event")
     if kind == "prompt":

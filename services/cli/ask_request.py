@@ -8,30 +8,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.arguments import finite, logit_bias, natural, seconds, token_ids
+from services.cli.arguments import finite, logit_bias, natural, seconds, token_id_list
 from services.cli.stack_file import add_state_dir
+from shared.sampling import SCALARS
 
 PRIORITIES = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
-SAMPLING_OPTIONS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "max_tokens",
-    "min_tokens",
-    "logprobs",
-)
+SCALAR_OPTIONS = {
+    name: definition for name, definition in SCALARS.items() if name in pb.Sampling.DESCRIPTOR.fields_by_name
+}
+"""One option each, `--top-k` for `top_k`; what is not given is not sent."""
 CONSTRAINTS = ("json_object", "json_schema", "regex", "grammar")
 FROM_STDIN = "-"
 MAX_FILE_BYTES = 1 << 20
 """Of a schema or grammar; the gateway allows less and says how much."""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_ask_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock ask",
         description="Send one prompt to the running stack and stream the answer to stdout.",
@@ -59,7 +51,7 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--chat", action="store_true", help="send TEXT as a chat message")
     prompt.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
     prompt.add_argument(
-        "--token-ids", type=token_ids, metavar="1,2,3", help="the prompt as ids instead of TEXT"
+        "--token-ids", type=token_id_list, metavar="1,2,3", help="the prompt as ids instead of TEXT"
     )
     prompt.add_argument("--model", default="", help="refuse to be answered by another model")
     prompt.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
@@ -69,21 +61,17 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--max-tokens", type=natural, metavar="N")
-    sampling.add_argument("--min-tokens", type=natural, metavar="N")
-    sampling.add_argument("--seed", type=natural, metavar="N", help="same seed, same text")
-    sampling.add_argument("--temperature", type=finite, metavar="T", help="0 is greedy")
-    sampling.add_argument("--top-k", type=natural, metavar="K")
-    sampling.add_argument("--top-p", type=finite, metavar="P")
-    sampling.add_argument("--min-p", type=finite, metavar="P")
-    sampling.add_argument("--repetition-penalty", type=finite, metavar="X")
-    sampling.add_argument("--presence-penalty", type=finite, metavar="X")
-    sampling.add_argument("--frequency-penalty", type=finite, metavar="X")
+    for name, definition in SCALAR_OPTIONS.items():
+        option = "--" + name.replace("_", "-")
+        if definition.bounds is None:
+            sampling.add_argument(option, action="store_true", default=None, help=definition.help)
+        elif definition.bounds.integer:
+            sampling.add_argument(option, type=natural, metavar="N", help=definition.help)
+        else:
+            sampling.add_argument(option, type=finite, metavar="X", help=definition.help)
     sampling.add_argument("--logit-bias", type=logit_bias, action="append", default=[], metavar="ID=VALUE")
     sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
     sampling.add_argument("--stop-token-id", type=natural, action="append", default=[], metavar="ID")
-    sampling.add_argument("--ignore-eos", action="store_true")
-    sampling.add_argument("--logprobs", type=natural, metavar="N", help="with the N likeliest tokens")
 
 
 def _add_constraint(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +112,7 @@ def _text_or_file(mark: str) -> Callable[[str], str]:
 
 def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateRequest]:
     """Prints a sentence and exits with 2 on wrong usage."""
-    parser = build_parser()
+    parser = build_ask_parser()
     args = parser.parse_args(argv)
     if (args.text is None) == (args.token_ids is None):
         parser.error("give the prompt either as TEXT (- for stdin) or with --token-ids")
@@ -148,7 +136,7 @@ def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateR
 def _request(args: argparse.Namespace) -> pb.GenerateRequest:
     request = pb.GenerateRequest(model=args.model, priority=PRIORITIES[args.priority])
     _set_prompt(request, args)
-    for name in SAMPLING_OPTIONS:
+    for name in SCALAR_OPTIONS:
         value = getattr(args, name)
         if value is not None:
             setattr(request.sampling, name, value)
@@ -156,7 +144,6 @@ def _request(args: argparse.Namespace) -> pb.GenerateRequest:
         request.sampling.logit_bias[token_id] = bias
     request.sampling.stop.extend(args.stop)
     request.sampling.stop_token_ids.extend(args.stop_token_id)
-    request.sampling.ignore_eos = args.ignore_eos
     for name in CONSTRAINTS:
         value = getattr(args, name)
         if value is not None and value is not False:  # an empty text is sent, to be refused

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.cli.arguments import seconds
-from services.cli.fleet_watch import COLLECT_S, EXIT_FAILED, add_bus_options, listening, run_on_bus
+from services.cli.exit_codes import EXIT_FAILED
+from services.cli.fleet_watch import COLLECT_S, add_bus_options, listening, run_on_bus
 from services.cli.table import table
 from shared.bus import Bus
 from shared.bus.subjects import inbox

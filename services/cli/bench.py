@@ -6,24 +6,27 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from services.cli.exit_codes import EXIT_USAGE
+
 SUBJECTS = {"engine": "prefill, decode and memory of the engine in process, without a bus"}
-EXIT_USAGE = 2
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit code of the benchmark; 2 for a subject that does not exist."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(usage())
+        print(bench_usage())
         return 0 if argv else EXIT_USAGE
     name, *rest = argv
     if name not in SUBJECTS:
-        print(f"penstock bench: there is nothing to measure called {name!r}\n\n{usage()}", file=sys.stderr)
+        print(
+            f"penstock bench: there is nothing to measure called {name!r}\n\n{bench_usage()}", file=sys.stderr
+        )
         return EXIT_USAGE
     subject = importlib.import_module(f"services.cli.bench_{name}")
     code: int = subject.main(rest)
     return code
 
 
-def usage() -> str:
+def bench_usage() -> str:
     lines = [f"  {name:8} {summary}" for name, summary in SUBJECTS.items()]
     return "\n".join(["usage: penstock bench WHAT [options]", "", *lines])

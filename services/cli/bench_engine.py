@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.cli.arguments import natural
+from services.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE
 from services.cli.table import table
 from services.cli.up import ROOT
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_CANCELLED = 5
 CASE_DEADLINE_S = 3600.0
 
 COLUMNS = {  # figure: digits after the point

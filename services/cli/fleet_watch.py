@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from services.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED
 from services.cli.stack_file import add_state_dir, stack_address
 from shared.bus import Bus, Delivery
 from shared.bus.subjects import FLEET_ALL
@@ -21,8 +22,6 @@ COLLECT_S = 0.6
 """Two heartbeats of everyone come within this time."""
 
 MAX_INSTANCES = 4096
-EXIT_FAILED = 1
-EXIT_CANCELLED = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from services.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED
 from services.cli.stack_file import DEFAULT_STATE_DIR
 from shared.errors import PenstockError
 from shared.telemetry import logging
-
-EXIT_FAILED = 1
-EXIT_CANCELLED = 5
 
 
 def main(argv: Sequence[str]) -> int:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from services.cli.fleet_watch import COLLECT_S, EXIT_FAILED, Seen, add_bus_options, listening, run_on_bus
+from services.cli.exit_codes import EXIT_FAILED
+from services.cli.fleet_watch import COLLECT_S, Seen, add_bus_options, listening, run_on_bus
 from services.cli.table import table
 from shared.deadline import MAX_SKEW_US
 

@@ -7,16 +7,15 @@ import time
 
 from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
-from services.decode.ingress import OnComplete, OnFailed, OnReleased
 from shared.bus.bulk import BulkConnection
 from shared.bus.fleet_state import HEARTBEAT_S
-from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.engine import Engine
+from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.receiver import KvReceiver
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model
 from shared.worker.config import build_engine
-from shared.worker.host import EngineSource, attend
+from shared.worker.host import EngineSource, serve_actor
 from shared.worker.prefix_mirror import PrefixMirror
 
 
@@ -43,16 +42,10 @@ async def body(service: Service[DecodeConfig]) -> None:
         )
 
     try:
-        actor = service.supervisor.start(
-            lambda: DecodeActor(service, model.model_id, engines.take, make_receiver, mirror)
-        )
-        await attend(service, actor)
-        await service.bus.serve(inbox(service.role, service.instance), actor.receive)
-        await service.bus.serve(CANCEL_ALL, actor.receive)
-        service.on_drain(actor.drained)
         await asyncio.sleep(HEARTBEAT_S)  # by then every prefill worker that may be named to us is known
-        await service.ready(actor.status)
-        await service.run()
+        await serve_actor(
+            service, lambda: DecodeActor(service, model.model_id, engines.take_engine, make_receiver, mirror)
+        )
     finally:
         await service.supervisor.stop()
         await bulk.close()

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.decode.draft_length import DraftLength
-from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, Sampling, pack_ids
+from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, pack_ids
+from shared.sampling import SamplingParams
 from shared.worker.wire import sequence_key
 
 REOPEN_AFTER_TOKENS = 16
@@ -45,7 +46,7 @@ class _Session:
     speculator: str
     tokens: list[int]  # prompt and output so far
     prompt_len: int
-    sampling: Sampling
+    sampling: SamplingParams
     length: DraftLength
     known: bool = False  # the speculator was told of it, and has not said that it lost it
     told: int = 0  # how many of `tokens` the speculator has been sent
@@ -81,14 +82,14 @@ class DraftBook:
     _sessions: dict[str, _Session] = field(default_factory=dict)
     _closed: list[_Session] = field(default_factory=list)
 
-    def open(
+    def open_draft(
         self,
         request_id: str,
         epoch: int,
         speculator: str,
         token_ids: Sequence[int],
         prompt_len: int,
-        sampling: Sampling,
+        sampling: SamplingParams,
     ) -> None:
         if self.longest == 0 or not speculator:
             return
@@ -107,14 +108,14 @@ class DraftBook:
         self.counts.proposed += proposed
         self.counts.accepted += accepted
 
-    def close(self, key: str) -> None:
+    def close_draft(self, key: str) -> None:
         """The sequence is over; the speculator hears of it with the next `outgoing`."""
         session = self._sessions.pop(key, None)
         if session is not None and session.known:
             self._closed.append(session)
 
     def lose(self, speculator: str) -> None:
-        """A speculator died: its rows go on without drafts."""
+        """A speculator died: its requests go on without drafts."""
         for key in [key for key, session in self._sessions.items() if session.speculator == speculator]:
             del self._sessions[key]
         self._closed = [session for session in self._closed if session.speculator != speculator]

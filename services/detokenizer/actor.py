@@ -1,4 +1,4 @@
-"""The detokenizer's actor: messages in, `Sessions` decides, messages out."""
+"""The detokenizer's actor: messages in, `DecoderSessions` decides, messages out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import structlog
 
 from services.detokenizer.config import DetokenizerConfig
-from services.detokenizer.session import TextRow
-from services.detokenizer.sessions import LostRow, Output, Sessions
+from services.detokenizer.decoder_session import DecodedRow
+from services.detokenizer.decoder_sessions import DecodedOutput, DecoderSessions, LostRow
 from shared.actor import BusActor
 from shared.bus import Delivery
 from shared.bus.subjects import inbox
@@ -40,7 +40,7 @@ class DetokenizerActor(BusActor):
         super().__init__("detokenizer", service, mailbox_limit=MAILBOX_LIMIT)
         self._service = service
         self._model_id = model_id
-        self._sessions = Sessions(tokenizer, service.config)
+        self._sessions = DecoderSessions(tokenizer, service.config)
         self._next_tick_s = 0.0
 
     @property
@@ -64,7 +64,7 @@ class DetokenizerActor(BusActor):
     async def on_message(self, delivery: Delivery) -> None:
         match delivery.message:
             case Tokens() as tokens:
-                await self._send(self._sessions.tokens(tokens))
+                await self._send(self._sessions.decode_tokens(tokens))
             case Open() as opened:
                 await self._open(delivery, opened)
             case Cancel() as cancel:
@@ -86,7 +86,7 @@ class DetokenizerActor(BusActor):
         if self._service.stopping.is_set():
             raise Unavailable("this detokenizer is draining; open the request elsewhere")
         deadline = self.bus.deadline_of(envelope)
-        output = self._sessions.open(envelope.request_id, envelope.epoch, opened, deadline)
+        output = self._sessions.open_decoder(envelope.request_id, envelope.epoch, opened, deadline)
         await self.bus.reply(envelope, Accepted())
         await self._send(output)
 
@@ -94,9 +94,8 @@ class DetokenizerActor(BusActor):
         envelope = delivery.envelope
         if not envelope.request_id:
             raise InvalidRequest("Cancel needs a request_id in its envelope")
-        ack = self._sessions.cancel(envelope.request_id, envelope.epoch, cancel.reason)
-        if envelope.reply:  # the broadcast expects no answer
-            await self.bus.reply(envelope, ack)
+        ack = self._sessions.cancel_decoder(envelope.request_id, envelope.epoch, cancel.reason)
+        await self.bus.answer(envelope, ack)
 
     # ---- time ---------------------------------------------------------------------------------------
 
@@ -115,13 +114,13 @@ class DetokenizerActor(BusActor):
         return False
 
     async def on_stop(self) -> None:
-        await self._send_lost(self._sessions.abandon_all())
+        await self._send_lost(self._sessions.abandon_decoders())
 
     # ---- sending ------------------------------------------------------------------------------------
 
-    async def _send(self, output: Output) -> None:
+    async def _send(self, output: DecodedOutput) -> None:
         """One `Text` per gateway; where that fails the requests are reported lost."""
-        by_gateway: dict[str, list[TextRow]] = {}
+        by_gateway: dict[str, list[DecodedRow]] = {}
         for row in output.texts:
             by_gateway.setdefault(row.gateway, []).append(row)
         lost = output.lost
@@ -146,7 +145,7 @@ class DetokenizerActor(BusActor):
                 log.warning("lost_not_sent", request_id=row.request_id, error=error.message)
 
 
-def _columns(rows: list[TextRow]) -> Text:
+def _columns(rows: list[DecodedRow]) -> Text:
     return Text(
         request_ids=tuple(row.request_id for row in rows),
         epochs=tuple(row.epoch for row in rows),

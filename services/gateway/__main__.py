@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
+from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
-from services.gateway.gateway import Gateway
-from services.gateway.release import Releaser
-from services.gateway.sessions import Sessions
+from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from shared.bus.subjects import inbox
 from shared.service import Service, run_service
@@ -17,23 +17,25 @@ FINISH_TIMEOUT_S = 1.0
 async def body(service: Service[GatewayConfig]) -> None:
     config, bus, fleet, instance = service.config, service.bus, service.fleet, service.instance
     tasks = Tasks()
-    gateway = Gateway(instance, config, bus, fleet, Releaser(bus, instance, config.cancel_ack_s), tasks)
-    sessions = Sessions(
-        gateway,
+    context = SessionContext(
+        instance, config, bus, fleet, Canceller(bus, instance, config.cancel_ack_s), tasks
+    )
+    registry = SessionRegistry(
+        context,
         incarnation=service.incarnation,
         heartbeat=service.heartbeat,
         changed=service.changed,
         begin_drain=service.begin_drain,
     )
-    fleet.on_lost(sessions.on_instance_lost)
-    await bus.serve(inbox(service.role, instance), sessions.receive)
-    server = EdgeServer(sessions, fleet, config)
+    fleet.on_lost(registry.on_instance_lost)
+    await bus.serve(inbox(service.role, instance), registry.receive)
+    server = EdgeServer(registry, fleet, config)
     await server.start()
     try:
         service.supervisor.start_task("health", server.watch_fleet)
         service.on_drain(server.drain)
         await server.serving.wait()
-        await service.ready(sessions.status)
+        await service.ready(registry.status)
         await service.run()
     finally:
         await server.stop()

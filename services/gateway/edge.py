@@ -15,10 +15,10 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.budget import Budget
 from services.gateway.config import GatewayConfig
 from services.gateway.outcome import Outcome
-from services.gateway.recorder import Recorder
-from services.gateway.request import validate
+from services.gateway.request import validate_request
+from services.gateway.request_timeline import RequestTimeline
 from services.gateway.session import Session
-from services.gateway.sessions import Sessions
+from services.gateway.session_registry import SessionRegistry
 from shared.errors import Cancelled, PenstockError
 from shared.telemetry import metrics
 
@@ -30,65 +30,65 @@ WRITE_GRACE_S = 5.0
 MAX_STATUS_CHARS = 400
 """Of the message in the status of a call; the terminal event has all of it."""
 
-Context = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
+Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
 
 
 class InferenceEdge(rpc.InferenceServicer):
-    def __init__(self, sessions: Sessions, config: GatewayConfig) -> None:
-        self._sessions = sessions
+    def __init__(self, registry: SessionRegistry, config: GatewayConfig) -> None:
+        self._registry = registry
         self._config = config
 
-    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # noqa: N802 - gRPC's name
+    async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
         try:
-            session, budget = self._open(request, context)
+            session, budget = self._open_session(request, call)
         except PenstockError as error:
-            outcome = await _refuse(request, error, context)
+            outcome = await _refuse(request, error, call)
         else:
-            context.add_done_callback(lambda _: session.call_over())  # type: ignore[arg-type]  # the stub is no callable
+            call.add_done_callback(lambda _: session.on_call_ended())  # type: ignore[arg-type]  # the stub is no callable
             try:
                 async with asyncio.timeout(budget.total.remaining_s() + WRITE_GRACE_S):
-                    outcome = await _relay(session, context)
+                    outcome = await _write_response(session, call)
             except TimeoutError:
                 outcome = Outcome.of(Cancelled("the client did not read its answer: read faster"))
             finally:
                 # When the call was dropped this is what cancels the request; after an end it does nothing.
-                session.cancel("the client ended the call")
+                session.cancel_request("the client ended the call")
         if outcome.error is not None:
-            await context.abort(grpc.StatusCode[outcome.status], str(outcome.error)[:MAX_STATUS_CHARS])
+            await call.abort(grpc.StatusCode[outcome.status], str(outcome.error)[:MAX_STATUS_CHARS])
 
-    def _open(self, request: pb.GenerateRequest, context: Context) -> tuple[Session, Budget]:
-        valid = validate(request, drawn_seed=secrets.randbits(SEED_BITS))
-        budget = Budget.of(valid, self._config, context.time_remaining())
-        return self._sessions.open(valid, budget), budget
+    def _open_session(self, request: pb.GenerateRequest, call: Call) -> tuple[Session, Budget]:
+        valid = validate_request(request, drawn_seed=secrets.randbits(SEED_BITS))
+        budget = Budget.of(valid, self._config, call.time_remaining())
+        return self._registry.open_session(valid, budget), budget
 
 
-async def _relay(session: Session, context: Context) -> Outcome:
+async def _write_response(session: Session, call: Call) -> Outcome:
     """Write what comes until the end; what queues while the client is slow goes out as one event."""
     last_s = 0.0
     while True:
-        written = await session.outlet.take()
-        if written.prompt is not None:
-            await context.write(pb.GenerateEvent(prompt=written.prompt))
-        if written.delta is not None:
-            await context.write(pb.GenerateEvent(text=written.delta))
-            if written.delta.token_ids:
-                session.recorder.delivered()
+        part = await session.response.take_response()
+        if part.prompt is not None:
+            await call.write(pb.GenerateEvent(prompt=part.prompt))
+        if part.delta is not None:
+            await call.write(pb.GenerateEvent(text=part.delta))
+            if part.delta.token_ids:
+                session.timeline.mark_delivered()
                 last_s = _observe_gap(last_s)
-        if written.end is not None:
-            terminal = session.terminal(written.end)
-            await context.write(pb.GenerateEvent(end=terminal))
-            return written.end
+        if part.end is not None:
+            terminal = session.terminal_event(part.end)
+            await call.write(pb.GenerateEvent(end=terminal))
+            return part.end
 
 
-async def _refuse(request: pb.GenerateRequest, error: PenstockError, context: Context) -> Outcome:
+async def _refuse(request: pb.GenerateRequest, error: PenstockError, call: Call) -> Outcome:
     """A request that never became a session ends in one terminal event too."""
-    recorder = Recorder(request.client_sent_unix_us)
+    timeline = RequestTimeline(request.client_sent_unix_us)
     error.hop = error.hop or "gateway"
     outcome = Outcome.of(error)
-    recorder.mark("admit")
+    timeline.mark_phase("admit")
     metrics.REQUESTS.labels(outcome=outcome.word).inc()
     log.info("request_refused", outcome=outcome.word, error=str(error))
-    await context.write(pb.GenerateEvent(end=outcome.terminal(pb.Usage(), recorder.event())))
+    await call.write(pb.GenerateEvent(end=outcome.terminal_event(pb.Usage(), timeline.to_event())))
     return outcome
 
 

@@ -14,10 +14,10 @@ from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.config import GatewayConfig
 from services.gateway.edge import InferenceEdge
-from services.gateway.placement import FRONT_ROLES, REQUIRED_ROLES
-from services.gateway.sessions import Sessions
+from services.gateway.session_registry import SessionRegistry
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
+from shared.roles import REQUIRED_ROLES
 
 log = structlog.get_logger()
 
@@ -34,13 +34,13 @@ MIN_CLIENT_PING_MS = 1000
 
 
 class EdgeServer:
-    def __init__(self, sessions: Sessions, fleet: FleetView, config: GatewayConfig) -> None:
-        self._sessions = sessions
+    def __init__(self, registry: SessionRegistry, fleet: FleetView, config: GatewayConfig) -> None:
+        self._registry = registry
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._server = grpc.aio.server(options=_options(config))
-        rpc.add_InferenceServicer_to_server(InferenceEdge(sessions, config), self._server)
+        rpc.add_InferenceServicer_to_server(InferenceEdge(registry, config), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
@@ -77,18 +77,17 @@ class EdgeServer:
 
     async def drain(self) -> None:
         """Tell clients to go elsewhere, then wait for the live requests."""
-        self._sessions.closing = True
+        self._registry.closing = True
         await self._set_health(serving=False)
-        await self._sessions.drain()
+        await self._registry.drain_sessions()
 
     async def stop(self) -> None:
         """Cancel what is left, then close every call; bounded."""
-        await self._sessions.cancel_all(CANCEL_TIMEOUT_S)
+        await self._registry.cancel_sessions(CANCEL_TIMEOUT_S)
         await self._server.stop(STOP_GRACE_S)
 
     def _can_serve(self) -> bool:
-        roles = (*FRONT_ROLES, *REQUIRED_ROLES)
-        return not self._sessions.closing and all(self._fleet.instances(role) for role in roles)
+        return not self._registry.closing and all(self._fleet.instances(role) for role in REQUIRED_ROLES)
 
     async def _set_health(self, *, serving: bool) -> None:
         status = (

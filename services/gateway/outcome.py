@@ -16,7 +16,7 @@ from shared.errors import (
     TooLarge,
     Unavailable,
 )
-from shared.messages import Sampling
+from shared.sampling import SamplingParams
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -54,7 +54,7 @@ class Outcome:
         return cls(FINISHED, finish=finish)
 
     @classmethod
-    def ended(cls, finish: str, sampling: Sampling) -> Outcome:
+    def ended(cls, finish: str, sampling: SamplingParams) -> Outcome:
         """What the last row's word means: text that stops where nothing could be drawn is not finished."""
         if finish != NOTHING_TO_DRAW:
             return cls.finished(finish)
@@ -71,7 +71,7 @@ class Outcome:
         """The name of the canonical gRPC status."""
         return "OK" if self.error is None else _status_of(self.error)
 
-    def terminal(self, usage: pb.Usage, timeline: pb.Timeline) -> pb.Terminal:
+    def terminal_event(self, usage: pb.Usage, timeline: pb.Timeline) -> pb.Terminal:
         return pb.Terminal(
             outcome=_EVENT_OUTCOMES[self.word],
             finish_reason=_FINISH_REASONS[self.finish],

@@ -9,9 +9,8 @@ from typing import Protocol
 from shared.errors import Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Heartbeat
+from shared.roles import PLACED_ROLES
 
-REQUIRED_ROLES = ("decode", "prefill", "detokenizer")
-FRONT_ROLES = ("tokenizer",)
 DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
 """Taken for an instance that has not measured its rate yet; only the comparison matters."""
 MISSING_PREFIX_WEIGHT = 0.5
@@ -55,14 +54,14 @@ class Placement:
 
 
 def missing_role(fleet: Mapping[str, Sequence[Candidate]], excluded: Collection[tuple[str, str]] = ()) -> str:
-    """The first required role with no instance outside `excluded` (role, instance), else ""."""
-    for role in REQUIRED_ROLES:
+    """The first of the roles to place on with no instance outside `excluded` (role, instance), else ""."""
+    for role in PLACED_ROLES:
         if not any((role, view.heartbeat.instance) not in excluded for view in fleet.get(role, ())):
             return role
     return ""
 
 
-def choose(
+def choose_placement(
     fleet: Mapping[str, Sequence[Candidate]],
     need: Need,
     *,
@@ -79,7 +78,7 @@ def choose(
 
     def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
         usable = [view for view in fleet.get(role, ()) if (role, view.heartbeat.instance) not in excluded]
-        return cheapest(usable, cost, rotation)
+        return cheapest_instance(usable, cost, rotation)
 
     return Placement(
         decode=pick("decode", lambda view: _decode_cost(view, need)),
@@ -89,7 +88,7 @@ def choose(
     )
 
 
-def cheapest(
+def cheapest_instance(
     views: Sequence[Candidate], cost: Callable[[Candidate], tuple[float, ...]], rotation: int
 ) -> str:
     """The id of the cheapest view, "" for none; among equals the one whose turn it is."""

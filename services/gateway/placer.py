@@ -6,22 +6,21 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from services.gateway.asker import Asker, unexpected
-from services.gateway.avoided import Avoided, backoff_s
+from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.config import GatewayConfig
-from services.gateway.placement import REQUIRED_ROLES, Need, Placement, choose, missing_role
+from services.gateway.placement import Need, Placement, choose_placement, missing_role
 from services.gateway.request import Request
-from services.gateway.state import SessionState, is_final
-from services.gateway.waiting import wait_for
+from services.gateway.request_client import RequestClient, unexpected_answer
+from services.gateway.session_state import SessionState, is_final
+from services.gateway.waiting import wait_for_instances
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Accepted, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
+from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
-MODEL_ROLES = ("decode", "prefill")
-"""Those whose heartbeat must name the model; a speculator has one of its own."""
 SHED_RETRY_MS = 500
 
 
@@ -36,7 +35,7 @@ class Refused(Exception):
 
 
 class Placer:
-    """Places one request, as often as needed. `let_go(reason)` tells the holders of the epoch that failed."""
+    """Places one request, as often as needed. `cancel_epoch(reason)` tells the holders of a failed epoch."""
 
     def __init__(
         self,
@@ -49,9 +48,9 @@ class Placer:
         prompt_hashes: tuple[int, ...],
         fleet: FleetView,
         config: GatewayConfig,
-        asker: Asker,
+        request_client: RequestClient,
         rotation: int,
-        let_go: Callable[[str], None],
+        cancel_epoch: Callable[[str], None],
     ) -> None:
         self._request = request
         self._state = state
@@ -61,12 +60,12 @@ class Placer:
         self._prompt_hashes = prompt_hashes
         self._fleet = fleet
         self._config = config
-        self._asker = asker
+        self._request_client = request_client
         self._rotation = rotation
-        self._let_go = let_go
-        self._avoided = Avoided()
+        self._cancel_epoch = cancel_epoch
+        self._avoided = AvoidedInstances()
 
-    async def place(self, deadline: Deadline, asked: Callable[[], None]) -> None:
+    async def place_request(self, deadline: Deadline, asked: Callable[[], None]) -> None:
         """Return when all three workers hold the request; `asked` is called when they have been asked.
 
         Raises what no worker would answer differently, Overloaded when all are full, Unavailable when
@@ -83,7 +82,7 @@ class Placer:
                 await self._ask_all(placement, ids, hashes, deadline, asked)
             except Refused as refused:
                 last = refused.error
-                self._let_go("replaced")
+                self._cancel_epoch("replaced")
                 if is_final(last):
                     raise last from refused
                 self._avoid(refused)
@@ -104,21 +103,21 @@ class Placer:
         """A placement on instances that may be tried now; waits for a role that has none."""
         wait_s = min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
         until = Deadline.after(wait_s)
-        for role in REQUIRED_ROLES:
-            await wait_for(partial(self._usable, role), role, until)
-        fleet = {role: self._usable(role) for role in (*REQUIRED_ROLES, "speculator")}
+        for role in PLACED_ROLES:
+            await wait_for_instances(partial(self._usable, role), role, until)
+        fleet = {role: self._usable(role) for role in (*PLACED_ROLES, "speculator")}
         busy = self._avoided.busy()
         if missing_role(fleet, busy):
             busy = set()  # all of a role are full: ask again rather than give up
         ids, hashes = self._sequence()
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
         need = Need(hashes, len(ids), left)
-        return choose(fleet, need, excluded=busy, rotation=self._rotation + attempt)
+        return choose_placement(fleet, need, excluded=busy, rotation=self._rotation + attempt)
 
     def _usable(self, role: str) -> list[InstanceView]:
         """Instances of `role` that serve the model and are not known to be gone."""
         views = self._avoided.not_gone(self._fleet.instances(role))
-        return [v for v in views if role not in MODEL_ROLES or v.heartbeat.model == self._model]
+        return [v for v in views if role not in TARGET_ROLES or v.heartbeat.model == self._model]
 
     async def _ask_all(
         self,
@@ -142,7 +141,7 @@ class Placer:
         # Noted before it is sent: from then on the instance may hold something.
         self._state.holders.add((role, instance))
         try:
-            answer = await self._asker.ask(
+            answer = await self._request_client.ask_instance(
                 role, instance, message, deadline.shrink(self._config.ask_timeout_s), epoch=self._state.epoch
             )
         except DeadlineExpired as error:
@@ -154,7 +153,7 @@ class Placer:
             self._state.holders.discard((role, instance))
             raise Refused(role, instance, error) from error
         if not isinstance(answer, Accepted):
-            raise Refused(role, instance, unexpected(answer, role))
+            raise Refused(role, instance, unexpected_answer(answer, role))
         if role == "prefill" and not self._state.replacements:
             self._state.cached_tokens = answer.cached_tokens
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.sampling import validate_sampling
 from shared.errors import InvalidRequest, NotFound
-from shared.messages import ChatTurn, Sampling
+from shared.messages import ChatTurn
+from shared.sampling import SamplingParams
+from shared.text.chat_roles import CONTRACT_ROLES
 
 MAX_PROMPT_CHARS = 1 << 20
 """Characters of the prompt's text or of all chat messages together."""
@@ -15,7 +17,6 @@ MAX_PROMPT_IDS = 1 << 18
 """Token ids of a prompt: 1 MB on the bus, which is the usual max_payload."""
 MAX_TOKEN_ID = (1 << 31) - 1
 MAX_CHAT_MESSAGES = 256
-CHAT_ROLES = ("system", "user", "assistant")
 MAX_MODEL_CHARS = 256
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
@@ -37,7 +38,7 @@ class Request:
     text: str | None
     chat: tuple[ChatTurn, ...]
     token_ids: tuple[int, ...] | None
-    sampling: Sampling
+    sampling: SamplingParams
     stop: tuple[str, ...]
     passages: int
     may_degrade: bool
@@ -52,7 +53,7 @@ class Request:
         return self.chat[-1].content if self.chat else self.text or ""
 
 
-def validate(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
+def validate_request(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
     """The request in `message`; raises InvalidRequest naming the field and what is allowed.
 
     The model's own limits (its name, context and vocabulary) are checked where they are known.
@@ -81,7 +82,7 @@ def validate(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
     return request
 
 
-def resolve_model(wanted: str, served: set[str]) -> str:
+def served_model(wanted: str, served: set[str]) -> str:
     """The name of the served model that `wanted` means; raises InvalidRequest or NotFound.
 
     A model is known by its id and, when that is a path, by the last part of it.
@@ -111,9 +112,10 @@ def _chat(chat: pb.ChatPrompt) -> tuple[ChatTurn, ...]:
     if len(chat.messages) > MAX_CHAT_MESSAGES:
         raise InvalidRequest(f"chat.messages has {len(chat.messages)}: send at most {MAX_CHAT_MESSAGES}")
     for index, message in enumerate(chat.messages):
-        if message.role not in CHAT_ROLES:
+        if message.role not in CONTRACT_ROLES:
             raise InvalidRequest(
-                f"chat.messages[{index}].role is {message.role[:40]!r}: send one of {', '.join(CHAT_ROLES)}"
+                f"chat.messages[{index}].role is {message.role[:40]!r}: "
+                f"send one of {', '.join(CONTRACT_ROLES)}"
             )
         if not message.content:
             raise InvalidRequest(f"chat.messages[{index}].content is empty: send text or leave it out")

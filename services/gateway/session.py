@@ -13,18 +13,19 @@ from collections.abc import Collection
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.asker import Asker
 from services.gateway.budget import Budget
-from services.gateway.front import Front
-from services.gateway.gateway import Gateway, TextRow
+from services.gateway.context import SessionContext
 from services.gateway.outcome import Outcome
-from services.gateway.outlet import Outlet
 from services.gateway.placer import Placer
-from services.gateway.recorder import Recorder
+from services.gateway.preprocessor import Preprocessor
 from services.gateway.report import report_end
 from services.gateway.request import Request
-from services.gateway.state import Row, SessionState, is_final
-from services.gateway.tokenlog import TokenLog
+from services.gateway.request_client import RequestClient
+from services.gateway.request_timeline import RequestTimeline
+from services.gateway.response_buffer import ResponseBuffer
+from services.gateway.session_state import RowVerdict, SessionState, is_final
+from services.gateway.text_row import TextRow
+from services.gateway.token_log import TokenLog
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -33,7 +34,8 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
-from shared.messages import Lost, Passage
+from shared.messages import Lost, ScoredPassage
+from shared.roles import TARGET_ROLES
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -43,27 +45,27 @@ LATE_S = 0.05
 
 
 class Session:
-    """One request. `run` is its life; the other public methods only note what happened."""
+    """One request. `run_request` is its life; the other public methods only note what happened."""
 
     def __init__(
-        self, gateway: Gateway, request_id: str, request: Request, budget: Budget, rotation: int
+        self, context: SessionContext, request_id: str, request: Request, budget: Budget, rotation: int
     ) -> None:
         self.request_id = request_id
         self.request = request
         self.state = SessionState(request.sampling.max_tokens)
-        self.outlet = Outlet(gateway.config.max_buffered_tokens)
-        self.recorder = Recorder(request.client_sent_unix_us)
-        self._gateway = gateway
+        self.response = ResponseBuffer(context.config.max_buffered_tokens)
+        self.timeline = RequestTimeline(request.client_sent_unix_us)
+        self._context = context
         self._budget = budget
         self._rotation = rotation
-        self._asker = Asker(gateway.bus, gateway.instance, request_id, budget.total)
+        self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
         self._scope: asyncio.Timeout | None = None
         self._interruption: PenstockError | None = None
         self._trouble: PenstockError | None = None
         self._trouble_epoch = 0
         self._arrived = asyncio.Event()
         self._outcome: Outcome | None = None
-        self._call_over = False
+        self._call_ended = False
 
     # ---- what comes in: synchronous, never waits ---------------------------------------------------
 
@@ -71,16 +73,16 @@ class Session:
         if self._interruption is not None:  # the client must not get what follows a row that it did not
             metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
             return
-        match self.state.row(row.epoch, row.position, row.token_ids, row.text, row.finish):
-            case Row.STALE:
+        match self.state.accept_row(row.epoch, row.position, row.token_ids, row.text, row.finish):
+            case RowVerdict.STALE:
                 metrics.STALE_MESSAGES.inc()
-            case Row.DUPLICATE:
+            case RowVerdict.DUPLICATE:
                 metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
-            case Row.GAP:
+            case RowVerdict.GAP:
                 metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
                 self._fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
-            case Row.RELAY:
-                self._relay(row)
+            case RowVerdict.RELAY:
+                self._relay_row(row)
 
     def on_lost(self, epoch: int, lost: Lost) -> None:
         """A holder cannot go on with this request."""
@@ -91,36 +93,36 @@ class Session:
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
-        self._asker.lost(role, instance)
+        self._request_client.stop_asking(role, instance)
         if self.state.needs(role, instance):
             self._fail_placement(Unavailable(f"{instance} is gone", hop=role))
 
-    def cancel(self, why: str) -> None:
+    def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
         if self._budget.total.expired():
             self._interrupt(self.state.expired())
         else:
             self._interrupt(Cancelled(why, hop="gateway"))
 
-    def call_over(self) -> None:
+    def on_call_ended(self) -> None:
         """gRPC is done with the call."""
-        self._call_over = True
+        self._call_ended = True
         self._report()
 
     # ---- the life of the request -------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Ends with exactly one outcome in the outlet and nothing held anywhere."""
+    async def run_request(self) -> None:
+        """Ends with exactly one outcome in the response buffer and nothing held anywhere."""
         try:
             outcome = await self._supervise()
             self._end(outcome)
-            await self._let_go_at_end(outcome)
+            await self._cancel_at_end(outcome)
             self._outcome = outcome
             self._report()
         finally:
             # Reached without an outcome only when the process ends before its drain did.
             stopped = Cancelled("the gateway was stopped: send the request again", hop="gateway")
-            self.outlet.end(Outcome.of(stopped))
+            self.response.put_end(Outcome.of(stopped))
 
     async def _supervise(self) -> Outcome:
         try:
@@ -128,7 +130,7 @@ class Session:
                 self._scope = scope
                 if self._interruption is not None:
                     return Outcome.of(self._interruption)
-                finish = await self._drive()
+                finish = await self._drive_request()
             ended = Outcome.ended(finish, self.request.sampling)
             return ended if self._interruption is None else Outcome.of(self._interruption)
         except TimeoutError:
@@ -141,33 +143,35 @@ class Session:
         finally:
             self._scope = None
 
-    async def _drive(self) -> str:
+    async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
-        placer = await self._front_half()
+        placer = await self._preprocess_request()
         while True:
             deadline = self._budget.total if self.state.log.ids else self._budget.first_token
-            await placer.place(deadline, self._asked)
-            trouble = await self._watch()
+            await placer.place_request(deadline, self._asked)
+            trouble = await self._watch_placement()
             if trouble is None:
                 return self.state.finish
             if self._begin_replacement(trouble):
                 return "length"
 
-    async def _front_half(self) -> Placer:
-        front = Front(self._gateway.fleet, self._gateway.config, self._asker, self._budget, self._rotation)
-        model = await front.admit(self.request.model)
-        self.recorder.mark("admit")
-        passages: tuple[Passage, ...] = ()
+    async def _preprocess_request(self) -> Placer:
+        preprocessor = Preprocessor(
+            self._context.fleet, self._context.config, self._request_client, self._budget, self._rotation
+        )
+        model = await preprocessor.admit_request(self.request.model)
+        self.timeline.mark_phase("admit")
+        passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
         if self.request.passages:
             self.state.phase = "retrieve"
-            passages, degraded = await front.retrieve(self.request)
-            self.recorder.mark("retrieve")
+            passages, degraded = await preprocessor.retrieve_passages(self.request)
+            self.timeline.mark_phase("retrieve")
         self.state.phase = "tokenize"
-        prompt = await front.tokenize(self.request, passages)
-        self.recorder.mark("tokenize")
+        prompt = await preprocessor.tokenize_prompt(self.request, passages)
+        self.timeline.mark_phase("tokenize")
         self.state.log = TokenLog(len(prompt.token_ids))
-        self.outlet.prompt(
+        self.response.put_prompt(
             pb.PromptInfo(
                 request_id=self.request_id,
                 model=model,
@@ -178,29 +182,29 @@ class Session:
             )
         )
         self.state.phase = "place"
-        front.check_ttft(len(prompt.token_ids))
+        preprocessor.check_ttft(len(prompt.token_ids))
         return Placer(
             self.request,
             self.state,
-            gateway=self._gateway.instance,
+            gateway=self._context.instance,
             model=model,
             prompt_ids=prompt.token_ids,
             prompt_hashes=prompt.block_hashes,
-            fleet=self._gateway.fleet,
-            config=self._gateway.config,
-            asker=self._asker,
+            fleet=self._context.fleet,
+            config=self._context.config,
+            request_client=self._request_client,
             rotation=self._rotation,
-            let_go=self._let_go,
+            cancel_epoch=self._cancel_epoch,
         )
 
-    # ---- the back half -----------------------------------------------------------------------------
+    # ---- placed: watched, and placed anew -----------------------------------------------------------
 
     def _asked(self) -> None:
-        self.recorder.mark("place")
+        self.timeline.mark_phase("place")
 
-    async def _watch(self) -> PenstockError | None:
+    async def _watch_placement(self) -> PenstockError | None:
         """None when the last row has come, else why the request must be placed anew."""
-        stall_s = self._gateway.config.stall_timeout_s  # before the first token its deadline watches
+        stall_s = self._context.config.stall_timeout_s  # before the first token its deadline watches
         while not self.state.finish:
             if self._trouble is not None and self._trouble_epoch == self.state.epoch:
                 return self._trouble
@@ -213,14 +217,14 @@ class Session:
         return None
 
     def _begin_replacement(self, trouble: PenstockError) -> bool:
-        """Let go of the failed placement; True when nothing is left to generate."""
+        """Cancel the failed placement; True when nothing is left to generate."""
         late = isinstance(trouble, DeadlineExpired) and self._budget.total.remaining_s() < LATE_S
         if is_final(trouble) or late:
             raise trouble
-        self._let_go("replaced")
+        self._cancel_epoch("replaced")
         if self.state.complete:
             return True
-        if self.state.replacements >= self._gateway.config.max_replacements:
+        if self.state.replacements >= self._context.config.max_replacements:
             if isinstance(trouble, DeadlineExpired):  # no worker can do it in the time that is left
                 raise trouble
             times = self.state.replacements + 1
@@ -229,15 +233,15 @@ class Session:
         log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
         return False
 
-    def _relay(self, row: TextRow) -> None:
+    def _relay_row(self, row: TextRow) -> None:
         first = len(self.state.log.ids) == len(row.token_ids) and bool(row.token_ids)
         if first and self._scope is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time() + self._budget.total.remaining_s())
-        self.recorder.row(row.marks)
+        self.timeline.add_row(row.marks)
         if row.finish:
-            self.recorder.last_row()
+            self.timeline.mark_last_row()
         try:
-            self.outlet.text(row.position, row.token_ids, row.text, row.logprobs)
+            self.response.put_text(row.position, row.token_ids, row.text, row.logprobs)
         except Cancelled as error:
             self._interrupt(error)
         self._arrived.set()
@@ -259,34 +263,34 @@ class Session:
     # ---- the end -----------------------------------------------------------------------------------
 
     def _end(self, outcome: Outcome) -> None:
-        self.state.end()
-        self.outlet.end(outcome)
+        self.state.end_session()
+        self.response.put_end(outcome)
 
-    async def _let_go_at_end(self, outcome: Outcome) -> None:
+    async def _cancel_at_end(self, outcome: Outcome) -> None:
         """After a finish all have let go by themselves, except that decode does not know of a stop string."""
         holders: Collection[tuple[str, str]] = self.state.take_holders()
         reason = {"shed": "failed"}.get(outcome.word, outcome.word)
         if outcome.finish:
             reason = "stop"
             stopped = outcome.finish == "stop_string"
-            holders = [holder for holder in holders if stopped and holder[0] in ("decode", "prefill")]
-        await self._gateway.releaser.release(self.request_id, self.state.epoch, holders, reason)
+            holders = [holder for holder in holders if stopped and holder[0] in TARGET_ROLES]
+        await self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, reason)
 
-    def _let_go(self, reason: str) -> None:
+    def _cancel_epoch(self, reason: str) -> None:
         """Tell the holders of an epoch that failed, without waiting for them."""
-        self.recorder.lost()
+        self.timeline.mark_lost()
         holders = self.state.take_holders()
-        work = self._gateway.releaser.release(self.request_id, self.state.epoch, holders, reason)
-        self._gateway.tasks.start(f"release-{self.request_id}", work)
+        work = self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, reason)
+        self._context.tasks.start(f"cancel-{self.request_id}", work)
 
     def _report(self) -> None:
         """When both the request and its call are over; either may be first."""
-        if self._call_over and self._outcome is not None:
-            self.recorder.close()
-            report_end(self.request_id, self._outcome, self.state, self.recorder)
+        if self._call_ended and self._outcome is not None:
+            self.timeline.close_timeline()
+            report_end(self.request_id, self._outcome, self.state, self.timeline)
 
     def usage(self) -> pb.Usage:
-        counts = self.recorder.counts
+        counts = self.timeline.counts
         return pb.Usage(
             prompt_tokens=self.state.log.prompt_tokens,
             completion_tokens=len(self.state.log.ids),
@@ -296,7 +300,7 @@ class Session:
             replacements=self.state.replacements,
         )
 
-    def terminal(self, outcome: Outcome) -> pb.Terminal:
+    def terminal_event(self, outcome: Outcome) -> pb.Terminal:
         """The terminal event, with the timeline closed now: call it when it is about to be written."""
-        self.recorder.close()
-        return outcome.terminal(self.usage(), self.recorder.event())
+        self.timeline.close_timeline()
+        return outcome.terminal_event(self.usage(), self.timeline.to_event())

@@ -15,7 +15,7 @@ POLL_S = 0.02
 V = TypeVar("V")
 
 
-async def wait_for(views: Callable[[], Sequence[V]], role: str, deadline: Deadline) -> Sequence[V]:
+async def wait_for_instances(views: Callable[[], Sequence[V]], role: str, deadline: Deadline) -> Sequence[V]:
     """The first non-empty answer of `views`; raises Unavailable naming `role` at the deadline."""
     while True:
         found = views()

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from shared.roles import OPTIONAL_ROLES, ROLES
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED_DRAFT = REPOSITORY / "shared" / "demo" / "models" / "draft"
 DOCUMENTATION = REPOSITORY / "services"
 """The pages beside the services: what the shipped stack answers questions about."""
 
-ROLES = ("gateway", "tokenizer", "retriever", "prefill", "decode", "speculator", "detokenizer")
-OPTIONAL_ROLES = ("retriever", "speculator")
 MAX_INSTANCES = 64
 """Per role; more processes than that on one machine is a typing error."""
 
@@ -49,7 +49,7 @@ def count(text: str) -> int:
     return int(text[:6])
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_up_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock up",
         description="Start the whole stack on this machine: nats-server and one process per instance.",
@@ -92,7 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> StackOptions:
     """Prints a sentence and exits with 2 on a wrong option, as argparse does."""
-    parser = build_parser()
+    parser = build_up_parser()
     args = parser.parse_args(argv)
     model = _model(parser, "--model", args.model or environ.get("PENSTOCK_MODEL", ""))
     draft = _draft(parser, args.draft, model)

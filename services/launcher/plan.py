@@ -7,10 +7,8 @@ import sys
 from collections.abc import Mapping
 
 from services.launcher.instance import InstanceSpec
-from services.launcher.options import REPOSITORY, ROLES, StackOptions
-
-MODEL_ROLES = ("prefill", "decode", "speculator")
-"""Their processes compute all the time and share the cores."""
+from services.launcher.options import REPOSITORY, StackOptions
+from shared.roles import ENGINE_ROLES, ROLES
 
 
 def plan_instances(
@@ -46,7 +44,7 @@ def plan_instances(
 
 def threads_per_model(counts: Mapping[str, int]) -> int:
     """The cores divided among the processes that compute, at least one each."""
-    processes = sum(counts[role] for role in MODEL_ROLES)
+    processes = sum(counts[role] for role in ENGINE_ROLES)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // max(1, processes))
 
@@ -65,7 +63,7 @@ def _settings(role: str, options: StackOptions, threads: str, environ: Mapping[s
             "PENSTOCK_RETRIEVER_CORPUS": options.corpus,
             "PENSTOCK_RETRIEVER_STATE_DIR": str(options.state_dir),
         }
-    if role not in MODEL_ROLES:
+    if role not in ENGINE_ROLES:
         return {}
     name = f"PENSTOCK_{role.upper()}_THREADS"
     settings = {name: environ.get(name, threads), "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", threads)}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from services.prefill.actor import OnFailed, OnReleased, PrefillActor
+from services.prefill.actor import PrefillActor
 from services.prefill.config import PrefillConfig
 from services.prefill.pool import PoolBuffer
 from shared.bus.bulk import BulkConnection
-from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.engine import Engine
+from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model
 from shared.worker.config import build_engine
-from shared.worker.host import EngineSource, attend
+from shared.worker.host import EngineSource, serve_actor
 from shared.worker.prefix_mirror import PrefixMirror
 
 
@@ -31,15 +31,9 @@ async def body(service: Service[PrefillConfig]) -> None:
         )
 
     try:
-        actor = service.supervisor.start(
-            lambda: PrefillActor(service, model.model_id, engines.take, make_sender, mirror)
+        await serve_actor(
+            service, lambda: PrefillActor(service, model.model_id, engines.take_engine, make_sender, mirror)
         )
-        await attend(service, actor)
-        await service.bus.serve(inbox(service.role, service.instance), actor.receive)
-        await service.bus.serve(CANCEL_ALL, actor.receive)
-        service.on_drain(actor.drained)
-        await service.ready(actor.status)
-        await service.run()
     finally:
         await service.supervisor.stop()
         await bulk.close()

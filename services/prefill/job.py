@@ -1,34 +1,23 @@
-"""One request at the prefill worker, from acceptance until its blocks are given back."""
+"""A job of the prefill worker, from acceptance until its blocks are given back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from services.prefill.queue import Entry
 from shared.deadline import Deadline
-from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.errors import DeadlineExpired
 from shared.messages import Envelope, Prefill
-from shared.worker.placed import Placed, checked_deadline
+from shared.worker.job import Job, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
 
 
-class Phase(Enum):
-    """As audits and cancel acknowledgements name it."""
+@dataclass(slots=True, kw_only=True)
+class PrefillJob(Job):
+    """`peer` is the decode worker that its KV goes to."""
 
-    QUEUED = "queued"
-    COMPUTING = "computing"
-    SENDING = "transferring"
-    STOPPING = "stopping"  # ended without success; the transfer's end is not acknowledged yet
-
-
-@dataclass(slots=True)
-class Job(Placed):
-    decode: str
-    priority: int  # the engine's: the least goes first
     arrived_s: float
     cached_tokens: int = 0  # a guess until the engine has admitted it
-    phase: Phase = Phase.QUEUED
     started_s: float = 0.0
     computed_tokens: int = 0
 
@@ -53,9 +42,9 @@ def read_job(
     vocab_size: int,
     max_model_len: int,
     now_s: float,
-) -> Job:
+) -> PrefillJob:
     """A checked job. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
-    return Job(
+    return PrefillJob(
         request_id=envelope.request_id,
         epoch=envelope.epoch,
         gateway=prefill.gateway,
@@ -69,12 +58,11 @@ def read_job(
             vocab_size=vocab_size,
             max_model_len=max_model_len,
         ),
-        decode=prefill.decode,
+        peer=prefill.decode,
         priority=engine_priority(prefill.priority),
         arrived_s=now_s,
     )
 
 
-def max_cached_blocks(num_tokens: int) -> int:
-    """The last token is always computed: its logits are what the first draw needs."""
-    return (num_tokens - 1) // HASH_BLOCK_TOKENS
+def deadline_passed(when: str) -> DeadlineExpired:
+    return DeadlineExpired(f"the deadline passed {when}; allow more time or send less work", hop="prefill")

@@ -22,8 +22,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What `take` found: the next entry, and those that expired while they waited."""
+class Dequeued:
+    """What `take_entry` found: the next entry, and those that expired while they waited."""
 
     entry: Entry | None
     expired: tuple[Entry, ...]
@@ -58,16 +58,16 @@ class DeadlineQueue:
         insort(self._ordered, (rank, entry), key=lambda item: item[0])
         self.queued_tokens += entry.num_tokens
 
-    def take(self) -> Taken:
+    def take_entry(self) -> Dequeued:
         """Remove the most urgent entry that still has time, and every expired one before it."""
         expired: list[Entry] = []
         while self._ordered:
             entry = self._ordered.pop(0)[1]
             self.queued_tokens -= entry.num_tokens
             if not entry.deadline.expired(self._clock):
-                return Taken(entry, tuple(expired))
+                return Dequeued(entry, tuple(expired))
             expired.append(entry)
-        return Taken(None, tuple(expired))
+        return Dequeued(None, tuple(expired))
 
     @property
     def first_priority(self) -> int | None:

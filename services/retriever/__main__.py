@@ -27,7 +27,9 @@ log = structlog.get_logger()
 async def body(service: Service[RetrieverConfig]) -> None:
     config = service.config
     searcher = await asyncio.to_thread(_searcher, config) if config.corpus else None
-    actor = service.supervisor.start(lambda: RetrieverActor(service, searcher.search if searcher else None))
+    actor = service.supervisor.start(
+        lambda: RetrieverActor(service, searcher.search_passages if searcher else None)
+    )
 
     async def drained() -> None:
         while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts

@@ -10,7 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from services.retriever.config import RetrieverConfig
-from services.retriever.question import DEGRADED_NO_CORPUS, DEGRADED_TIME, Question, check, degraded, question
+from services.retriever.question import (
+    DEGRADED_NO_CORPUS,
+    DEGRADED_TIME,
+    Question,
+    accept_question,
+    check_question,
+    degraded,
+)
 from shared.actor import BusActor, Tombstones
 from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
@@ -24,7 +31,7 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import Cancel, CancelAck, Failure, Heartbeat, Held, Message, Retrieve, Retrieved
+from shared.messages import Cancel, CancelAck, Heartbeat, Held, Retrieve, Retrieved
 from shared.service import Service
 from shared.telemetry import metrics
 
@@ -74,8 +81,7 @@ class RetrieverActor(BusActor):
                 await self._on_retrieve(delivery, retrieve)
             case Cancel() as cancel:
                 ack = self._cancel(delivery, cancel)
-                if delivery.envelope.reply:  # the broadcast expects no answer
-                    await self.bus.reply(delivery.envelope, ack)
+                await self.bus.answer(delivery.envelope, ack)
             case other:
                 raise UnknownMessage(f"a retriever has no use for {type(other).__name__}")
 
@@ -85,7 +91,7 @@ class RetrieverActor(BusActor):
         if reason:
             raise cancelled(reason)
         if self._search is None:
-            check(retrieve)
+            check_question(retrieve)
             if not retrieve.may_degrade:
                 raise NotFound(
                     "no folder is indexed; start the stack with --corpus DIR or set PENSTOCK_RETRIEVER_CORPUS"
@@ -93,7 +99,7 @@ class RetrieverActor(BusActor):
             await self.bus.reply(envelope, degraded(DEGRADED_NO_CORPUS))
             return
         hard = self.bus.deadline_of(envelope) or Deadline.after(self._config.default_budget_s)
-        asked = question(delivery, retrieve, hard, self._config.soft_share)
+        asked = accept_question(delivery, retrieve, hard, self._config.soft_share)
         if len(self._waiting) >= self._config.max_queued:
             raise Overloaded(
                 f"{len(self._waiting)} questions are waiting already; try another retriever",
@@ -141,13 +147,12 @@ class RetrieverActor(BusActor):
         assert search is not None
         batch = list(self._batch)
         loop = asyncio.get_running_loop()
-        answers: Sequence[Retrieved | Failure]
+        answers: Sequence[Retrieved | InternalError]
         try:
             answers = await loop.run_in_executor(self._thread, search, [asked.retrieve for asked in batch])
         except Exception:
             log.exception("retrieve_failed", questions=len(batch))
-            error = InternalError("the search failed; the retriever's log has the cause", hop=HOP)
-            answers = [Failure.of(error)] * len(batch)
+            answers = [InternalError("the search failed; the retriever's log has the cause")] * len(batch)
         for asked, answer in zip(batch, answers, strict=True):
             if asked in self._batch:  # else it was answered at its limit, or cancelled
                 self._batch.remove(asked)
@@ -159,15 +164,11 @@ class RetrieverActor(BusActor):
             log.error("retrieve_batch_failed", exc_info=work.exception())
         self.wake()
 
-    async def _give(self, asked: Question, answer: Message) -> None:
+    async def _give(self, asked: Question, answer: Retrieved | PenstockError) -> None:
         if isinstance(answer, Retrieved):
             metrics.HOP_SECONDS.labels(hop=HOP, phase="embed").observe(answer.embed_us / 1e6)
             metrics.HOP_SECONDS.labels(hop=HOP, phase="search").observe(answer.search_us / 1e6)
-        try:
-            await self.bus.reply(asked.delivery.envelope, answer)
-        except PenstockError as error:
-            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
-            log.warning("reply_failed", request_id=asked.request_id, error=error.message)
+        await self.bus.answer(asked.delivery.envelope, answer, hop=HOP)
 
     def _set_timer(self) -> None:
         """Wake at the next limit, though no message may come until then."""
@@ -190,9 +191,8 @@ class RetrieverActor(BusActor):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _late(asked: Question) -> Retrieved | Failure:
+def _late(asked: Question) -> Retrieved | DeadlineExpired:
     """What a question gets at its limit."""
     if asked.retrieve.may_degrade:
         return degraded(DEGRADED_TIME)
-    error = DeadlineExpired("there was no time to retrieve passages; allow more, or let it degrade", hop=HOP)
-    return Failure.of(error)
+    return DeadlineExpired("there was no time to retrieve passages; allow more, or let it degrade")

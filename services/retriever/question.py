@@ -34,16 +34,16 @@ class Question:
         return min(self.soft, self.hard) if self.retrieve.may_degrade else self.hard
 
 
-def question(
+def accept_question(
     delivery: Delivery, retrieve: Retrieve, hard: Deadline, soft_share: float, clock: Clock = SYSTEM_CLOCK
 ) -> Question:
     """Raises InvalidRequest, or DeadlineExpired when there is no time left."""
-    check(retrieve)
+    check_question(retrieve)
     hard.check("retriever", clock)
     return Question(delivery, retrieve, Deadline.after(hard.remaining_s(clock) * soft_share, clock), hard)
 
 
-def check(retrieve: Retrieve) -> None:
+def check_question(retrieve: Retrieve) -> None:
     if not 1 <= retrieve.k <= MAX_K:
         raise InvalidRequest(f"k is {retrieve.k}; ask for 1 to {MAX_K} passages")
     if not retrieve.query.strip():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from shared.messages import Passage, Retrieve, Retrieved
+from shared.messages import Retrieve, Retrieved, ScoredPassage
 from shared.retrieval.embedder import Embedder
 from shared.retrieval.index import PassageIndex
 
@@ -15,7 +15,7 @@ class Searcher:
         self._embedder = embedder
         self._index = index
 
-    def search(self, questions: Sequence[Retrieve]) -> list[Retrieved]:
+    def search_passages(self, questions: Sequence[Retrieve]) -> list[Retrieved]:
         """One answer each; the times are those of the whole batch, which each of them waited."""
         started = time.perf_counter_ns()
         vectors = self._embedder.embed([question.query for question in questions])
@@ -24,7 +24,7 @@ class Searcher:
         searched = time.perf_counter_ns()
         return [
             Retrieved(
-                passages=tuple(Passage(hit.source, hit.text, hit.score) for hit in hits[: question.k]),
+                passages=tuple(ScoredPassage(hit.source, hit.text, hit.score) for hit in hits[: question.k]),
                 degraded="",
                 embed_us=(embedded - started) // 1000,
                 search_us=(searched - embedded) // 1000,

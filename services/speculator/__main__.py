@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from services.speculator.actor import SpeculatorActor
 from services.speculator.config import SpeculatorConfig
-from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.service import Service, run_service
 from shared.text.model_source import DEMO_MODEL, resolve_model
 from shared.worker.config import build_engine
-from shared.worker.host import EngineSource, attend
+from shared.worker.host import EngineSource, serve_actor
 from shared.worker.prefix_mirror import PrefixMirror
 
 DEMO_DRAFT = DEMO_MODEL.with_name("draft")
@@ -19,12 +18,7 @@ async def body(service: Service[SpeculatorConfig]) -> None:
     model = resolve_model(config.model or str(DEMO_DRAFT))
     engines = EngineSource(lambda: build_engine(config, model.path, model.model_id))
     await engines.preload()
-    actor = service.supervisor.start(lambda: SpeculatorActor(service, model.model_id, engines.take, mirror))
-    await attend(service, actor)
-    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
-    await service.bus.serve(CANCEL_ALL, actor.receive)
-    await service.ready(actor.status)
-    await service.run()
+    await serve_actor(service, lambda: SpeculatorActor(service, model.model_id, engines.take_engine, mirror))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class DraftSession:
     wanted: int = 0
 
 
-class SessionTable:
+class DraftSessions:
     """At most `limit` sessions; the least recently used gives way, an unused one expires after `lease_s`."""
 
     def __init__(self, *, limit: int, lease_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -34,7 +34,7 @@ class SessionTable:
         self._sessions: OrderedDict[str, DraftSession] = OrderedDict()  # least recently used first
         self.evicted = 0
 
-    def open(
+    def open_session(
         self,
         key: str,
         request_id: str,

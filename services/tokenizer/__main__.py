@@ -6,7 +6,7 @@ import asyncio
 
 from services.tokenizer.actor import TokenizerActor
 from services.tokenizer.config import TokenizerConfig
-from services.tokenizer.prompt import PromptTokenizer
+from services.tokenizer.prompt_tokenizer import PromptTokenizer
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model

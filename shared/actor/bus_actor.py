@@ -6,16 +6,11 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-import structlog
-
 from shared import messages
 from shared.actor.actor import Actor
 from shared.bus import Bus, Delivery
 from shared.errors import Cancelled, InternalError, PenstockError
-from shared.messages import AuditReport, Failure, Held, Snapshot
-from shared.telemetry import metrics
-
-log = structlog.get_logger()
+from shared.messages import AuditReport, Held, Snapshot
 
 CONTROL_MESSAGES = (
     messages.Cancel,
@@ -104,8 +99,7 @@ class BusActor(Actor):
                 await self.bus.reply(delivery.envelope, self.snapshot())
             case messages.Drain():
                 host.begin_drain()
-                if delivery.envelope.reply:
-                    await self.bus.reply(delivery.envelope, messages.Accepted())
+                await self.bus.answer(delivery.envelope, messages.Accepted())
             case _:
                 await self.on_message(delivery)
 
@@ -115,16 +109,7 @@ class BusActor(Actor):
 
     async def refuse(self, delivery: Delivery, error: PenstockError) -> None:
         """Answer with a Failure where somebody waits; else count the drop."""
-        if not delivery.envelope.reply:
-            metrics.DROPPED_MESSAGES.labels(reason=error.code).inc()
-            log.debug("message_refused", message=type(delivery.message).__name__, error=error.message)
-            return
-        error.hop = error.hop or self.host.role
-        try:
-            await self.bus.reply(delivery.envelope, Failure.of(error))
-        except PenstockError as failed:
-            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
-            log.warning("reply_failed", error=failed.message)
+        await self.bus.answer(delivery.envelope, error, hop=self.host.role)
 
 
 def cancelled(reason: str) -> Cancelled:

@@ -101,15 +101,7 @@ class Bus:
             await self._refuse(msg, internal(error))
 
     async def _refuse(self, msg: Msg, error: PenstockError) -> None:
-        if not msg.reply:
-            metrics.DROPPED_MESSAGES.labels(reason=error.code).inc()
-            return
-        error.hop = error.hop or subjects.hop_of(msg.subject)
-        try:
-            await self._send(msg.reply, Failure.of(error), NO_ENVELOPE)
-        except PenstockError as failed:
-            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
-            log.warning("bus_reply_failed", error=failed.message)
+        await self.answer(Envelope(reply=msg.reply), error, hop=subjects.role_of_subject(msg.subject))
 
     # ---- sending --------------------------------------------------------------------------------
 
@@ -121,7 +113,7 @@ class Bus:
         """The reply. Raises the typed error of a Failure, Unavailable at once when nobody listens at
         `subject`, DeadlineExpired naming the role asked.
         """
-        hop = subjects.hop_of(subject)
+        hop = subjects.role_of_subject(subject)
         deadline.check(hop)
         try:
             answer = await self._connection.request(
@@ -148,6 +140,27 @@ class Bus:
             metrics.DROPPED_MESSAGES.labels(reason="no_reply_subject").inc()
             return
         await self._send(envelope.reply, message, replace(envelope, reply=""))
+
+    async def answer(self, envelope: Envelope, answer: Message | PenstockError, *, hop: str = "") -> None:
+        """Reply where somebody waits, as nobody does for a broadcast; never raises.
+
+        What is not heard is counted: an error that nobody waits for, an answer that cannot be sent. An error
+        that names no hop gets `hop`.
+        """
+        if isinstance(answer, PenstockError):
+            if not envelope.reply:
+                metrics.DROPPED_MESSAGES.labels(reason=answer.code).inc()
+                log.debug("error_unheard", request_id=envelope.request_id, error=answer.message)
+                return
+            answer.hop = answer.hop or hop
+            answer = Failure.of(answer)
+        if not envelope.reply:
+            return
+        try:
+            await self.reply(envelope, answer)
+        except PenstockError as error:
+            metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
+            log.warning("reply_failed", request_id=envelope.request_id, error=error.message)
 
     async def _send(self, subject: str, message: Message, envelope: Envelope) -> None:
         await self._connection.publish(subject, codec.encode(message, envelope), envelope.reply)

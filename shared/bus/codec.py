@@ -2,8 +2,9 @@
 
     [type, version, request_id, epoch, deadline_us, origin, trace, [field, field, …]]
 
-Fields go by position, so a message is as small as its values; a change of fields is a new
-PROTOCOL_VERSION. Whatever is not exactly a message of this version raises a ProtocolError.
+Fields go by position, so a message is as small as its values. PROTOCOL_VERSION is a digest of all fields of
+all messages: a change of any is a new version. What is not exactly a message of this version raises a
+ProtocolError.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,7 +20,7 @@ import msgpack
 
 from shared import messages
 from shared.errors import ProtocolError, UnknownMessage
-from shared.messages import PROTOCOL_VERSION, Envelope, Message
+from shared.messages import MEANING_VERSION, Envelope, Message
 
 Checker = Callable[[Any], Any]
 M = TypeVar("M")
@@ -105,6 +107,26 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {name: _record(cls) for name, cls i
 _FIELDS: dict[type[Any], tuple[str, ...]] = {
     cls: tuple(field.name for field in dataclasses.fields(cls)) for cls in MESSAGE_TYPES.values()
 }
+
+
+def _described(cls: type[Any]) -> str:
+    """Its fields as they are written, and those of the records in them."""
+    fields = ", ".join(f"{field.name}: {field.type}" for field in dataclasses.fields(cls))
+    nested = [
+        _described(record) for hint in typing.get_type_hints(cls).values() for record in _records_in(hint)
+    ]
+    return f"{cls.__name__}({fields}){nested}"
+
+
+def _records_in(hint: Any) -> list[type[Any]]:
+    if dataclasses.is_dataclass(hint):
+        return [typing.cast("type[Any]", hint)]
+    return [record for argument in typing.get_args(hint) for record in _records_in(argument)]
+
+
+_DESCRIPTION = "\n".join(map(_described, MESSAGE_TYPES.values()))
+PROTOCOL_VERSION = zlib.crc32(f"{MEANING_VERSION} {_DESCRIPTION}".encode())
+"""u32: the same in two processes exactly when they mean the same by the same messages."""
 _COLUMNAR = (messages.Tokens, messages.Text, messages.DraftCommit, messages.DraftBlock)
 
 

@@ -8,8 +8,6 @@ penstock.kv.<instance>.<incarnation>    KV chunks, on connections of their own
 
 from __future__ import annotations
 
-ROLES = ("gateway", "tokenizer", "retriever", "prefill", "decode", "speculator", "detokenizer")
-
 FLEET_ALL = "penstock.fleet.*.*"
 CANCEL_ALL = "penstock.cancel"
 
@@ -26,7 +24,7 @@ def kv(instance: str, incarnation: int) -> str:
     return f"penstock.kv.{instance}.{incarnation}"
 
 
-def hop_of(subject: str) -> str:
+def role_of_subject(subject: str) -> str:
     """The role a directed subject speaks to, for errors that name the hop."""
     parts = subject.split(".")
     return parts[1] if len(parts) > 1 else subject

@@ -26,7 +26,7 @@ PUT_TIMEOUT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """B rows of T inputs and their targets; only positions of weight > 0 are learned from.
 
     `answers` holds, per learned position, the number of the answer it belongs to, or -1.
@@ -39,14 +39,16 @@ class Batch:
     answers: Tensor  # [N] int64
 
 
-def book_batch(tokens: NDArray[np.uint16], rows: int, length: int, random: np.random.Generator) -> Batch:
+def book_batch(
+    tokens: NDArray[np.uint16], rows: int, length: int, random: np.random.Generator
+) -> TrainingBatch:
     """Random windows of the books, every position learned from."""
     starts = random.integers(0, len(tokens) - length - 1, size=rows)
     window = np.stack([tokens[start : start + length + 1] for start in starts]).astype(np.int64)
     return _dense(window, np.ones((rows, length), dtype=np.float32))
 
 
-def copy_batch(vocabulary: int, rows: int, length: int, random: np.random.Generator) -> Batch:
+def copy_batch(vocabulary: int, rows: int, length: int, random: np.random.Generator) -> TrainingBatch:
     """Random spans said several times, with noise of the same tokens between; only repeats are learned from.
 
     Copying takes an induction head. Alphabets of a dozen tokens are among them: there one token of context
@@ -69,9 +71,9 @@ def copy_batch(vocabulary: int, rows: int, length: int, random: np.random.Genera
     return _dense(window, weights)
 
 
-def joined(one: Batch, other: Batch) -> Batch:
+def joined(one: TrainingBatch, other: TrainingBatch) -> TrainingBatch:
     """The rows of both, which must be of one length."""
-    return Batch(
+    return TrainingBatch(
         ids=torch.cat((one.ids, other.ids)),
         positions=torch.cat((one.positions, other.positions + one.ids.numel())),
         targets=torch.cat((one.targets, other.targets)),
@@ -80,9 +82,9 @@ def joined(one: Batch, other: Batch) -> Batch:
     )
 
 
-def _dense(window: NDArray[np.int64], weights: NDArray[np.float32]) -> Batch:
+def _dense(window: NDArray[np.int64], weights: NDArray[np.float32]) -> TrainingBatch:
     positions = np.flatnonzero(weights)
-    return Batch(
+    return TrainingBatch(
         ids=torch.from_numpy(window[:, :-1].copy()),
         positions=torch.from_numpy(positions),
         targets=torch.from_numpy(window[:, 1:].reshape(-1)[positions]),
@@ -119,7 +121,7 @@ class ExamplePacker:
     max_facts: int
     max_fillers: int
 
-    def batch(self, rows: int, length: int) -> Batch:
+    def batch(self, rows: int, length: int) -> TrainingBatch:
         """Answers at full weight, the end of the question at a lower one."""
         window = np.zeros((rows, length + 1), dtype=np.int64)
         weights = np.zeros((rows, length + 1), dtype=np.float32)
@@ -142,7 +144,7 @@ class ExamplePacker:
                     filled = stop
         learned = weights[:, 1:].reshape(-1)
         positions = np.flatnonzero(learned)
-        return Batch(
+        return TrainingBatch(
             ids=torch.from_numpy(window[:, :-1].copy()),
             positions=torch.from_numpy(positions),
             targets=torch.from_numpy(window[:, 1:].reshape(-1)[positions]),
@@ -167,13 +169,13 @@ class ExamplePacker:
 class Prefetch:
     """Runs `make` in a thread, a few batches ahead. Use as a context manager."""
 
-    def __init__(self, make: Callable[[], Sequence[Batch]]) -> None:
+    def __init__(self, make: Callable[[], Sequence[TrainingBatch]]) -> None:
         self._make = make
-        self._queue: Queue[Sequence[Batch] | BaseException] = Queue(QUEUED_BATCHES)
+        self._queue: Queue[Sequence[TrainingBatch] | BaseException] = Queue(QUEUED_BATCHES)
         self._stop = Event()
         self._thread = Thread(target=self._run, name="batches", daemon=True)
 
-    def __enter__(self) -> Iterator[Sequence[Batch]]:
+    def __enter__(self) -> Iterator[Sequence[TrainingBatch]]:
         self._thread.start()
         return self._batches()
 
@@ -181,7 +183,7 @@ class Prefetch:
         self._stop.set()
         self._thread.join(timeout=30)
 
-    def _batches(self) -> Iterator[Sequence[Batch]]:
+    def _batches(self) -> Iterator[Sequence[TrainingBatch]]:
         while True:
             item = self._queue.get(timeout=120)
             if isinstance(item, BaseException):
@@ -191,7 +193,7 @@ class Prefetch:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                item: Sequence[Batch] | BaseException = self._make()
+                item: Sequence[TrainingBatch] | BaseException = self._make()
             except Exception as error:  # noqa: BLE001 - handed to the consumer, which raises it
                 item = error
             while not self._stop.is_set():

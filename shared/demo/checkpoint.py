@@ -15,7 +15,7 @@ from shared.demo.prompt import BOS, END, PAD, SPECIAL_TOKENS
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """Where a training run stands; `elapsed_s` is time spent training, over all resumes."""
 
     step: int = 0
@@ -25,7 +25,7 @@ class Progress:
     tokens: int = 0
 
 
-def save_checkpoint(folder: Path, model: Llama, optimizer: Optimizer, progress: Progress) -> None:
+def save_checkpoint(folder: Path, model: Llama, optimizer: Optimizer, progress: TrainingProgress) -> None:
     """Write one file; an interrupted write leaves the last checkpoint whole."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
@@ -35,17 +35,17 @@ def save_checkpoint(folder: Path, model: Llama, optimizer: Optimizer, progress: 
     partial.replace(folder / "checkpoint.safetensors")
 
 
-def load_checkpoint(folder: Path, model: Llama, optimizer: Optimizer) -> Progress:
+def load_checkpoint(folder: Path, model: Llama, optimizer: Optimizer) -> TrainingProgress:
     """Continue from `folder`, or start afresh where it holds no checkpoint."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
-        return Progress()
+        return TrainingProgress()
     tensors = load_file(path)
     model.load_state_dict(_under("model/", tensors))
     optimizer.load(_under("optimizer/", tensors))
     header_bytes = int.from_bytes(path.read_bytes()[:8], "little")
     header = json.loads(path.read_bytes()[8 : 8 + header_bytes])
-    return Progress(**json.loads(header["__metadata__"]["progress"]))
+    return TrainingProgress(**json.loads(header["__metadata__"]["progress"]))
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

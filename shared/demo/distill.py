@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shared.demo.batches import Batch, ExamplePacker, Prefetch, book_batch
+from shared.demo.batches import ExamplePacker, Prefetch, TrainingBatch, book_batch
 from shared.demo.checkpoint import export_model, load_model
 from shared.demo.invent import Inventor
 from shared.demo.llama import Llama, LlamaShape
@@ -66,7 +66,7 @@ def distil(target: Llama, draft: Llama, material: Material, budget_s: float, see
     inventor = Inventor.seeded(seed, material.training_vocabulary)
     packer = ExamplePacker(material.tokenizer, inventor, MAX_FACTS, MAX_FILLERS)
 
-    def make() -> tuple[Batch, Batch]:
+    def make() -> tuple[TrainingBatch, TrainingBatch]:
         return (
             book_batch(material.training_tokens, BOOK_ROWS, LENGTH_TOKENS, random),
             packer.batch(QUESTION_ROWS, LENGTH_TOKENS),

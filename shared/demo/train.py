@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shared.demo.batches import Batch, ExamplePacker, Prefetch, book_batch, copy_batch, joined
-from shared.demo.checkpoint import Progress, export_model, load_checkpoint, save_checkpoint
+from shared.demo.batches import ExamplePacker, Prefetch, TrainingBatch, book_batch, copy_batch, joined
+from shared.demo.checkpoint import TrainingProgress, export_model, load_checkpoint, save_checkpoint
 from shared.demo.copy_circuit import seed_copy_circuit
 from shared.demo.invent import Inventor
 from shared.demo.llama import Llama, LlamaShape
@@ -36,7 +36,7 @@ GRADIENT_LIMIT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TrainingStage:
     """One part of the curriculum: what the task half of a batch holds, and when the part is over."""
 
     name: str
@@ -51,11 +51,11 @@ class Stage:
 # Two half batches a step, of rows x length tokens each.
 # The score is token accuracy of copies, then the share of whole answers.
 STAGES = (
-    Stage("copy", 0, 0, rows=8, length_tokens=512, passing_score=0.85, ends_at_progress=0.08),
-    Stage("one", 1, 1, rows=8, length_tokens=512, passing_score=0.70, ends_at_progress=0.25),
-    Stage("few", 4, 4, rows=8, length_tokens=512, passing_score=0.70, ends_at_progress=0.45),
-    Stage("many", 8, 10, rows=8, length_tokens=512, passing_score=2.0, ends_at_progress=0.87),
-    Stage("long", 10, 16, rows=4, length_tokens=1024, passing_score=2.0, ends_at_progress=2.0),
+    TrainingStage("copy", 0, 0, rows=8, length_tokens=512, passing_score=0.85, ends_at_progress=0.08),
+    TrainingStage("one", 1, 1, rows=8, length_tokens=512, passing_score=0.70, ends_at_progress=0.25),
+    TrainingStage("few", 4, 4, rows=8, length_tokens=512, passing_score=0.70, ends_at_progress=0.45),
+    TrainingStage("many", 8, 10, rows=8, length_tokens=512, passing_score=2.0, ends_at_progress=0.87),
+    TrainingStage("long", 10, 16, rows=4, length_tokens=1024, passing_score=2.0, ends_at_progress=2.0),
 )
 
 
@@ -68,7 +68,7 @@ class Measured:
     exact: float
 
 
-def batch_maker(stage: Stage, material: Material, seed: int) -> Callable[[], Sequence[Batch]]:
+def batch_maker(stage: TrainingStage, material: Material, seed: int) -> Callable[[], Sequence[TrainingBatch]]:
     """A function that makes the (book, task) half batches of a step of `stage`."""
     random = np.random.default_rng(seed)
     inventor = Inventor.seeded(seed, material.training_vocabulary)
@@ -76,7 +76,7 @@ def batch_maker(stage: Stage, material: Material, seed: int) -> Callable[[], Seq
     vocabulary = material.tokenizer.get_vocab_size()
     rows, length = stage.rows, stage.length_tokens
 
-    def make() -> Sequence[Batch]:
+    def make() -> Sequence[TrainingBatch]:
         books = book_batch(material.training_tokens, rows, length, random)
         if stage.max_facts == 0:
             return books, copy_batch(vocabulary, rows, length, random)
@@ -87,7 +87,7 @@ def batch_maker(stage: Stage, material: Material, seed: int) -> Callable[[], Seq
     return make
 
 
-def learn(model: Llama, decoder: Callable[[Tensor], Tensor], batch: Batch, weight: float) -> Measured:
+def learn(model: Llama, decoder: Callable[[Tensor], Tensor], batch: TrainingBatch, weight: float) -> Measured:
     """Add the gradients of one half batch."""
     with torch.autocast("cpu", torch.bfloat16):
         hidden = decoder(batch.ids)  # [B, T, D]
@@ -95,10 +95,10 @@ def learn(model: Llama, decoder: Callable[[Tensor], Tensor], batch: Batch, weigh
     losses = functional.cross_entropy(logits.float(), batch.targets, reduction="none")
     loss = (losses * batch.weights).sum() / batch.weights.sum()
     (weight * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
-    return measure(loss.item(), logits.detach(), batch)
+    return measure_batch(loss.item(), logits.detach(), batch)
 
 
-def measure(loss: float, logits: Tensor, batch: Batch) -> Measured:
+def measure_batch(loss: float, logits: Tensor, batch: TrainingBatch) -> Measured:
     """Teacher-forced accuracy; an answer whose argmaxes are all right is what greedy decoding would give."""
     right = logits.argmax(-1) == batch.targets  # [N]
     judged = batch.answers >= 0
@@ -123,7 +123,7 @@ class Trainer:
             torch.compile(self.model.model, dynamic=False) if compiled else self.model.model
         )
         self._optimizer = Optimizer(self.model)
-        self.progress: Progress = load_checkpoint(work, self.model, self._optimizer)
+        self.progress: TrainingProgress = load_checkpoint(work, self.model, self._optimizer)
 
     def run(self) -> None:
         """Train until the budget is spent, stage by stage."""
@@ -133,7 +133,7 @@ class Trainer:
     def _share(self) -> float:
         return self.progress.elapsed_s / self._budget_s
 
-    def _run_stage(self, stage: Stage) -> None:
+    def _run_stage(self, stage: TrainingStage) -> None:
         progress = self.progress
         print(f"stage {stage.name} at step {progress.step}", flush=True)
         score, book_loss, task_loss = 0.0, 0.0, 0.0

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from shared.engine.loading.config import ModelConfig, load_model_config
     from shared.engine.memory.block_pool import BlockEvent, BlockPool
     from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
+    from shared.engine.model_runner import LayerCallback
     from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
-    from shared.engine.runner import LayerCallback
-    from shared.engine.sampling.sampler import TokenLogprob
-    from shared.sampling import Grammar, SamplingParams
+    from shared.sampling import Grammar, SamplingParams, TokenLogprob
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -49,9 +48,8 @@ _MODULES = {
     "shared.engine.memory.kv_pool": ("BLOCK_TOKENS", "KvLayout", "KvPool"),
     "shared.engine.llm": ("LLM", "Completion"),
     "shared.engine.results": ("AdmitResult", "Computed", "Reservation", "StepResult", "TokenOutput"),
-    "shared.engine.runner": ("LayerCallback",),
-    "shared.engine.sampling.sampler": ("TokenLogprob",),
-    "shared.sampling": ("Grammar", "SamplingParams"),
+    "shared.engine.model_runner": ("LayerCallback",),
+    "shared.sampling": ("Grammar", "SamplingParams", "TokenLogprob"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

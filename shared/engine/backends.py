@@ -1,21 +1,57 @@
-"""Which arithmetic computes the model: loads the weights, makes the backend that the configuration names."""
+"""Where an engine's KV lies and which arithmetic computes its model: makes what the configuration names."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import torch
 
 from shared.engine.batch import Model
+from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.heap import large_blocks_given_back
 from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
-from shared.engine.memory.kv_pool import KvPool
+from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.native.library import library
 from shared.engine.native.model import NativeModel
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
+
+
+def build_pool(
+    config: EngineConfig, model_config: ModelConfig, pool_buffer: Callable[[int], memoryview] | None
+) -> KvPool:
+    """A pool of `kv_memory_mb`, or of `kv_blocks`, with the memory that `pool_buffer(nbytes)` supplies.
+
+    Raises InvalidRequest when the machine has no GPU for device cuda, when not one block fits, or when memory
+    is supplied for KV that no single process has.
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise InvalidRequest("torch finds no GPU on this machine; use device cpu")
+    compute_dtype = TORCH_DTYPES[model_config.dtype]
+    if config.tensor_parallel > 1:
+        # Loaded only where it is used, as is the GPU's.
+        from shared.engine.tensor_parallel.parallel_model import (  # noqa: PLC0415
+            NO_TRANSFER,
+            ParallelKvPool,
+            parallel_layout,
+        )
+
+        if pool_buffer is not None:
+            raise InvalidRequest(NO_TRANSFER)
+        layout = parallel_layout(model_config, config)
+        blocks = _num_blocks(config, layout)
+        return ParallelKvPool(layout, blocks, compute_dtype=compute_dtype, device=config.device)
+    layout = KvLayout.of(model_config, config.kv_dtype)
+    blocks = _num_blocks(config, layout)
+    buffer = pool_buffer(blocks * layout.block_bytes) if pool_buffer is not None else None
+    if config.device == "cpu":
+        return KvPool(layout, blocks, buffer, compute_dtype=compute_dtype)
+    from shared.engine.cuda.kv_pool import MirroredKvPool  # noqa: PLC0415
+
+    return MirroredKvPool(layout, blocks, buffer, compute_dtype=compute_dtype, device=config.device)
 
 
 def build_model(
@@ -52,6 +88,10 @@ def build_model(
         quant_group=config.quant_group,
     )
     return TorchModel(model_config, weights, pool, max_model_len, deterministic=config.deterministic)
+
+
+def _num_blocks(config: EngineConfig, layout: KvLayout) -> int:
+    return layout.blocks_in(config.kv_memory_mb) if config.kv_memory_mb else config.kv_blocks
 
 
 def _kernels(config: EngineConfig) -> ctypes.CDLL | None:

@@ -12,28 +12,27 @@ import torch
 from torch import Tensor
 
 from shared.engine.affinity import stay_on
-from shared.engine.backends import build_model
+from shared.engine.backends import build_model, build_pool
+from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
-from shared.engine.intake import Intake
+from shared.engine.engine_core import EngineCore
+from shared.engine.input_processor import InputProcessor
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
+from shared.engine.memory.block_manager import BlockManager
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
 from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
-from shared.engine.memory.pools import build_pool
+from shared.engine.model_runner import LayerCallback, ModelInput, ModelRunner
 from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
-from shared.engine.runner import LayerCallback, RunItem, run
-from shared.engine.sampling.drawing import Drawer
-from shared.engine.sampling.sampler import TokenLogprob
-from shared.engine.scheduling.cost_model import CostModel
+from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
-from shared.engine.scheduling.placement import Placement, max_cached_blocks
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
-from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase, blocks_for, tenant_chain
-from shared.engine.steps import Steps
+from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus, blocks_for, tenant_chain
 from shared.errors import InvalidRequest
-from shared.sampling import SamplingParams
+from shared.kv_hash import max_cached_blocks
+from shared.sampling import SamplingParams, TokenLogprob
 
 __all__ = [
     "AdmitResult",
@@ -72,24 +71,25 @@ class Engine:
         self.kv_pool = build_pool(config, self.model_config, pool_buffer)
         self.layout = self.kv_pool.layout
         self.config = config = replace(config, kv_blocks=self.kv_pool.num_blocks)
-        self._intake = Intake(config, self.model_config)
-        self.max_model_len = self._intake.max_model_len
+        self._input_processor = InputProcessor(config, self.model_config)
+        self.max_model_len = self._input_processor.max_model_len
         self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)
         self._offloads = OffloadStore.of(config)
         self._model = build_model(config, self.model_config, self.kv_pool, self.max_model_len, on_loaded)
+        self._model_runner = ModelRunner(self._model)
         self.cost = CostModel(config.max_batch_tokens)
         offloader = Offloader(self.kv_pool, self._offloads, self.cost) if self._offloads else None
-        self._placement = Placement(self.blocks, self.kv_pool.copy_block, offloader)
+        self._block_manager = BlockManager(self.blocks, self.kv_pool.copy_block, offloader)
         self._scheduler = Scheduler(
-            self._placement,
+            self._block_manager,
             self.cost,
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             max_step_us=1000 * config.max_step_ms,
             now_us=now_us,
         )
-        self._drawer = Drawer(self.model_config.vocab_size)
-        self._steps = Steps(self._model, self._scheduler, self._drawer, self.cost)
+        self._sampler = Sampler(self.model_config.vocab_size)
+        self._core = EngineCore(self._model_runner, self._scheduler, self._sampler, self.cost)
         self.logits([0])  # the first forward pass initialises kernels; no request should pay for it
 
     # --- sequences ---
@@ -123,12 +123,12 @@ class Engine:
         if on_layer is not None and stop_after is None:
             raise InvalidRequest("on_layer needs stop_after: KV that is sent away must stay until released")
         check_priority(priority)
-        self._intake.check_tokens(token_ids)  # before they are hashed
+        self._input_processor.check_tokens(token_ids)  # before they are hashed
         if tenant and block_hashes is None:
             chain = tenant_chain(self.config.hash_seed, tenant, token_ids)
         else:
-            chain = self._intake.chain(token_ids, block_hashes)
-        sequence = self._intake.sequence(key, token_ids, prompt_len, params, chain)
+            chain = self._input_processor.chain(token_ids, block_hashes)
+        sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, chain)
         num_tokens = len(token_ids)
         if stop_after is not None:
             sequence.hold_len = num_tokens + stop_after
@@ -136,15 +136,15 @@ class Engine:
         sequence.on_layer = on_layer
         self._scheduler.check_room(key, priority)
         self._scheduler.check_time(sequence, deadline_us)
-        self._placement.place(sequence, num_tokens, max_cached_blocks(token_ids))
-        self._enter(sequence, priority, deadline_us)
+        self._block_manager.allocate_blocks(sequence, num_tokens, max_cached_blocks(len(token_ids)))
+        self._add_sequence(sequence, priority, deadline_us)
         return AdmitResult(sequence.num_computed, tuple(sequence.blocks))
 
     def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[int]) -> Reservation:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
-        sequence = self._intake.reservation(key, num_tokens, block_hashes)
+        sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
         self._scheduler.check_room(key)
-        num_cached = self._placement.place(sequence, num_tokens, len(block_hashes))
+        num_cached = self._block_manager.allocate_blocks(sequence, num_tokens, len(block_hashes))
         self._scheduler.sequences[key] = sequence
         return Reservation(tuple(sequence.blocks), num_cached)
 
@@ -165,9 +165,9 @@ class Engine:
         """
         check_priority(priority)
         reserved = self._scheduler.sequences.get(key)
-        if reserved is None or reserved.phase is not Phase.RESERVED:
+        if reserved is None or reserved.status is not SequenceStatus.RESERVED:
             raise InvalidRequest(f"no KV is reserved for sequence {key!r}; reserve before attaching")
-        sequence = self._intake.sequence(key, token_ids, prompt_len, params, reserved.chain)
+        sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, reserved.chain)
         num_filled = len(token_ids) - 1
         if not reserved.num_computed <= num_filled <= len(reserved.blocks) * BLOCK_TOKENS or not num_filled:
             raise InvalidRequest(
@@ -179,9 +179,9 @@ class Engine:
         sequence.num_computed = num_filled
         sequence.prefilling = False
         self.kv_pool.take_in(sequence.blocks[sequence.num_committed_blocks :])
-        self._drawer.track(sequence)
-        self._scheduler.enter(sequence, priority, deadline_us)
-        self._placement.commit(sequence)
+        self._sampler.track(sequence)
+        self._scheduler.add_sequence(sequence, priority, deadline_us)
+        self._block_manager.commit(sequence)
 
     def fork(self, key: str, new_key: str, params: SamplingParams) -> None:
         """A new sequence with the prompt of `key`, drawn from with `params` as if it had been admitted.
@@ -191,23 +191,23 @@ class Engine:
         or when its KV is promised to somebody (`stop_after`), Overloaded as `admit` does.
         """
         source = self._scheduler.sequences.get(key)
-        if source is None or source.phase is not Phase.ACTIVE or source.pinned:
+        if source is None or source.status is not SequenceStatus.ACTIVE or source.pinned:
             raise InvalidRequest(f"sequence {key!r} is not running here; fork one that is")
         if source.num_computed < source.prompt_len - 1:
             raise InvalidRequest(f"the prompt of {key!r} is not computed yet; fork it after its first token")
         prompt = source.tokens[: source.prompt_len]
         names = source.chain.hashes[: len(prompt) // BLOCK_TOKENS]
-        sequence = self._intake.sequence(
+        sequence = self._input_processor.sequence(
             new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed)
         )
         self._scheduler.check_room(new_key, source.priority)
-        self._placement.place_fork(sequence, source)
-        self._enter(sequence, source.priority, source.deadline_us)
+        self._block_manager.share_blocks(sequence, source)
+        self._add_sequence(sequence, source.priority, source.deadline_us)
 
     def release(self, key: str) -> bool:
         """Drop a sequence in any state and give its blocks back; False when `key` is not held."""
-        self._drawer.forget(key)
-        return self._scheduler.remove(key)
+        self._sampler.forget(key)
+        return self._scheduler.remove_sequence(key)
 
     def held(self) -> dict[str, int]:
         """Number of blocks by sequence key, for audits."""
@@ -221,7 +221,7 @@ class Engine:
         used, fewer when budget, blocks or the sequence's own limits say so.
         """
         sequence = self._scheduler.sequences.get(key)
-        if sequence is None or sequence.phase is not Phase.ACTIVE or sequence.prefilling:
+        if sequence is None or sequence.status is not SequenceStatus.ACTIVE or sequence.prefilling:
             return False
         if base_position != len(sequence.tokens) or sequence.on_layer is not None:
             return False
@@ -232,14 +232,14 @@ class Engine:
         sequence.drafts = drafts
         return True
 
-    def _enter(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
+    def _add_sequence(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
         """The last part of coming in. A grammar may find no memory for its state: then nothing is kept."""
         try:
-            self._drawer.track(sequence)
+            self._sampler.track(sequence)
         except BaseException:
-            self._placement.leave(sequence)
+            self._block_manager.free_blocks(sequence)
             raise
-        self._scheduler.enter(sequence, priority, deadline_us)
+        self._scheduler.add_sequence(sequence, priority, deadline_us)
 
     # --- work ---
 
@@ -250,17 +250,17 @@ class Engine:
 
     def step(self) -> StepResult:
         """One iteration over all live sequences: decode and verify first, then prefill chunks."""
-        return self._steps.take()
+        return self._core.run_step()
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """float32 [len(token_ids), vocab]: the model's logits after each token. Borrows blocks."""
-        self._intake.check_tokens(token_ids)
+        self._input_processor.check_tokens(token_ids)
         blocks = self.blocks.allocate(blocks_for(len(token_ids)))
         size = self.config.max_batch_tokens
         try:
             return torch.cat(
                 [
-                    run(self._model, [RunItem(chunk, start, blocks, len(chunk))]).clone()
+                    self._model_runner.compute_logits([ModelInput(chunk, start, blocks, len(chunk))]).clone()
                     for start in range(0, len(token_ids), size)
                     if (chunk := token_ids[start : start + size])
                 ]

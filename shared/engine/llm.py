@@ -13,9 +13,9 @@ from torch import Tensor
 
 from shared.engine.engine import Engine, EngineConfig
 from shared.engine.results import TokenOutput
-from shared.engine.sampling.sampler import TokenLogprob, token_logprobs
+from shared.engine.sampling.draw import token_logprobs
 from shared.errors import InvalidRequest, NotFound, Overloaded
-from shared.sampling import SamplingParams
+from shared.sampling import SamplingParams, TokenLogprob
 
 MAX_COMPLETIONS = 64
 """Of one prompt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.engine.sampling.sampler import TokenLogprob
+from shared.sampling import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

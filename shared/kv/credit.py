@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from shared.kv.ingress import Ingress
+from shared.kv.incoming import IncomingTransfer
 from shared.kv.limits import FIRST_WINDOW_BYTES, RESERVED_WINDOW_BYTES, WINDOW_BYTES
 
 
@@ -14,35 +14,35 @@ class CreditPool:
     def __init__(self, total_bytes: int) -> None:
         self.free_bytes = total_bytes
         self._held: dict[int, int] = {}  # transfer → window
-        self._waiting: deque[Ingress] = deque()
+        self._waiting: deque[IncomingTransfer] = deque()
 
-    def request(self, ingress: Ingress) -> None:
-        self._waiting.append(ingress)
+    def request(self, incoming: IncomingTransfer) -> None:
+        self._waiting.append(incoming)
 
-    def take(self) -> tuple[Ingress, int] | None:
+    def take(self) -> tuple[IncomingTransfer, int] | None:
         """The next transfer that can start, and its first window."""
         if not self._waiting:
             return None
-        ingress = self._waiting[0]
-        window = min(ingress.total_bytes, max(FIRST_WINDOW_BYTES, ingress.cell_bytes))
+        incoming = self._waiting[0]
+        window = min(incoming.total_bytes, max(FIRST_WINDOW_BYTES, incoming.cell_bytes))
         if window > self.free_bytes:
             return None
         self._waiting.popleft()
-        self._held[ingress.transfer] = window
+        self._held[incoming.transfer] = window
         self.free_bytes -= window
-        return ingress, window
+        return incoming, window
 
-    def grow(self, ingress: Ingress) -> int:
+    def grow(self, incoming: IncomingTransfer) -> int:
         """The window it has now: full, if that much is free."""
-        held = self._held[ingress.transfer]
-        more = min(ingress.total_bytes, max(WINDOW_BYTES, ingress.cell_bytes)) - held
+        held = self._held[incoming.transfer]
+        more = min(incoming.total_bytes, max(WINDOW_BYTES, incoming.cell_bytes)) - held
         if 0 < more <= self.free_bytes - RESERVED_WINDOW_BYTES:
             self.free_bytes -= more
-            self._held[ingress.transfer] = held = held + more
+            self._held[incoming.transfer] = held = held + more
         return held
 
-    def give_back(self, ingress: Ingress) -> None:
+    def give_back(self, incoming: IncomingTransfer) -> None:
         """Also for a transfer that still waits or never asked."""
-        self.free_bytes += self._held.pop(ingress.transfer, 0)
-        if ingress in self._waiting:
-            self._waiting.remove(ingress)
+        self.free_bytes += self._held.pop(incoming.transfer, 0)
+        if incoming in self._waiting:
+            self._waiting.remove(incoming)

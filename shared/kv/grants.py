@@ -6,60 +6,64 @@ from collections.abc import Callable
 
 from shared.deadline import Clock
 from shared.kv.credit import CreditPool
-from shared.kv.ingress import Ingress, IngressPhase
+from shared.kv.incoming import IncomingPhase, IncomingTransfer
 from shared.kv.limits import RECEIVER_WINDOW_BYTES
 from shared.messages import KvCredit, KvGrant, Message
 
 
 class Grants:
     def __init__(
-        self, subject: str, layout: str, tell: Callable[[Ingress, Message], None], clock: Clock
+        self,
+        subject: str,
+        layout: str,
+        tell_sender: Callable[[IncomingTransfer, Message], None],
+        clock: Clock,
     ) -> None:
         self._subject = subject
         self._layout = layout
-        self._tell = tell
+        self._tell_sender = tell_sender
         self._clock = clock
         self.credit = CreditPool(RECEIVER_WINDOW_BYTES)
 
-    def over_shm(self, ingress: Ingress) -> None:
-        self._grant(ingress, "shm", 0)
+    def over_shm(self, incoming: IncomingTransfer) -> None:
+        self._grant(incoming, "shm", 0)
 
-    def over_nats(self, ingress: Ingress) -> None:
+    def over_nats(self, incoming: IncomingTransfer) -> None:
         """Now, or when there is credit for it."""
-        self.credit.request(ingress)
+        self.credit.request(incoming)
         self._grant_credit()
 
-    def give_back(self, ingress: Ingress) -> None:
+    def give_back(self, incoming: IncomingTransfer) -> None:
         """The transfer is over, which may let the next one start."""
-        self.credit.give_back(ingress)
+        self.credit.give_back(incoming)
         self._grant_credit()
 
-    def tell_again(self, ingress: Ingress) -> None:
+    def tell_again(self, incoming: IncomingTransfer) -> None:
         grant = KvGrant(
-            ingress.transfer,
+            incoming.transfer,
             self._layout,
-            ingress.first_block,
-            ingress.num_blocks,
-            ingress.transport,
+            incoming.first_block,
+            incoming.num_blocks,
+            incoming.transport,
             self._subject,
-            ingress.window_bytes,
+            incoming.window_bytes,
         )
-        self._tell(ingress, grant)
+        self._tell_sender(incoming, grant)
 
-    def tell_credit(self, ingress: Ingress) -> None:
+    def tell_credit(self, incoming: IncomingTransfer) -> None:
         """Acknowledge what has landed, when it is enough or late. What moves gets a full window."""
-        moving = ingress.transport == "nats" and ingress.phase is IngressPhase.RECEIVING and ingress.heard
+        moving = incoming.transport == "nats" and incoming.phase is IncomingPhase.RECEIVING and incoming.heard
         if not moving:
             return
-        ingress.grow_window(self.credit.grow(ingress))
-        received = ingress.take_credit(self._clock.monotonic_s())
+        incoming.grow_window(self.credit.grow(incoming))
+        received = incoming.take_credit(self._clock.monotonic_s())
         if received is not None:
-            self._tell(ingress, KvCredit(ingress.transfer, received, ingress.window_bytes))
+            self._tell_sender(incoming, KvCredit(incoming.transfer, received, incoming.window_bytes))
 
     def _grant_credit(self) -> None:
         while (granted := self.credit.take()) is not None:
             self._grant(granted[0], "nats", granted[1])
 
-    def _grant(self, ingress: Ingress, transport: str, window_bytes: int) -> None:
-        ingress.grant(transport, window_bytes, self._clock.monotonic_s())
-        self.tell_again(ingress)
+    def _grant(self, incoming: IncomingTransfer, transport: str, window_bytes: int) -> None:
+        incoming.grant(transport, window_bytes, self._clock.monotonic_s())
+        self.tell_again(incoming)

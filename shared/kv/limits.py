@@ -56,7 +56,7 @@ MAX_TOMBSTONES = 4096
 
 TOMBSTONE_S = 30.0
 
-OUTBOX_LIMIT = 4096
+CONTROL_SENDER_LIMIT = 4096
 """Control messages waiting for the bus. Over it the newest is dropped and counted: timers send it again."""
 
 PROBE_TIMEOUT_S = 0.5

@@ -1,40 +1,40 @@
-"""KvReceiver: the KV ingress of one process, for services that decode.
+"""KvReceiver: the incoming transfers of one process, for services that decode.
 
-Everything but `start`, `run` and `close` is called from the event loop's thread and never blocks. The
-callbacks are called from there too, must not raise, and may call back into the receiver.
+Everything but `start`, `run_transfers` and `close` is called from the event loop's thread and never blocks.
+The callbacks are called from there too, must not raise, and may call back into the receiver.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from shared.bus import Delivery, subjects
 from shared.bus.bulk import BulkConnection
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import (
     ChecksumMismatch,
-    DeadlineExpired,
     InvalidRequest,
     PenstockError,
     ProtocolError,
     StaleEpoch,
     Unavailable,
 )
-from shared.kv import metrics
+from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.cells import Run
 from shared.kv.chunk import MAX_EPOCH
+from shared.kv.chunk_writer import ChunkWriter
+from shared.kv.control_sender import ControlBus, ControlSender
 from shared.kv.copier import Copier
-from shared.kv.expiring import Expiring
+from shared.kv.ended_transfers import EndedTransfers, SenderMessage
 from shared.kv.grants import Grants
-from shared.kv.ingress import Ingress, IngressPhase
-from shared.kv.landing import Landing
-from shared.kv.limits import MAX_TOMBSTONES, MAX_TRANSFER_BLOCKS, TICK_S, TOMBSTONE_S
-from shared.kv.outbox import ControlBus, Outbox
-from shared.kv.peers import Peer, Peers
+from shared.kv.incoming import IncomingPhase, IncomingTransfer
+from shared.kv.incoming_timer import IncomingTimer
+from shared.kv.limits import MAX_TRANSFER_BLOCKS
+from shared.kv.mapped_pools import MappedPools, ProbeResult
 from shared.kv.pool_memory import Pool, PoolMemory
+from shared.kv.transfer_key import TransferKey
 from shared.messages import (
     Held,
     KvAbort,
@@ -45,28 +45,16 @@ from shared.messages import (
     KvReceived,
     Message,
 )
-from shared.telemetry.metrics import STALE_MESSAGES
-
-Key = tuple[str, int]
-"""request_id, epoch."""
+from shared.telemetry import metrics
 
 TRANSPORTS = ("auto", "nats", "shm")
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """What is remembered of a transfer, to answer a repeated question."""
-
-    key: Key
-    prefill: str
-    complete: bool
 
 
 class KvReceiver:
     """`on_complete(key, token_ids, finish, exposed_us)`: all KV is in the pool and verified (or, with
     `finish`, not needed any more). `on_failed(key, error)`: it will not come. Either is called at most
-    once per `expect`, and neither after `abort`. After a failure or an abort, `on_released(key)` says
-    when the blocks may be reused.
+    once per `expect_transfer`, and neither after `abort_transfer`. After a failure or an abort,
+    `on_released(key)` says when the blocks may be reused.
     """
 
     def __init__(
@@ -78,9 +66,9 @@ class KvReceiver:
         pool: Pool,
         transport: str = "auto",
         *,
-        on_complete: Callable[[Key, tuple[int, ...], str, int], None],
-        on_failed: Callable[[Key, PenstockError], None],
-        on_released: Callable[[Key], None],
+        on_complete: OnComplete,
+        on_failed: OnFailed,
+        on_released: OnReleased,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`transport`: "nats", "auto" (shm where possible) or "shm" (requests fail where it is not)."""
@@ -95,23 +83,24 @@ class KvReceiver:
         self._on_failed = on_failed
         self._on_released = on_released
         self._clock = clock
-        self._outbox = Outbox(bus)
-        self._peers = Peers(bus, pool.layout, clock)
-        self._landing = Landing(self._memory, self._by_transfer, self)
+        self._control_sender = ControlSender(bus)
+        self._mapped_pools = MappedPools(bus, pool.layout, clock)
+        self._chunk_writer = ChunkWriter(self._memory, self._by_transfer, self)
         self._numbers = itertools.count(1)
-        self._transfers: dict[int, Ingress] = {}
-        self._requests: dict[str, Ingress] = {}
-        self._grants = Grants(self._subject, pool.layout.fingerprint(), self._tell, clock)
-        self._copier = Copier(self._peers, self._memory, self._transfers, self)
-        self._ended: Expiring[int, _Ended] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)
+        self._transfers: dict[int, IncomingTransfer] = {}
+        self._requests: dict[str, IncomingTransfer] = {}
+        self._grants = Grants(self._subject, pool.layout.fingerprint(), self.tell_sender, clock)
+        self._copier = Copier(self._mapped_pools, self._memory, self._transfers, self)
+        self._ended = EndedTransfers(bus, self._control_sender)
+        self._timer = IncomingTimer(self._transfers, self._ended, self._grants, self, clock)
 
     # ---- what the service says -----------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen for chunks."""
-        await self._bulk.serve(self._subject, self._landing)
+        await self._bulk.serve(self._subject, self._chunk_writer)
 
-    def expect(
+    def expect_transfer(
         self,
         request_id: str,
         epoch: int,
@@ -139,9 +128,10 @@ class KvReceiver:
         if earlier is not None:
             if earlier.key[1] >= epoch:
                 raise StaleEpoch(f"request {request_id} is already received under epoch {earlier.key[1]}")
-            self._tell(earlier, KvAbort(earlier.transfer, "replaced"))
-            self.fail(earlier, StaleEpoch("the request was placed again under a new epoch"), tell=False)
-        ingress = Ingress(
+            self.tell_sender(earlier, KvAbort(earlier.transfer, "replaced"))
+            replaced = StaleEpoch("the request was placed again under a new epoch")
+            self.fail_transfer(earlier, replaced, tell=False)
+        incoming = IncomingTransfer(
             request_id,
             epoch,
             next(self._numbers),
@@ -156,241 +146,189 @@ class KvReceiver:
             cell_bytes=self._memory.cell_bytes,
             now_s=self._now(),
         )
-        self._transfers[ingress.transfer] = ingress
-        self._requests[request_id] = ingress
+        self._transfers[incoming.transfer] = incoming
+        self._requests[request_id] = incoming
         if self._transport == "nats" or num_blocks == 0:
-            self._grants.over_nats(ingress)
+            self._grants.over_nats(incoming)
         else:
-            self._copier.choose_transport(ingress)
+            self._copier.choose_transport(incoming)
 
-    def abort(self, key: Key, reason: str) -> None:
+    def abort_transfer(self, key: TransferKey, reason: str) -> None:
         """Give up; `on_released` follows, at once or when the sender has acknowledged.
 
         Unknown keys are ignored: the transfer may have ended meanwhile.
         """
-        ingress = self._requests.get(key[0])
-        if ingress is not None and ingress.key == key and ingress.phase is not IngressPhase.ABORTING:
-            self._abort(ingress, reason)
+        incoming = self._requests.get(key[0])
+        if incoming is not None and incoming.key == key and incoming.phase is not IncomingPhase.ABORTING:
+            self._abort(incoming, reason)
 
     def peer_lost(self, prefill: str) -> None:
         """That prefill worker is gone: it will send nothing any more, and what comes late lands nowhere."""
-        for ingress in tuple(self._transfers.values()):
-            if ingress.prefill == prefill:
+        for incoming in tuple(self._transfers.values()):
+            if incoming.prefill == prefill:
                 gone = Unavailable(f"prefill worker {prefill} is gone", hop="prefill")
-                self.fail(ingress, gone, tell=False)
-        self._peers.forget(prefill)
+                self.fail_transfer(incoming, gone, tell=False)
+        self._mapped_pools.forget(prefill)
 
     def held(self) -> tuple[Held, ...]:
-        return tuple(Held(i.key[0], "transfer", i.num_blocks, str(i.phase)) for i in self._transfers.values())
+        return tuple(
+            Held(incoming.key[0], "transfer", incoming.num_blocks, str(incoming.phase))
+            for incoming in self._transfers.values()
+        )
 
     def close(self) -> None:
         """Write to the pool no more, whatever still comes, and let go of the mapped pools.
 
         No callback is called: the transfers end with their owner, and their senders have leases.
         """
-        for ingress in tuple(self._transfers.values()):
-            self._forget(ingress)
-        self._peers.close()
+        for incoming in tuple(self._transfers.values()):
+            self._forget(incoming)
+        self._mapped_pools.close()
 
     # ---- what the sender says ------------------------------------------------------------------
 
-    def handle(self, delivery: Delivery) -> bool:
+    def handle_message(self, delivery: Delivery) -> bool:
         """Take a KV message from the inbox; False when it is not one for a receiver."""
         message, envelope = delivery.message, delivery.envelope
-        if not isinstance(message, KvReady | KvDone | KvAbort | KvAbortAck):
+        if not isinstance(message, SenderMessage):
             return False
-        ingress = self._transfers.get(message.transfer)
+        incoming = self._transfers.get(message.transfer)
         key = (envelope.request_id, envelope.epoch)
-        if ingress is None or ingress.key != key:
-            self._handle_ended(message, key)
+        if incoming is None or incoming.key != key:
+            self._ended.handle_message(key, message)
             return True
         match message:
             case KvReady():
-                self._take_ready(ingress, message)
+                self._take_ready(incoming, message)
             case KvDone():
-                ingress.take_done(message, self._now())
-                self._complete_if_all_is_in(ingress)
+                incoming.take_done(message, self._now())
+                self._complete_if_all_is_in(incoming)
             case KvAbort():
-                self._tell(ingress, KvAbortAck(message.transfer))
+                self.tell_sender(incoming, KvAbortAck(message.transfer))
                 why = Unavailable(f"the prefill worker aborted: {message.reason[:200]}", hop="prefill")
-                self.fail(ingress, why, tell=False)
+                self.fail_transfer(incoming, why, tell=False)
             case KvAbortAck():
-                if ingress.phase is IngressPhase.ABORTING:
-                    self._release(ingress)
+                if incoming.phase is IncomingPhase.ABORTING:
+                    self.release_transfer(incoming)
         return True
 
-    def _handle_ended(self, message: KvReady | KvDone | KvAbort | KvAbortAck, key: Key) -> None:
-        """A repeated question gets its answer again: the first one may be lost."""
-        ended = self._ended.get(message.transfer)
-        if ended is None or ended.key != key or isinstance(message, KvReady | KvAbortAck):
-            STALE_MESSAGES.inc()
-            return
-        answer: Message
-        if isinstance(message, KvAbort):
-            answer = KvAbortAck(message.transfer)
-        elif ended.complete:
-            answer = KvReceived(message.transfer)
-        else:
-            answer = KvAbort(message.transfer, "the decode worker gave this transfer up")
-        self._outbox.publish(subjects.inbox("prefill", ended.prefill), answer, self._bus.envelope(*key))
-
-    def _take_ready(self, ingress: Ingress, ready: KvReady) -> None:
-        if ingress.phase is not IngressPhase.RECEIVING:
+    def _take_ready(self, incoming: IncomingTransfer, ready: KvReady) -> None:
+        if incoming.phase is not IncomingPhase.RECEIVING:
             return
         try:
-            self._copier.take_ready(ingress, ready)
+            self._copier.take_ready(incoming, ready)
         except (ProtocolError, InvalidRequest) as error:
-            self.fail(ingress, error)
+            self.fail_transfer(incoming, error)
 
-    # ---- messages------------------------------------------------------------------------------
+    # ---- chunks and cells (ChunkWriterOwner, CopierOwner) --------------------------------------
 
-    def choose_transport(self, ingress: Ingress, peer: Peer) -> None:
-        if peer.mapping is not None:
-            self._grants.over_shm(ingress)
+    def choose_transport(self, incoming: IncomingTransfer, probed: ProbeResult) -> None:
+        if probed.mapping is not None:
+            self._grants.over_shm(incoming)
         elif self._transport == "shm":
-            why = f"the shm transport is demanded and not possible here: {peer.why}"
-            self.fail(ingress, Unavailable(why, hop="decode"))
+            why = f"the shm transport is demanded and not possible here: {probed.why}"
+            self.fail_transfer(incoming, Unavailable(why, hop="decode"))
         else:
-            self._grants.over_nats(ingress)
+            self._grants.over_nats(incoming)
 
-    def _tell(self, ingress: Ingress, message: Message) -> None:
-        envelope = self._bus.envelope(*ingress.key, ingress.deadline, ingress.origin)
-        self._outbox.publish(subjects.inbox("prefill", ingress.prefill), message, envelope)
-
-    # ---- chunks and cells (LandingOwner, CopierOwner) ------------------------------------------
-
-    def _by_transfer(self, transfer: int) -> Ingress | None:
+    def _by_transfer(self, transfer: int) -> IncomingTransfer | None:
         return self._transfers.get(transfer)
 
-    def cells_verified(self, ingress: Ingress, run: Run) -> None:
-        ingress.verified(run, self._now())
-        metrics.TRANSFER_BYTES.labels(ingress.transport).inc(run.count * ingress.cell_bytes)
-        self._complete_if_all_is_in(ingress)
-        self._grants.tell_credit(ingress)
+    def cells_verified(self, incoming: IncomingTransfer, run: Run) -> None:
+        incoming.verified(run, self._now())
+        metrics.KV_TRANSFER_BYTES.labels(incoming.transport).inc(run.count * incoming.cell_bytes)
+        self._complete_if_all_is_in(incoming)
+        self._grants.tell_credit(incoming)
 
-    def cells_corrupt(self, ingress: Ingress, run: Run) -> None:
-        metrics.CHECKSUM_FAILURES.inc()
+    def cells_corrupt(self, incoming: IncomingTransfer, run: Run) -> None:
+        metrics.KV_CHECKSUM_FAILURES.inc()
         try:
-            cells = ingress.failed_checksum(run)
+            cells = incoming.failed_checksum(run)
         except ChecksumMismatch as error:
-            self.fail(ingress, error)
+            self.fail_transfer(incoming, error)
             return
-        self._tell(ingress, KvMissing(ingress.transfer, cells))
-        self._grants.tell_credit(ingress)
+        self.tell_sender(incoming, KvMissing(incoming.transfer, cells))
+        self._grants.tell_credit(incoming)
 
-    def chunk_unneeded(self, ingress: Ingress) -> None:
-        self._grants.tell_credit(ingress)
+    def chunk_unneeded(self, incoming: IncomingTransfer) -> None:
+        self._grants.tell_credit(incoming)
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def tell_sender(self, incoming: IncomingTransfer, message: Message) -> None:
+        envelope = self._bus.envelope(*incoming.key, incoming.deadline, incoming.origin)
+        self._control_sender.publish(subjects.inbox("prefill", incoming.prefill), message, envelope)
 
     # ---- ends ----------------------------------------------------------------------------------
 
-    def _complete_if_all_is_in(self, ingress: Ingress) -> None:
-        if ingress.phase is not IngressPhase.RECEIVING or not ingress.complete:
+    def _complete_if_all_is_in(self, incoming: IncomingTransfer) -> None:
+        if incoming.phase is not IncomingPhase.RECEIVING or not incoming.complete:
             return
-        done, now_s = ingress.done, self._now()
+        done, now_s = incoming.done, self._now()
         assert done is not None
-        exposed_us = ingress.exposed_us(now_s)
-        metrics.TRANSFERS.labels(ingress.transport, "received").inc()
-        metrics.TRANSFER_SECONDS.labels(ingress.transport).observe(now_s - ingress.started_s)
-        metrics.EXPOSED_SECONDS.labels(ingress.transport).observe(exposed_us / 1e6)
-        self._tell(ingress, KvReceived(ingress.transfer))
-        self._forget(ingress)
-        self._on_complete(ingress.key, done.token_ids, done.finish, exposed_us)
+        exposed_us = incoming.exposed_us(now_s)
+        metrics.KV_TRANSFERS.labels(incoming.transport, "received").inc()
+        metrics.KV_TRANSFER_SECONDS.labels(incoming.transport).observe(now_s - incoming.started_s)
+        metrics.KV_TRANSFER_EXPOSED_SECONDS.labels(incoming.transport).observe(exposed_us / 1e6)
+        self.tell_sender(incoming, KvReceived(incoming.transfer))
+        self._forget(incoming)
+        self._on_complete(incoming.key, done.token_ids, done.finish, exposed_us)
 
-    def fail(self, ingress: Ingress, error: PenstockError, *, tell: bool = True) -> None:
+    def fail_transfer(self, incoming: IncomingTransfer, error: PenstockError, *, tell: bool = True) -> None:
         """End with an error; without `tell` the sender needs no abort, so the blocks are free at once."""
-        already = ingress.phase is IngressPhase.ABORTING
+        already = incoming.phase is IncomingPhase.ABORTING
         if not already:
-            metrics.TRANSFERS.labels(ingress.transport, error.code).inc()
+            metrics.KV_TRANSFERS.labels(incoming.transport, error.code).inc()
         if not tell:
-            self._forget(ingress)
+            self._forget(incoming)
         elif not already:
-            self._abort(ingress, error.code, error)
+            self._abort(incoming, error.code, error)
             return
         if not already:
-            self._on_failed(ingress.key, error)
+            self._on_failed(incoming.key, error)
         if not tell:
-            self._on_released(ingress.key)
+            self._on_released(incoming.key)
 
-    def _abort(self, ingress: Ingress, reason: str, error: PenstockError | None = None) -> None:
-        granted = ingress.abort(reason, self._now())
-        self._stop_writing(ingress)
+    def _abort(self, incoming: IncomingTransfer, reason: str, error: PenstockError | None = None) -> None:
+        granted = incoming.abort(reason, self._now())
+        self._stop_writing(incoming)
         if error is not None:
-            self._on_failed(ingress.key, error)
-        if self._transfers.get(ingress.transfer) is not ingress:
+            self._on_failed(incoming.key, error)
+        if self._transfers.get(incoming.transfer) is not incoming:
             return  # on_failed ended it
         if granted:
-            self._tell(ingress, KvAbort(ingress.transfer, reason))
+            self.tell_sender(incoming, KvAbort(incoming.transfer, reason))
         else:
-            self._release(ingress)
+            self.release_transfer(incoming)
 
-    def _release(self, ingress: Ingress) -> None:
-        self._forget(ingress)
-        self._on_released(ingress.key)
+    def release_transfer(self, incoming: IncomingTransfer) -> None:
+        self._forget(incoming)
+        self._on_released(incoming.key)
 
-    def _forget(self, ingress: Ingress) -> None:
-        self._stop_writing(ingress)
-        ingress.phase = IngressPhase.ENDED
-        del self._transfers[ingress.transfer]
-        if self._requests.get(ingress.key[0]) is ingress:
-            del self._requests[ingress.key[0]]
-        ended = _Ended(ingress.key, ingress.prefill, ingress.complete)
-        self._ended.put(ingress.transfer, ended, self._now())
+    def _forget(self, incoming: IncomingTransfer) -> None:
+        self._stop_writing(incoming)
+        incoming.phase = IncomingPhase.ENDED
+        del self._transfers[incoming.transfer]
+        if self._requests.get(incoming.key[0]) is incoming:
+            del self._requests[incoming.key[0]]
+        self._ended.remember_ended(incoming, self._now())
 
-    def _stop_writing(self, ingress: Ingress) -> None:
+    def _stop_writing(self, incoming: IncomingTransfer) -> None:
         """From here on no byte of this transfer can reach the pool."""
-        if self._landing.current is ingress:
-            self._bulk.discard_body(self._landing)
-            self._landing.lost()
-        ingress.copies.clear()
-        self._grants.give_back(ingress)
+        if self._chunk_writer.current is incoming:
+            self._bulk.discard_body(self._chunk_writer)
+            self._chunk_writer.lost()
+        incoming.copies.clear()
+        self._grants.give_back(incoming)
 
     # ---- work ----------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run_transfers(self) -> None:
         """Receive until cancelled; the service supervises this."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._outbox.run())
+            tasks.create_task(self._control_sender.run())
             tasks.create_task(self._copier.run())
-            tasks.create_task(self._tick_for_ever())
-
-    async def _tick_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self._tick()
-
-    def _tick(self) -> None:
-        now_s = self._now()
-        self._ended.forget(now_s)
-        for ingress in tuple(self._transfers.values()):
-            if self._transfers.get(ingress.transfer) is ingress:
-                self._look_after(ingress, now_s)
-
-    def _look_after(self, ingress: Ingress, now_s: float) -> None:
-        if ingress.lease_over(now_s):
-            self._release(ingress)
-            return
-        error = ingress.failure(now_s)
-        if (
-            error is None
-            and ingress.phase is not IngressPhase.ABORTING
-            and ingress.deadline.expired(self._clock)
-        ):
-            error = DeadlineExpired(
-                "the deadline passed before the KV was here; allow more time or send less work", hop="decode"
-            )
-        if error is not None:
-            self.fail(ingress, error)
-            return
-        self._grants.tell_credit(ingress)
-        missing = ingress.take_missing(now_s)
-        if missing:
-            metrics.CELLS_AGAIN.labels("asked").inc(len(missing))
-            self._tell(ingress, KvMissing(ingress.transfer, missing))
-        if ingress.ask_again(now_s):
-            if ingress.phase is IngressPhase.ABORTING:
-                self._tell(ingress, KvAbort(ingress.transfer, ingress.abort_reason))
-            else:
-                self._grants.tell_again(ingress)
+            tasks.create_task(self._timer.run())
 
     def _now(self) -> float:
         return self._clock.monotonic_s()

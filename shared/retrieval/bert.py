@@ -15,7 +15,7 @@ EPSILON = 1e-12
 Weights = Mapping[str, Tensor]
 
 
-def encode(weights: Weights, ids: Tensor, mask: Tensor) -> Tensor:
+def hidden_states(weights: Weights, ids: Tensor, mask: Tensor) -> Tensor:
     """Hidden states [batch, length, WIDTH] of `ids` [batch, length]; `mask` is True where a token is."""
     hidden = _embed(weights, ids)
     attend = mask[:, None, None, :]  # [batch, heads, queries, keys]

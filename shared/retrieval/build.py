@@ -13,12 +13,13 @@ import numpy as np
 import structlog
 
 from shared.errors import ChecksumMismatch, InvalidRequest, NotFound, TooLarge
-from shared.retrieval import store
 from shared.retrieval.corpus import Corpus, Document, read_corpus
 from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, Embedder
-from shared.retrieval.index import IndexedFile, PassageIndex, Vectors
+from shared.retrieval.index import IndexedFile, PassageIndex
 from shared.retrieval.model_files import SHA256, WEIGHTS
-from shared.retrieval.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS, split
+from shared.retrieval.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS, split_passages
+from shared.retrieval.store import load_index, save_index
+from shared.retrieval.vectors import Vectors
 
 log = structlog.get_logger()
 
@@ -31,7 +32,7 @@ SPLITTER = f"1/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
 
 LOCK_NAME = "lock"
 
-Progress = Callable[[int, int], None]
+IndexProgress = Callable[[int, int], None]
 """(passages embedded so far, passages to embed)"""
 
 
@@ -51,7 +52,7 @@ def index_folder(state_dir: Path, corpus: str) -> Path:
     return state_dir / f"index-{name}"
 
 
-def build_index(corpus: str, state_dir: Path, embedder: Embedder, progress: Progress) -> Built:
+def build_index(corpus: str, state_dir: Path, embedder: Embedder, progress: IndexProgress) -> Built:
     """Embeds what is new or changed since the last time, and keeps the result.
 
     One process at a time per corpus; others wait. Raises NotFound, TooLarge (see corpus) and
@@ -68,7 +69,7 @@ def build_index(corpus: str, state_dir: Path, embedder: Embedder, progress: Prog
         ) from error
 
 
-def _build(corpus: Corpus, folder: Path, embedder: Embedder, progress: Progress) -> Built:
+def _build(corpus: Corpus, folder: Path, embedder: Embedder, progress: IndexProgress) -> Built:
     known = _known(folder)
     files = tuple(_file(document) for document in corpus.documents)
     new = [file for file in files if file.key not in known]
@@ -84,14 +85,14 @@ def _build(corpus: Corpus, folder: Path, embedder: Embedder, progress: Progress)
         known[file.key] = vectors[row : row + len(file.passages)]
         row += len(file.passages)
     index = PassageIndex(files, np.concatenate([known[file.key] for file in files]))
-    store.save(folder, index, MODEL)
+    save_index(folder, index, MODEL)
     return Built(index, folder, len(texts), corpus.skipped)
 
 
 def _known(folder: Path) -> dict[str, Vectors]:
     """Vectors of the stored index by file key; nothing when it is damaged."""
     try:
-        index = store.load(folder, MODEL)
+        index = load_index(folder, MODEL)
     except ChecksumMismatch as error:
         log.warning("index_damaged", folder=str(folder), error=error.message, action="it is made anew")
         index = None
@@ -105,7 +106,7 @@ def _known(folder: Path) -> dict[str, Vectors]:
 
 
 def _file(document: Document) -> IndexedFile:
-    passages = split(document.text, markdown=document.is_markdown)
+    passages = split_passages(document.text, markdown=document.is_markdown)
     kind = "md" if document.is_markdown else "txt"
     key = hashlib.sha256(f"{SPLITTER}\0{kind}\0{document.text}".encode()).hexdigest()
     return IndexedFile(document.name, key, tuple(passages))

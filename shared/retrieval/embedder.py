@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from shared.retrieval.bert import WIDTH, Weights, encode, sentence_vectors
+from shared.retrieval.bert import WIDTH, Weights, hidden_states, sentence_vectors
 from shared.retrieval.model_files import find_model_files
-
-Vectors = npt.NDArray[np.float32]
+from shared.retrieval.vectors import Vectors
 
 DIMENSIONS = WIDTH
 MAX_TOKENS = 256
@@ -55,5 +53,5 @@ class Embedder:
         padded = torch.tensor([ids + [0] * (length - len(ids)) for ids in token_ids])  # [batch, length]
         lengths = torch.tensor([len(ids) for ids in token_ids])
         mask = torch.arange(length) < lengths[:, None]  # [batch, length]
-        vectors = sentence_vectors(encode(self._weights, padded, mask), mask)
+        vectors = sentence_vectors(hidden_states(self._weights, padded, mask), mask)
         return np.asarray(vectors.numpy(), dtype=np.float32)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import faiss
-import numpy as np
-import numpy.typing as npt
 
 from shared.retrieval.passages import Passage
-
-Vectors = npt.NDArray[np.float32]
+from shared.retrieval.vectors import Vectors
 
 
 @dataclass(frozen=True, slots=True)

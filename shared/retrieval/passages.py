@@ -1,8 +1,8 @@
 """A document cut into passages that can be understood alone.
 
-A passage stays within one section of the document, is about 80 to 160 words long where the section
-is, ends at the end of a sentence, a list item or a line of code, and begins with the last sentence
-of the passage before it. The headings above it belong to it.
+A passage stays within one section of the document, has at most MAX_WORDS words unless one sentence has more,
+ends at the end of a sentence, a list item or a line of code, and begins with the last sentence of the passage
+before it. The headings above it belong to it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Unit:
         return max(len(self.text.split()), len(self.text) // CHARS_PER_WORD)
 
 
-def split(text: str, *, markdown: bool) -> list[Passage]:
+def split_passages(text: str, *, markdown: bool) -> list[Passage]:
     """The passages of a document, in its order."""
     sections = _markdown_sections(text) if markdown else [("", text.splitlines())]
     return [

@@ -27,7 +27,7 @@ MAX_STORE_BYTES = 4 << 30
 DIGEST_BYTES = 32
 
 
-def save(folder: Path, index: PassageIndex, embedder: str) -> None:
+def save_index(folder: Path, index: PassageIndex, embedder: str) -> None:
     """`embedder` names the model that made the vectors; another one's are of no use."""
     flat = faiss.IndexFlatIP(index.vectors.shape[1])
     flat.add(index.vectors)
@@ -53,7 +53,7 @@ def save(folder: Path, index: PassageIndex, embedder: str) -> None:
             old.unlink(missing_ok=True)
 
 
-def load(folder: Path, embedder: str) -> PassageIndex | None:
+def load_index(folder: Path, embedder: str) -> PassageIndex | None:
     """None when there is none of this format and embedder; ChecksumMismatch when it is damaged."""
     try:
         body = _checked(_read(folder / PASSAGES_NAME))

@@ -51,8 +51,27 @@ REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"
 
 KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
+"""Verified bytes, at the receiver."""
 KV_TRANSFER_SECONDS = Histogram(
     "penstock_kv_transfer_seconds", "Grant to verified arrival.", ["transport"], buckets=HOP_BUCKETS
+)
+KV_TRANSFER_EXPOSED_SECONDS = Histogram(
+    "penstock_kv_transfer_exposed_seconds",
+    "Part of a KV transfer that its request waited for: token sampled to KV verified.",
+    ["transport"],
+    buckets=HOP_BUCKETS,
+)
+KV_TRANSFERS = Counter(
+    "penstock_kv_transfers_total", "KV transfers by how they ended.", ["transport", "outcome"]
+)
+KV_CELLS_AGAIN = Counter(
+    "penstock_kv_transfer_cells_again_total", "Cells asked for or sent once more.", ["why"]
+)
+KV_CHECKSUM_FAILURES = Counter(
+    "penstock_kv_transfer_checksum_failures_total", "KV bodies that failed their checksum."
+)
+KV_CHUNKS_DISCARDED = Counter(
+    "penstock_kv_transfer_chunks_discarded_total", "Chunks that did not land in the pool.", ["why"]
 )
 PREFIX_CACHE_QUERIES = Counter("penstock_prefix_cache_queries_total", "Prompt blocks looked up.")
 PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt blocks found.")
@@ -60,6 +79,9 @@ PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt blocks f
 DRAFT_PROPOSED = Counter("penstock_draft_proposed_total", "Draft tokens verified.")
 DRAFT_ACCEPTED = Counter("penstock_draft_accepted_total", "Draft tokens accepted.")
 DRAFT_LATE = Counter("penstock_draft_late_total", "Draft tokens that came too late to be used.")
+DRAFT_SESSIONS_REFUSED = Counter(
+    "penstock_draft_sessions_refused_total", "Draft sessions that the draft model cannot follow."
+)
 
 STALE_MESSAGES = Counter("penstock_stale_messages_total", "Messages of an earlier epoch, dropped.")
 DROPPED_MESSAGES = Counter("penstock_dropped_messages_total", "Messages dropped unanswered.", ["reason"])

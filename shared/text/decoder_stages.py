@@ -26,7 +26,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 LibraryDecode = Callable[[list[str]], str]
 
 
-class Stage(Protocol):
+class DecoderStage(Protocol):
     def push(self, token: str) -> Iterable[str]:
         """The tokens that are final now that `token` has come."""
 
@@ -180,14 +180,14 @@ class Collect:
         return (self._decode(self._tokens),) if self._tokens else ()
 
 
-StageFactory = Callable[[], Stage]
+DecoderStageFactory = Callable[[], DecoderStage]
 
 
-def stage_factories(decoder: dict[str, Any] | None) -> tuple[StageFactory, ...]:
+def stage_factories(decoder: dict[str, Any] | None) -> tuple[DecoderStageFactory, ...]:
     """How to make the stages for one stream, from the "decoder" entry of tokenizer.json."""
     if decoder is None:
         return (JoinWithSpaces,)
-    factories: list[StageFactory] = []
+    factories: list[DecoderStageFactory] = []
     specs = _flatten(decoder)
     fused = False
     for index, spec in enumerate(specs):
@@ -231,11 +231,13 @@ def _flatten(decoder: dict[str, Any]) -> list[dict[str, Any]]:
     return [spec for inner in decoder["decoders"] for spec in _flatten(inner)]
 
 
-def _stripping(character: str, count: int) -> StageFactory:
+def _stripping(character: str, count: int) -> DecoderStageFactory:
     return lambda: StripStart(character, count)
 
 
-def _library_stage(stage: Callable[[LibraryDecode], Stage], specs: list[dict[str, Any]]) -> StageFactory:
+def _library_stage(
+    stage: Callable[[LibraryDecode], DecoderStage], specs: list[dict[str, Any]]
+) -> DecoderStageFactory:
     """`stage` around the library's own decoder for `specs`."""
     blank = {
         "version": "1.0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from shared.text.decoder_stages import Stage, StageFactory, fallback_byte
+from shared.text.decoder_stages import DecoderStage, DecoderStageFactory, fallback_byte
 
 PROMPT_TAIL_TOKENS = 64
 """How many of the last prompt ids an `IncrementalDecoder` should see (`Open.prompt_tail`).
@@ -31,7 +31,7 @@ class IncrementalDecoder:
     """
 
     def __init__(
-        self, piece: Piece, stages: Sequence[StageFactory], prompt_tail_ids: Iterable[int] = ()
+        self, piece: Piece, stages: Sequence[DecoderStageFactory], prompt_tail_ids: Iterable[int] = ()
     ) -> None:
         self._piece = piece
         self._stages = [make() for make in stages]
@@ -77,14 +77,14 @@ def settled_tail(piece: Piece, prompt_tail_ids: Sequence[int]) -> Sequence[int]:
     return ()
 
 
-def _run(stages: Sequence[Stage], token_ids: Iterable[int], piece: Piece) -> str:
+def _run(stages: Sequence[DecoderStage], token_ids: Iterable[int], piece: Piece) -> str:
     tokens: Iterable[str] = [token for token in map(piece, token_ids) if token is not None]
     for stage in stages:
         tokens = [out for token in tokens for out in stage.push(token)]
     return "".join(tokens)
 
 
-def _finish(stages: Sequence[Stage], *, drop_incomplete: bool) -> str:
+def _finish(stages: Sequence[DecoderStage], *, drop_incomplete: bool) -> str:
     tokens: list[str] = []
     for stage in stages:
         tokens = [out for token in tokens for out in stage.push(token)]

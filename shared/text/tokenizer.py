@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.text.chat_template import ChatTemplate
-from shared.text.decoder_stages import StageFactory, stage_factories
+from shared.text.decoder_stages import DecoderStageFactory, stage_factories
 from shared.text.incremental import IncrementalDecoder
 
 MAX_JSON_BYTES = 256 << 20
@@ -26,7 +26,7 @@ class TextTokenizer:
         self,
         tokenizer: Tokenizer,
         *,
-        stages: tuple[StageFactory, ...],
+        stages: tuple[DecoderStageFactory, ...],
         chat_template: ChatTemplate | None,
         special_tokens: dict[str, str],
         model_vocab_size: int,

@@ -60,7 +60,7 @@ class EngineDriver(Generic[R]):
         self.engine: Engine
         """Only its constants (config, layout, limits) may be read outside of its thread."""
 
-    async def open(self) -> None:
+    async def load_engine(self) -> None:
         """Load the model."""
         self.engine = await self._thread.run(self._load)
         self._learn(await self._thread.run(self._facts))
@@ -77,10 +77,6 @@ class EngineDriver(Generic[R]):
     def release_later(self, key: str) -> None:
         """Give a sequence back as soon as no step runs. Unknown keys are fine."""
         self._releases.append(key)
-
-    @property
-    def has_releases(self) -> bool:
-        return bool(self._releases)
 
     async def between_steps(self, call: Callable[[Engine], T]) -> T:
         """Run `call` in the engine's thread, after the releases that wait. Not while a step runs."""
@@ -117,7 +113,7 @@ class EngineDriver(Generic[R]):
         """A step runs, or its result has not been taken."""
         return self._step is not None
 
-    def begin(self, step: Callable[[Engine], R]) -> None:
+    def begin_step(self, step: Callable[[Engine], R]) -> None:
         """Start `step` in the engine's thread, after the releases that wait; `wake` follows."""
         assert self._step is None
         releases = self._take_releases()
@@ -129,7 +125,7 @@ class EngineDriver(Generic[R]):
         self._step = self._thread.start(run)
         self._step.add_done_callback(lambda _: self._wake())
 
-    def take(self) -> R | None:
+    def take_result(self) -> R | None:
         """The result of the step that was begun, None while it runs. Raises what the engine raised."""
         if self._step is None or not self._step.done():
             return None
@@ -138,7 +134,7 @@ class EngineDriver(Generic[R]):
         self._learn(facts)
         return result
 
-    async def close(self) -> None:
+    async def close_engine(self) -> None:
         """Waits for the step that runs."""
         await self._thread.close()
         if self._step is not None and self._step.done() and not self._step.cancelled():

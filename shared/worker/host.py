@@ -10,12 +10,14 @@ from typing import Any
 import structlog
 
 from shared.actor import ActorRef
+from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import Deadline
 from shared.engine import Engine
 from shared.engine.affinity import stay_on
 from shared.errors import PenstockError, Unavailable
 from shared.service import Service
 from shared.telemetry import metrics
+from shared.worker.engine_actor import EngineActor
 from shared.worker.events import TICK_S, InstanceLost, Started, Tick
 
 log = structlog.get_logger()
@@ -42,7 +44,7 @@ class EngineSource:
             loader.shutdown(wait=False)  # a stop while it loads must not wait for the rest
         return self._first
 
-    def take(self) -> Engine:
+    def take_engine(self) -> Engine:
         """For an engine's thread: the preloaded one, later a fresh one."""
         engine, self._first = self._first, None
         if engine is None:
@@ -51,7 +53,18 @@ class EngineSource:
         return engine
 
 
-async def attend(service: Service[Any], actor: ActorRef[Any]) -> None:
+async def serve_actor(service: Service[Any], make: Callable[[], EngineActor]) -> None:
+    """The life of a model service: its actor gets the engine, then everything sent to this instance."""
+    actor = service.supervisor.start(make)
+    await keep_informed(service, actor)
+    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+    await service.bus.serve(CANCEL_ALL, actor.receive)
+    service.on_drain(actor.drained)
+    await service.ready(actor.status)
+    await service.run()
+
+
+async def keep_informed(service: Service[Any], actor: ActorRef[Any]) -> None:
     """Keep the actor informed of time and of lost instances; returns when it has its engine."""
 
     def on_lost(role: str, instance: str, why: str) -> None:

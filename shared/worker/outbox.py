@@ -12,9 +12,9 @@ import structlog
 from shared.bus import Bus
 from shared.bus.subjects import inbox
 from shared.errors import PenstockError
-from shared.messages import Envelope, Failure, Lost, Message
+from shared.messages import Lost, Message
 from shared.telemetry import metrics
-from shared.worker.wire import TokenRow, tokens_messages
+from shared.worker.wire import JobOutput, tokens_messages
 
 log = structlog.get_logger()
 
@@ -30,11 +30,12 @@ class Outbox:
         try:
             await self._bus.publish(inbox(role, instance), message, self._bus.envelope(request_id, epoch))
         except PenstockError as error:
-            self._unsent(message, error)
+            metrics.DROPPED_MESSAGES.labels(reason="unsent").inc()
+            log.warning("message_unsent", message=type(message).__name__, error=error.message)
 
-    async def tokens(self, rows: Iterable[TokenRow]) -> None:
+    async def tokens(self, outputs: Iterable[JobOutput]) -> None:
         """One message per detokenizer."""
-        for detokenizer, message in tokens_messages(rows):
+        for detokenizer, message in tokens_messages(outputs):
             await self.tell("detokenizer", detokenizer, message)
 
     async def lost(self, gateway: str, request_id: str, epoch: int, error: PenstockError) -> None:
@@ -42,19 +43,3 @@ class Outbox:
         await self.tell(
             "gateway", gateway, Lost(error.code, error.message, error.hop or self._hop), request_id, epoch
         )
-
-    async def answer(self, envelope: Envelope, message: Message | PenstockError) -> None:
-        """Reply to an ask; messages that expect no reply get none."""
-        if isinstance(message, PenstockError):
-            message.hop = message.hop or self._hop
-            message = Failure.of(message)
-        if not envelope.reply:
-            return
-        try:
-            await self._bus.reply(envelope, message)
-        except PenstockError as error:
-            self._unsent(message, error)
-
-    def _unsent(self, message: Message, error: PenstockError) -> None:
-        metrics.DROPPED_MESSAGES.labels(reason="unsent").inc()
-        log.warning("message_unsent", message=type(message).__name__, error=error.message)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from shared import messages
 from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.messages import Mark, Sampling, Tokens, unpack_hashes, unpack_ids
-from shared.sampling import Grammar, SamplingParams
+from shared.messages import Mark, Tokens, unpack_hashes, unpack_ids
+from shared.sampling import SamplingParams
 
 _PRIORITIES = {0: NORMAL_PRIORITY, 1: LOWEST_PRIORITY, 2: NORMAL_PRIORITY - 1}
 """By the wire's PRIORITY_NORMAL, PRIORITY_LOW and PRIORITY_HIGH; the least goes first."""
@@ -27,14 +26,6 @@ def engine_priority(priority: int) -> int:
     if priority not in _PRIORITIES:
         raise InvalidRequest(f"priority {priority} does not exist; send 0 (normal), 1 (low) or 2 (high)")
     return _PRIORITIES[priority]
-
-
-def sampling_params(sampling: Sampling) -> SamplingParams:
-    """Fields have the same names on both sides; a difference is a TypeError at the first message."""
-    values = {field.name: getattr(sampling, field.name) for field in dataclasses.fields(Sampling)}
-    if sampling.grammar is not None:
-        values["grammar"] = Grammar(sampling.grammar.kind, sampling.grammar.text)
-    return SamplingParams(**values)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,15 +47,13 @@ def read_sequence(
     token_ids: bytes,
     prompt_len: int,
     block_hashes: bytes,
-    sampling: Sampling,
+    sampling: SamplingParams,
     *,
     vocab_size: int,
     max_model_len: int,
 ) -> SequenceSpec:
     """Unpack and check what a placement message says. Raises InvalidRequest or ProtocolError."""
-    spec = SequenceSpec(
-        unpack_ids(token_ids), prompt_len, unpack_hashes(block_hashes), sampling_params(sampling)
-    )
+    spec = SequenceSpec(unpack_ids(token_ids), prompt_len, unpack_hashes(block_hashes), sampling)
     count = len(spec.token_ids)
     if not 1 <= prompt_len <= count:
         raise InvalidRequest(f"prompt_len {prompt_len} is outside 1..{count}; send at least one prompt token")
@@ -90,8 +79,8 @@ def read_sequence(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TokenRow:
-    """One request's share of a step, and the detokenizer that waits for it."""
+class JobOutput:
+    """One job's share of a step, and the detokenizer that waits for it."""
 
     detokenizer: str
     request_id: str
@@ -100,25 +89,21 @@ class TokenRow:
     marks: tuple[Mark, ...]
 
 
-def tokens_messages(rows: Iterable[TokenRow]) -> list[tuple[str, Tokens]]:
+def tokens_messages(outputs: Iterable[JobOutput]) -> list[tuple[str, Tokens]]:
     """One column-wise `Tokens` per detokenizer, rows in the order given."""
-    by_detokenizer: dict[str, list[TokenRow]] = {}
-    for row in rows:
-        by_detokenizer.setdefault(row.detokenizer, []).append(row)
+    by_detokenizer: dict[str, list[JobOutput]] = {}
+    for output in outputs:
+        by_detokenizer.setdefault(output.detokenizer, []).append(output)
     return [(detokenizer, _columns(chosen)) for detokenizer, chosen in by_detokenizer.items()]
 
 
-def _columns(rows: Sequence[TokenRow]) -> Tokens:
+def _columns(rows: Sequence[JobOutput]) -> Tokens:
     return Tokens(
         request_ids=tuple(row.request_id for row in rows),
         epochs=tuple(row.epoch for row in rows),
         positions=tuple(row.output.position for row in rows),
         token_ids=tuple(row.output.token_ids for row in rows),
         finish=tuple(row.output.finish_reason or "" for row in rows),
-        logprobs=tuple(_logprobs(row.output) for row in rows),
+        logprobs=tuple(row.output.logprobs for row in rows),
         marks=tuple(row.marks for row in rows),
     )
-
-
-def _logprobs(output: TokenOutput) -> tuple[messages.TokenLogprob, ...]:
-    return tuple(messages.TokenLogprob(item.token_id, item.logprob, item.top) for item in output.logprobs)

@@ -94,10 +94,10 @@ async def receive_kv(url: str, *, transport: str, scattered: bool) -> None:
     await receiver.start()
 
     def take(delivery: Delivery) -> None:
-        receiver.handle(delivery)
+        receiver.handle_message(delivery)
 
     await bus.serve(inbox("decode", "decode-0"), take)
-    running = asyncio.create_task(receiver.run())
+    running = asyncio.create_task(receiver.run_transfers())
     say("ready")
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
@@ -108,7 +108,9 @@ async def receive_kv(url: str, *, transport: str, scattered: bool) -> None:
             blocks = list(range(number * BLOCKS, (number + 1) * BLOCKS))
             if scattered:
                 random.Random(number).shuffle(blocks)
-            receiver.expect(f"{line}.{number}", 1, "", "prefill-0", 1, blocks, 0, BLOCKS, Deadline.after(60))
+            receiver.expect_transfer(
+                f"{line}.{number}", 1, "", "prefill-0", 1, blocks, 0, BLOCKS, Deadline.after(60)
+            )
     running.cancel()
 
 
@@ -172,10 +174,10 @@ async def kv_round(url: str, child: asyncio.subprocess.Process) -> Callable[[int
     )
 
     def take(delivery: Delivery) -> None:
-        sender.handle(delivery)
+        sender.handle_message(delivery)
 
     await bus.serve(inbox("prefill", "prefill-0"), take)
-    background.append(asyncio.create_task(sender.run()))
+    background.append(asyncio.create_task(sender.run_transfers()))
     closing.extend((bulk.close, bus.close))
     assert child.stdin is not None
     stdin = child.stdin
@@ -184,10 +186,10 @@ async def kv_round(url: str, child: asyncio.subprocess.Process) -> Callable[[int
         for transfer in range(TRANSFERS):
             request = f"bench-{number}.{transfer}"
             table = range(transfer * BLOCKS, (transfer + 1) * BLOCKS)
-            sender.offer(request, 1, "", "decode-0", table, Deadline.after(60))
+            sender.offer_transfer(request, 1, "", "decode-0", table, Deadline.after(60))
             for layer in range(LAYOUT.num_layers):
                 sender.layer_ready((request, 1), layer, 0, BLOCKS)
-            sender.finish((request, 1), [1], "")
+            sender.finish_transfer((request, 1), [1], "")
         stdin.write(f"bench-{number}\n".encode())
         for _ in range(TRANSFERS):
             await asyncio.wait_for(released.acquire(), 60)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from shared.engine.cuda.weight_map import map_linears
+from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights
 from shared.engine.loading.linear import DenseLinear
-from shared.engine.memory.kv_pool import TORCH_DTYPES, KvLayout, KvPool
+from shared.engine.memory.kv_pool import KvLayout, KvPool
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import grpc.aio
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
+from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
-from services.gateway.gateway import Gateway
-from services.gateway.release import Releaser
-from services.gateway.sessions import Sessions
+from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
@@ -39,11 +39,11 @@ from shared.messages import (
     Text,
     Tokenize,
     Tokenized,
-    TokenLogprob,
     pack_hashes,
     pack_ids,
     unpack_ids,
 )
+from shared.sampling import TokenLogprob
 from tests.support.wait import until
 
 MODEL = "test-model"
@@ -215,7 +215,7 @@ class Running:
 
     stub: rpc.InferenceStub
     channel: grpc.aio.Channel
-    sessions: Sessions
+    registry: SessionRegistry
     server: EdgeServer
     fleet: FleetView
 
@@ -228,22 +228,22 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     config = GatewayConfig(**options)  # type: ignore[arg-type]  # the options are fields of the class
     bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(), Tasks()
     await view.start(bus)
-    shared = Gateway(GATEWAY, config, bus, view, Releaser(bus, GATEWAY, config.cancel_ack_s), tasks)
-    sessions = Sessions(
-        shared,
+    context = SessionContext(GATEWAY, config, bus, view, Canceller(bus, GATEWAY, config.cancel_ack_s), tasks)
+    registry = SessionRegistry(
+        context,
         incarnation=7,
         heartbeat=lambda **fields: heartbeat("gateway", GATEWAY, **fields),
         changed=lambda: None,
         begin_drain=lambda: None,
     )
-    view.on_lost(sessions.on_instance_lost)
-    await bus.serve(inbox("gateway", GATEWAY), sessions.receive)
-    server = EdgeServer(sessions, view, config)
+    view.on_lost(registry.on_instance_lost)
+    await bus.serve(inbox("gateway", GATEWAY), registry.receive)
+    server = EdgeServer(registry, view, config)
     await server.start()
     watcher = asyncio.create_task(server.watch_fleet())
     channel = grpc.aio.insecure_channel(server.address)
     try:
-        yield Running(rpc.InferenceStub(channel), channel, sessions, server, view)
+        yield Running(rpc.InferenceStub(channel), channel, registry, server, view)
     finally:
         await channel.close(None)
         watcher.cancel()

@@ -17,7 +17,6 @@ from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, TooLarge, Unavailable
 from shared.messages import (
-    PROTOCOL_VERSION,
     Accepted,
     Cancel,
     Envelope,
@@ -174,6 +173,28 @@ async def test_a_reply_without_a_subject_is_counted(bus: Bus) -> None:
     assert metric.value("penstock_dropped_messages_total", reason="no_reply_subject") == before + 1
 
 
+async def test_an_answer_that_nobody_waits_for_is_no_drop_and_an_error_is(bus: Bus) -> None:
+    dropped = metric.total("penstock_dropped_messages_total")
+    await bus.answer(Envelope("r"), Accepted())
+    assert metric.total("penstock_dropped_messages_total") == dropped
+    before = metric.value("penstock_dropped_messages_total", reason="overloaded")
+    await bus.answer(Envelope("r"), Overloaded("full"))
+    assert metric.value("penstock_dropped_messages_total", reason="overloaded") == before + 1
+
+
+async def test_an_answer_that_cannot_be_sent_is_counted_and_not_raised(bus: Bus) -> None:
+    before = metric.value("penstock_dropped_messages_total", reason="reply_failed")
+    await bus.answer(Envelope("r", reply="asker"), Failure("internal", "x" * (2 << 20)))
+    assert metric.value("penstock_dropped_messages_total", reason="reply_failed") == before + 1
+
+
+async def test_an_error_in_an_answer_names_the_hop_unless_it_has_one(bus: Bus, server: Server) -> None:
+    server.refusal = Overloaded("full", hop="decode")
+    with pytest.raises(Overloaded) as caught:
+        await bus.ask(PREFILL, Cancel("stop"), Envelope(), soon())
+    assert caught.value.hop == "decode"
+
+
 async def test_what_a_receiver_cannot_take_in_time_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, nats_url: str, bus: Bus
 ) -> None:
@@ -224,7 +245,10 @@ GARBAGE = {
     "truncated": (GOOD[:-3], "protocol"),
     "json": (b'{"type": "Cancel"}', "protocol"),
     "wrong type of a field": (GOOD.replace(b"\x03\xc3", b"\xc2\xc3"), "protocol"),
-    "unknown type": (msgpack.packb(["Explode", PROTOCOL_VERSION, "", 0, 0, "", "", []]), "unknown_message"),
+    "unknown type": (
+        msgpack.packb(["Explode", codec.PROTOCOL_VERSION, "", 0, 0, "", "", []]),
+        "unknown_message",
+    ),
     "unknown version": (msgpack.packb(["Cancel", 99, "", 0, 0, "", "", ["x"]]), "unknown_message"),
 }
 

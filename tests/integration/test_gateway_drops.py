@@ -57,7 +57,7 @@ async def test_calls_dropped_at_any_moment_leave_nothing_held(
                 call.cancel()
 
         await asyncio.gather(*(drop_one() for _ in range(CALLS)), return_exceptions=True)
-        await until(lambda: running.sessions.audit().held == ())
+        await until(lambda: running.registry.audit().held == ())
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)

@@ -72,7 +72,7 @@ async def test_bad_input_is_an_invalid_argument_that_names_the_field(nats_url: s
     message, field = BAD[name]
     async with gateway(nats_url) as running:
         answer = await generate(running.stub, message)
-        assert running.sessions.audit().held == ()
+        assert running.registry.audit().held == ()
     assert answer.status is grpc.StatusCode.INVALID_ARGUMENT
     assert field in answer.details
     assert (answer.outcome, answer.ends) == ("failed", 1)
@@ -138,7 +138,7 @@ async def drop_call(
             assert (await call.read()).text.text == text
         await until(lambda: when(peers))
         call.cancel()
-        await until(lambda: running.sessions.audit().held == ())
+        await until(lambda: running.registry.audit().held == ())
     return peers
 
 
@@ -168,10 +168,10 @@ async def test_a_client_that_does_not_read_is_cancelled(nats_url: str) -> None:
         call = running.stub.Generate(ask("hello"))
         envelope, _ = await peers.placed()
         position = 5
-        while running.sessions.audit().held and position < 5_000_000:
+        while running.registry.audit().held and position < 5_000_000:
             await peers.text(envelope.request_id, position, "x" * 10_000, ids=tuple(range(20)))
             position += 20
-        await until(lambda: running.sessions.audit().held == ())
+        await until(lambda: running.registry.audit().held == ())
         assert position < 5_000_000
         events = [event async for event in _tolerant(call)]
     assert events[-1].end.outcome == pb.OUTCOME_CANCELLED
@@ -204,8 +204,8 @@ async def test_a_passed_deadline_names_the_hop_it_passed_in(
         await running.knows("detokenizer", 1)
         for peer in peers.peers.values():
             peer.answers = answers
-        answer = await generate(running.stub, changed(ttft_deadline_ms=500))
-        await until(lambda: running.sessions.audit().held == ())
+        answer = await generate(running.stub, changed(ttft_deadline_ms=150))
+        await until(lambda: running.registry.audit().held == ())
     assert (answer.outcome, answer.status) == ("expired", grpc.StatusCode.DEADLINE_EXCEEDED)
     assert answer.end is not None
     assert answer.end.error.hop == hop
@@ -230,7 +230,7 @@ async def test_the_deadline_of_the_call_ends_it_with_a_terminal_event(
     monkeypatch.setattr("services.gateway.budget.GRPC_MARGIN_SHARE", 0.5)
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         answer = await generate(running.stub, ask("hello"), timeout_s=1.0)
-        await until(lambda: running.sessions.audit().held == ())
+        await until(lambda: running.registry.audit().held == ())
     assert answer.status is grpc.StatusCode.DEADLINE_EXCEEDED
     assert answer.outcome == "expired"
     assert {reason for told in peers.cancels().values() for _, reason in told} == {"expired"}
@@ -271,7 +271,7 @@ async def test_a_draining_gateway_finishes_what_is_live_and_takes_nothing_new(na
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
         drain = asyncio.create_task(running.server.drain())
-        await until(lambda: running.sessions.closing)
+        await until(lambda: running.registry.closing)
         refused = await generate(running.stub, ask("hello"))
         assert not drain.done()
         await peers.text(envelope.request_id, 5, "a", finish="stop")
@@ -284,7 +284,7 @@ async def test_stopping_cancels_what_is_live(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         await peers.placed()
-        await running.sessions.cancel_all(2.0)
+        await running.registry.cancel_sessions(2.0)
         answer = await call
     assert answer.outcome == "cancelled"
     assert set(peers.cancels()) == ALL_THREE

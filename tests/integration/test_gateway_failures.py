@@ -212,7 +212,7 @@ async def test_an_answer_that_nothing_can_continue_fails_behind_its_text(nats_ur
 async def test_a_restarting_worker_is_waited_for(nats_url: str) -> None:
     async with fleet(nats_url, "tokenizer", "prefill", "detokenizer") as peers, gateway(nats_url) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello")))
-        await until(lambda: running.sessions.audit().held)
+        await until(lambda: running.registry.audit().held)
         await peers.add("decode")
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "a", finish="stop")

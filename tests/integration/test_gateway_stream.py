@@ -12,14 +12,14 @@ from shared.messages import (
     Mark,
     Message,
     Open,
-    Passage,
     Reserve,
     Retrieve,
     Retrieved,
+    ScoredPassage,
     Tokenize,
-    TokenLogprob,
     unpack_ids,
 )
+from shared.sampling import TokenLogprob
 from shared.telemetry import metrics
 from tests.integration.gateway_peers import GATEWAY, ask, default_answer, fleet, gateway
 from tests.integration.gateway_peers import Answer as PeerAnswer
@@ -138,7 +138,7 @@ async def test_the_timeline_partitions_what_the_client_waited_for(nats_url: str)
 
 
 async def test_retrieved_passages_go_into_the_last_user_turn_and_to_the_client(nats_url: str) -> None:
-    found = Retrieved((Passage("doc.md", "Water flows.", 0.5),), "", 1, 1)
+    found = Retrieved((ScoredPassage("doc.md", "Water flows.", 0.5),), "", 1, 1)
 
     def retriever(message: Message) -> PeerAnswer:
         return found if isinstance(message, Retrieve) else default_answer(message)

@@ -54,13 +54,13 @@ async def test_every_byte_arrives_for_random_layouts_tables_and_orders(
         pair.target.memory[:] = bytes(pair.target.memory.nbytes)
         request = f"gateway-0.{number}"
         if rng.random() < 0.5:
-            pair.offer(request, source)
+            pair.offer_transfer(request, source)
             await asyncio.sleep(rng.choice((0, 0.002)))
-            pair.expect(request, target, first)
+            pair.expect_transfer(request, target, first)
         else:
-            pair.expect(request, target, first)
+            pair.expect_transfer(request, target, first)
             await asyncio.sleep(rng.choice((0, 0.002)))
-            pair.offer(request, source)
+            pair.offer_transfer(request, source)
         key = (request, 1)
         cut = rng.randint(0, count)
         for layer in range(layout.num_layers):
@@ -68,7 +68,7 @@ async def test_every_byte_arrives_for_random_layouts_tables_and_orders(
         await asyncio.sleep(0)
         for layer in range(layout.num_layers):
             pair.sender.layer_ready(key, layer, cut, count)
-        pair.sender.finish(key, [11, number], "")
+        pair.sender.finish_transfer(key, [11, number], "")
         await pair.transferred(number + 1)
         assert pair.decode.complete[-1] == (key, (11, number), "")
         assert_same(pair, source[first:], target[first:])
@@ -82,8 +82,8 @@ async def test_every_byte_arrives_for_random_layouts_tables_and_orders(
 
 def basic(pair: Pair, request: str = "gateway-0.1", seconds: float = 60.0) -> tuple[str, int]:
     """One request of 20 blocks, offered and expected, nothing computed."""
-    pair.expect(request, TARGETS, seconds=seconds)
-    return pair.offer(request, BLOCKS, seconds=seconds)
+    pair.expect_transfer(request, TARGETS, seconds=seconds)
+    return pair.offer_transfer(request, BLOCKS, seconds=seconds)
 
 
 async def test_transfers_run_under_uvloop_as_the_services_do(nats_url: str) -> None:
@@ -92,7 +92,7 @@ async def test_transfers_run_under_uvloop_as_the_services_do(nats_url: str) -> N
             pair = await make(LARGE)
             key = basic(pair)
             pair.compute(key, 20)
-            pair.sender.finish(key, [5], "")
+            pair.sender.finish_transfer(key, [5], "")
             await pair.transferred()
             assert_same(pair, BLOCKS, TARGETS)
 
@@ -108,7 +108,7 @@ async def test_kv_done_may_overtake_the_chunks(make_pair: MakePair) -> None:
     pair.pause_chunks()
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await until(lambda: pair.heard_by_receiver(KvDone))
     assert not pair.decode.complete
     pair.resume_chunks()
@@ -123,7 +123,7 @@ async def test_kv_done_may_follow_long_after_the_last_chunk(make_pair: MakePair)
     pair.compute(key, 20)
     await until(lambda: sink.seen == SMALL.num_layers)
     assert not pair.decode.complete
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await pair.transferred()
     assert_same(pair, BLOCKS, TARGETS)
 
@@ -135,7 +135,7 @@ async def test_layers_leave_before_the_prompt_is_computed(make_pair: MakePair) -
     pair.compute(key, 20, layers=1)
     await until(lambda: sink.seen == 1)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await pair.transferred()
     assert sink.seen == SMALL.num_layers
 
@@ -146,7 +146,7 @@ async def test_a_lost_chunk_is_asked_for_and_comes_again(make_pair: MakePair) ->
     pair.fault(drop=lambda number: number == 1)
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await until(lambda: pair.heard_by_receiver(KvDone))
     clock.advance(limits.NO_PROGRESS_S + 0.1)
     await pair.transferred()
@@ -163,7 +163,7 @@ async def test_a_whole_window_lost_before_the_end_is_sent_again_unasked(make_pai
     await until(lambda: sink.seen == 1)
     clock.advance(limits.NO_PROGRESS_S + 0.1)
     await until(lambda: sink.seen > 2)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await pair.transferred()
     assert_same(pair, BLOCKS, TARGETS)
 
@@ -173,7 +173,7 @@ async def test_a_changed_chunk_is_found_and_asked_for_at_once(make_pair: MakePai
     pair.fault(corrupt=lambda number: number in (0, 2))
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await pair.transferred()
     assert pair.heard_by_sender(KvMissing) == 2
     assert_same(pair, BLOCKS, TARGETS)
@@ -184,7 +184,7 @@ async def test_a_path_that_changes_every_chunk_fails_as_checksum(make_pair: Make
     pair.fault(corrupt=lambda _number: True)
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await until(lambda: pair.decode.failed)
     assert isinstance(pair.decode.failed[0][1], ChecksumMismatch)
     await pair.freed()
@@ -197,7 +197,7 @@ async def test_cells_that_never_come_fail_after_two_requests(make_pair: MakePair
     pair.fault(drop=lambda _number: True)
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await until(lambda: pair.heard_by_receiver(KvDone))
     for asked in (1, 2):
         clock.advance(limits.NO_PROGRESS_S + 0.1)
@@ -221,19 +221,19 @@ async def test_an_abort_from_either_side_in_any_phase_frees_everything(
     if phase == "done":
         pair.hold_receiver = True  # it never learns that all was sent
     if phase != "offered" or side == "decode":
-        pair.expect(key[0], TARGETS)
+        pair.expect_transfer(key[0], TARGETS)
     if phase != "offered" or side == "prefill":
-        pair.offer(key[0], BLOCKS)
+        pair.offer_transfer(key[0], BLOCKS)
     if phase != "offered":
         await until(lambda: pair.heard_by_sender(KvGrant))
     if phase in ("moving", "done"):
         pair.compute(key, 20, layers=2 if phase == "moving" else 3)
         await asyncio.sleep(0)
     if phase == "done":
-        pair.sender.finish(key, [5], "")
+        pair.sender.finish_transfer(key, [5], "")
         await until(lambda: pair.heard_by_receiver(KvDone))
         pair.hold_receiver = False
-    (pair.sender if side == "prefill" else pair.receiver).abort(key, "cancelled")
+    (pair.sender if side == "prefill" else pair.receiver).abort_transfer(key, "cancelled")
     await pair.freed()
     others_failed = pair.decode.failed if side == "prefill" else pair.prefill.failed
     if phase != "offered":
@@ -244,11 +244,11 @@ async def test_an_abort_from_either_side_in_any_phase_frees_everything(
 
 async def test_an_abort_that_overtakes_its_request_still_wins(make_pair: MakePair) -> None:
     pair = await make_pair()
-    key = pair.expect("gateway-0.1", TARGETS)
+    key = pair.expect_transfer("gateway-0.1", TARGETS)
     await until(lambda: pair.heard_by_sender(KvGrant))
-    pair.receiver.abort(key, "cancelled")
+    pair.receiver.abort_transfer(key, "cancelled")
     await until(lambda: pair.decode.released == [key])
-    pair.offer(key[0], BLOCKS)
+    pair.offer_transfer(key[0], BLOCKS)
     assert isinstance(pair.prefill.failed[0][1], Unavailable)
     assert pair.prefill.released == [key]
 
@@ -259,7 +259,7 @@ async def test_chunks_that_come_after_an_abort_never_touch_the_pool(make_pair: M
     key = basic(pair)
     pair.compute(key, 20)
     await until(lambda: pair.sender._transfers[key]._sent_bytes)
-    pair.receiver.abort(key, "cancelled")
+    pair.receiver.abort_transfer(key, "cancelled")
     await until(lambda: pair.decode.released)
     pair.target.memory[:] = b"\x5a" * pair.target.memory.nbytes
     sink = pair.fault()
@@ -324,7 +324,7 @@ async def test_a_server_restart_in_mid_transfer_is_survived(
     await until(lambda: pair.heard_by_sender(KvCredit))
     await nats_server.kill()
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await nats_server.start()
     await until(lambda: pair.decode.complete or pair.decode.failed, timeout_s=30)
     await pair.freed()
@@ -356,7 +356,7 @@ async def test_no_more_is_on_its_way_than_the_receiver_has_credited(make_pair: M
     pair.bulks[0].send = send  # type: ignore[assignment,method-assign]
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await pair.transferred()
     assert sum(sent) == 8 * 20 * (128 << 10)
     assert pair.heard_by_sender(KvCredit) > 10
@@ -369,11 +369,11 @@ async def test_many_transfers_share_the_receivers_window_and_all_arrive(make_pai
     keys = []
     for number in range(30):
         blocks = range(number * 6, number * 6 + 6)
-        pair.expect(f"gateway-0.{number}", blocks)
-        keys.append(pair.offer(f"gateway-0.{number}", blocks))
+        pair.expect_transfer(f"gateway-0.{number}", blocks)
+        keys.append(pair.offer_transfer(f"gateway-0.{number}", blocks))
     for key in reversed(keys):
         pair.compute(key, 6)
-        pair.sender.finish(key, [5], "")
+        pair.sender.finish_transfer(key, [5], "")
     await pair.transferred(30)
     assert pair.source.memory.tobytes() == pair.target.memory.tobytes()
     assert pair.receiver._grants.credit.free_bytes == limits.RECEIVER_WINDOW_BYTES
@@ -381,10 +381,10 @@ async def test_many_transfers_share_the_receivers_window_and_all_arrive(make_pai
 
 async def test_nothing_to_send_completes_by_kv_done_alone(make_pair: MakePair) -> None:
     pair = await make_pair()
-    pair.expect("gateway-0.1", TARGETS, first=20)
-    key = pair.offer("gateway-0.1", BLOCKS)
+    pair.expect_transfer("gateway-0.1", TARGETS, first=20)
+    key = pair.offer_transfer("gateway-0.1", BLOCKS)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5, 6], "")
+    pair.sender.finish_transfer(key, [5, 6], "")
     await pair.transferred()
     assert pair.decode.complete == [(key, (5, 6), "")]
     assert pair.target.memory.tobytes().strip(b"\0") == b""
@@ -394,7 +394,7 @@ async def test_a_request_that_ends_with_its_first_token_needs_no_cell(make_pair:
     pair = await make_pair()
     key = basic(pair)
     await until(lambda: pair.heard_by_sender(KvGrant))
-    pair.sender.finish(key, [2], "stop")
+    pair.sender.finish_transfer(key, [2], "stop")
     await pair.transferred()
     assert pair.decode.complete == [(key, (2,), "stop")]
 
@@ -406,7 +406,7 @@ async def test_a_lost_answer_is_given_again(make_pair: MakePair) -> None:
     await until(lambda: pair.heard_by_sender(KvGrant))
     pair.mute_sender = True
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await until(lambda: pair.heard_by_sender(KvReceived))
     pair.mute_sender = False
     clock.advance(limits.NO_PROGRESS_S + 0.1)
@@ -423,7 +423,7 @@ async def test_a_lost_grant_is_given_again(make_pair: MakePair) -> None:
     await until(lambda: pair.heard_by_sender(KvGrant))
     pair.mute_sender = False
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     clock.advance(limits.NO_PROGRESS_S + 0.1)
     await pair.transferred()
     assert_same(pair, BLOCKS, TARGETS)
@@ -435,7 +435,7 @@ async def test_blocks_of_an_unacknowledged_abort_are_kept_until_the_lease_ends(m
     key = basic(pair)
     await until(lambda: pair.heard_by_sender(KvGrant))
     pair.mute_sender = True
-    pair.receiver.abort(key, "cancelled")
+    pair.receiver.abort_transfer(key, "cancelled")
     clock.advance(limits.LEASE_S - 0.5)
     await until(lambda: pair.heard_by_sender(KvAbort) >= 2)
     assert not pair.decode.released
@@ -463,15 +463,15 @@ async def test_a_new_epoch_ends_the_old_transfer_and_completes_itself(make_pair:
     pair = await make_pair()
     old = basic(pair)
     await until(lambda: pair.heard_by_sender(KvGrant))
-    pair.expect(old[0], TARGETS, epoch=2)
+    pair.expect_transfer(old[0], TARGETS, epoch=2)
     assert [key for key, _ in pair.decode.failed] == pair.decode.released == [old]
     assert isinstance(pair.decode.failed[0][1], StaleEpoch)
     with pytest.raises(StaleEpoch):
-        pair.expect(old[0], TARGETS, epoch=1)
-    new = pair.offer(old[0], BLOCKS, epoch=2)
+        pair.expect_transfer(old[0], TARGETS, epoch=1)
+    new = pair.offer_transfer(old[0], BLOCKS, epoch=2)
     pair.compute(old, 20)
     pair.compute(new, 20)
-    pair.sender.finish(new, [5], "")
+    pair.sender.finish_transfer(new, [5], "")
     await until(lambda: pair.decode.complete)
     await pair.freed()
     assert pair.decode.complete[0][0] == new
@@ -497,7 +497,7 @@ async def test_a_wrong_nonce_falls_back_to_nats(make_pair: MakePair) -> None:
     pair.shared.segment = type(segment)(segment.pid, segment.fd, segment.nbytes, b"\0" * 32)
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await pair.transferred()
     assert {d.message.transport for d in pair.to_sender if isinstance(d.message, KvGrant)} == {"nats"}
     assert_same(pair, BLOCKS, TARGETS)
@@ -505,7 +505,7 @@ async def test_a_wrong_nonce_falls_back_to_nats(make_pair: MakePair) -> None:
 
 async def test_shm_demanded_where_it_is_impossible_fails_clearly(make_pair: MakePair) -> None:
     pair = await make_pair(share=False, transport="shm")
-    key = pair.expect("gateway-0.1", TARGETS)
+    key = pair.expect_transfer("gateway-0.1", TARGETS)
     await until(lambda: pair.decode.released == [key])
     error = pair.decode.failed[0][1]
     assert isinstance(error, Unavailable)
@@ -516,7 +516,7 @@ async def test_nats_demanded_is_used_although_memory_is_shared(make_pair: MakePa
     pair = await make_pair(share=True, transport="nats")
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await pair.transferred()
     assert {d.message.transport for d in pair.to_sender if isinstance(d.message, KvGrant)} == {"nats"}
 
@@ -526,13 +526,13 @@ async def test_shared_memory_reused_too_early_is_found_by_its_checksum(make_pair
     pair.hold_receiver = True
     key = basic(pair)
     pair.compute(key, 20)
-    pair.sender.finish(key, [5], "")
+    pair.sender.finish_transfer(key, [5], "")
     await until(lambda: pair.heard_by_receiver(KvDone))
     start = BLOCKS[3] * SMALL.layer_block_bytes
     pair.source.memory[start] ^= 1
     pair.hold_receiver = False
     for delivery in list(pair.to_receiver):
-        pair.receiver.handle(delivery)
+        pair.receiver.handle_message(delivery)
     await pair.transferred()
     assert pair.heard_by_sender(KvMissing) == 1
     assert_same(pair, BLOCKS, TARGETS)
@@ -552,17 +552,17 @@ async def test_impossible_blocks_are_invalid_requests(make_pair: MakePair) -> No
     pair = await make_pair()
     for blocks in ([64], [-1], [3, 3]):
         with pytest.raises(InvalidRequest):
-            pair.expect("gateway-0.1", blocks)
+            pair.expect_transfer("gateway-0.1", blocks)
     with pytest.raises(InvalidRequest):
-        pair.offer("gateway-0.1", [64])
-    key = pair.offer("gateway-0.1", BLOCKS)
+        pair.offer_transfer("gateway-0.1", [64])
+    key = pair.offer_transfer("gateway-0.1", BLOCKS)
     with pytest.raises(InvalidRequest):
-        pair.offer("gateway-0.1", BLOCKS)
+        pair.offer_transfer("gateway-0.1", BLOCKS)
     with pytest.raises(InvalidRequest):
         pair.sender.layer_ready(key, 3, 0, 20)
     with pytest.raises(InvalidRequest):
         pair.sender.layer_ready(key, 0, 0, 21)
-    pair.sender.abort(key, "cancelled")
+    pair.sender.abort_transfer(key, "cancelled")
     assert pair.prefill.released == [key]
 
 

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from services.prefill.actor import OnFailed, OnReleased, PrefillActor
+from services.prefill.actor import PrefillActor
 from services.prefill.config import PrefillConfig
 from shared.bus.bulk import BulkConnection
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.engine import Engine, StepResult
+from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.service import Service
 from shared.worker.config import build_engine
-from shared.worker.host import attend
+from shared.worker.host import keep_informed
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.integration.workers_harness import WAIT_S, edge_of
 from tests.support.models import target_model
@@ -58,7 +59,7 @@ async def crashing_prefill(nats_url: str, model: Path) -> AsyncIterator[None]:
     try:
         mirror = PrefixMirror()
         actor = service.supervisor.start(lambda: PrefillActor(service, model.name, load, make_sender, mirror))
-        await attend(service, actor)
+        await keep_informed(service, actor)
         await service.bus.serve(inbox("prefill", PREFILL), actor.receive)
         await service.ready(actor.status)
         yield

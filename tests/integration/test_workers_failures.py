@@ -13,8 +13,9 @@ from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
 from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Cancel, Drain, Retrieve, Warm, pack_ids
-from tests.integration.workers_harness import START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of, sampling
+from tests.integration.workers_harness import START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of
 from tests.support.models import target_model
+from tests.support.sampling import sampling
 from tests.support.wait import until
 
 PREFILL, DECODE, DOOMED = "prefill-0", "decode-0", "prefill-doomed"

@@ -21,12 +21,12 @@ from shared.messages import (
     DraftOpen,
     DraftResync,
     Message,
-    Sampling,
     pack_ids,
 )
-from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of, sampling
+from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
 from tests.support.models import draft_of, target_model
 from tests.support.oracle import Oracle
+from tests.support.sampling import sampling
 from tests.support.wait import until
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
@@ -130,7 +130,7 @@ async def test_a_prompt_cancelled_among_others_leaves_those_as_they_are(edge: Ed
 
 
 @pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
-async def test_a_row_with_nothing_left_to_draw_says_so_behind_its_tokens(
+async def test_a_request_with_nothing_left_to_draw_says_so_behind_its_tokens(
     edge: Edge, oracle: Oracle, speculator: str
 ) -> None:
     ids = oracle.encode("Once upon a time")
@@ -225,7 +225,7 @@ async def test_the_first_rows_carry_the_phases_of_their_hops(edge: Edge, oracle:
     ids=["one", "two"],
 )
 async def test_a_request_may_end_with_its_first_tokens(
-    edge: Edge, oracle: Oracle, how: Sampling, finish: str, count: int
+    edge: Edge, oracle: Oracle, how: SamplingParams, finish: str, count: int
 ) -> None:
     ids = oracle.encode(PROMPTS[2])
     stream = await edge.generate(ids, how=how)

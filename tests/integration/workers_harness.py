@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.bus import Bus, Delivery
@@ -34,12 +34,13 @@ from shared.messages import (
     Message,
     Prefill,
     Reserve,
-    Sampling,
     Tokens,
     pack_hashes,
     pack_ids,
 )
+from shared.sampling import SamplingParams
 from tests.support.data import REPOSITORY
+from tests.support.sampling import sampling
 from tests.support.wait import until
 
 START_TIMEOUT_S = 180.0
@@ -48,11 +49,7 @@ WAIT_S = 30.0
 """Bounds waits on a loaded machine; what is waited for takes milliseconds on an idle one."""
 GATEWAY = "gateway-test"
 DETOKENIZER = "detokenizer-test"
-GREEDY = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 40, 0, (), False, -1)
-
-
-def sampling(**changes: object) -> Sampling:
-    return replace(GREEDY, **changes)  # type: ignore[arg-type]  # field names and types are the caller's
+GREEDY = sampling()
 
 
 class Workers:
@@ -193,7 +190,7 @@ class Edge:
         *,
         prefill: str = "prefill-0",
         decode: str = "decode-nats",
-        how: Sampling = GREEDY,
+        how: SamplingParams = GREEDY,
         epoch: int = 1,
         seconds: float = 30.0,
         prompt_len: int = 0,
@@ -213,7 +210,7 @@ class Edge:
         prefill: str = "prefill-0",
         decode: str = "decode-nats",
         speculator: str = "",
-        how: Sampling = GREEDY,
+        how: SamplingParams = GREEDY,
         epoch: int = 1,
         seconds: float = 30.0,
         prompt_len: int = 0,
@@ -239,7 +236,7 @@ class Edge:
         *,
         decode: str = "decode-nats",
         speculator: str = "",
-        how: Sampling = GREEDY,
+        how: SamplingParams = GREEDY,
         prompt_len: int = 0,
     ) -> Stream:
         """Place a request as a gateway does, and wait for its end."""

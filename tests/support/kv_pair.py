@@ -15,9 +15,10 @@ from shared.bus.bulk_stream import BulkSink
 from shared.bus.subjects import inbox, kv
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import PenstockError
-from shared.kv.receiver import Key, KvReceiver
+from shared.kv.receiver import KvReceiver
 from shared.kv.sender import KvSender
 from shared.kv.shared_pool import SharedPool
+from shared.kv.transfer_key import TransferKey
 from tests.support.wait import until
 
 INCARNATION = 77
@@ -58,9 +59,9 @@ class PlainPool:
 class Side:
     """What one side's callbacks reported."""
 
-    released: list[Key] = field(default_factory=list)
-    failed: list[tuple[Key, PenstockError]] = field(default_factory=list)
-    complete: list[tuple[Key, tuple[int, ...], str]] = field(default_factory=list)
+    released: list[TransferKey] = field(default_factory=list)
+    failed: list[tuple[TransferKey, PenstockError]] = field(default_factory=list)
+    complete: list[tuple[TransferKey, tuple[int, ...], str]] = field(default_factory=list)
 
 
 class FaultySink:
@@ -141,17 +142,20 @@ class Pair:
         await self.receiver.start()
         await self.buses[0].serve(inbox("prefill", "prefill-0"), self._at_sender)
         await self.buses[1].serve(inbox("decode", "decode-0"), self._at_receiver)
-        self.tasks = [asyncio.create_task(self.sender.run()), asyncio.create_task(self.receiver.run())]
+        self.tasks = [
+            asyncio.create_task(self.sender.run_transfers()),
+            asyncio.create_task(self.receiver.run_transfers()),
+        ]
 
     def _at_sender(self, delivery: Delivery) -> None:
         self.to_sender.append(delivery)
         if not self.mute_sender:
-            assert self.sender.handle(delivery)
+            assert self.sender.handle_message(delivery)
 
     def _at_receiver(self, delivery: Delivery) -> None:
         self.to_receiver.append(delivery)
         if not self.hold_receiver:
-            assert self.receiver.handle(delivery)
+            assert self.receiver.handle_message(delivery)
 
     async def close(self) -> None:
         for task in self.tasks:
@@ -171,14 +175,16 @@ class Pair:
     def deadline(self, seconds: float = 60.0) -> Deadline:
         return Deadline.after(seconds, self.clock)
 
-    def offer(self, request: str, blocks: Sequence[int], epoch: int = 1, seconds: float = 60.0) -> Key:
-        self.sender.offer(request, epoch, "gateway-0", "decode-0", blocks, self.deadline(seconds))
+    def offer_transfer(
+        self, request: str, blocks: Sequence[int], epoch: int = 1, seconds: float = 60.0
+    ) -> TransferKey:
+        self.sender.offer_transfer(request, epoch, "gateway-0", "decode-0", blocks, self.deadline(seconds))
         return (request, epoch)
 
-    def expect(
+    def expect_transfer(
         self, request: str, blocks: Sequence[int], first: int = 0, epoch: int = 1, seconds: float = 60.0
-    ) -> Key:
-        self.receiver.expect(
+    ) -> TransferKey:
+        self.receiver.expect_transfer(
             request,
             epoch,
             "gateway-0",
@@ -191,7 +197,7 @@ class Pair:
         )
         return (request, epoch)
 
-    def compute(self, key: Key, blocks: int, layers: int | None = None) -> None:
+    def compute(self, key: TransferKey, blocks: int, layers: int | None = None) -> None:
         for layer in range(self.layout.num_layers if layers is None else layers):
             self.sender.layer_ready(key, layer, 0, blocks)
 

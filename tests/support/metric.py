@@ -8,3 +8,10 @@ from prometheus_client import REGISTRY
 def value(name: str, **labels: str) -> float:
     """The current value of a sample, 0 when it has never been touched."""
     return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def total(name: str) -> float:
+    """The sum of a sample over all its labels."""
+    return sum(
+        sample.value for metric in REGISTRY.collect() for sample in metric.samples if sample.name == name
+    )

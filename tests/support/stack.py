@@ -116,14 +116,6 @@ class Stack:
         found = [Instance(**row) for row in self.description["instances"]]
         return [instance for instance in found if role in (None, instance.role)]
 
-    async def holdings(self) -> dict[str, list[Held]]:
-        """What every instance holds; an instance that does not answer is an entry of its own."""
-        bus = await Bus.connect(self.nats, name="test-audit")
-        try:
-            return await audit(bus, self.instances())
-        finally:
-            await bus.close()
-
     async def until_idle(self, timeout_s: float = 10.0) -> None:
         """Wait until audit counts zero everywhere; fails with what is still held."""
         bus = await Bus.connect(self.nats, name="test-audit")
@@ -136,7 +128,7 @@ class Stack:
 
         try:
             await until(idle, timeout_s=timeout_s)
-        except TimeoutError as error:
+        except AssertionError as error:
             raise AssertionError(f"still held: {held}\n{self.tail()}") from error
         finally:
             await bus.close()
@@ -155,6 +147,7 @@ def value_of(instance: Instance, metric: str) -> float:
 
 
 async def audit(bus: Bus, instances: list[Instance]) -> dict[str, list[Held]]:
+    """What every instance holds; an instance that does not answer is an entry of its own."""
     answers = await asyncio.gather(*(_ask(bus, instance) for instance in instances))
     return {instance.id: held for instance, held in zip(instances, answers, strict=True) if held}
 

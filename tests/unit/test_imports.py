@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ ALLOWED = {
     ),
 }
 
-ORDER = ("errors", "deadline", "telemetry", "messages", "bus", "actor")
+ORDER = ("errors", "deadline", "telemetry", "roles", "sampling", "messages", "bus", "actor")
 """The base of shared: each may import only what stands before it."""
 
 
@@ -78,6 +79,65 @@ def test_the_base_of_shared_imports_one_way() -> None:
         assert used <= allowed, f"{relative(path)} imports {sorted(used - allowed)}"
 
 
-def test_the_engine_does_not_know_the_kv_transport() -> None:
-    for path in (REPOSITORY / "shared" / "engine").rglob("*.py"):
-        assert not {name for name in imports(path) if name.startswith(("shared.kv.", "shared.bus"))}, path
+@pytest.mark.parametrize(
+    ("package", "above"),
+    [("engine", ("shared.kv.", "shared.bus", "shared.actor", "shared.worker")), ("kv", ("shared.worker",))],
+    ids=["engine", "kv"],
+)
+def test_the_engine_does_not_know_the_kv_transport_and_neither_knows_the_workers(
+    package: str, above: tuple[str, ...]
+) -> None:
+    for path in (REPOSITORY / "shared" / package).rglob("*.py"):
+        assert not {name for name in imports(path) if name.startswith(above)}, path
+
+
+ENGINE_ORDER = (
+    "affinity",
+    "batch",
+    "dtypes",
+    "sequence",
+    "cost_model",
+    "loading",
+    "engine_config",
+    "memory",
+    "torch_backend",
+    "native",
+    "cuda",
+    "tensor_parallel",
+    "backends",
+    "scheduling",
+    "sampling",
+    "results",
+    "input_processor",
+    "model_runner",
+    "engine_core",
+    "engine",
+    "llm",
+    "measuring",
+)
+"""The engine's packages and the modules at its root: each may import only what stands before it."""
+
+
+def test_the_packages_of_the_engine_import_one_way() -> None:
+    """Imports inside of functions count. `__init__` names what others use: nobody in here goes through it."""
+    root = REPOSITORY / "shared" / "engine"
+    met = set()
+    for path in SOURCES:
+        if not path.is_relative_to(root) or path == root / "__init__.py":
+            continue
+        place = path.relative_to(root).parts[0].removesuffix(".py")
+        met.add(place)
+        assert "shared.engine" not in imports(path), f"{relative(path)} imports the engine's __init__"
+        used = {name.split(".")[2] for name in imports(path) if name.startswith("shared.engine.")}
+        late = used - set(ENGINE_ORDER[: ENGINE_ORDER.index(place) + 1])
+        assert not late, f"{relative(path)} imports {sorted(late)}"
+    assert met == set(ENGINE_ORDER)
+
+
+def test_the_modules_of_the_engine_make_no_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in SOURCES:
+        name = relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        if name.startswith("shared.engine."):
+            graph[name] = imports(path) - {name}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.checkpoint import Checkpoint, OpenTensors
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
@@ -16,7 +17,6 @@ from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequa
 from shared.engine.loading.packed_checkpoints import read_packed
 from shared.engine.loading.quantize import policy, quantize
 from shared.engine.loading.tensor_plan import Matrix, TensorPlan
-from shared.engine.memory.kv_pool import TORCH_DTYPES
 from shared.errors import InvalidRequest
 
 MAX_NAMES_IN_ERROR = 3

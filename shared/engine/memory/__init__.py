@@ -1,1 +1,1 @@
-"""Where keys and values are kept, and by whom."""
+"""Where keys and values are kept, and for which sequence."""

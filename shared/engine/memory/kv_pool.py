@@ -11,12 +11,12 @@ import torch
 import xxhash
 from torch import Tensor
 
+from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 
 BLOCK_TOKENS = HASH_BLOCK_TOKENS
-TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _STORED_DTYPES = {**TORCH_DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 _LARGEST_CODE = {"int8": 127.0, "fp8": 448.0}  # what the largest value of one token's head becomes
 _SCALE_BYTES = 2

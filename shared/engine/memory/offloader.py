@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from shared.engine.cost_model import CostModel
 from shared.engine.memory.kv_pool import KvPool
 from shared.engine.memory.offload import OffloadStore
-from shared.engine.scheduling.cost_model import CostModel
-from shared.engine.scheduling.sequence import LiveSequence, Phase, blocks_for
+from shared.engine.sequence import LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InternalError
 
 
@@ -56,8 +56,9 @@ class Offloader:
         saved = [sequence for sequence in sequences if sequence.offloaded_tokens]
         self._store.check({sequence.key for sequence in saved})
         for sequence in saved:
-            if sequence.phase is not Phase.PREEMPTED or sequence.offloaded_tokens >= len(sequence.tokens):
-                raise InternalError(f"{sequence.key!r} is {sequence.phase.value} and offloaded")
+            preempted = sequence.status is SequenceStatus.PREEMPTED
+            if not preempted or sequence.offloaded_tokens >= len(sequence.tokens):
+                raise InternalError(f"{sequence.key!r} is {sequence.status.value} and offloaded")
 
     def _recompute_us(self, sequence: LiveSequence) -> float:
         return self._cost.prefill_us(sequence.num_computed)

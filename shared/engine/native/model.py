@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch
+from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
-from shared.engine.memory.kv_pool import TORCH_DTYPES, KvPool
+from shared.engine.memory.kv_pool import KvPool
 from shared.engine.native.library import BatchShape, KvWritten, LayerShape, ModelShape, PoolShape, free_with
 from shared.engine.native.linear import NativeLinear, pointer
 from shared.engine.torch_backend.rope import rope_table

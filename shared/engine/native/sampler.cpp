@@ -1,6 +1,6 @@
 // One token per row of logits: argmax, or Gumbel-max over what top-k, top-p and min-p leave.
 //
-// The same draw as sampler.py and noise.py: scores are logits / temperature + G(seed, position, id) in double
+// The same draw as draw.py and noise.py: scores are logits / temperature + G(seed, position, id) in double
 // precision, G from a splitmix64 counter. Two things make it quick without changing it:
 //   * -log(-log u) exceeds a bound only where 1 - u is small, and 1 - u is known before any logarithm. An id
 //     is scored exactly only where that bound says that it could beat the best so far: a few of each row.

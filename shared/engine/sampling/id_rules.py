@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.engine.sampling.grammar import CompiledGrammar, GrammarState
-from shared.engine.scheduling.sequence import LiveSequence
+from shared.engine.sequence import LiveSequence
 from shared.errors import InternalError
 from shared.sampling import SamplingParams
 
@@ -42,7 +42,9 @@ class IdRules:
         self._grammar: GrammarState | None = None
         if params.grammar is not None:
             if not isinstance(params.grammar, CompiledGrammar):
-                raise InternalError("a sequence came in past the intake: its grammar is not compiled")
+                raise InternalError(
+                    "a sequence came in past the input processor: its grammar is not compiled"
+                )
             self._grammar = GrammarState(params.grammar, sequence.tokens[sequence.prompt_len :])
 
     @staticmethod

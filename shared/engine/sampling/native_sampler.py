@@ -1,17 +1,14 @@
-"""The draw in C++ (native/sampler.cpp): the same ids as the torch operations of sampler.py, much sooner."""
+"""The draw in C++ (native/sampler.cpp): the same ids as the torch operations of draw.py, much sooner."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from shared.engine.sampling.draw_row import DrawRow
 from shared.sampling import SamplingParams
-
-if TYPE_CHECKING:
-    from shared.engine.sampling.sampler import DrawRow
 
 _MASK64 = 2**64 - 1
 

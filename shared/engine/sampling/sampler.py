@@ -1,218 +1,107 @@
-"""Draws tokens: Gumbel-max with noise that depends only on seed, position and vocabulary id.
-
-Order per row: penalties, logit bias, masks (min_tokens, allowed ids, bad words, grammar), temperature, top-k,
-top-p, min-p, noise, argmax. Log-probabilities are those of the raw model logits, before any of this.
-"""
+"""From logits to the tokens that sequences keep: draws, verifies drafts, ends sequences."""
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from shared.engine.native.library import library
-from shared.engine.sampling.native_sampler import NativeSampler
-from shared.engine.sampling.noise import gumbel_noise
-from shared.sampling import SamplingParams
-
-NOISE_PASS_ELEMENTS = 1 << 16  # noise is made in pieces that stay in the cache
-NUCLEUS_FIRST_LOOK = 256
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Of one drawn token: its raw log-probability, and the `top` most likely (id, log-probability)."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-class TokenCounts:
-    """What the penalties need to know of a sequence; grows with it, and can be rebuilt from its tokens."""
-
-    def __init__(self, vocab_size: int, token_ids: Sequence[int], prompt_len: int) -> None:
-        self.seen = torch.zeros(vocab_size, dtype=torch.bool)  # in prompt or output
-        self.output = torch.zeros(vocab_size, dtype=torch.float32)  # times in the output
-        self.seen[torch.tensor(token_ids[:prompt_len], dtype=torch.int64)] = True
-        self.add(token_ids[prompt_len:])
-
-    def add(self, token_ids: Sequence[int]) -> None:
-        for token_id in token_ids:
-            self.seen[token_id] = True
-            self.output[token_id] += 1
-
-    def plus(self, token_ids: Sequence[int]) -> TokenCounts:
-        """These counts after `token_ids` more; self when there are none."""
-        if not token_ids:
-            return self
-        copy = object.__new__(TokenCounts)
-        copy.seen, copy.output = self.seen.clone(), self.output.clone()
-        copy.add(token_ids)
-        return copy
+from shared.engine.sampling.draw import draw
+from shared.engine.sampling.draw_row import DrawRow, TokenCounts
+from shared.engine.sampling.id_rules import ANY_ID, IdRules
+from shared.engine.scheduling.scheduler import Work
+from shared.engine.sequence import LiveSequence
+from shared.sampling import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
-class DrawRow:
-    """How to draw from one row of logits. `position` is absolute: that of the token being drawn.
+class Drawn:
+    """What one sequence keeps of a step; `accepted_drafts` of its tokens were guessed right.
 
-    `allowed` [vocab], unless None, says of each id whether it may be drawn; `blocked_ids` may not.
+    `finish_reason` is "stop", "length", "error" (nothing could be drawn) or None.
     """
 
-    params: SamplingParams
-    position: int
-    blocked_ids: Sequence[int] = ()
-    counts: TokenCounts | None = None
-    allowed: NDArray[np.bool_] | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its logits are drawn from as they are."""
-        return (
-            self.counts is None
-            and self.allowed is None
-            and not self.blocked_ids
-            and not self.params.logit_bias
-        )
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish_reason: str | None
+    accepted_drafts: int
 
 
-def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int | None], list[TokenLogprob | None]]:
-    """One token per row of `logits` [len(rows), vocab] float32, which is overwritten.
+class Sampler:
+    """Remembers of each sequence what drawing needs and its tokens can rebuild: counts for the penalties,
+    and which ids may come next."""
 
-    A row's draw depends on that row alone. Equal maxima go to the lowest id. None is drawn from a row that
-    rules every id out, or that holds a NaN.
-    """
-    with torch.inference_mode():
-        raw_logprobs = {
-            index: torch.log_softmax(logits[index], dim=-1)
-            for index, row in enumerate(rows)
-            if row.params.logprobs >= 0
-        }
-        for index, row in enumerate(rows):
-            if not row.is_plain:
-                _adjust(logits[index], row)
-        native = native_sampler()
-        token_ids = pick(logits, rows) if native is None else native.pick(logits.contiguous(), rows)
-    logprobs = [
-        _describe(raw_logprobs[index], token_id, row.params.logprobs)
-        if index in raw_logprobs and token_id is not None
-        else None
-        for index, (token_id, row) in enumerate(zip(token_ids, rows, strict=True))
-    ]
-    return token_ids, logprobs
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._counts: dict[str, TokenCounts] = {}
+        self._rules: dict[str, IdRules] = {}
 
+    def track(self, sequence: LiveSequence) -> None:
+        """Begin with a sequence as it is now; whatever it has generated is taken into account."""
+        if IdRules.needed(sequence.params):  # first: this may raise, and nothing is remembered then
+            self._rules[sequence.key] = IdRules(sequence, self._vocab_size)
+        if sequence.params.has_penalties:
+            counts = TokenCounts(self._vocab_size, sequence.tokens, sequence.prompt_len)
+            self._counts[sequence.key] = counts
 
-@functools.cache
-def native_sampler() -> NativeSampler | None:
-    """None where the C++ was not built or does not run on this machine."""
-    loaded = library()
-    return None if loaded is None else NativeSampler(loaded)
+    def forget(self, key: str) -> None:
+        self._counts.pop(key, None)
+        self._rules.pop(key, None)
 
+    def sample(self, work: Sequence[Work], logits: Tensor) -> list[Drawn]:
+        """`logits` [sum of num_draws, vocab], which is overwritten; one Drawn per work. Appends nothing to
+        the sequences' tokens: that is the caller's part."""
+        rows = [row for each in work for row in self._rows(each)]
+        token_ids, logprobs = draw(logits, rows) if rows else ([], [])
+        drawn: list[Drawn] = []
+        first = 0
+        for each in work:
+            place = slice(first, first + each.num_draws)
+            first += each.num_draws
+            drawn.append(self._keep(each, token_ids[place], logprobs[place]))
+        return drawn
 
-def _adjust(logits: Tensor, row: DrawRow) -> None:
-    """Penalties, bias and masks on one row [vocab], in place."""
-    params = row.params
-    if row.counts is not None:
-        native = native_sampler()
-        if native is None:
-            penalise(logits, params, row.counts)
-        else:
-            native.penalise(logits, params, row.counts.seen, row.counts.output)
-    if params.logit_bias:
-        ids, biases = zip(*params.logit_bias, strict=True)
-        logits[torch.tensor(ids)] += torch.tensor(biases, dtype=logits.dtype)
-    if row.allowed is not None:
-        logits.masked_fill_(torch.from_numpy(~row.allowed), -torch.inf)
-    if row.blocked_ids:
-        logits[torch.tensor(row.blocked_ids)] = -torch.inf
+    def _rows(self, work: Work) -> list[DrawRow]:
+        """A row per draw; row j assumes that the drafts before it were right."""
+        sequence, drafts = work.sequence, work.drafts
+        position, params = len(sequence.tokens), sequence.params
+        rules, counts = self._rules.get(sequence.key), self._counts.get(sequence.key)
+        if rules is None and counts is None:
+            return [DrawRow(params, position + index) for index in range(work.num_draws)]
+        allowed = rules.rows(drafts) if rules is not None else [ANY_ID] * work.num_draws
+        return [
+            DrawRow(
+                params,
+                position + index,
+                rule.blocked_ids,
+                counts.plus(drafts[:index]) if counts is not None else None,
+                rule.allowed,
+            )
+            for index, rule in enumerate(allowed)
+        ]
 
+    def _keep(self, work: Work, ids: Sequence[int | None], logprobs: Sequence[TokenLogprob | None]) -> Drawn:
+        """Draws up to the first that differs from its draft, or that ends the sequence."""
+        sequence = work.sequence
+        kept: list[int] = []
+        accepted, reason = 0, None
+        for token_id, draft in zip(ids, [*work.drafts, None], strict=True):
+            if token_id is None:
+                reason = "error"
+                break
+            kept.append(token_id)
+            reason = self._finish_reason(sequence, token_id, len(sequence.tokens) + len(kept))
+            accepted += token_id == draft
+            if reason is not None or token_id != draft:
+                break
+        if sequence.key in self._counts:
+            self._counts[sequence.key].add(kept)
+        told = tuple(logprob for logprob in logprobs[: len(kept)] if logprob is not None)
+        return Drawn(tuple(kept), told, reason, accepted)
 
-def penalise(logits: Tensor, params: SamplingParams, counts: TokenCounts) -> None:
-    """The penalties on one row [vocab], in place, in torch operations."""
-    penalised = torch.where(
-        logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
-    )
-    torch.where(counts.seen, penalised, logits, out=logits)
-    logits -= params.frequency_penalty * counts.output
-    logits -= params.presence_penalty * (counts.output > 0)
-
-
-def pick(logits: Tensor, rows: Sequence[DrawRow]) -> list[int | None]:
-    """The draw in torch operations: what the C++ is held to, and what runs where it cannot."""
-    token_ids: list[int] = logits.argmax(dim=-1).tolist()
-    best = logits[torch.arange(len(rows)), torch.tensor(token_ids)]
-    dead = (torch.isnan(best) | (best == -torch.inf)).tolist()
-    living = [index for index, row in enumerate(rows) if row.params.temperature > 0 and not dead[index]]
-    filtered = [index for index in living if rows[index].params.filters]
-    plain = [index for index in living if not rows[index].params.filters]
-    for index in filtered:
-        params = rows[index].params
-        scores = logits[index].double() / params.temperature
-        restrict(scores, params)
-        allowed = (scores > -torch.inf).nonzero().view(-1)
-        noise = gumbel_noise([params.seed], [rows[index].position], allowed)[0]
-        token_ids[index] = int(allowed[(scores[allowed] + noise).argmax()])
-    rows_per_pass = max(1, NOISE_PASS_ELEMENTS // logits.shape[-1])
-    for start in range(0, len(plain), rows_per_pass):
-        batch = plain[start : start + rows_per_pass]
-        perturbed = _perturbed(logits[torch.tensor(batch)], [rows[index] for index in batch])
-        for index, token_id in zip(batch, perturbed.argmax(dim=-1).tolist(), strict=True):
-            token_ids[index] = token_id
-    return [None if gone else token_id for token_id, gone in zip(token_ids, dead, strict=True)]
-
-
-def _perturbed(logits: Tensor, rows: Sequence[DrawRow]) -> Tensor:
-    """logits / T + G for rows without filters: float64 [len(rows), vocab]."""
-    temperatures = torch.tensor([row.params.temperature for row in rows], dtype=torch.float64)
-    noise = gumbel_noise(
-        [row.params.seed for row in rows], [row.position for row in rows], torch.arange(logits.shape[-1])
-    )
-    return noise.add_(logits.double().div_(temperatures[:, None]))
-
-
-def restrict(scores: Tensor, params: SamplingParams) -> None:
-    """Mask ids of one row [vocab] with -inf, in place: top-k, then top-p, then min-p of what is left.
-
-    top-k keeps the k likeliest ids, top-p the fewest likeliest ids whose probabilities reach top_p, both
-    with every id that ties with the last one kept; min-p keeps ids at least min_p times as likely as the
-    likeliest.
-    """
-    if 0 < params.top_k < len(scores):
-        kth = torch.topk(scores, params.top_k).values[-1]
-        scores.masked_fill_(scores < kth, -torch.inf)
-    if params.top_p < 1.0:
-        scores.masked_fill_(scores < _nucleus_floor(scores, params.top_p), -torch.inf)
-    if params.min_p > 0.0:
-        scores.masked_fill_(scores < scores.max() + math.log(params.min_p), -torch.inf)
-
-
-def _nucleus_floor(scores: Tensor, top_p: float) -> Tensor:
-    """The score of the last id that top_p needs. A few of the best ids mostly suffice to find it."""
-    log_total = torch.logsumexp(scores, dim=-1)
-    best = torch.topk(scores, min(NUCLEUS_FIRST_LOOK, len(scores))).values
-    if (best - log_total).exp().sum() < top_p:
-        best = torch.sort(scores, descending=True).values
-    reached = (best - log_total).exp().cumsum(dim=-1)
-    needed = int((reached < top_p).sum())
-    return best[min(needed, len(best) - 1)]  # rounding can leave the whole sum just below top_p
-
-
-def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprob, ...]:
-    """The raw log-probability of token_ids[i] after row i of `logits` [len(token_ids), vocab], and the
-    `num_top` likeliest ids' there."""
-    return tuple(
-        _describe(torch.log_softmax(row, dim=-1), token_id, num_top)
-        for row, token_id in zip(logits, token_ids, strict=True)
-    )
-
-
-def _describe(logprobs: Tensor, token_id: int, num_top: int) -> TokenLogprob:
-    values, ids = torch.topk(logprobs, min(num_top, len(logprobs)))
-    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return TokenLogprob(token_id, float(logprobs[token_id]), top)
+    def _finish_reason(self, sequence: LiveSequence, token_id: int, num_tokens: int) -> str | None:
+        rules = self._rules.get(sequence.key)
+        if token_id in sequence.end_ids if rules is None else rules.ends(token_id):
+            return "stop"
+        return "length" if num_tokens >= sequence.end_len else None

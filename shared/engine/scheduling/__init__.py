@@ -1,1 +1,1 @@
-"""Which rows go into the next step, and what it will cost."""
+"""Who goes first, and which rows go into the next step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shared.engine.scheduling.sequence import STARTING_ACCEPTANCE, LiveSequence
+from shared.engine.sequence import STARTING_ACCEPTANCE, LiveSequence
 
 _MEMORY = 0.9  # weight of the past at each draft that was judged right or wrong
 _RECOVERY = 0.02  # of the way back to STARTING_ACCEPTANCE at each step whose drafts were all left out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.engine.scheduling.sequence import LiveSequence
+from shared.engine.sequence import LiveSequence
 from shared.errors import InvalidRequest
 
 NORMAL_PRIORITY = 1
@@ -14,7 +14,7 @@ AGING_US = 2_000_000
 PATIENCE_US = 30_000_000
 """The deadline, after admission, of a sequence that brings none: it comes before everything later."""
 
-Rank = tuple[int, int, int]
+Precedence = tuple[int, int, int]
 
 
 def check_priority(priority: int) -> None:
@@ -27,12 +27,12 @@ def class_at(sequence: LiveSequence, now_us: int) -> int:
     return max(0, sequence.priority - (now_us - sequence.waiting_since_us) // AGING_US)
 
 
-def rank(sequence: LiveSequence, now_us: int) -> Rank:
-    """The least rank goes first."""
+def precedence(sequence: LiveSequence, now_us: int) -> Precedence:
+    """The least goes first."""
     return class_at(sequence, now_us), sequence.deadline_us, sequence.order
 
 
-def keeps_blocks(sequence: LiveSequence) -> Rank:
+def keeps_blocks(sequence: LiveSequence) -> Precedence:
     """The greatest gives way when blocks run out: lowest class, then latest deadline, then last admitted.
 
     Each time it did, its class is one better: else those that come in later could take its blocks for ever.
@@ -45,17 +45,17 @@ def share_chunk(waiting: Sequence[LiveSequence], budget: int, now_us: int) -> li
     """How many tokens of a prefill chunk each prompt gets; those with none are left out.
 
     Half of the chunk is for the shortest of the first class that waits, so that a short prompt never stands
-    behind a long one; the other half, and what the first leaves, goes by rank.
+    behind a long one; the other half, and what the first leaves, goes by precedence.
     """
     if len(waiting) == 1:
         return [(waiting[0], min(waiting[0].num_uncomputed, budget))] if budget > 0 else []
-    ranked = sorted(waiting, key=lambda sequence: rank(sequence, now_us))
-    first_class = class_at(ranked[0], now_us)
-    peers = [sequence for sequence in ranked if class_at(sequence, now_us) == first_class]
-    given = dict.fromkeys((sequence.key for sequence in ranked), 0)
+    in_order = sorted(waiting, key=lambda sequence: precedence(sequence, now_us))
+    first_class = class_at(in_order[0], now_us)
+    peers = [sequence for sequence in in_order if class_at(sequence, now_us) == first_class]
+    given = dict.fromkeys((sequence.key for sequence in in_order), 0)
     budget -= _give(given, sorted(peers, key=lambda sequence: sequence.num_uncomputed), budget // 2)
-    _give(given, ranked, budget)
-    return [(sequence, given[sequence.key]) for sequence in ranked if given[sequence.key]]
+    _give(given, in_order, budget)
+    return [(sequence, given[sequence.key]) for sequence in in_order if given[sequence.key]]
 
 
 def _give(given: dict[str, int], sequences: Sequence[LiveSequence], budget: int) -> int:

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shared.engine.scheduling.cost_model import NOTHING, CostModel, Features, span_features
+from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
+from shared.engine.memory.block_manager import RETRY_AFTER_MS, BlockManager
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts
 from shared.engine.scheduling.order import (
     NORMAL_PRIORITY,
     PATIENCE_US,
     class_at,
     keeps_blocks,
-    rank,
+    precedence,
     share_chunk,
 )
-from shared.engine.scheduling.placement import RETRY_AFTER_MS, Placement
-from shared.engine.scheduling.sequence import LiveSequence, Phase
+from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
 
 PREDICTION_DOUBT = 2.0
@@ -53,7 +53,9 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SchedulerOutput:
+    """What the next step computes, and who lost its blocks for that."""
+
     work: tuple[Work, ...]
     preempted_keys: tuple[str, ...]
     features: Features
@@ -64,14 +66,14 @@ def monotonic_us() -> int:
 
 
 class Scheduler:
-    """Decode rows first, then drafts, then prefill chunks by rank; see `order`.
+    """Decode rows first, then drafts, then prefill chunks by precedence; see `order`.
 
     `max_step_us`: the longest step that prefill chunks may make of one with decode rows; 0: no limit.
     """
 
     def __init__(
         self,
-        placement: Placement,
+        block_manager: BlockManager,
         cost: CostModel,
         *,
         max_batch_tokens: int,
@@ -80,7 +82,7 @@ class Scheduler:
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
-        self._placement = placement
+        self._block_manager = block_manager
         self._cost = cost
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
@@ -109,7 +111,7 @@ class Scheduler:
         """Raise DeadlineExpired when its prompt cannot be computed by then, even with nothing beside it."""
         if deadline_us is None:
             return
-        cached = self._placement.cached_tokens(sequence)
+        cached = self._block_manager.cached_tokens(sequence)
         least_us = 0.0
         if self._cost.vouches_for(len(sequence.tokens) - cached):
             least_us = self._cost.prefill_us(len(sequence.tokens), cached) / PREDICTION_DOUBT
@@ -120,7 +122,7 @@ class Scheduler:
                 f"{late_us / 1000:.0f} ms more than are left; give more time"
             )
 
-    def enter(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
+    def add_sequence(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
         """Take in a sequence that has its blocks, and give it its place in the order."""
         now_us = self._now_us()
         sequence.priority = priority
@@ -128,31 +130,31 @@ class Scheduler:
         sequence.waiting_since_us = now_us
         self.sequences[sequence.key] = sequence
 
-    def remove(self, key: str) -> bool:
+    def remove_sequence(self, key: str) -> bool:
         sequence = self.sequences.pop(key, None)
         if sequence is None:
             return False
-        self._placement.leave(sequence)
+        self._block_manager.free_blocks(sequence)
         return True
 
     # --- the next step ---
 
     @property
     def has_work(self) -> bool:
-        if any(sequence.phase is Phase.ACTIVE for sequence in self.sequences.values()):
+        if any(sequence.status is SequenceStatus.ACTIVE for sequence in self.sequences.values()):
             return True
         waiting = self._preempted()
-        return bool(waiting) and self._placement.can_resume(waiting[0])
+        return bool(waiting) and self._block_manager.can_resume(waiting[0])
 
-    def plan(self) -> Plan:
+    def schedule(self) -> SchedulerOutput:
         self._resume_preempted()
         preempted: list[str] = []
-        active = [sequence for sequence in self.sequences.values() if sequence.phase is Phase.ACTIVE]
+        active = self._with_status(SequenceStatus.ACTIVE)
         for sequence in active:
-            if not self._placement.is_secure(sequence):
+            if not self._block_manager.is_secure(sequence):
                 self._make_way(sequence, preempted)
         if preempted:
-            active = [sequence for sequence in active if sequence.phase is Phase.ACTIVE]
+            active = [sequence for sequence in active if sequence.status is SequenceStatus.ACTIVE]
         decoding = [sequence for sequence in active if not sequence.prefilling]
         prefilling = [sequence for sequence in active if sequence.prefilling]
         budget = self._max_batch_tokens - len(decoding)
@@ -165,17 +167,17 @@ class Scheduler:
                 work.append(Work(sequence, sequence.num_computed, num_tokens, (), is_prefill=True))
                 features = features.plus(span_features(sequence.num_computed, num_tokens))
                 sequence.waiting_since_us = now_us
-        return Plan(tuple(work), tuple(preempted), features)
+        return SchedulerOutput(tuple(work), tuple(preempted), features)
 
     def advance(self, work: Work, num_tokens: int) -> None:
         """KV of `num_tokens` more tokens is final; blocks that became full enter the prefix cache."""
         sequence = work.sequence
         sequence.num_computed = work.start + num_tokens
-        self._placement.commit(sequence)
+        self._block_manager.commit(sequence)
 
     def check(self) -> None:
         """Raise InternalError unless every block, every length and all that is offloaded is explained."""
-        self._placement.check(self.sequences.values())
+        self._block_manager.check(self.sequences.values())
 
     # --- rows ---
 
@@ -203,7 +205,7 @@ class Scheduler:
             if not drafts:
                 forgive_drafts(sequence)
         sequence.drafts = ()
-        return drafts[: self._placement.extend(sequence, len(drafts))]
+        return drafts[: self._block_manager.extend(sequence, len(drafts))]
 
     def _chunk_tokens(self, prefilling: Sequence[LiveSequence], decode: Features, room: int) -> int:
         """The prefill tokens of this step: what fits, and beside decode rows what keeps it short enough."""
@@ -218,24 +220,27 @@ class Scheduler:
     # --- who gives way ---
 
     def _preempted(self) -> list[LiveSequence]:
-        chosen = [sequence for sequence in self.sequences.values() if sequence.phase is Phase.PREEMPTED]
+        chosen = self._with_status(SequenceStatus.PREEMPTED)
         if len(chosen) > 1:
             now_us = self._now_us()
-            chosen.sort(key=lambda sequence: rank(sequence, now_us))
+            chosen.sort(key=lambda sequence: precedence(sequence, now_us))
         return chosen
 
     def _resume_preempted(self) -> None:
         for sequence in self._preempted():
-            if not self._placement.can_resume(sequence):
+            if not self._block_manager.can_resume(sequence):
                 return
-            self._placement.resume(sequence)
+            self._block_manager.resume(sequence)
 
     def _make_way(self, sequence: LiveSequence, preempted: list[str]) -> None:
         """Secure the next write of `sequence`: others give way until there are blocks for it, or it does."""
-        while sequence.phase is Phase.ACTIVE and not self._placement.secure(sequence):
-            active = [other for other in self.sequences.values() if other.phase is Phase.ACTIVE]
-            victim = max((other for other in active if not other.pinned), key=keeps_blocks)
-            self._placement.preempt(victim)
+        while sequence.status is SequenceStatus.ACTIVE and not self._block_manager.secure(sequence):
+            unpinned = (other for other in self._with_status(SequenceStatus.ACTIVE) if not other.pinned)
+            victim = max(unpinned, key=keeps_blocks)
+            self._block_manager.preempt(victim)
             victim.waiting_since_us = self._now_us()
             victim.times_preempted += 1
             preempted.append(victim.key)
+
+    def _with_status(self, status: SequenceStatus) -> list[LiveSequence]:
+        return [sequence for sequence in self.sequences.values() if sequence.status is status]

@@ -49,13 +49,10 @@ class ParallelKvPool(KvPool):
         self,
         layout: KvLayout,
         num_blocks: int,
-        buffer: memoryview | None = None,
         *,
         compute_dtype: torch.dtype | None = None,
         device: str = "cpu",
     ) -> None:
-        if buffer is not None:
-            raise InvalidRequest(NO_TRANSFER)
         super().__init__(layout, num_blocks, compute_dtype=compute_dtype, device=device)
         self.on_copy: Callable[[int, int], None] | None = None
 

@@ -106,7 +106,7 @@ def load_rank(
     share_config = shard_config(model_config, rank.num_ranks)
     if rank.device.type == "cuda":
         # Triton is needed on GPUs alone.
-        from shared.engine.cuda.parallel_model import ParallelCudaModel  # noqa: PLC0415
+        from shared.engine.tensor_parallel.parallel_cuda_model import ParallelCudaModel  # noqa: PLC0415
 
         return ParallelCudaModel(
             share_config, weights, pool, max_model_len, reduce=reduce, graph_rows=config.max_sequences

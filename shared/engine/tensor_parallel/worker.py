@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from shared.engine.batch import Batch
+from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import load_model_config
-from shared.engine.memory.kv_pool import TORCH_DTYPES, KvLayout, KvPool
+from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.tensor_parallel.group import Group
 from shared.engine.tensor_parallel.rank import Rank, load_rank, rank_device
 from shared.engine.tensor_parallel.shards import shard_config

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.engine.batch import Batch, Span
+from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
-from shared.engine.memory.kv_pool import TORCH_DTYPES, KvPool
+from shared.engine.memory.kv_pool import KvPool
 from shared.engine.torch_backend.attention import SHORT_SPAN_ROWS, AttentionPlan, attend, plan_attention
 from shared.engine.torch_backend.rope import apply_rope, rope_table
 

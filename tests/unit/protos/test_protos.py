@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,6 +28,28 @@ def test_the_generated_code_is_that_of_the_contract(tmp_path: Path) -> None:
         file.ClearField("source_code_info")
         _drop_json_names(file.message_type)
     assert generated == written
+
+
+def test_make_protos_restores_what_stands_above_the_stubs(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    generated = tmp_path / Path(CONTRACT).parent
+    generated.mkdir(parents=True)
+    shutil.copy(REPOSITORY / CONTRACT, generated)
+    environment = ["VENV=venv", f"BIN={Path(sys.executable).parent}"]
+    subprocess.run(
+        ["make", "-o", "setup", "protos", *environment],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    tracked = (REPOSITORY / CONTRACT).parent
+    assert {path.name for path in generated.iterdir()} <= {path.name for path in tracked.iterdir()}
+    # Versions of the generator differ in what they write, but not in what has to stand above it.
+    first_lines = [
+        (folder / "inference_pb2.pyi").read_text().partition("\n")[0] for folder in (generated, tracked)
+    ]
+    assert first_lines[0] == first_lines[1]
 
 
 def _drop_json_names(messages: Iterable[descriptor_pb2.DescriptorProto]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import xxhash
 
 from shared.errors import InvalidRequest
-from shared.kv_hash import block_hashes, chain_hash, hash_seed
+from shared.kv_hash import block_hashes, chain_hash, hash_seed, max_cached_blocks
 
 
 def test_block_hashes_follow_the_published_chain() -> None:
@@ -23,6 +23,10 @@ def test_a_block_hash_covers_everything_before_it() -> None:
     changed = [63, *ids[1:]]
     assert not set(block_hashes(ids, 1)) & set(block_hashes(changed, 1))
     assert block_hashes(ids[:48], 1) == block_hashes(ids, 1)[:3]
+
+
+def test_the_last_token_is_never_taken_from_the_cache() -> None:
+    assert [max_cached_blocks(tokens) for tokens in (1, 16, 17, 32)] == [0, 0, 1, 1]
 
 
 def test_a_tail_that_fills_no_block_has_no_hash() -> None:

@@ -1,21 +1,32 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import InvalidRequest
 from shared.sampling import (
     MAX_ALLOWED_IDS,
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_GRAMMAR_BYTES,
+    MAX_OUTPUT_TOKENS,
+    PARAMETERS,
+    SCALARS,
+    Bounds,
     Grammar,
     SamplingParams,
 )
+
+NUMBERS = sorted(name for name, definition in SCALARS.items() if definition.bounds is not None)
+LISTS = sorted(name for name, definition in PARAMETERS.items() if definition.most is not None)
+ENTRIES: dict[str, Any] = {"logit_bias": (0, 1.0), "bad_words": (0,), "allowed_ids": 0, "stop_token_ids": 0}
 
 
 def test_the_defaults_are_valid() -> None:
@@ -51,6 +62,9 @@ def test_the_defaults_are_valid() -> None:
         ("seed", 0.5),
         ("max_tokens", 0),
         ("max_tokens", -3),
+        ("max_tokens", 2**31),
+        ("top_k", 2**31),
+        ("temperature", 10**400),
         ("min_tokens", -1),
         ("min_tokens", 129),
         ("stop_token_ids", (10,)),
@@ -86,6 +100,14 @@ def test_a_wrong_value_is_refused_by_name(field: str, value: Any) -> None:
     ("field", "value"),
     [
         ("temperature", 2.0**-17),
+        ("temperature", 1e300),
+        ("repetition_penalty", 1e300),
+        ("repetition_penalty", 1e-300),
+        ("top_k", 2**31 - 1),
+        ("max_tokens", 2**31 - 1),
+        ("stop_token_ids", (1,) * 128),
+        ("seed", -(2**63)),
+        ("seed", 2**64 - 1),
         ("prompt_logprobs", 20),
         ("allowed_ids", (1,) * MAX_ALLOWED_IDS),
         ("bad_words", ((1,) * MAX_BAD_WORD_TOKENS,) * MAX_BAD_WORDS),
@@ -97,6 +119,83 @@ def test_a_value_at_the_limit_is_taken(field: str, value: Any) -> None:
     replace(SamplingParams(), **{field: value}).validate(10)
 
 
+def params(**values: Any) -> SamplingParams:
+    """With room for every min_tokens."""
+    return replace(SamplingParams(max_tokens=MAX_OUTPUT_TOKENS), **values)
+
+
+def inner_edges(bounds: Bounds) -> Iterator[float]:
+    yield math.nextafter(bounds.low, math.inf) if bounds.above_low else bounds.low
+    yield bounds.high
+    if bounds.also is not None:
+        yield bounds.also
+
+
+def outer_edges(bounds: Bounds) -> Iterator[float]:
+    if bounds.integer:
+        yield from (bounds.low - 1, bounds.high + 1, bounds.high - 0.5)
+    else:
+        yield bounds.low if bounds.above_low else math.nextafter(bounds.low, -math.inf)
+        yield from (math.nextafter(bounds.high, math.inf), math.nan, -math.inf)
+    yield True
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_every_parameter_has_a_default_and_a_meaning(name: str) -> None:
+    definition = PARAMETERS[name]
+    assert getattr(SamplingParams(), name) == definition.default
+    assert definition.help
+    assert "%" not in definition.help  # argparse would take it for a format
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_taken_at_its_edges_and_refused_by_name_beyond_them(name: str) -> None:
+    bounds = PARAMETERS[name].bounds
+    assert bounds is not None
+    for value in inner_edges(bounds):
+        params(**{name: value}).validate()
+    for value in outer_edges(bounds):
+        with pytest.raises(InvalidRequest, match=f"^{name} is .*: send ") as caught:
+            params(**{name: value}).validate()
+        assert caught.value.message.endswith(str(bounds))
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_taken_with_the_most_entries_and_refused_by_name_with_one_more(name: str) -> None:
+    most = PARAMETERS[name].most
+    assert most is not None
+    entries = [ENTRIES[name]] * most if name != "logit_bias" else [(n, 1.0) for n in range(most)]
+    params(**{name: tuple(entries)}).validate()
+    with pytest.raises(InvalidRequest, match=f"^{name} has {most + 1} entries: send at most {most}$"):
+        params(**{name: (*entries, ENTRIES[name])}).validate()
+
+
+@pytest.mark.parametrize("value", [0, 1, "yes", None])
+def test_a_flag_is_true_or_false(value: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^ignore_eos is .*: send true or false$"):
+        params(ignore_eos=value).validate()
+
+
+def test_every_parameter_is_a_number_a_flag_a_list_or_the_grammar() -> None:
+    flags = [name for name, definition in SCALARS.items() if definition.default is False]
+    kinds = [*NUMBERS, *flags, *LISTS, "grammar"]
+    assert sorted(kinds) == sorted(field.name for field in fields(SamplingParams))
+
+
+def test_a_caller_is_told_by_its_own_name_for_the_field() -> None:
+    with pytest.raises(InvalidRequest, match=r"^sampling\.regex is empty"):
+        params(grammar=Grammar("regex")).validate(names={"grammar": "sampling.regex"})
+    with pytest.raises(InvalidRequest, match=r"^top_k is "):
+        params(top_k=-1).validate(names={"grammar": "sampling.regex"})
+
+
+def test_the_contract_has_every_number_and_flag_but_that_of_the_prompt_and_no_other() -> None:
+    contract = pb.Sampling.DESCRIPTOR
+    constraints = contract.oneofs_by_name["constraint"].fields
+    offered = {field.name for field in contract.fields if not field.is_repeated and field not in constraints}
+    assert offered == SCALARS.keys() - {"prompt_logprobs"}
+
+
 def test_bad_words_that_leave_no_allowed_id_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="nothing is left"):
         SamplingParams(allowed_ids=(3, 4), bad_words=((3,), (4,))).validate(10)
@@ -104,10 +203,10 @@ def test_bad_words_that_leave_no_allowed_id_are_refused() -> None:
 
 
 def test_min_tokens_that_the_allowed_ids_cannot_satisfy_are_refused() -> None:
-    params = SamplingParams(min_tokens=1, allowed_ids=(3, 4), stop_token_ids=(3, 4, 5))
+    wanted = SamplingParams(min_tokens=1, allowed_ids=(3, 4), stop_token_ids=(3, 4, 5))
     with pytest.raises(InvalidRequest, match="min_tokens"):
-        params.validate(10)
-    replace(params, min_tokens=0).validate(10)
+        wanted.validate(10)
+    replace(wanted, min_tokens=0).validate(10)
 
 
 def test_min_tokens_that_no_token_can_satisfy_are_refused() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask_request import MAX_FILE_BYTES, parse_request
+from services.cli.ask_request import MAX_FILE_BYTES, SCALAR_OPTIONS, parse_request
 
 
 def request(*argv: str) -> pb.GenerateRequest:
@@ -43,6 +43,14 @@ def test_every_option_arrives() -> None:
     assert sampling.logprobs == 0
     assert (sent.model, sent.deadline_ms, sent.ttft_deadline_ms) == ("m", 1500, 250)
     assert sent.priority == pb.PRIORITY_HIGH
+
+
+@pytest.mark.parametrize("name", SCALAR_OPTIONS)
+def test_every_number_and_flag_of_the_contract_is_an_option(name: str) -> None:
+    option = "--" + name.replace("_", "-")
+    flag = isinstance(SCALAR_OPTIONS[name].default, bool)
+    sampling = request("hello", option).sampling if flag else request("hello", option, "3").sampling
+    assert [(field.name, value) for field, value in sampling.ListFields()] == [(name, True if flag else 3)]
 
 
 def test_zero_is_sent_and_not_taken_for_unset() -> None:

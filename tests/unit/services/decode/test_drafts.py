@@ -8,10 +8,10 @@ import pytest
 
 from services.decode.draft_length import MIN_RATE, PROBE_AFTER_STEPS, PROBE_TOKENS, DraftLength
 from services.decode.drafts import REOPEN_AFTER_TOKENS, DraftBook, Outgoing, still_ahead
-from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, Sampling, unpack_ids
+from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, unpack_ids
 from shared.worker.wire import sequence_key
+from tests.support.sampling import sampling
 
-SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 64, 0, (), False, -1)
 KEY = sequence_key("r", 1)
 
 
@@ -22,7 +22,7 @@ def make_book(longest: int = 4, batch_tokens: int = 64) -> DraftBook:
 def opened(
     book: DraftBook, tokens: Sequence[int] = (1, 2, 3), request_id: str = "r", speculator: str = "s"
 ) -> None:
-    book.open(request_id, 1, speculator, tokens, 2, SAMPLING)
+    book.open_draft(request_id, 1, speculator, tokens, 2, sampling(max_tokens=64))
 
 
 def block(base: int, ids: Sequence[int], request_id: str = "r") -> DraftBlock:
@@ -144,7 +144,7 @@ def test_a_closed_session_is_closed_at_the_speculator_once() -> None:
     book = make_book()
     opened(book)
     book.outgoing()
-    book.close(KEY)
+    book.close_draft(KEY)
     (message,) = book.outgoing()
     assert message.message == DraftClose(("r",), (1,))
     assert book.outgoing() == []
@@ -154,11 +154,11 @@ def test_a_closed_session_is_closed_at_the_speculator_once() -> None:
 def test_a_session_the_speculator_never_heard_of_is_closed_silently() -> None:
     book = make_book()
     opened(book)
-    book.close(KEY)
+    book.close_draft(KEY)
     assert book.outgoing() == []
 
 
-def test_a_lost_speculator_leaves_its_rows_without_drafts() -> None:
+def test_a_lost_speculator_leaves_its_requests_without_drafts() -> None:
     book = make_book()
     opened(book, request_id="a", speculator="s")
     opened(book, request_id="b", speculator="t")

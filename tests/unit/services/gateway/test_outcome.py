@@ -1,4 +1,4 @@
-"""Outcomes, what waits for the client, budgets and the recorded timeline."""
+"""Outcomes, what waits for the client, budgets and the timeline."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.budget import Budget
 from services.gateway.config import GatewayConfig
-from services.gateway.front import tokenize_message
 from services.gateway.outcome import Outcome
-from services.gateway.outlet import Outlet
-from services.gateway.recorder import Recorder
-from services.gateway.request import Request, validate
+from services.gateway.preprocessor import tokenize_message
+from services.gateway.request import Request, validate_request
+from services.gateway.request_timeline import RequestTimeline
+from services.gateway.response_buffer import ResponseBuffer
 from shared import errors
-from shared.messages import ChatTurn, Mark, Passage, TokenLogprob, unpack_ids
+from shared.messages import ChatTurn, Mark, ScoredPassage, unpack_ids
+from shared.sampling import TokenLogprob
 from tests.support.clock import FakeClock
 
 CASES = {
@@ -35,7 +36,7 @@ CASES = {
 
 def request(**fields: object) -> Request:
     message = pb.GenerateRequest(**{"text": "hi", **fields})  # type: ignore[arg-type]  # its fields
-    return validate(message, drawn_seed=1)
+    return validate_request(message, drawn_seed=1)
 
 
 CONSTRAINED = (
@@ -60,7 +61,7 @@ def test_nothing_left_to_draw_without_constraints_is_a_broken_model() -> None:
 def test_an_error_has_one_outcome_and_one_canonical_status(error_type: type[errors.PenstockError]) -> None:
     event, status = CASES[error_type]
     outcome = Outcome.of(error_type("it says why", hop="decode", retry_after_ms=5))
-    terminal = outcome.terminal(pb.Usage(), pb.Timeline())
+    terminal = outcome.terminal_event(pb.Usage(), pb.Timeline())
     assert (terminal.outcome, outcome.status) == (event, status)
     assert status in grpc.StatusCode.__members__
     assert (terminal.error.message, terminal.error.hop, terminal.error.retry_after_ms) == (
@@ -81,59 +82,59 @@ def test_an_error_has_one_outcome_and_one_canonical_status(error_type: type[erro
 )
 def test_a_finish_has_its_reason_and_no_error(finish: str, reason: pb.FinishReason) -> None:
     outcome = Outcome.finished(finish)
-    terminal = outcome.terminal(pb.Usage(), pb.Timeline())
+    terminal = outcome.terminal_event(pb.Usage(), pb.Timeline())
     assert (terminal.outcome, terminal.finish_reason, outcome.status) == (pb.OUTCOME_FINISHED, reason, "OK")
     assert not terminal.HasField("error")
 
 
-# ---- outlet ---------------------------------------------------------------------------------------
+# ---- response buffer -----------------------------------------------------------------------------
 
 
 async def test_what_queued_goes_out_as_one_delta() -> None:
-    outlet = Outlet(100)
-    outlet.prompt(pb.PromptInfo(model="m"))
-    outlet.text(5, (1, 2), "ab", (TokenLogprob(1, -1.0, ()),))
-    outlet.text(7, (3,), "c", ())
-    outlet.end(Outcome.finished("stop"))
-    written = await outlet.take()
-    assert written.prompt is not None
-    assert written.delta is not None
-    assert (written.delta.position, list(written.delta.token_ids), written.delta.text) == (
+    response = ResponseBuffer(100)
+    response.put_prompt(pb.PromptInfo(model="m"))
+    response.put_text(5, (1, 2), "ab", (TokenLogprob(1, -1.0, ()),))
+    response.put_text(7, (3,), "c", ())
+    response.put_end(Outcome.finished("stop"))
+    part = await response.take_response()
+    assert part.prompt is not None
+    assert part.delta is not None
+    assert (part.delta.position, list(part.delta.token_ids), part.delta.text) == (
         5,
         [1, 2, 3],
         "abc",
     )
-    assert [logprob.token_id for logprob in written.delta.logprobs] == [1]
-    assert written.end == Outcome.finished("stop")
+    assert [logprob.token_id for logprob in part.delta.logprobs] == [1]
+    assert part.end == Outcome.finished("stop")
 
 
 async def test_nothing_is_handed_out_twice() -> None:
-    outlet = Outlet(100)
-    outlet.text(5, (1,), "a", ())
-    await outlet.take()
-    outlet.text(6, (2,), "b", ())
-    written = await outlet.take()
-    assert written.delta is not None
-    assert (written.prompt, written.delta.position, written.end) == (None, 6, None)
+    response = ResponseBuffer(100)
+    response.put_text(5, (1,), "a", ())
+    await response.take_response()
+    response.put_text(6, (2,), "b", ())
+    part = await response.take_response()
+    assert part.delta is not None
+    assert (part.prompt, part.delta.position, part.end) == (None, 6, None)
 
 
-async def test_an_empty_outlet_waits() -> None:
+async def test_an_empty_buffer_waits() -> None:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(Outlet(1).take(), 0.01)
+        await asyncio.wait_for(ResponseBuffer(1).take_response(), 0.01)
 
 
 def test_a_client_may_leave_so_many_tokens_unread_and_no_more() -> None:
-    outlet = Outlet(3)
-    outlet.text(5, (1, 2, 3), "abc", ())
+    response = ResponseBuffer(3)
+    response.put_text(5, (1, 2, 3), "abc", ())
     with pytest.raises(errors.Cancelled, match="3 tokens unread"):
-        outlet.text(8, (4,), "d", ())
+        response.put_text(8, (4,), "d", ())
 
 
 async def test_the_first_end_stands() -> None:
-    outlet = Outlet(3)
-    outlet.end(Outcome.finished("stop"))
-    outlet.end(Outcome.of(errors.Cancelled("late")))
-    assert (await outlet.take()).end == Outcome.finished("stop")
+    response = ResponseBuffer(3)
+    response.put_end(Outcome.finished("stop"))
+    response.put_end(Outcome.of(errors.Cancelled("late")))
+    assert (await response.take_response()).end == Outcome.finished("stop")
 
 
 # ---- budget ---------------------------------------------------------------------------------------
@@ -167,29 +168,29 @@ def test_the_earliest_deadline_wins(
     assert seconds(Budget.of(request(**fields), CONFIG, call_s, clock), clock) == expected
 
 
-# ---- recorder ---------------------------------------------------------------------------------------
+# ---- request timeline ----------------------------------------------------------------------------
 
 
-def durations(recorder: Recorder) -> list[tuple[str, int]]:
-    return [(phase.name, phase.duration_us) for phase in recorder.phases()]
+def durations(timeline: RequestTimeline) -> list[tuple[str, int]]:
+    return [(phase.name, phase.duration_us) for phase in timeline.phases()]
 
 
 def test_the_phases_partition_the_request() -> None:
     clock = FakeClock()
-    recorder = Recorder(clock.unix_us() - 500, clock)
+    timeline = RequestTimeline(clock.unix_us() - 500, clock)
     for phase in ("admit", "tokenize", "place"):
         clock.advance(0.001)
-        recorder.mark(phase)
+        timeline.mark_phase(phase)
     clock.advance(0.010)
-    recorder.row((Mark("detokenize", 100), Mark("prefill.queue", 2000), Mark("prefill.compute", 5000)))
+    timeline.add_row((Mark("detokenize", 100), Mark("prefill.queue", 2000), Mark("prefill.compute", 5000)))
     clock.advance(0.001)
-    recorder.delivered()
+    timeline.mark_delivered()
     clock.advance(0.020)
-    recorder.row((Mark("kv.transfer", 3000), Mark("decode.queue", 1000)))
-    recorder.last_row()
+    timeline.add_row((Mark("kv.transfer", 3000), Mark("decode.queue", 1000)))
+    timeline.mark_last_row()
     clock.advance(0.001)
-    recorder.close()
-    assert durations(recorder) == [
+    timeline.close_timeline()
+    assert durations(timeline) == [
         ("client", 500),
         ("admit", 1000),
         ("tokenize", 1000),
@@ -204,8 +205,8 @@ def test_the_phases_partition_the_request() -> None:
         ("decode", 16_000),
         ("finish", 1000),
     ]
-    assert (recorder.ttft_us, recorder.total_us) == (14_500, 35_500)
-    event = recorder.event()
+    assert (timeline.ttft_us, timeline.total_us) == (14_500, 35_500)
+    event = timeline.to_event()
     assert sum(p.duration_us for p in event.phases) == event.total_us
     assert (
         sum(p.duration_us for p in event.phases if p.start_us + p.duration_us <= event.ttft_us)
@@ -217,42 +218,42 @@ def test_the_phases_partition_the_request() -> None:
 def test_a_client_time_that_cannot_be_is_left_out(offset_us: int) -> None:
     clock = FakeClock()
     sent_us = clock.unix_us() + 1 if offset_us == 1 else clock.unix_us() - offset_us
-    recorder = Recorder(sent_us, clock)
-    recorder.close()
-    assert "client" not in dict(durations(recorder))
+    timeline = RequestTimeline(sent_us, clock)
+    timeline.close_timeline()
+    assert "client" not in dict(durations(timeline))
 
 
 def test_an_answer_that_ends_with_its_first_row_is_delivered_before_it_finishes() -> None:
     clock = FakeClock()
-    recorder = Recorder(0, clock)
-    recorder.mark("place")
+    timeline = RequestTimeline(0, clock)
+    timeline.mark_phase("place")
     clock.advance(0.002)
-    recorder.row(())
-    recorder.last_row()
+    timeline.add_row(())
+    timeline.mark_last_row()
     clock.advance(0.001)
-    recorder.delivered()
-    recorder.close()
-    assert durations(recorder)[1:] == [("bus", 2000), ("deliver", 1000), ("decode", 0), ("finish", 0)]
+    timeline.mark_delivered()
+    timeline.close_timeline()
+    assert durations(timeline)[1:] == [("bus", 2000), ("deliver", 1000), ("decode", 0), ("finish", 0)]
 
 
 def test_a_lost_placement_is_a_phase_and_the_next_one_starts_anew() -> None:
     clock = FakeClock()
-    recorder = Recorder(0, clock)
-    recorder.mark("place")
+    timeline = RequestTimeline(0, clock)
+    timeline.mark_phase("place")
     clock.advance(0.002)
-    recorder.lost()
-    recorder.mark("place")
+    timeline.mark_lost()
+    timeline.mark_phase("place")
     clock.advance(0.003)
-    recorder.row((Mark("prefill.compute", 1000),))
-    recorder.delivered()
+    timeline.add_row((Mark("prefill.compute", 1000),))
+    timeline.mark_delivered()
     clock.advance(0.004)
-    recorder.lost()
-    recorder.mark("place")
+    timeline.mark_lost()
+    timeline.mark_phase("place")
     clock.advance(0.005)
-    recorder.row((Mark("prefill.compute", 2000),))
-    recorder.last_row()
-    recorder.close()
-    assert [entry for entry in durations(recorder) if entry[1]] == [
+    timeline.add_row((Mark("prefill.compute", 2000),))
+    timeline.mark_last_row()
+    timeline.close_timeline()
+    assert [entry for entry in durations(timeline) if entry[1]] == [
         ("lost", 2000),
         ("prefill.compute", 1000),
         ("bus", 2000),
@@ -263,12 +264,12 @@ def test_a_lost_placement_is_a_phase_and_the_next_one_starts_anew() -> None:
 
 
 def test_counts_are_not_phases() -> None:
-    recorder = Recorder(0, FakeClock())
-    recorder.row((Mark("count:draft_proposed", 4),))
-    recorder.row((Mark("count:draft_proposed", 3), Mark("count:draft_accepted", 2)))
-    recorder.close()
-    assert (recorder.counts["draft_proposed"], recorder.counts["draft_accepted"]) == (7, 2)
-    assert not any(name.startswith("count:") for name, _ in durations(recorder))
+    timeline = RequestTimeline(0, FakeClock())
+    timeline.add_row((Mark("count:draft_proposed", 4),))
+    timeline.add_row((Mark("count:draft_proposed", 3), Mark("count:draft_accepted", 2)))
+    timeline.close_timeline()
+    assert (timeline.counts["draft_proposed"], timeline.counts["draft_accepted"]) == (7, 2)
+    assert not any(name.startswith("count:") for name, _ in durations(timeline))
 
 
 # ---- what a tokenizer is asked ------------------------------------------------------------------------
@@ -277,7 +278,7 @@ def test_counts_are_not_phases() -> None:
 def test_a_plain_prompt_is_tokenized_as_it_is() -> None:
     assert tokenize_message(request(), ()).text == "hi"
     packed = tokenize_message(
-        validate(pb.GenerateRequest(token_ids=pb.TokenIds(ids=[3, 4])), drawn_seed=1), ()
+        validate_request(pb.GenerateRequest(token_ids=pb.TokenIds(ids=[3, 4])), drawn_seed=1), ()
     ).token_ids
     assert packed is not None
     assert unpack_ids(packed) == [3, 4]
@@ -287,7 +288,7 @@ def test_passages_replace_the_last_user_turn_and_keep_the_others() -> None:
     message = pb.GenerateRequest(retrieval=pb.Retrieval(enabled=True))
     message.chat.messages.add(role="system", content="be brief")
     message.chat.messages.add(role="user", content="why?")
-    asked = tokenize_message(validate(message, drawn_seed=1), (Passage("a", "Because.", 1.0),))
+    asked = tokenize_message(validate_request(message, drawn_seed=1), (ScoredPassage("a", "Because.", 1.0),))
     assert asked.chat[0] == ChatTurn("system", "be brief")
     assert asked.chat[1].content == "Context:\n[1] Because.\n\nQuestion: why?"
     assert not asked.template_optional

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from services.gateway.admission import check_room, check_ttft, predict_ttft_s
-from services.gateway.placement import Candidate, Need, Placement, choose, missing_role
+from services.gateway.placement import Candidate, Need, Placement, choose_placement, missing_role
 from shared.errors import Overloaded, Unavailable
 from shared.messages import Heartbeat
 
@@ -66,7 +66,7 @@ def fleet(**roles: Sequence[View]) -> dict[str, Sequence[Candidate]]:
 
 
 def test_one_instance_of_each_role_is_chosen_and_no_speculator_is_none() -> None:
-    assert choose(fleet(), NEED) == Placement("decode-0", "prefill-0", "detokenizer-0", "")
+    assert choose_placement(fleet(), NEED) == Placement("decode-0", "prefill-0", "detokenizer-0", "")
 
 
 @pytest.mark.parametrize("role", ["decode", "prefill", "detokenizer"])
@@ -74,69 +74,69 @@ def test_a_missing_role_is_named(role: str) -> None:
     views = fleet(**{role: []})
     assert missing_role(views) == role
     with pytest.raises(Unavailable) as caught:
-        choose(views, NEED)
+        choose_placement(views, NEED)
     assert caught.value.hop == role
 
 
 def test_an_excluded_instance_is_not_chosen() -> None:
     views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b", live=7))])
-    assert choose(views, NEED, excluded={("decode", "a")}).decode == "b"
+    assert choose_placement(views, NEED, excluded={("decode", "a")}).decode == "b"
 
 
 def test_an_exclusion_belongs_to_one_role() -> None:
     views = fleet(decode=[View(beat("decode", "x"))], prefill=[View(beat("prefill", "x"))])
     with pytest.raises(Unavailable):
-        choose(views, NEED, excluded={("decode", "x")})
-    assert choose(views, NEED, excluded={("speculator", "x")}).prefill == "x"
+        choose_placement(views, NEED, excluded={("decode", "x")})
+    assert choose_placement(views, NEED, excluded={("speculator", "x")}).prefill == "x"
 
 
 def test_equal_instances_take_turns() -> None:
     views = fleet(decode=[View(beat("decode", name)) for name in "cab"])
-    chosen = [choose(views, NEED, rotation=turn).decode for turn in range(6)]
+    chosen = [choose_placement(views, NEED, rotation=turn).decode for turn in range(6)]
     assert chosen == ["a", "b", "c", "a", "b", "c"]
 
 
 def test_the_same_view_and_turn_give_the_same_choice() -> None:
     views = fleet(decode=[View(beat("decode", name)) for name in "ab"])
-    assert choose(views, NEED, rotation=5) == choose(views, NEED, rotation=5)
+    assert choose_placement(views, NEED, rotation=5) == choose_placement(views, NEED, rotation=5)
 
 
 def test_decode_prefers_the_one_that_has_the_prefix() -> None:
     views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b"), cached=4)])
-    assert choose(views, NEED).decode == "b"
+    assert choose_placement(views, NEED).decode == "b"
 
 
 def test_a_much_busier_decode_loses_although_it_has_the_prefix() -> None:
     views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b", live=6), cached=4)])
-    assert choose(views, NEED).decode == "a"
+    assert choose_placement(views, NEED).decode == "a"
 
 
 def test_decode_needs_room_for_all_blocks_that_it_does_not_have() -> None:
     roomy, tight = View(beat("decode", "roomy", live=7, free=5)), View(beat("decode", "tight", free=4))
-    assert choose(fleet(decode=[tight, roomy]), NEED).decode == "roomy"
+    assert choose_placement(fleet(decode=[tight, roomy]), NEED).decode == "roomy"
 
 
 def test_a_full_decode_is_the_last_choice_but_a_choice() -> None:
     full = View(beat("decode", "a", live=8))
-    assert choose(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"
-    assert choose(fleet(decode=[full]), NEED).decode == "a"
+    assert choose_placement(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"
+    assert choose_placement(fleet(decode=[full]), NEED).decode == "a"
 
 
 def test_prefill_goes_where_the_first_token_comes_soonest() -> None:
     slow = View(beat("prefill", "slow", queued_tokens=0, tokens_per_s=100.0))
     queued = View(beat("prefill", "queued", queued_tokens=300, tokens_per_s=1000.0))
     cached = View(beat("prefill", "cached", queued_tokens=300, tokens_per_s=1000.0), cached=4)
-    assert choose(fleet(prefill=[slow, queued]), NEED).prefill == "queued"
-    assert choose(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
+    assert choose_placement(fleet(prefill=[slow, queued]), NEED).prefill == "queued"
+    assert choose_placement(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
 
 
 def test_a_speculator_is_taken_by_load() -> None:
     views = fleet(speculator=[View(beat("speculator", "a", live=2)), View(beat("speculator", "b"))])
-    assert choose(views, NEED).speculator == "b"
+    assert choose_placement(views, NEED).speculator == "b"
 
 
 def test_a_prompt_without_a_full_block_can_be_placed() -> None:
-    assert choose(fleet(), Need((), tokens=1, output_tokens=1)).decode == "decode-0"
+    assert choose_placement(fleet(), Need((), tokens=1, output_tokens=1)).decode == "decode-0"
 
 
 def test_a_placement_knows_who_it_uses_in_which_role() -> None:

@@ -6,10 +6,13 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway import request as rules
-from services.gateway import sampling as sampling_rules
-from services.gateway.request import Request, resolve_model, validate
+from services.gateway.request import Request, served_model, validate_request
+from shared import sampling as sampling_rules
 from shared.errors import InvalidRequest, NotFound
-from shared.messages import ChatTurn, Grammar
+from shared.messages import ChatTurn
+from shared.sampling import Grammar
+from shared.text.chat_roles import TEMPLATE_ROLES
+from tests.support.sampling import OTHER_SCALARS
 
 
 def text(**sampling: object) -> pb.GenerateRequest:
@@ -34,8 +37,10 @@ def plain(**fields: object) -> pb.GenerateRequest:
 
 
 def valid(message: pb.GenerateRequest) -> Request:
-    return validate(message, drawn_seed=77)
+    return validate_request(message, drawn_seed=77)
 
+
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 ALLOWED = {
     "one character": pb.GenerateRequest(text="x"),
@@ -44,11 +49,13 @@ ALLOWED = {
     "most ids": ids(*[1] * rules.MAX_PROMPT_IDS),
     "largest id": ids(rules.MAX_TOKEN_ID),
     "greedy": text(temperature=0.0),
-    "hottest": text(temperature=sampling_rules.MAX_TEMPERATURE),
+    "hottest": text(temperature=MAX_FLOAT32),
     "largest top_k": text(top_k=sampling_rules.MAX_TOP_K),
     "top_p one": text(top_p=1.0),
     "min_p zero": text(min_p=0.0),
     "min_p one": text(min_p=1.0),
+    "most repetition": text(repetition_penalty=MAX_FLOAT32),
+    "most tokens": text(max_tokens=sampling_rules.MAX_OUTPUT_TOKENS),
     "penalties": text(presence_penalty=-2.0, frequency_penalty=2.0, repetition_penalty=0.01),
     "bias": text(logit_bias={0: -100.0, 1: 100.0}),
     "most bias": text(logit_bias=dict.fromkeys(range(sampling_rules.MAX_LOGIT_BIAS_ENTRIES), 1.0)),
@@ -65,7 +72,7 @@ ALLOWED = {
     "largest regex": text(regex="é" * (sampling_rules.MAX_GRAMMAR_BYTES // 2)),
     "largest grammar": text(grammar="x" * sampling_rules.MAX_GRAMMAR_BYTES),
     "logprobs zero": text(logprobs=0),
-    "most logprobs": text(logprobs=sampling_rules.MAX_LOGPROBS),
+    "most logprobs": text(logprobs=sampling_rules.MAX_TOP_LOGPROBS),
     "shortest deadline": plain(deadline_ms=1, ttft_deadline_ms=1),
     "longest deadline": plain(deadline_ms=rules.MAX_DEADLINE_MS),
     "most passages": plain(retrieval=pb.Retrieval(enabled=True, k=rules.MAX_PASSAGES)),
@@ -85,7 +92,7 @@ REFUSED = {
     "many ids": (ids(*[1] * (rules.MAX_PROMPT_IDS + 1)), "token_ids.ids"),
     "large id": (ids(rules.MAX_TOKEN_ID + 1), "token_ids.ids"),
     "cold": (text(temperature=-0.01), "sampling.temperature"),
-    "too hot": (text(temperature=100.1), "sampling.temperature"),
+    "too hot": (text(temperature=float("inf")), "sampling.temperature"),
     "nan": (text(temperature=float("nan")), "sampling.temperature"),
     "negative top_k": (text(top_k=-1), "sampling.top_k"),
     "top_p zero": (text(top_p=0.0), "sampling.top_p"),
@@ -100,14 +107,14 @@ REFUSED = {
     "bias nan": (text(logit_bias={3: float("nan")}), "sampling.logit_bias"),
     "many biases": (text(logit_bias=dict.fromkeys(range(1025), 1.0)), "sampling.logit_bias"),
     "no tokens": (text(max_tokens=0), "sampling.max_tokens"),
-    "many tokens": (text(max_tokens=sampling_rules.MAX_TOKENS + 1), "sampling.max_tokens"),
+    "negative tokens": (text(max_tokens=-1), "sampling.max_tokens"),
     "negative min": (text(min_tokens=-1), "sampling.min_tokens"),
     "min above max": (text(min_tokens=6, max_tokens=5), "sampling.min_tokens"),
     "min above the default": (text(min_tokens=129), "sampling.min_tokens"),
     "many stops": (text(stop=["x"] * (rules.MAX_STOPS + 1)), "sampling.stop"),
     "empty stop": (text(stop=["x", ""]), "sampling.stop[1]"),
     "long stop": (text(stop=["x" * (rules.MAX_STOP_CHARS + 1)]), "sampling.stop[0]"),
-    "many stop ids": (text(stop_token_ids=range(65)), "sampling.stop_token_ids"),
+    "many stop ids": (text(stop_token_ids=range(129)), "sampling.stop_token_ids"),
     "nearly greedy": (text(temperature=7e-6), "sampling.temperature"),
     "many allowed ids": (text(allowed_token_ids=range(16385)), "sampling.allowed_token_ids"),
     "many bad words": (text(bad_word_ids=[words(1)] * 257), "sampling.bad_word_ids"),
@@ -149,6 +156,36 @@ def test_what_is_outside_is_refused_by_the_name_of_its_field(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         valid(message)
     assert caught.value.message.startswith((field, "the " + field))
+
+
+@pytest.mark.parametrize("name", sorted(OTHER_SCALARS.keys() - {"prompt_logprobs"}))
+def test_every_number_and_flag_is_read(name: str) -> None:
+    value = OTHER_SCALARS[name]
+    assert getattr(valid(text(**{name: value})).sampling, name) == value
+
+
+@pytest.mark.parametrize("name", ["top_k", "max_tokens", "min_tokens"])
+def test_more_than_the_most_has_no_place_in_the_contract(name: str) -> None:
+    most = sampling_rules.PARAMETERS[name].bounds
+    assert most is not None
+    with pytest.raises(ValueError, match="range"):
+        text(**{name: int(most.high) + 1})
+
+
+def test_what_two_options_leave_out_together_is_told_by_the_names_of_the_contract() -> None:
+    message = text(allowed_token_ids=[3], bad_word_ids=[words(3)])
+    both = r"^sampling\.bad_word_ids .* sampling\.allowed_token_ids: nothing is left"
+    with pytest.raises(InvalidRequest, match=both):
+        valid(message)
+
+
+@pytest.mark.parametrize("role", TEMPLATE_ROLES)
+def test_a_client_may_use_the_roles_of_the_contract_and_no_other(role: str) -> None:
+    if role in ("system", "user", "assistant"):
+        assert valid(chat((role, "x"))).chat == (ChatTurn(role, "x"),)
+    else:
+        with pytest.raises(InvalidRequest, match=r"send one of system, user, assistant$"):
+            valid(chat((role, "x")))
 
 
 def test_unset_options_take_the_documented_defaults() -> None:
@@ -215,19 +252,19 @@ def test_retrieval_for_a_chat_needs_a_question_of_the_user() -> None:
 
 
 def test_an_empty_model_is_the_one_that_is_served() -> None:
-    assert resolve_model("", {"/models/a"}) == "/models/a"
+    assert served_model("", {"/models/a"}) == "/models/a"
 
 
 def test_a_model_is_known_by_its_id_and_by_the_last_part_of_it() -> None:
-    assert resolve_model("/models/a", {"/models/a", "b"}) == "/models/a"
-    assert resolve_model("a", {"/models/a", "b"}) == "/models/a"
+    assert served_model("/models/a", {"/models/a", "b"}) == "/models/a"
+    assert served_model("a", {"/models/a", "b"}) == "/models/a"
 
 
 def test_an_unknown_model_is_not_found() -> None:
     with pytest.raises(NotFound, match="send one of a, b"):
-        resolve_model("c", {"a", "b"})
+        served_model("c", {"a", "b"})
 
 
 def test_an_empty_model_among_several_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="several"):
-        resolve_model("", {"a", "b"})
+        served_model("", {"a", "b"})

@@ -6,20 +6,20 @@ import dataclasses
 
 import pytest
 
-from services.prefill.book import JobBook
+from services.prefill.book import PrefillBook
 from services.prefill.config import PrefillConfig
-from services.prefill.egress import ready_blocks
-from services.prefill.job import Job, Phase, max_cached_blocks, read_job
-from services.prefill.warmth import Warmth
+from services.prefill.job import PrefillJob, read_job
+from services.prefill.kv_announcer import ready_blocks
+from services.prefill.warming import Warming
 from shared.deadline import Deadline
 from shared.errors import Cancelled, Overloaded, ProtocolError, StaleEpoch
-from shared.messages import Envelope, Prefill, Sampling, Warm, pack_ids
+from shared.messages import Envelope, Prefill, Warm, pack_ids
+from shared.worker.job import JobPhase
+from tests.support.sampling import sampling
 
-SAMPLING = Sampling(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, (), 0, 16, 0, (), False, -1)
 
-
-def job(request_id: str = "r", epoch: int = 1, tokens: int = 100, seconds: float = 60.0) -> Job:
-    prefill = Prefill(pack_ids(range(tokens)), tokens, b"", SAMPLING, "g", "d", "decode-0", 0)
+def job(request_id: str = "r", epoch: int = 1, tokens: int = 100, seconds: float = 60.0) -> PrefillJob:
+    prefill = Prefill(pack_ids(range(tokens)), tokens, b"", sampling(max_tokens=16), "g", "d", "decode-0", 0)
     made = read_job(
         Envelope(request_id, epoch),
         prefill,
@@ -31,15 +31,15 @@ def job(request_id: str = "r", epoch: int = 1, tokens: int = 100, seconds: float
     return dataclasses.replace(made, deadline=Deadline.after(seconds))
 
 
-def book(max_queued: int = 8) -> JobBook:
-    return JobBook(PrefillConfig(max_queued=max_queued), lambda _: True)
+def book(max_queued: int = 8) -> PrefillBook:
+    return PrefillBook(PrefillConfig(max_queued=max_queued), lambda _: True)
 
 
 def test_jobs_are_taken_until_the_chunk_is_full() -> None:
     jobs = book()
     for request_id in "abc":
         jobs.add(job(request_id), 0.0)
-    taken, lost = jobs.take(150)
+    taken, lost = jobs.take_jobs(150)
     assert ([one.request_id for one in taken], lost) == (["a", "b"], [])
     assert len(jobs.queue) == 1
 
@@ -47,17 +47,17 @@ def test_jobs_are_taken_until_the_chunk_is_full() -> None:
 def test_no_job_is_taken_while_the_chunk_is_full_already() -> None:
     jobs = book()
     jobs.add(job(), 0.0)
-    assert jobs.take(0) == ([], [])
+    assert jobs.take_jobs(0) == ([], [])
 
 
 def test_a_job_that_expired_in_the_queue_is_handed_out_with_its_error() -> None:
     jobs = book()
     jobs.add(job("late", seconds=-1.0), 0.0)
     jobs.add(job("good"), 0.0)
-    taken, lost = jobs.take(50)
+    taken, lost = jobs.take_jobs(50)
     assert [one.request_id for one in taken] == ["good"]
     assert [(one.request_id, error.code) for one, error in lost] == [("late", "expired")]
-    assert "late/1" not in jobs.placed
+    assert "late/1" not in jobs.jobs
 
 
 def test_a_refused_job_leaves_no_trace() -> None:
@@ -65,22 +65,22 @@ def test_a_refused_job_leaves_no_trace() -> None:
     jobs.add(job("a"), 0.0)
     with pytest.raises(Overloaded):
         jobs.add(job("b"), 0.0)
-    assert list(jobs.placed) == ["a/1"]
+    assert list(jobs.jobs) == ["a/1"]
 
 
 def test_removing_a_queued_job_frees_its_place_in_the_queue() -> None:
     jobs = book()
     jobs.add(job(), 0.0)
     jobs.remove("r/1")
-    assert (len(jobs.queue), jobs.queue.queued_tokens, jobs.placed) == (0, 0, {})
+    assert (len(jobs.queue), jobs.queue.queued_tokens, jobs.jobs) == (0, 0, {})
 
 
 def test_tokens_still_to_compute_shrink_with_progress_and_with_the_cache() -> None:
     jobs = book()
     one = job()
     jobs.add(one, 0.0)
-    jobs.take(1)
-    one.phase = Phase.COMPUTING
+    jobs.take_jobs(1)
+    one.phase = JobPhase.COMPUTING
     one.cached_tokens = 32
     assert jobs.computing_tokens == 68
     one.computed_tokens = 96
@@ -98,13 +98,9 @@ def test_epochs_of_the_past_are_refused() -> None:
 
 
 def test_a_job_needs_a_deadline() -> None:
-    prefill = Prefill(pack_ids([1]), 1, b"", SAMPLING, "g", "d", "decode-0", 0)
+    prefill = Prefill(pack_ids([1]), 1, b"", sampling(max_tokens=16), "g", "d", "decode-0", 0)
     with pytest.raises(ProtocolError):
         read_job(Envelope("r", 1), prefill, None, vocab_size=10, max_model_len=64, now_s=0.0)
-
-
-def test_the_last_token_is_never_taken_from_the_cache() -> None:
-    assert [max_cached_blocks(tokens) for tokens in (1, 16, 17, 32)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -118,13 +114,13 @@ def test_blocks_are_final_when_full_or_when_the_prompt_is_computed(
 
 
 def test_a_prefix_is_warmed_only_when_there_is_nothing_else_to_do() -> None:
-    warmth = Warmth()
+    warming = Warming()
     warm = Warm(pack_ids([1, 2, 3]), b"")
-    assert not warmth.offer(warm, busy=True)
-    assert warmth.offer(warm, busy=False)
-    first = warmth.key
-    assert not warmth.offer(warm, busy=False)
-    assert warmth.skipped == 2
-    warmth.done()
-    assert warmth.offer(warm, busy=False)
-    assert warmth.key != first
+    assert not warming.offer(warm, busy=True)
+    assert warming.offer(warm, busy=False)
+    first = warming.key
+    assert not warming.offer(warm, busy=False)
+    assert warming.skipped == 2
+    warming.done()
+    assert warming.offer(warm, busy=False)
+    assert warming.key != first

@@ -6,24 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from services.prefill.book import JobBook
-from services.prefill.compute import PROMPTS_AT_ONCE, Compute
+from services.prefill.book import PrefillBook
 from services.prefill.config import PrefillConfig
-from services.prefill.job import Job, Phase, read_job
+from services.prefill.driver import PROMPTS_AT_ONCE, PrefillDriver
+from services.prefill.job import PrefillJob, read_job
 from services.prefill.queue import DeadlineQueue
 from shared.deadline import Deadline
 from shared.engine import AdmitResult
 from shared.errors import InvalidRequest
 from shared.messages import Envelope, Prefill, pack_ids
+from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.engine import make_engine, save_random_model
-from tests.unit.services.prefill.test_book import SAMPLING
+from tests.support.sampling import sampling
 
 NORMAL, LOW, HIGH = 0, 1, 2  # as penstock.v1.Priority numbers them
 
 
-def job(request_id: str, priority: int) -> Job:
-    prefill = Prefill(pack_ids([1, 2, 3]), 3, b"", SAMPLING, "g", "d", "decode-0", priority)
+def job(request_id: str, priority: int) -> PrefillJob:
+    prefill = Prefill(pack_ids([1, 2, 3]), 3, b"", sampling(), "g", "d", "decode-0", priority)
     return read_job(
         Envelope(request_id, 1), prefill, Deadline.after(60.0), vocab_size=10, max_model_len=64, now_s=0.0
     )
@@ -33,7 +34,7 @@ def test_high_goes_before_normal_and_normal_before_low() -> None:
     queue = DeadlineQueue(max_entries=8, max_tokens=100)
     for name, priority in (("low", LOW), ("normal", NORMAL), ("high", HIGH)):
         queue.push(job(name, priority).entry(), 0.0)
-    taken = [queue.take().entry for _ in range(3)]
+    taken = [queue.take_entry().entry for _ in range(3)]
     assert [entry.key for entry in taken if entry is not None] == ["high/1", "normal/1", "low/1"]
 
 
@@ -42,12 +43,12 @@ def test_a_priority_that_does_not_exist_is_refused() -> None:
         job("r", 3)
 
 
-def computing(*priorities: int) -> JobBook:
-    jobs = JobBook(PrefillConfig(), lambda _: True)
+def computing(*priorities: int) -> PrefillBook:
+    jobs = PrefillBook(PrefillConfig(), lambda _: True)
     for number, priority in enumerate(priorities):
         jobs.add(job(f"r{number}", priority), 0.0)
-    for one in jobs.take(1000)[0]:
-        one.phase = Phase.COMPUTING
+    for one in jobs.take_jobs(1000)[0]:
+        one.phase = JobPhase.COMPUTING
     return jobs
 
 
@@ -60,28 +61,28 @@ def test_only_prompts_of_its_class_or_above_are_ahead_of_the_next_one(priority: 
 
 def test_a_prompt_that_was_stopped_makes_place_for_another() -> None:
     jobs = computing(NORMAL, NORMAL)
-    jobs.placed["r0/1"].phase = Phase.STOPPING
+    jobs.jobs["r0/1"].phase = JobPhase.STOPPING
     assert jobs.prompts_ahead == 1
 
 
 def test_jobs_that_the_engine_has_no_room_for_wait_in_their_order() -> None:
-    jobs = JobBook(PrefillConfig(), lambda _: True)
+    jobs = PrefillBook(PrefillConfig(), lambda _: True)
     for name in "abc":
         jobs.add(job(name, NORMAL), 0.0)
-    taken, _ = jobs.take(1000)
+    taken, _ = jobs.take_jobs(1000)
     for one in taken[1:]:
         jobs.put_back(one)
-    assert [one.request_id for one in jobs.take(1000)[0]] == ["b", "c"]
+    assert [one.request_id for one in jobs.take_jobs(1000)[0]] == ["b", "c"]
     assert jobs.queue.queued_tokens == 0
 
 
 async def test_the_engine_hears_priority_and_deadline_and_each_prompt_stands_alone(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path)
-    compute = Compute(lambda: make_engine(folder, max_batch_tokens=64), PrefixMirror(), lambda: None)
-    await compute.open()
+    driver = PrefillDriver(lambda: make_engine(folder, max_batch_tokens=64), PrefixMirror(), lambda: None)
+    await driver.load_engine()
     jobs = [job("low", LOW), job("low", LOW), job("high", HIGH)]  # the second one's name is taken
-    first, second, third = await compute.admit(jobs, [lambda *_: None] * 3)
-    sequences = compute.engine._scheduler.sequences
+    first, second, third = await driver.admit(jobs, [lambda *_: None] * 3)
+    sequences = driver.engine._scheduler.sequences
     assert isinstance(second, InvalidRequest)
     assert isinstance(first, AdmitResult)
     assert isinstance(third, AdmitResult)
@@ -89,14 +90,14 @@ async def test_the_engine_hears_priority_and_deadline_and_each_prompt_stands_alo
         (2, round(jobs[0].deadline.at_s * 1e6)),
         (0, round(jobs[2].deadline.at_s * 1e6)),
     ]
-    await compute.close()
+    await driver.close_engine()
 
 
 async def test_a_short_prompt_joins_the_few_long_ones_that_are_computed(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path)
-    compute = Compute(lambda: make_engine(folder, max_batch_tokens=512), PrefixMirror(), lambda: None)
-    await compute.open()
-    assert compute.room_tokens(8000, PROMPTS_AT_ONCE - 1) == 1
-    assert compute.room_tokens(8000, PROMPTS_AT_ONCE) < 0
-    assert compute.room_tokens(100, 1) == 412
-    await compute.close()
+    driver = PrefillDriver(lambda: make_engine(folder, max_batch_tokens=512), PrefixMirror(), lambda: None)
+    await driver.load_engine()
+    assert driver.room_tokens(8000, PROMPTS_AT_ONCE - 1) == 1
+    assert driver.room_tokens(8000, PROMPTS_AT_ONCE) < 0
+    assert driver.room_tokens(100, 1) == 412
+    await driver.close_engine()

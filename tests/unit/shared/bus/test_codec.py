@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from shared import messages
 from shared.bus import codec
 from shared.errors import ProtocolError, UnknownMessage
-from shared.messages import Accepted, Envelope, Failure, Heartbeat, Tokens
+from shared.messages import Accepted, Envelope, Failure, Heartbeat, Reserve, Tokens
+from shared.sampling import Grammar, SamplingParams
 
 COLUMNAR = (messages.Tokens, messages.Text, messages.DraftCommit, messages.DraftBlock)
 TYPES = sorted(codec.MESSAGE_TYPES.values(), key=lambda cls: cls.__name__)
@@ -71,7 +72,7 @@ def test_random_bytes_raise_only_protocol_errors(data: bytes) -> None:
 
 def wire(**changes: Any) -> list[Any]:
     head: dict[str, Any] = {
-        "type": "Accepted", "version": messages.PROTOCOL_VERSION, "request_id": "r", "epoch": 1,
+        "type": "Accepted", "version": codec.PROTOCOL_VERSION, "request_id": "r", "epoch": 1,
         "deadline_us": 0, "origin": "", "trace": "", "fields": [7],
     }  # fmt: skip
     head.update(changes)
@@ -160,3 +161,9 @@ def test_an_integer_is_a_good_float() -> None:
 def test_what_is_no_dataclass_cannot_be_packed() -> None:
     with pytest.raises(TypeError):
         codec.encode(Failure(object(), ""), Envelope())  # type: ignore[arg-type]  # the point of the test
+
+
+@pytest.mark.parametrize("record", [Reserve, SamplingParams, Grammar])
+def test_the_version_covers_every_field_down_to_the_records_in_a_message(record: type) -> None:
+    described = codec._described(Reserve)
+    assert all(f"{field.name}: {field.type}" in described for field in dataclasses.fields(record))

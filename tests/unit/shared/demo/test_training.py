@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from shared.demo.batches import ExamplePacker, Prefetch, book_batch, copy_batch
-from shared.demo.checkpoint import Progress, load_checkpoint, save_checkpoint
+from shared.demo.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
 from shared.demo.corpus import book_tokens, is_held_out_book, read_books
 from shared.demo.distill import distil_step
 from shared.demo.examples import make_example
@@ -130,10 +130,10 @@ def test_a_resumed_run_takes_the_same_next_step(tmp_path: Path) -> None:
     for _ in range(3):
         learn(model, model.model, batch, 1.0)
         optimizer.step(1.0)
-    save_checkpoint(tmp_path, model, optimizer, Progress(step=3, tokens=96))
+    save_checkpoint(tmp_path, model, optimizer, TrainingProgress(step=3, tokens=96))
     resumed = Llama(SMALL)
     resumed_optimizer = Optimizer(resumed)
-    assert load_checkpoint(tmp_path, resumed, resumed_optimizer) == Progress(step=3, tokens=96)
+    assert load_checkpoint(tmp_path, resumed, resumed_optimizer) == TrainingProgress(step=3, tokens=96)
     for each, its_optimizer in ((model, optimizer), (resumed, resumed_optimizer)):
         learn(each, each.model, batch, 1.0)
         its_optimizer.step(1.0)
@@ -143,7 +143,7 @@ def test_a_resumed_run_takes_the_same_next_step(tmp_path: Path) -> None:
 
 def test_no_checkpoint_means_a_fresh_start(tmp_path: Path) -> None:
     model = Llama(SMALL)
-    assert load_checkpoint(tmp_path, model, Optimizer(model)) == Progress()
+    assert load_checkpoint(tmp_path, model, Optimizer(model)) == TrainingProgress()
 
 
 def test_the_rate_warms_up_holds_and_decays_by_the_clock() -> None:

@@ -12,8 +12,8 @@ from shared.kv import limits
 from shared.kv.cells import Run
 from shared.kv.chunk import ChunkHeader
 from shared.kv.credit import CreditPool
-from shared.kv.egress import Egress, EgressPhase
-from shared.kv.ingress import Ingress
+from shared.kv.incoming import IncomingTransfer
+from shared.kv.outgoing import OutgoingPhase, OutgoingTransfer
 from shared.messages import KvDone, KvGrant, KvReady
 
 CELL = 1000
@@ -21,16 +21,16 @@ LAYERS = 3
 FAR = Deadline(1e9)
 
 
-def egress(blocks: int = 10) -> Egress:
-    return Egress("r", 1, "gateway-0", "decode-0", range(blocks), FAR, LAYERS, 0.0)
+def make_outgoing(blocks: int = 10) -> OutgoingTransfer:
+    return OutgoingTransfer("r", 1, "gateway-0", "decode-0", range(blocks), FAR, LAYERS, 0.0)
 
 
 def grant(blocks: int = 10, first: int = 0, transport: str = "nats", credit: int = 4 * CELL) -> KvGrant:
     return KvGrant(1, "layout", first, blocks - first, transport, "penstock.kv.decode-0.1", credit)
 
 
-def ingress(blocks: int = 10, window: int = 4 * CELL, transfer: int = 1) -> Ingress:
-    receiving = Ingress(
+def make_incoming(blocks: int = 10, window: int = 4 * CELL, transfer: int = 1) -> IncomingTransfer:
+    incoming = IncomingTransfer(
         "r",
         1,
         transfer,
@@ -45,8 +45,8 @@ def ingress(blocks: int = 10, window: int = 4 * CELL, transfer: int = 1) -> Ingr
         cell_bytes=CELL,
         now_s=0.0,
     )
-    receiving.grant("nats", window, 0.0)
-    return receiving
+    incoming.grant("nats", window, 0.0)
+    return incoming
 
 
 def header(offset: int, run: Run) -> ChunkHeader:
@@ -55,10 +55,10 @@ def header(offset: int, run: Run) -> ChunkHeader:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_everything_arrives_whatever_is_lost_late_or_doubled(seed: int) -> None:
-    """A lossy wire between the two machines, with time passing; the receiver checks the credit."""
+    """A lossy wire between the two machines, with time passing; the incoming one checks the credit."""
     rng = random.Random(seed)
-    sender, receiver = egress(), ingress()
-    sender.take_grant(grant(), 0.0)
+    outgoing, incoming = make_outgoing(), make_incoming()
+    outgoing.take_grant(grant(), 0.0)
     late_layers = [(layer, block) for layer in range(LAYERS) for block in range(10)]
     rng.shuffle(late_layers)
     now, finished = 0.0, False
@@ -66,68 +66,68 @@ def test_everything_arrives_whatever_is_lost_late_or_doubled(seed: int) -> None:
         now += rng.choice((0.0, 0.01, 0.6))
         if late_layers:
             layer, block = late_layers.pop()
-            sender.layer_ready(layer, block, block + 1)
+            outgoing.layer_ready(layer, block, block + 1)
         elif not finished:
             finished = True
-            sender.set_tokens([4], "", now)
-        taken = sender.take_run(CELL, rng.randint(1, 3), now)
+            outgoing.set_tokens([4], "", now)
+        taken = outgoing.take_run(CELL, rng.randint(1, 3), now)
         if taken is not None and rng.random() < 0.8:
             offset, run = taken
             for _ in range(rng.choice((1, 1, 2))):
-                checked, _ = receiver.accept(header(offset, run), run.count * CELL)
-                receiver.saw(header(offset, run))
-                receiver.verified(checked, now)
-        if sender.take_done(now):
-            receiver.take_done(KvDone(1, (4,), "", 0), now)
-        credit = receiver.take_credit(now)
+                checked, _ = incoming.accept(header(offset, run), run.count * CELL)
+                incoming.saw(header(offset, run))
+                incoming.verified(checked, now)
+        if outgoing.take_done(now):
+            incoming.take_done(KvDone(1, (4,), "", 0), now)
+        credit = incoming.take_credit(now)
         if credit is not None and rng.random() < 0.8:
-            sender.acknowledge(credit, 4 * CELL, now)
-        sender.go_back(now)
-        sender.send_again(receiver._cells.indices(0, 5) if rng.random() < 0.1 else ())
-        if receiver.complete:
+            outgoing.acknowledge(credit, 4 * CELL, now)
+        outgoing.go_back(now)
+        outgoing.send_again(incoming._cells.indices(0, 5) if rng.random() < 0.1 else ())
+        if incoming.complete:
             break
-    assert receiver.complete
+    assert incoming.complete
 
 
 def test_a_sender_stops_at_its_credit_and_goes_on_with_more() -> None:
-    sender = egress()
-    sender.take_grant(grant(), 0.0)
-    sender.layer_ready(0, 0, 10)
-    assert sender.take_run(CELL, 100, 0.0) == (0, Run(0, 0, 4))
-    assert sender.take_run(CELL, 100, 0.0) is None
-    sender.acknowledge(2 * CELL, 6 * CELL, 0.1)
-    assert sender.take_run(CELL, 100, 0.1) == (4 * CELL, Run(0, 4, 8))
+    outgoing = make_outgoing()
+    outgoing.take_grant(grant(), 0.0)
+    outgoing.layer_ready(0, 0, 10)
+    assert outgoing.take_run(CELL, 100, 0.0) == (0, Run(0, 0, 4))
+    assert outgoing.take_run(CELL, 100, 0.0) is None
+    outgoing.acknowledge(2 * CELL, 6 * CELL, 0.1)
+    assert outgoing.take_run(CELL, 100, 0.1) == (4 * CELL, Run(0, 4, 8))
 
 
 def test_only_granted_blocks_are_sent_and_each_once() -> None:
-    sender = egress()
-    sender.layer_ready(1, 0, 6)
-    sender.take_grant(grant(first=4, credit=100 * CELL), 0.0)
-    sender.layer_ready(1, 0, 10)
-    sender.layer_ready(1, 3, 10)
-    assert sender.take_run(CELL, 100, 0.0) == (0, Run(1, 4, 6))
-    assert sender.take_run(CELL, 100, 0.0) == (2 * CELL, Run(1, 6, 10))
-    assert not sender.has_work(CELL)
+    outgoing = make_outgoing()
+    outgoing.layer_ready(1, 0, 6)
+    outgoing.take_grant(grant(first=4, credit=100 * CELL), 0.0)
+    outgoing.layer_ready(1, 0, 10)
+    outgoing.layer_ready(1, 3, 10)
+    assert outgoing.take_run(CELL, 100, 0.0) == (0, Run(1, 4, 6))
+    assert outgoing.take_run(CELL, 100, 0.0) == (2 * CELL, Run(1, 6, 10))
+    assert not outgoing.has_work(CELL)
 
 
 def test_silence_counts_from_the_first_unacknowledged_byte() -> None:
-    sender = egress()
-    sender.take_grant(grant(), 0.0)
-    assert sender.failure(100.0) is None
-    sender.layer_ready(0, 0, 2)
-    sender.take_run(CELL, 2, 100.0)
-    assert sender.failure(100.0 + limits.PEER_SILENCE_S - 0.1) is None
-    assert isinstance(sender.failure(100.0 + limits.PEER_SILENCE_S + 0.1), Unavailable)
+    outgoing = make_outgoing()
+    outgoing.take_grant(grant(), 0.0)
+    assert outgoing.failure(100.0) is None
+    outgoing.layer_ready(0, 0, 2)
+    outgoing.take_run(CELL, 2, 100.0)
+    assert outgoing.failure(100.0 + limits.PEER_SILENCE_S - 0.1) is None
+    assert isinstance(outgoing.failure(100.0 + limits.PEER_SILENCE_S + 0.1), Unavailable)
 
 
 def test_going_back_again_and_again_does_not_hide_the_silence() -> None:
-    sender = egress()
-    sender.take_grant(grant(), 0.0)
-    sender.layer_ready(0, 0, 2)
+    outgoing = make_outgoing()
+    outgoing.take_grant(grant(), 0.0)
+    outgoing.layer_ready(0, 0, 2)
     now = 0.0
-    while sender.failure(now) is None:
-        sender.take_run(CELL, 2, now)
-        sender.go_back(now)
+    while outgoing.failure(now) is None:
+        outgoing.take_run(CELL, 2, now)
+        outgoing.go_back(now)
         now += 0.3
     assert now < limits.PEER_SILENCE_S + 1
 
@@ -143,40 +143,40 @@ def test_going_back_again_and_again_does_not_hide_the_silence() -> None:
 )
 def test_a_grant_that_does_not_fit_is_a_protocol_error(bad: KvGrant) -> None:
     with pytest.raises(ProtocolError):
-        egress().take_grant(bad, 0.0)
+        make_outgoing().take_grant(bad, 0.0)
 
 
 def test_a_repeated_grant_changes_nothing_and_another_one_is_refused() -> None:
-    sender = egress()
-    sender.take_grant(grant(), 0.0)
-    sender.layer_ready(0, 0, 2)
-    sender.take_run(CELL, 2, 0.0)
-    sender.take_grant(grant(), 1.0)
-    assert not sender.has_work(CELL)
+    outgoing = make_outgoing()
+    outgoing.take_grant(grant(), 0.0)
+    outgoing.layer_ready(0, 0, 2)
+    outgoing.take_run(CELL, 2, 0.0)
+    outgoing.take_grant(grant(), 1.0)
+    assert not outgoing.has_work(CELL)
     other = KvGrant(2, "layout", 0, 10, "nats", "s", CELL)
     with pytest.raises(ProtocolError):
-        sender.take_grant(other, 1.0)
+        outgoing.take_grant(other, 1.0)
 
 
 def test_more_acknowledged_than_ever_sent_is_a_protocol_error() -> None:
-    sender = egress()
-    sender.take_grant(grant(), 0.0)
+    outgoing = make_outgoing()
+    outgoing.take_grant(grant(), 0.0)
     with pytest.raises(ProtocolError):
-        sender.acknowledge(5 * CELL, 4 * CELL, 0.0)
+        outgoing.acknowledge(5 * CELL, 4 * CELL, 0.0)
 
 
 def test_over_shm_layers_with_the_same_blocks_go_out_together() -> None:
-    sender = egress()
+    outgoing = make_outgoing()
     for layer in range(LAYERS):
-        sender.layer_ready(layer, 0, 10)
-    sender.take_grant(grant(transport="shm", credit=0), 0.0)
-    taken = sender.take_run(CELL, 100, 0.0)
+        outgoing.layer_ready(layer, 0, 10)
+    outgoing.take_grant(grant(transport="shm", credit=0), 0.0)
+    taken = outgoing.take_run(CELL, 100, 0.0)
     assert taken == (0, Run(0, 0, 10))
-    assert sender.take_next_layer(taken[1]) == Run(1, 0, 10)
-    assert sender.take_next_layer(Run(1, 0, 10)) == Run(2, 0, 10)
-    sender.set_tokens([1], "", 0.0)
-    assert sender.take_done(0.0)
-    assert sender.phase is EgressPhase.DONE
+    assert outgoing.take_next_layer(taken[1]) == Run(1, 0, 10)
+    assert outgoing.take_next_layer(Run(1, 0, 10)) == Run(2, 0, 10)
+    outgoing.set_tokens([1], "", 0.0)
+    assert outgoing.take_done(0.0)
+    assert outgoing.phase is OutgoingPhase.DONE
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_chunks_outside_of_the_transfer_or_its_credit_are_refused(
     chunk: ChunkHeader, body_bytes: int
 ) -> None:
     with pytest.raises(ProtocolError):
-        ingress().accept(chunk, body_bytes)
+        make_incoming().accept(chunk, body_bytes)
 
 
 @pytest.mark.parametrize(
@@ -211,58 +211,58 @@ def test_chunks_outside_of_the_transfer_or_its_credit_are_refused(
 )
 def test_announcements_that_do_not_fit_are_refused(ready: KvReady) -> None:
     with pytest.raises(ProtocolError):
-        ingress().take_ready(ready)
+        make_incoming().take_ready(ready)
 
 
 def test_announcements_repeated_without_end_are_refused() -> None:
-    receiver = ingress()
+    incoming = make_incoming()
     ready = KvReady(1, 0, 1, 0, (1,), (1,))
     for _ in range(2 * LAYERS * 10):
-        receiver.take_ready(ready)
+        incoming.take_ready(ready)
     with pytest.raises(ProtocolError):
-        receiver.take_ready(ready)
+        incoming.take_ready(ready)
 
 
 def test_missing_cells_are_asked_for_twice_and_then_it_fails() -> None:
-    receiver = ingress()
-    assert receiver.take_missing(10.0) == ()
-    receiver.take_done(KvDone(1, (4,), "", 0), 10.0)
-    receiver.verified(Run(0, 0, 10), 10.0)
-    assert receiver.take_missing(10.0 + limits.NO_PROGRESS_S) == tuple(range(10, 30))
-    assert receiver.take_missing(10.1 + limits.NO_PROGRESS_S) == ()
-    assert receiver.take_missing(10.0 + 2 * limits.NO_PROGRESS_S)
-    assert receiver.failure(10.0 + 2.5 * limits.NO_PROGRESS_S) is None
-    assert isinstance(receiver.failure(10.1 + 3 * limits.NO_PROGRESS_S), Unavailable)
+    incoming = make_incoming()
+    assert incoming.take_missing(10.0) == ()
+    incoming.take_done(KvDone(1, (4,), "", 0), 10.0)
+    incoming.verified(Run(0, 0, 10), 10.0)
+    assert incoming.take_missing(10.0 + limits.NO_PROGRESS_S) == tuple(range(10, 30))
+    assert incoming.take_missing(10.1 + limits.NO_PROGRESS_S) == ()
+    assert incoming.take_missing(10.0 + 2 * limits.NO_PROGRESS_S)
+    assert incoming.failure(10.0 + 2.5 * limits.NO_PROGRESS_S) is None
+    assert isinstance(incoming.failure(10.1 + 3 * limits.NO_PROGRESS_S), Unavailable)
 
 
 def test_progress_makes_the_requests_count_anew() -> None:
-    receiver = ingress()
-    receiver.take_done(KvDone(1, (4,), "", 0), 0.0)
+    incoming = make_incoming()
+    incoming.take_done(KvDone(1, (4,), "", 0), 0.0)
     for turn in range(1, 9):
-        assert receiver.take_missing(float(turn))
-        assert receiver.failure(turn + 0.1) is None
-        receiver.verified(Run(0, turn, turn + 1), turn + 0.2)
+        assert incoming.take_missing(float(turn))
+        assert incoming.failure(turn + 0.1) is None
+        incoming.verified(Run(0, turn, turn + 1), turn + 0.2)
 
 
 def test_too_many_bad_chunks_are_a_checksum_failure() -> None:
-    receiver = ingress()
+    incoming = make_incoming()
     for _ in range(limits.MAX_BAD_CHUNKS):
-        assert receiver.failed_checksum(Run(1, 2, 4)) == (12, 13)
+        assert incoming.failed_checksum(Run(1, 2, 4)) == (12, 13)
     with pytest.raises(ChecksumMismatch):
-        receiver.failed_checksum(Run(1, 2, 4))
+        incoming.failed_checksum(Run(1, 2, 4))
 
 
 def test_the_exposed_time_runs_from_the_token_to_now() -> None:
-    receiver = ingress()
-    receiver.take_done(KvDone(1, (4,), "", 1500), 2.0)
-    assert receiver.exposed_us(2.002) == 3500
+    incoming = make_incoming()
+    incoming.take_done(KvDone(1, (4,), "", 1500), 2.0)
+    assert incoming.exposed_us(2.002) == 3500
 
 
 def test_a_window_grows_only_out_of_what_is_not_reserved() -> None:
     pool = CreditPool(limits.RESERVED_WINDOW_BYTES + limits.WINDOW_BYTES)
-    first, second = (ingress(100_000, transfer=number) for number in (1, 2))
-    for receiving in (first, second):
-        pool.request(receiving)
+    first, second = (make_incoming(100_000, transfer=number) for number in (1, 2))
+    for incoming in (first, second):
+        pool.request(incoming)
     assert pool.take() == (first, limits.FIRST_WINDOW_BYTES)
     assert pool.take() == (second, limits.FIRST_WINDOW_BYTES)
     assert pool.grow(first) == limits.FIRST_WINDOW_BYTES
@@ -274,9 +274,9 @@ def test_a_window_grows_only_out_of_what_is_not_reserved() -> None:
 
 def test_a_transfer_waits_while_no_first_window_is_free_and_may_leave_the_queue() -> None:
     pool = CreditPool(limits.FIRST_WINDOW_BYTES)
-    first, second, third = (ingress(100_000, transfer=number) for number in (1, 2, 3))
-    for receiving in (first, second, third):
-        pool.request(receiving)
+    first, second, third = (make_incoming(100_000, transfer=number) for number in (1, 2, 3))
+    for incoming in (first, second, third):
+        pool.request(incoming)
     assert pool.take() == (first, limits.FIRST_WINDOW_BYTES)
     assert pool.take() is None
     pool.give_back(second)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.retrieval.passages import MAX_WORDS, MIN_WORDS, Passage, split
+from shared.retrieval.passages import MAX_WORDS, MIN_WORDS, Passage, split_passages
 
 MARKDOWN = """Before any heading.
 
@@ -31,7 +31,7 @@ def sentences(count: int, words: int = 10) -> list[str]:
 
 
 def test_headings_are_the_context_of_their_sections() -> None:
-    assert [passage.heading for passage in split(MARKDOWN, markdown=True)] == [
+    assert [passage.heading for passage in split_passages(MARKDOWN, markdown=True)] == [
         "",
         "Gate",
         "Gate > Hinges",
@@ -40,19 +40,19 @@ def test_headings_are_the_context_of_their_sections() -> None:
 
 
 def test_lists_code_and_tables_keep_their_lines() -> None:
-    passages = split(MARKDOWN, markdown=True)
+    passages = split_passages(MARKDOWN, markdown=True)
     assert passages[1].text == "The gate opens. It closes again!"
     assert passages[2].text == "- oil them once a year\n- or not\n# not a heading\nmake gate"
     assert passages[3].text == "| a | b |\n|---|---|"
 
 
 def test_plain_text_has_no_headings() -> None:
-    assert split("# not a heading", markdown=False) == [Passage("", "# not a heading")]
+    assert split_passages("# not a heading", markdown=False) == [Passage("", "# not a heading")]
 
 
 def test_a_long_section_is_cut_between_sentences_and_the_last_one_is_repeated() -> None:
     spoken = sentences(40)
-    passages = split(" ".join(spoken), markdown=False)
+    passages = split_passages(" ".join(spoken), markdown=False)
     assert len(passages) == 8
     for passage in passages:
         assert MIN_WORDS <= len(passage.text.split()) <= MAX_WORDS
@@ -63,34 +63,34 @@ def test_a_long_section_is_cut_between_sentences_and_the_last_one_is_repeated() 
 
 
 def test_a_short_rest_stays_with_the_passage_before_it() -> None:
-    passages = split(" ".join(sentences(7)), markdown=False)
+    passages = split_passages(" ".join(sentences(7)), markdown=False)
     assert len(passages) == 1
     assert passages[0].text.count("Sentence") == 7
 
 
 def test_quotes_survive_the_cut_between_sentences() -> None:
     text = 'He said "stop." Then he (the man.) Went on. And on'
-    assert split(text, markdown=False)[0].text == text
+    assert split_passages(text, markdown=False)[0].text == text
 
 
 def test_a_sentence_without_end_is_cut_and_loses_no_word() -> None:
     words = [f"w{number}" for number in range(1000)]
-    passages = split(" ".join(words), markdown=False)
+    passages = split_passages(" ".join(words), markdown=False)
     assert [word for passage in passages for word in passage.text.split()] == words
     assert all(len(passage.text.split()) <= MAX_WORDS + MIN_WORDS for passage in passages)
 
 
 def test_text_without_spaces_is_cut_by_its_length() -> None:
-    passages = split("水" * 5152, markdown=False)
+    passages = split_passages("水" * 5152, markdown=False)
     assert "".join(passage.text for passage in passages) == "水" * 5152
     assert len(passages) > 3
 
 
 def test_empty_sections_make_no_passage() -> None:
-    assert split("# A\n\n## B\n\n   \n", markdown=True) == []
+    assert split_passages("# A\n\n## B\n\n   \n", markdown=True) == []
 
 
 @given(st.text(alphabet=st.sampled_from("ab .!?\n#`-|\"'"), max_size=400), st.booleans())
 def test_any_text_can_be_split_and_no_passage_is_empty(text: str, markdown: bool) -> None:
-    for passage in split(text, markdown=markdown):
+    for passage in split_passages(text, markdown=markdown):
         assert passage.text.strip()

@@ -71,10 +71,10 @@ async def test_an_engine_that_was_loaded_beforehand_still_stays_on_its_cpus(fold
     allowed = os.sched_getaffinity(0)
     cpu = min(allowed)
     source = EngineSource(lambda: build(folder, cpus=str(cpu)))
-    driver: EngineDriver[None] = EngineDriver("test-engine", source.take, PrefixMirror(), lambda: None)
+    driver: EngineDriver[None] = EngineDriver("test-engine", source.take_engine, PrefixMirror(), lambda: None)
     await source.preload()
-    await driver.open()
+    await driver.load_engine()
     assert await driver.between_steps(lambda _: os.sched_getaffinity(0)) == {cpu}
     assert os.sched_getaffinity(0) == allowed
     assert await asyncio.to_thread(os.sched_getaffinity, 0) == allowed
-    await driver.close()
+    await driver.close_engine()

@@ -28,9 +28,9 @@ async def driver(folder: Path, clock: FakeClock) -> AsyncIterator[EngineDriver[S
     driver: EngineDriver[StepResult] = EngineDriver(
         "test-engine", lambda: make_engine(folder), PrefixMirror(), lambda: None, clock
     )
-    await driver.open()
+    await driver.load_engine()
     yield driver
-    await driver.close()
+    await driver.close_engine()
 
 
 async def test_an_idle_engine_with_a_lost_reference_fails_its_worker(

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from shared import messages
 from shared.bus.codec import decode, encode
 from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import NORMAL_PRIORITY
-from shared.errors import InvalidRequest
-from shared.messages import Envelope, Prefill, Sampling, pack_hashes, pack_ids
+from shared.errors import InvalidRequest, ProtocolError
+from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
 from shared.sampling import Grammar, SamplingParams
-from shared.worker.wire import TokenRow, engine_priority, sampling_params, tokens_messages
+from shared.worker.wire import JobOutput, engine_priority, read_sequence, tokens_messages
+from tests.support.sampling import OTHER_SCALARS
 
-CONSTRAINED = Sampling(
-    temperature=0.5,
-    top_k=7,
-    top_p=0.9,
-    min_p=0.1,
-    repetition_penalty=1.1,
-    presence_penalty=0.2,
-    frequency_penalty=0.3,
+CONSTRAINED = SamplingParams(
+    **OTHER_SCALARS,
     logit_bias=((4, 1.5),),
-    seed=9,
-    max_tokens=11,
-    min_tokens=2,
     stop_token_ids=(3,),
-    ignore_eos=True,
-    logprobs=4,
     allowed_ids=(1, 2),
     bad_words=((5,), (6, 7)),
-    grammar=messages.Grammar("regex", "a+"),
+    grammar=Grammar("regex", "a+"),
 )
 
 
@@ -42,19 +32,33 @@ def test_every_option_crosses_the_bus_as_itself() -> None:
     assert received == sent
 
 
+def test_the_message_above_sets_every_option() -> None:
+    for field in dataclasses.fields(SamplingParams):
+        assert getattr(CONSTRAINED, field.name) != field.default, field.name
+
+
 def test_every_option_reaches_the_engine() -> None:
-    params = sampling_params(CONSTRAINED)
-    for field in dataclasses.fields(Sampling):
-        if field.name != "grammar":
-            assert getattr(params, field.name) == getattr(CONSTRAINED, field.name)
-    assert params.grammar == Grammar("regex", "a+")
+    spec = read_sequence(pack_ids([1]), 1, pack_hashes([]), CONSTRAINED, vocab_size=10, max_model_len=64)
+    assert spec.params == CONSTRAINED
 
 
-def test_the_engines_options_are_all_on_the_wire_but_those_of_the_prompt() -> None:
-    missing = {field.name for field in dataclasses.fields(SamplingParams)} - {
-        field.name for field in dataclasses.fields(Sampling)
-    }
-    assert missing == {"prompt_logprobs"}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": "1"},
+        {"top_k": 1.0},
+        {"ignore_eos": 1},
+        {"stop_token_ids": ("3",)},
+        {"bad_words": ((5,), 6)},
+        {"grammar": ("regex", 5)},
+        {"grammar": ("regex",)},
+    ],
+)
+def test_an_option_of_the_wrong_type_does_not_come_off_the_bus(change: dict[str, Any]) -> None:
+    how = dataclasses.replace(CONSTRAINED, **change)
+    sent = Prefill(pack_ids([1]), 1, pack_hashes([]), how, "g", "d", "w", 0)
+    with pytest.raises(ProtocolError):
+        decode(encode(sent, Envelope("r")))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_the_engines_options_are_all_on_the_wire_but_those_of_the_prompt() -> No
 )
 def test_a_reason_to_finish_has_a_word_on_the_bus(reason: str | None, finish: str) -> None:
     output = TokenOutput("r/1", 3, (), (), reason, 0, 0)
-    ((_, tokens),) = tokens_messages([TokenRow("detokenizer-0", "r", 1, output, ())])
+    ((_, tokens),) = tokens_messages([JobOutput("detokenizer-0", "r", 1, output, ())])
     assert tokens.finish == (finish,)
 
 

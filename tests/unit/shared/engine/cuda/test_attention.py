@@ -16,7 +16,8 @@ from shared.engine.cuda.attention_kernel import (
     rows_per_tile,
     splits_for,
 )
-from shared.engine.memory.kv_pool import BLOCK_TOKENS, TORCH_DTYPES, KvLayout, KvPool
+from shared.engine.dtypes import TORCH_DTYPES
+from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
 
 NUM_BLOCKS = 60
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2}

@@ -10,7 +10,8 @@ from torch.nn import functional
 from shared.engine.cuda.attention_kernel import paged_kv
 from shared.engine.cuda.norm_kernel import add_rms_norm, rms_norm
 from shared.engine.cuda.project_kernel import project
-from shared.engine.memory.kv_pool import TORCH_DTYPES, KvLayout, KvPool
+from shared.engine.dtypes import TORCH_DTYPES
+from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.torch_backend.rope import apply_rope
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 24

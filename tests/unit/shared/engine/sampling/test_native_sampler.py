@@ -1,4 +1,4 @@
-"""The sampler in C++ draws what the sampler in torch operations draws."""
+"""The draw in C++ draws what the draw in torch operations draws."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from shared.engine.sampling.draw import native_sampler, penalise, pick
+from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.native_sampler import NativeSampler
-from shared.engine.sampling.sampler import DrawRow, TokenCounts, native_sampler, penalise, pick
 from shared.sampling import SamplingParams
 
 ROWS = 12

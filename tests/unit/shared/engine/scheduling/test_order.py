@@ -5,13 +5,26 @@ from typing import Any
 import pytest
 
 from shared.engine import SamplingParams
-from shared.engine.scheduling.order import AGING_US, PATIENCE_US, class_at, keeps_blocks, rank, share_chunk
-from shared.engine.scheduling.sequence import HashChain, LiveSequence, Phase
+from shared.engine.scheduling.order import (
+    AGING_US,
+    PATIENCE_US,
+    class_at,
+    keeps_blocks,
+    precedence,
+    share_chunk,
+)
+from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 
 
 def waiting(key: str, remaining: int, **fields: Any) -> LiveSequence:
     sequence = LiveSequence(
-        key, ord(key), [0] * remaining, remaining, SamplingParams(), Phase.ACTIVE, HashChain([], None)
+        key,
+        ord(key),
+        [0] * remaining,
+        remaining,
+        SamplingParams(),
+        SequenceStatus.ACTIVE,
+        HashChain([], None),
     )
     sequence.deadline_us = PATIENCE_US
     for name, value in fields.items():
@@ -29,7 +42,7 @@ def test_priority_comes_before_deadline_and_deadline_before_admission() -> None:
     urgent = waiting("c", 1, deadline_us=10)
     later_admitted = waiting("d", 1)
     high = waiting("e", 1, priority=0)
-    ordered = sorted([low, late, urgent, later_admitted, high], key=lambda sequence: rank(sequence, 0))
+    ordered = sorted([low, late, urgent, later_admitted, high], key=lambda sequence: precedence(sequence, 0))
     assert [sequence.key for sequence in ordered] == ["e", "c", "b", "d", "a"]
 
 

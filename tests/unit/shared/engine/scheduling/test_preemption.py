@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.engine import Engine, EngineConfig, SamplingParams
-from shared.engine.scheduling.cost_model import Features
+from shared.engine.cost_model import Features
 from shared.engine.scheduling.order import AGING_US, keeps_blocks
 from shared.errors import InvalidRequest, Overloaded
 from tests.support.engine import (
@@ -264,7 +264,7 @@ def test_a_sequence_whose_rules_cannot_be_made_leaves_no_block(
     def no_memory(*_: object) -> None:
         raise Overloaded("no memory")
 
-    monkeypatch.setattr(engine._drawer, "track", no_memory)
+    monkeypatch.setattr(engine._sampler, "track", no_memory)
     with pytest.raises(Overloaded, match="no memory"):
         admit(engine, "b", [2] * 20)
     with pytest.raises(Overloaded, match="no memory"):

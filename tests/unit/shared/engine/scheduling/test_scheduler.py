@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shared.engine import Engine, EngineConfig, SamplingParams
-from shared.engine.scheduling.cost_model import Features
+from shared.engine.cost_model import Features
 from shared.engine.scheduling.scheduler import COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS, monotonic_us
 from shared.errors import DeadlineExpired, InvalidRequest
 from tests.support.engine import GREEDY, admit, drive, generate, make_engine, save_random_model

@@ -1,0 +1,9 @@
+"""How a command tells its end to a shell; 0 is success."""
+
+from __future__ import annotations
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_EXPIRED = 3
+EXIT_SHED = 4
+EXIT_CANCELLED = 5

@@ -1,0 +1,61 @@
+"""A job of the decode worker, from its reservation until its blocks are given back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.deadline import Deadline
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.messages import Envelope, Reserve
+from shared.worker.job import Job, checked_deadline
+from shared.worker.wire import engine_priority, read_sequence
+
+
+@dataclass(slots=True, kw_only=True)
+class DecodeJob(Job):
+    """`peer` is the prefill worker that its KV comes from."""
+
+    speculator: str
+    worst_blocks: int  # what it takes if it grows as long as it may
+    envelope: Envelope  # of the Reserve, for its answer
+    first_tokens: tuple[int, ...] = ()  # what prefill sampled
+    transfer_us: int = 0
+    ready_s: float = 0.0
+    queue_us: int = 0
+    num_outputs: int = 0  # tokens decoded here
+    proposed_drafts: int = 0
+    accepted_drafts: int = 0
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and output, as known when decoding begins."""
+        return [*self.spec.token_ids, *self.first_tokens]
+
+
+def read_job(
+    envelope: Envelope, reserve: Reserve, deadline: Deadline | None, *, vocab_size: int, max_model_len: int
+) -> DecodeJob:
+    """A checked job. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
+    deadline = checked_deadline(envelope, deadline, "Reserve", "decode")
+    spec = read_sequence(
+        reserve.token_ids,
+        reserve.prompt_len,
+        reserve.block_hashes,
+        reserve.sampling,
+        vocab_size=vocab_size,
+        max_model_len=max_model_len,
+    )
+    longest = min(spec.longest, max_model_len)
+    return DecodeJob(
+        request_id=envelope.request_id,
+        epoch=envelope.epoch,
+        gateway=reserve.gateway,
+        detokenizer=reserve.detokenizer,
+        deadline=deadline,
+        spec=spec,
+        peer=reserve.prefill,
+        speculator=reserve.speculator,
+        priority=engine_priority(reserve.priority),
+        worst_blocks=-(-longest // HASH_BLOCK_TOKENS),
+        envelope=envelope,
+    )

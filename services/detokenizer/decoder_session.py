@@ -1,0 +1,236 @@
+"""One request's decoder: token rows in any order in, text rows in position order out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from shared.deadline import Deadline
+from shared.errors import InvalidRequest, PenstockError, ProtocolError
+from shared.messages import Mark, Open, Tokens, unpack_ids
+from shared.sampling import TokenLogprob
+from shared.text.incremental import settled_tail
+from shared.text.stops import StopMatcher
+from shared.text.tokenizer import TextTokenizer
+
+MAX_PROMPT_TAIL_TOKENS = 4096
+"""More context than this never changes a text; a longer tail is a mistake of the sender."""
+MAX_ROWS_AHEAD = 64
+"""Rows of one request that may wait for those before them; more is a gap for certain."""
+FINISHES = ("", "stop", "length", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One row of a `Tokens` message, and when it came."""
+
+    request_id: str
+    epoch: int
+    position: int
+    token_ids: tuple[int, ...]
+    finish: str
+    logprobs: tuple[TokenLogprob, ...]
+    marks: tuple[Mark, ...]
+    received_s: float
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.token_ids)
+
+    def check(self, vocab_size: int) -> None:
+        """Raise ProtocolError for a row that no decoder can take."""
+        if self.position < 0 or self.finish not in FINISHES:
+            raise ProtocolError(
+                f"position {self.position} or finish {self.finish[:20]!r} is out of range; check the sender"
+            )
+        if self.token_ids and not (min(self.token_ids) >= 0 and max(self.token_ids) < vocab_size):
+            raise ProtocolError(
+                f"a token id is outside the vocabulary of {vocab_size}; do all services use the same model?"
+            )
+        if self.logprobs and len(self.logprobs) != len(self.token_ids):
+            raise ProtocolError(
+                f"{len(self.logprobs)} logprobs for {len(self.token_ids)} tokens; check the sender"
+            )
+
+    def after(self, position: int) -> TokenRow:
+        """The part of the row from `position` on."""
+        seen = position - self.position
+        return replace(
+            self, position=position, token_ids=self.token_ids[seen:], logprobs=self.logprobs[seen:]
+        )
+
+
+def rows_of(message: Tokens, received_s: float) -> Iterator[TokenRow]:
+    for index, request_id in enumerate(message.request_ids):
+        yield TokenRow(
+            request_id,
+            message.epochs[index],
+            message.positions[index],
+            message.token_ids[index],
+            message.finish[index],
+            message.logprobs[index],
+            message.marks[index],
+            received_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRow:
+    """One row of a `Text` message and the gateway it goes to."""
+
+    gateway: str
+    request_id: str
+    epoch: int
+    position: int
+    token_ids: tuple[int, ...]
+    text: str
+    finish: str
+    logprobs: tuple[TokenLogprob, ...]
+    marks: tuple[Mark, ...]
+
+
+@dataclass(slots=True)
+class _Advance:
+    taken: int
+    text: str
+    finish: str
+
+
+@dataclass(slots=True)
+class Taken:
+    """What became of a row: `row` to send (None: nothing new), and how many tokens were dropped."""
+
+    row: DecodedRow | None = None
+    duplicate_tokens: int = 0
+    tokens_after_stop: int = 0
+
+
+@dataclass(slots=True)
+class RowsAhead:
+    """Rows that wait for those before them, by position."""
+
+    rows: dict[int, TokenRow] = field(default_factory=dict)
+    since_s: float = 0.0
+
+
+class DecoderSession:
+    """The decoder and stop matcher of one placement of a request."""
+
+    def __init__(
+        self, request_id: str, epoch: int, opened: Open, deadline: Deadline | None, tokenizer: TextTokenizer
+    ) -> None:
+        """Decode `opened.replay` silently. Raises InvalidRequest or ProtocolError for a malformed Open."""
+        tail, replay = _checked_ids(opened, tokenizer)
+        self.request_id = request_id
+        self.epoch = epoch
+        self.gateway = opened.gateway
+        self.deadline = deadline
+        self.next_position = opened.next_position
+        self.ahead = RowsAhead()
+        self._decoder = tokenizer.decoder(settled_tail(tokenizer.piece, tail))
+        self._matcher = StopMatcher(opened.stop)
+        self._first = True
+        replayed = self._advance(tuple(replay), "")
+        if not 0 <= opened.emitted_chars <= len(replayed.text):
+            raise InvalidRequest(
+                f"{opened.emitted_chars} characters are more than {len(replay)} replayed tokens give"
+            )
+        self._unsent_text = replayed.text[opened.emitted_chars :]
+        self.stopped_in_replay = replayed.finish != ""
+
+    def stop_row(self) -> DecodedRow:
+        """The end of a request whose replay already has a stop string in it."""
+        return DecodedRow(
+            self.gateway,
+            self.request_id,
+            self.epoch,
+            self.next_position,
+            (),
+            self._unsent_text,
+            "stop_string",
+            (),
+            (),
+        )
+
+    def decode_row(self, row: TokenRow, now_s: float) -> Taken:
+        """Decode a row that begins at or before `next_position`; what was seen already is left out."""
+        taken = Taken(duplicate_tokens=min(len(row.token_ids), self.next_position - row.position))
+        if row.end < self.next_position or (
+            row.end == self.next_position and taken.duplicate_tokens and not row.finish
+        ):
+            return taken
+        row = row.after(self.next_position)
+        advance = self._advance(row.token_ids, row.finish)
+        marks = row.marks
+        if self._first:
+            marks = (*marks, Mark("detokenize", max(0, round((now_s - row.received_s) * 1e6))))
+        taken.row = DecodedRow(
+            self.gateway,
+            self.request_id,
+            self.epoch,
+            row.position,
+            row.token_ids[: advance.taken],
+            self._unsent_text + advance.text,
+            advance.finish,
+            row.logprobs[: advance.taken],
+            marks,
+        )
+        taken.tokens_after_stop = len(row.token_ids) - advance.taken
+        self._first = False
+        self._unsent_text = ""
+        self.next_position += advance.taken
+        return taken
+
+    def keep_ahead(self, row: TokenRow) -> bool:
+        """Keep a row that is ahead of its turn; False when too many wait."""
+        waiting = self.ahead.rows
+        if not waiting:
+            self.ahead.since_s = row.received_s
+        waiting.setdefault(row.position, row)
+        return len(waiting) <= MAX_ROWS_AHEAD
+
+    def next_ahead(self) -> TokenRow | None:
+        """A kept row whose turn has come."""
+        waiting = self.ahead.rows
+        position = min(waiting, default=None)
+        if position is None or position > self.next_position:
+            return None
+        row = waiting.pop(position)
+        self.ahead.since_s = min((other.received_s for other in waiting.values()), default=0.0)
+        return row
+
+    def _advance(self, token_ids: tuple[int, ...], finish: str) -> _Advance:
+        """Token by token, because a stop string must end the request at the token that completes it."""
+        shown: list[str] = []
+        for index, token_id in enumerate(token_ids):
+            text, matched = self._matcher.push(self._decoder.push((token_id,)))
+            shown.append(text)
+            if matched is not None:
+                return _Advance(index + 1, "".join(shown), "stop_string")
+        if finish:
+            text, matched = self._matcher.push(self._decoder.finish())
+            shown.append(text)
+            if matched is None:
+                text, matched = self._matcher.finish()
+                shown.append(text)
+            finish = finish if matched is None else "stop_string"
+        return _Advance(len(token_ids), "".join(shown), finish)
+
+
+def _checked_ids(opened: Open, tokenizer: TextTokenizer) -> tuple[list[int], list[int]]:
+    """The ids of the prompt's tail and of the replay. Raises what `DecoderSession` raises."""
+    try:
+        tail, replay = unpack_ids(opened.prompt_tail), unpack_ids(opened.replay)
+        tokenizer.check_ids(tail)
+        tokenizer.check_ids(replay)
+    except PenstockError as error:
+        raise InvalidRequest(f"the ids to open a decoder with are not usable: {error.message}") from error
+    if len(tail) > MAX_PROMPT_TAIL_TOKENS:
+        raise InvalidRequest(
+            f"a prompt tail of {len(tail)} tokens is over the limit of {MAX_PROMPT_TAIL_TOKENS}; send fewer"
+        )
+    if opened.next_position < len(replay):
+        raise InvalidRequest(
+            f"next_position {opened.next_position} is before the end of {len(replay)} replayed tokens"
+        )
+    return tail, replay

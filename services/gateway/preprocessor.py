@@ -1,0 +1,157 @@
+"""A request before its placement: ask a retriever and a tokenizer, elsewhere again when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+
+from services.gateway.admission import check_ttft
+from services.gateway.avoided_instances import AvoidedInstances, backoff_s
+from services.gateway.budget import Budget
+from services.gateway.config import GatewayConfig
+from services.gateway.placement import cheapest_instance, load_cost
+from services.gateway.request import Request, served_model
+from services.gateway.request_client import RequestClient, unexpected_answer
+from services.gateway.session_state import is_final
+from services.gateway.waiting import wait_for_instances
+from shared.bus.fleet import FleetView, InstanceView
+from shared.deadline import Deadline
+from shared.errors import InvalidRequest, Overloaded, PenstockError, Unavailable
+from shared.messages import (
+    ChatTurn,
+    Message,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
+    Tokenize,
+    Tokenized,
+    pack_ids,
+    unpack_hashes,
+    unpack_ids,
+)
+from shared.text.retrieval_prompt import retrieval_prompt
+
+MAX_ASKS = 4
+"""How often a role is asked, an instance that failed not again for a moment, before the request fails."""
+NO_RETRIEVAL = "retrieval"
+"""What was degraded when no retriever answered in its share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt as ids, with the names of its full blocks."""
+
+    token_ids: tuple[int, ...]
+    block_hashes: tuple[int, ...]
+
+
+class Preprocessor:
+    def __init__(
+        self,
+        fleet: FleetView,
+        config: GatewayConfig,
+        request_client: RequestClient,
+        budget: Budget,
+        rotation: int,
+    ) -> None:
+        self._fleet = fleet
+        self._config = config
+        self._request_client = request_client
+        self._budget = budget
+        self._rotation = rotation
+
+    async def admit_request(self, wanted_model: str) -> str:
+        """The name of the model; raises NotFound when it is not served, Overloaded when time is too short."""
+        workers = partial(self._fleet.instances, "decode")
+        views = await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
+        model = served_model(wanted_model, {view.heartbeat.model for view in views})
+        self.check_ttft(0)
+        return model
+
+    def check_ttft(self, prompt_tokens: int) -> None:
+        """Raise Overloaded when the first token cannot come in time."""
+        beats = [view.heartbeat for view in self._fleet.instances("prefill")]
+        check_ttft(beats, prompt_tokens, self._budget.first_token.remaining_s())
+
+    async def retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
+        """Passages and what was degraded: none rather than late ones where the request allows that."""
+        question = Retrieve(request.question, request.passages, request.may_degrade)
+        share_s = self._config.retrieve_share * self._budget.first_token_s
+        end = self._budget.first_token.shrink(share_s) if request.may_degrade else self._budget.first_token
+        try:
+            wait_s = 0.0 if request.may_degrade else self._wait_s()
+            answer = await self._ask_any("retriever", question, share_s, end, wait_s)
+        except PenstockError as error:
+            if is_final(error) or not request.may_degrade or self._budget.first_token.expired():
+                raise
+            return (), NO_RETRIEVAL
+        if not isinstance(answer, Retrieved):
+            raise unexpected_answer(answer, "retriever")
+        return answer.passages, answer.degraded
+
+    async def tokenize_prompt(self, request: Request, passages: tuple[ScoredPassage, ...]) -> Prompt:
+        """The prompt's ids; raises InvalidRequest for what the model's tokenizer does not take."""
+        share_s = self._config.tokenize_share * self._budget.first_token_s
+        answer = await self._ask_any(
+            "tokenizer",
+            tokenize_message(request, passages),
+            share_s,
+            self._budget.first_token,
+            self._wait_s(),
+        )
+        if not isinstance(answer, Tokenized):
+            raise unexpected_answer(answer, "tokenizer")
+        if not answer.token_ids:
+            raise InvalidRequest("the prompt has no tokens: send some text", hop="tokenizer")
+        return Prompt(tuple(unpack_ids(answer.token_ids)), tuple(unpack_hashes(answer.block_hashes)))
+
+    def _wait_s(self) -> float:
+        """How long to wait for a role without a ready instance: one may be restarting."""
+        remaining_s = self._budget.first_token.remaining_s()
+        return min(self._config.admit_wait_s, self._config.place_share * remaining_s)
+
+    async def _ask_any(
+        self, role: str, message: Message, share_s: float, end: Deadline, wait_s: float
+    ) -> Message:
+        """Ask one instance after another until one answers or `end`.
+
+        While another one is left, each has `share_s`; the last one has all the time there is.
+        """
+        avoided = AvoidedInstances()
+        last_error: PenstockError = Unavailable(f"no {role} answered: retry later", hop=role)
+        for attempt in range(MAX_ASKS):
+            ready = partial(self._not_gone, role, avoided)
+            views = await wait_for_instances(ready, role, Deadline.after(wait_s))
+            instance = cheapest_instance(views, load_cost, self._rotation + attempt)
+            only = len(views) == 1 or attempt == MAX_ASKS - 1
+            try:
+                return await self._request_client.ask_instance(
+                    role, instance, message, end if only else end.shrink(share_s)
+                )
+            except PenstockError as error:
+                if is_final(error) or end.expired():
+                    raise
+                last_error = error
+            if not isinstance(last_error, Overloaded):
+                for view in views:
+                    if view.heartbeat.instance == instance:
+                        avoided.add_gone(view)
+            await asyncio.sleep(backoff_s(attempt))
+        raise last_error
+
+    def _not_gone(self, role: str, avoided: AvoidedInstances) -> list[InstanceView]:
+        return avoided.not_gone(self._fleet.instances(role))
+
+
+def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> Tokenize:
+    """What to ask a tokenizer; with retrieval, the last user turn becomes passages and question."""
+    if request.token_ids is not None:
+        return Tokenize(token_ids=pack_ids(request.token_ids))
+    if not request.passages:
+        return Tokenize(chat=request.chat) if request.chat else Tokenize(text=request.text)
+    question = request.question
+    if passages:
+        question = retrieval_prompt([passage.text for passage in passages], question)
+    chat = (*request.chat[:-1], ChatTurn("user", question))
+    return Tokenize(chat=chat, template_optional=request.text is not None)

@@ -1,0 +1,50 @@
+"""Asking one instance on behalf of one request; an ask ends early when its instance is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shared.bus import Bus
+from shared.bus.subjects import inbox
+from shared.deadline import Deadline
+from shared.errors import InternalError, Unavailable
+from shared.messages import Message
+
+
+class RequestClient:
+    """Every question of one request. `total` is the deadline that travels in the envelopes."""
+
+    def __init__(self, bus: Bus, gateway: str, request_id: str, total: Deadline) -> None:
+        self._bus = bus
+        self._gateway = gateway
+        self._request_id = request_id
+        self._total = total
+        self._open: dict[tuple[str, str], asyncio.Timeout] = {}
+
+    async def ask_instance(
+        self, role: str, instance: str, message: Message, deadline: Deadline, *, epoch: int = 0
+    ) -> Message:
+        """The answer; raises what the bus raises, and Unavailable at once when the instance is lost."""
+        envelope = self._bus.envelope(self._request_id, epoch, self._total, self._gateway)
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._open[role, instance] = scope
+                return await self._bus.ask(inbox(role, instance), message, envelope, deadline)
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise Unavailable(f"{instance} stopped answering: retry", hop=role) from error
+        finally:
+            self._open.pop((role, instance), None)
+
+    def stop_asking(self, role: str, instance: str) -> None:
+        """The instance is gone: whoever waits for it need not."""
+        scope = self._open.get((role, instance))
+        if scope is not None and not scope.expired():
+            scope.reschedule(asyncio.get_running_loop().time())
+
+
+def unexpected_answer(answer: Message, role: str) -> InternalError:
+    """The error for an answer of a type that does not fit the question."""
+    return InternalError(f"a {role} answered with {type(answer).__name__}: check the versions", hop=role)

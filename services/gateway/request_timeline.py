@@ -1,0 +1,111 @@
+"""The timeline of one request as the gateway sees it, and the counts that came with the tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from protos.penstock.v1 import inference_pb2 as pb
+from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.messages import Mark
+from shared.telemetry.timeline import Phase, Timeline
+
+MAX_CLIENT_US = 60_000_000
+"""A client's send time further back than this, or in the future, is a wrong clock: left out."""
+COUNT_PREFIX = "count:"
+FIRST_TOKEN_PARTS = ("prefill.queue", "prefill.compute", "detokenize")
+DECODE_PARTS = ("kv.transfer", "decode.queue")
+
+
+class RequestTimeline:
+    """Turns what happens, and the marks measured elsewhere, into phases that partition the request."""
+
+    def __init__(self, client_sent_unix_us: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._timeline = Timeline(clock)
+        self._client_us = _client_us(client_sent_unix_us, clock.unix_us())
+        self._marks: Counter[str] = Counter()
+        self._seen: set[str] = set()
+        self._streaming = False
+        self._closed = False
+        self.counts: Counter[str] = Counter()
+
+    def mark_phase(self, phase: str) -> None:
+        """Everything since the last mark was `phase`."""
+        self._timeline.mark(phase)
+
+    def add_row(self, marks: tuple[Mark, ...]) -> None:
+        """Note the marks of a row of text; the first row of a placement closes the way to its token."""
+        for mark in marks:
+            if mark.phase.startswith(COUNT_PREFIX):
+                self.counts[mark.phase.removeprefix(COUNT_PREFIX)] += mark.duration_us
+            else:
+                self._marks[mark.phase] += mark.duration_us
+                self._seen.add(mark.phase)
+        if not self._streaming:
+            self._streaming = True
+            self._timeline.split("bus", self._parts(FIRST_TOKEN_PARTS))
+
+    def mark_delivered(self) -> None:
+        """The first token has been handed to gRPC. Later calls change nothing."""
+        if self._timeline.ttft_us is None:
+            self._timeline.mark("deliver")
+            self._timeline.first_token()
+
+    def mark_lost(self) -> None:
+        """The placement failed: what it did so far ends here, another one begins."""
+        if self._streaming:
+            self._timeline.split("decode", self._parts(DECODE_PARTS))
+        else:
+            self._timeline.mark("lost")
+        self._reset()
+
+    def mark_last_row(self) -> None:
+        """The row that ended the request has come, unless the first token still waits for its client."""
+        if self._streaming and self._timeline.ttft_us is not None:
+            self._timeline.split("decode", self._parts(DECODE_PARTS))
+            self._reset()
+
+    def close_timeline(self) -> None:
+        """The terminal event is about to be written, or would have been. Later calls change nothing."""
+        if not self._closed:
+            self._closed = True
+            self.mark_last_row()
+            self._timeline.mark("finish")
+
+    @property
+    def ttft_us(self) -> int | None:
+        """As the client sees it, None while no token was delivered."""
+        ttft_us = self._timeline.ttft_us
+        return None if ttft_us is None else ttft_us + self._client_us
+
+    @property
+    def total_us(self) -> int:
+        return self._timeline.marked_us + self._client_us
+
+    def phases(self) -> list[Phase]:
+        """In order, from 0, with the way from the client first when it is known."""
+        client = [Phase("client", 0, self._client_us)] if self._client_us else []
+        return client + [
+            Phase(phase.name, phase.start_us + self._client_us, phase.duration_us)
+            for phase in self._timeline.phases()
+        ]
+
+    def to_event(self) -> pb.Timeline:
+        phases = [
+            pb.Phase(name=phase.name, start_us=phase.start_us, duration_us=phase.duration_us)
+            for phase in self.phases()
+        ]
+        return pb.Timeline(ttft_us=self.ttft_us or 0, total_us=self.total_us, phases=phases)
+
+    def _parts(self, names: tuple[str, ...]) -> list[tuple[str, int]]:
+        return [(name, self._marks[name]) for name in names if name in self._seen]
+
+    def _reset(self) -> None:
+        self._marks.clear()
+        self._seen.clear()
+        self._streaming = False
+
+
+def _client_us(sent_unix_us: int, now_unix_us: int) -> int:
+    """Microseconds from the client to here; 0 when unknown or not believable."""
+    elapsed_us = now_unix_us - sent_unix_us
+    return elapsed_us if sent_unix_us > 0 and 0 <= elapsed_us <= MAX_CLIENT_US else 0

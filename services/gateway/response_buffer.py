@@ -1,0 +1,69 @@
+"""What waits to be written to one client: bounded, and coalesced when the client reads slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.outcome import Outcome
+from shared.errors import Cancelled
+from shared.sampling import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsePart:
+    """One turn of writing: at most one prompt, all text so far as one delta, at most one end."""
+
+    prompt: pb.PromptInfo | None
+    delta: pb.TextDelta | None
+    end: Outcome | None
+
+
+class ResponseBuffer:
+    """Between the session, which never waits for its client, and the call, which does."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._prompt: pb.PromptInfo | None = None
+        self._delta: pb.TextDelta | None = None
+        self._end: Outcome | None = None
+        self._filled = asyncio.Event()
+
+    def put_prompt(self, prompt: pb.PromptInfo) -> None:
+        self._prompt = prompt
+        self._filled.set()
+
+    def put_text(
+        self, position: int, ids: tuple[int, ...], text: str, logprobs: tuple[TokenLogprob, ...]
+    ) -> None:
+        """Add a row that goes on where the last one ended; raises Cancelled when too much is unread."""
+        if self._delta is None:
+            self._delta = pb.TextDelta(position=position)
+        if len(self._delta.token_ids) + len(ids) > self._max_tokens:
+            raise Cancelled(
+                f"the client left {self._max_tokens} tokens unread: read faster or ask for fewer tokens"
+            )
+        self._delta.token_ids.extend(ids)
+        self._delta.text += text
+        self._delta.logprobs.extend(_logprob_event(logprob) for logprob in logprobs)
+        self._filled.set()
+
+    def put_end(self, outcome: Outcome) -> None:
+        """The last thing to be written; a second end is ignored, so the first one stands."""
+        if self._end is None:
+            self._end = outcome
+            self._filled.set()
+
+    async def take_response(self) -> ResponsePart:
+        """Wait for something to write, then take all of it."""
+        await self._filled.wait()
+        self._filled.clear()
+        part = ResponsePart(self._prompt, self._delta, self._end)
+        self._prompt = self._delta = None
+        return part
+
+
+def _logprob_event(logprob: TokenLogprob) -> pb.Logprob:
+    top = [pb.TopLogprob(token_id=token_id, logprob=value) for token_id, value in logprob.top]
+    return pb.Logprob(token_id=logprob.token_id, logprob=logprob.logprob, top=top)

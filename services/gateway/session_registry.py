@@ -1,0 +1,165 @@
+"""All sessions of this gateway: opens them, gives each what comes for it, answers for what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+
+import structlog
+
+from services.gateway.admission import check_room
+from services.gateway.budget import Budget
+from services.gateway.context import SessionContext
+from services.gateway.request import Request
+from services.gateway.session import Session
+from services.gateway.text_row import TextRow
+from shared.bus import Delivery
+from shared.errors import PenstockError, Unavailable, UnknownMessage
+from shared.messages import (
+    AuditReport,
+    AuditRequest,
+    Drain,
+    Envelope,
+    Heartbeat,
+    Held,
+    Lost,
+    Message,
+    Snapshot,
+    SnapshotRequest,
+    Text,
+)
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+
+class SessionRegistry:
+    """The registry and the dispatcher of the gateway's inbox. A session stays until it holds nothing."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        *,
+        incarnation: int,
+        heartbeat: Callable[..., Heartbeat],
+        changed: Callable[[], None],
+        begin_drain: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._incarnation = incarnation
+        self._heartbeat = heartbeat
+        self._changed = changed
+        self._begin_drain = begin_drain
+        self._live: dict[str, Session] = {}
+        self._turns = itertools.count()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.closing = False
+
+    # ---- opening and ending ------------------------------------------------------------------------
+
+    def open_session(self, request: Request, budget: Budget) -> Session:
+        """Start a session; raises Overloaded when there is no room, Unavailable while draining."""
+        if self.closing:
+            raise Unavailable("this gateway is draining: use another one", hop="gateway")
+        check_room(len(self._live), self._context.config.max_sessions)
+        request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
+        session = Session(self._context, request_id, request, budget, next(self._turns))
+        self._live[request_id] = session
+        self._idle.clear()
+        self._context.tasks.start(request_id, self._run_session(session))
+        self._changed()
+        return session
+
+    async def _run_session(self, session: Session) -> None:
+        try:
+            await session.run_request()
+        finally:
+            del self._live[session.request_id]
+            if not self._live:
+                self._idle.set()
+            self._changed()
+
+    async def drain_sessions(self) -> None:
+        """Take no new request and return when the live ones have ended."""
+        self.closing = True
+        await self._idle.wait()
+
+    async def cancel_sessions(self, timeout_s: float) -> None:
+        """End what is still live; bounded."""
+        self.closing = True
+        for session in list(self._live.values()):
+            session.cancel_request("the gateway shuts down: send the request again")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("sessions_left", count=len(self._live))
+
+    # ---- what comes in -----------------------------------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> None:
+        """Everything of this gateway's inbox. Synchronous: text goes straight to its session."""
+        envelope, message = delivery.envelope, delivery.message
+        match message:
+            case Text():
+                self._fan_out(message)
+            case Lost():
+                session = self._live.get(envelope.request_id)
+                if session is None:
+                    metrics.STALE_MESSAGES.inc()
+                else:
+                    session.on_lost(envelope.epoch, message)
+            case AuditRequest():
+                self._answer(envelope, self.audit())
+            case SnapshotRequest():
+                self._answer(envelope, Snapshot(0, b""))
+            case Drain():
+                self._begin_drain()
+            case _:
+                name = type(message).__name__
+                self._answer(envelope, UnknownMessage(f"a gateway does not take {name}"))
+
+    def on_instance_lost(self, role: str, instance: str, why: str) -> None:
+        """A worker died, restarted or went silent."""
+        log.info("instance_lost", peer_role=role, peer=instance, why=why)
+        for session in list(self._live.values()):
+            session.on_instance_lost(role, instance)
+
+    def _fan_out(self, text: Text) -> None:
+        rows = map(
+            TextRow,
+            text.epochs,
+            text.positions,
+            text.token_ids,
+            text.texts,
+            text.finish,
+            text.logprobs,
+            text.marks,
+        )
+        for request_id, row in zip(text.request_ids, rows, strict=True):
+            session = self._live.get(request_id)
+            if session is None:
+                metrics.STALE_MESSAGES.inc()
+            else:
+                session.on_text(row)
+
+    def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
+        self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))
+
+    # ---- what it tells -----------------------------------------------------------------------------
+
+    def audit(self) -> AuditReport:
+        held = tuple(
+            Held(session.request_id, "session", 1, session.state.phase) for session in self._live.values()
+        )
+        return AuditReport("gateway", self._context.instance, self._incarnation, held)
+
+    def status(self) -> Heartbeat:
+        queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
+        metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
+        return self._heartbeat(
+            capacity=self._context.config.max_sessions, live=len(self._live), queued=queued
+        )

@@ -1,0 +1,108 @@
+"""What a session knows of its request, and how that changes. Pure: no waiting, no sending."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from services.gateway.placement import Placement
+from services.gateway.token_log import Arrival, TokenLog
+from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLarge
+from shared.roles import PLACED_ROLES, hop_of_phase
+
+FINAL_ERRORS = (InvalidRequest, TooLarge)
+"""What no other worker would answer differently: the request ends with it."""
+
+
+class RowVerdict(Enum):
+    """What became of a row of text."""
+
+    RELAY = auto()
+    STALE = auto()
+    DUPLICATE = auto()
+    GAP = auto()
+
+
+@dataclass(slots=True)
+class SessionState:
+    """Phases: admit → [retrieve] → tokenize → place → prefill → decode → ended, and back to place.
+
+    `epoch` counts placements from 1. `holders` are the instances, as (role, instance), that may
+    hold something of this epoch. `epoch_tokens` came under this epoch.
+    """
+
+    max_tokens: int
+    phase: str = "admit"
+    epoch: int = 0
+    placement: Placement | None = None
+    log: TokenLog = field(default_factory=lambda: TokenLog(0))
+    holders: set[tuple[str, str]] = field(default_factory=set)
+    epoch_tokens: int = 0
+    replacements: int = 0
+    cached_tokens: int = 0
+    finish: str = ""
+
+    def begin_epoch(self, placement: Placement) -> None:
+        """A new placement: what comes under an earlier epoch is stale from now on."""
+        self.epoch += 1
+        self.placement = placement
+        self.holders = set()
+        self.epoch_tokens = 0
+        self.phase = "place"
+
+    def placed(self) -> None:
+        """All three workers accepted; a token may already have come."""
+        if self.phase == "place":
+            self.phase = "prefill"
+
+    def take_holders(self) -> set[tuple[str, str]]:
+        """The instances to be told that it is over; nobody is told twice."""
+        holders, self.holders = self.holders, set()
+        return holders
+
+    def accept_row(
+        self, epoch: int, position: int, ids: tuple[int, ...], text: str, finish: str
+    ) -> RowVerdict:
+        """Take one row of text in; only what continues the log is to be relayed."""
+        if epoch != self.epoch or self.finish or self.phase == "ended":
+            return RowVerdict.STALE
+        arrival = self.log.arrival(position, len(ids))
+        if arrival is Arrival.DUPLICATE:
+            return RowVerdict.DUPLICATE
+        if arrival is Arrival.GAP:
+            return RowVerdict.GAP
+        self.log.append(ids, text)
+        self.epoch_tokens += len(ids)
+        self.finish = finish
+        self.phase = "decode"
+        return RowVerdict.RELAY
+
+    def needs(self, role: str, instance: str) -> bool:
+        """Whether the request cannot go on when `instance` is lost.
+
+        A speculator is never needed. Prefill is needed until its KV has arrived, which shows in the
+        second token of the epoch: the first one is prefill's own.
+        """
+        if self.placement is None or self.finish or not self.placement.uses(role, instance):
+            return False
+        if role == "prefill":
+            return self.epoch_tokens < 2
+        return role in PLACED_ROLES
+
+    @property
+    def complete(self) -> bool:
+        """All tokens asked for are in the log: nothing is left to place anew."""
+        return len(self.log.ids) >= self.max_tokens
+
+    def end_session(self) -> None:
+        self.phase = "ended"
+
+    def expired(self) -> DeadlineExpired:
+        """The error of a deadline that passed now."""
+        kind = "total" if self.log.ids else "first-token or total"
+        hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
+        return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
+
+
+def is_final(error: PenstockError) -> bool:
+    return isinstance(error, FINAL_ERRORS)

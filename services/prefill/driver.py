@@ -1,0 +1,115 @@
+"""Drives the prefill worker's engine: admits prompts, and warms a prefix when there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from services.prefill.job import PrefillJob
+from services.prefill.warming import Warming
+from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
+from shared.engine.scheduling.order import LOWEST_PRIORITY
+from shared.errors import PenstockError
+from shared.telemetry import metrics
+from shared.worker.driver import EngineDriver
+from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.wire import SequenceSpec
+
+log = structlog.get_logger()
+
+PROMPTS_AT_ONCE = 8
+"""So many prompts of a class and those above may be computed side by side; more only where they fit into one
+chunk. Those of lower classes do not count, so that they never keep a more urgent prompt waiting."""
+
+
+class PrefillDriver(EngineDriver[StepResult]):
+    def __init__(self, load: Callable[[], Engine], mirror: PrefixMirror, wake: Callable[[], None]) -> None:
+        super().__init__("prefill-engine", load, mirror, wake)
+        self.warming = Warming()
+
+    def room_tokens(self, computing_tokens: int, computing_prompts: int) -> int:
+        """How much of the next chunk is not taken by prompts that are being computed.
+
+        There is room for one more while those are few: a short prompt shares chunks with the long ones before
+        it, and for that the engine must have it.
+        """
+        room = self.engine.config.max_batch_tokens - computing_tokens
+        return max(room, 1) if computing_prompts < PROMPTS_AT_ONCE else room
+
+    async def admit(
+        self, jobs: Sequence[PrefillJob], callbacks: Sequence[LayerCallback]
+    ) -> list[AdmitResult | PenstockError]:
+        """Take them in, in order; each is admitted or refused by itself."""
+
+        def run(engine: Engine) -> list[AdmitResult | PenstockError]:
+            return [
+                _admit(
+                    engine,
+                    job.key,
+                    job.spec,
+                    on_layer,
+                    priority=job.priority,
+                    deadline_us=round(job.deadline.at_s * 1e6),
+                )
+                for job, on_layer in zip(jobs, callbacks, strict=True)
+            ]
+
+        return await self.between_steps(run)
+
+    def take_result(self) -> StepResult | None:
+        result = super().take_result()
+        if result is not None and any(output.key == self.warming.key for output in result.outputs):
+            self._end_warming()
+        return result
+
+    # ---- warming ------------------------------------------------------------------------------------
+
+    async def warm(self) -> None:
+        """Begin with the prefix that was offered, if there is one."""
+        spec, key = self.warming.spec, self.warming.key
+        if spec is None or self.warming.running:
+            return
+        admitted = await self.between_steps(
+            lambda engine: _admit(engine, key, spec, None, priority=LOWEST_PRIORITY)
+        )
+        if isinstance(admitted, PenstockError):
+            metrics.DROPPED_MESSAGES.labels(reason="warm_refused").inc()
+            log.debug("warm_refused", error=admitted.message)
+            self.warming.done()
+        else:
+            self.warming.running = True
+
+    def yield_to(self, *, busy: bool) -> None:
+        """Real work ends warming; the blocks that are full stay in the prefix cache."""
+        if busy and self.warming.spec is not None:
+            self._end_warming()
+
+    def _end_warming(self) -> None:
+        self.release_later(self.warming.key)
+        self.warming.done()
+
+
+def _admit(
+    engine: Engine,
+    key: str,
+    spec: SequenceSpec,
+    on_layer: LayerCallback | None,
+    *,
+    priority: int,
+    deadline_us: int | None = None,
+) -> AdmitResult | PenstockError:
+    try:
+        return engine.admit(
+            key,
+            spec.token_ids,
+            spec.prompt_len,
+            spec.params,
+            spec.block_hashes,
+            stop_after=1,
+            on_layer=on_layer,
+            priority=priority,
+            deadline_us=deadline_us,
+        )
+    except PenstockError as error:
+        return error

@@ -1,0 +1,46 @@
+"""From the engine's layer callbacks, in its thread, to the KV sender on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.prefill.job import PrefillJob
+from shared.engine import BLOCK_TOKENS, LayerCallback
+from shared.kv.sender import KvSender
+
+
+def ready_blocks(start_token: int, end_token: int, num_tokens: int) -> tuple[int, int]:
+    """Blocks that are final once KV of tokens [start, end) of `num_tokens` is: whole ones, and the last one.
+
+    A block that an earlier chunk began belongs to the chunk that fills it.
+    """
+    end = -(-end_token // BLOCK_TOKENS) if end_token == num_tokens else end_token // BLOCK_TOKENS
+    return start_token // BLOCK_TOKENS, end
+
+
+class KvAnnouncer:
+    """Announces cells as they become final. The loop is the one on which this was made."""
+
+    def __init__(self, sender: KvSender, num_layers: int) -> None:
+        self._sender = sender
+        self._num_layers = num_layers
+        self._loop = asyncio.get_running_loop()
+
+    def layer_callback(self, job: PrefillJob) -> LayerCallback:
+        """For the engine's thread: the cells it reports are handed to the loop in order."""
+        transfer_key, num_tokens = job.transfer_key, job.num_tokens
+
+        def on_layer(layer: int, start_token: int, end_token: int) -> None:
+            first, end = ready_blocks(start_token, end_token, num_tokens)
+            if first < end:
+                self._loop.call_soon_threadsafe(self._sender.layer_ready, transfer_key, layer, first, end)
+
+        return on_layer
+
+    def offer(self, job: PrefillJob, block_ids: tuple[int, ...]) -> None:
+        """The job has its blocks; those that were cached are final in every layer already."""
+        self._sender.offer_transfer(job.request_id, job.epoch, job.gateway, job.peer, block_ids, job.deadline)
+        cached_blocks = job.cached_tokens // BLOCK_TOKENS
+        if cached_blocks:
+            for layer in range(self._num_layers):
+                self._sender.layer_ready(job.transfer_key, layer, 0, cached_blocks)

@@ -1,0 +1,78 @@
+"""From a `Tokenize` message to its answer. Pure and thread-safe; the time it takes grows with the text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from shared.errors import InvalidRequest, TooLarge
+from shared.kv_hash import block_hashes, hash_seed
+from shared.messages import (
+    MAX_PROMPT_TOKENS,
+    ChatTurn,
+    Tokenize,
+    Tokenized,
+    pack_hashes,
+    pack_ids,
+    unpack_ids,
+)
+from shared.text.chat_roles import TEMPLATE_ROLES
+from shared.text.tokenizer import TextTokenizer
+
+MAX_TURNS = 4096
+
+
+class PromptTokenizer:
+    """The tokenizer of one model, its limits, and the seed of its block hashes."""
+
+    def __init__(self, tokenizer: TextTokenizer, model_id: str, max_text_bytes: int) -> None:
+        self._tokenizer = tokenizer
+        self._seed = hash_seed(model_id)
+        self._max_text_bytes = max_text_bytes
+
+    def tokenize_prompt(self, message: Tokenize) -> Tokenized:
+        """Raises InvalidRequest for a prompt that cannot be used, TooLarge for one over a limit."""
+        started_ns = time.perf_counter_ns()
+        token_ids = self._token_ids(message)
+        if not token_ids:
+            raise InvalidRequest("the prompt has no tokens; send some text")
+        if len(token_ids) > MAX_PROMPT_TOKENS:
+            raise TooLarge(f"a prompt of {len(token_ids)} tokens is over the limit of {MAX_PROMPT_TOKENS}")
+        hashes = pack_hashes(block_hashes(token_ids, self._seed))
+        return Tokenized(pack_ids(token_ids), hashes, (time.perf_counter_ns() - started_ns) // 1000)
+
+    def _token_ids(self, message: Tokenize) -> list[int]:
+        given = (message.text is not None) + bool(message.chat) + (message.token_ids is not None)
+        if given != 1:
+            raise InvalidRequest(f"a prompt is text, chat or token ids; {given} of the three were sent")
+        if message.token_ids is not None:
+            token_ids = unpack_ids(message.token_ids)
+            self._tokenizer.check_ids(token_ids)
+            return token_ids
+        if message.text is not None:
+            self._check_size((message.text,))
+            return self._tokenizer.encode_text(message.text)
+        self._check_turns(message.chat)
+        return self._tokenizer.encode_chat(message.chat, template_optional=message.template_optional)
+
+    def _check_turns(self, turns: Sequence[ChatTurn]) -> None:
+        if len(turns) > MAX_TURNS:
+            raise TooLarge(f"a chat of {len(turns)} messages is over the limit of {MAX_TURNS}; send fewer")
+        for turn in turns:
+            if turn.role not in TEMPLATE_ROLES:
+                roles = ", ".join(TEMPLATE_ROLES)
+                raise InvalidRequest(f"{turn.role[:40]!r} is not a role; use one of {roles}")
+        self._check_size([turn.content for turn in turns])
+
+    def _check_size(self, texts: Sequence[str]) -> None:
+        if not any(texts):
+            raise InvalidRequest("the prompt is empty; send some text")
+        if sum(len(text.encode(errors="surrogatepass")) for text in texts) > self._max_text_bytes:
+            raise TooLarge(f"the prompt is over the limit of {self._max_text_bytes} bytes; shorten it")
+
+
+def text_chars(message: Tokenize) -> int:
+    """How long the work will be, roughly."""
+    if message.token_ids is not None:
+        return len(message.token_ids)
+    return len(message.text or "") + sum(len(turn.content) for turn in message.chat)

@@ -1,0 +1,91 @@
+"""One step: schedule, compute logits, sample, and what becomes of each sequence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from shared.engine.cost_model import CostModel
+from shared.engine.model_runner import ModelInput, ModelRunner
+from shared.engine.results import Computed, StepResult, TokenOutput
+from shared.engine.sampling.sampler import Drawn, Sampler
+from shared.engine.scheduling.draft_choice import judge_drafts
+from shared.engine.scheduling.scheduler import Scheduler, SchedulerOutput, Work
+from shared.engine.sequence import SequenceStatus
+
+
+class EngineCore:
+    """Runs steps over the scheduler's sequences, and teaches the cost model what they took."""
+
+    def __init__(
+        self, model_runner: ModelRunner, scheduler: Scheduler, sampler: Sampler, cost: CostModel
+    ) -> None:
+        self._model_runner = model_runner
+        self._scheduler = scheduler
+        self._sampler = sampler
+        self._cost = cost
+
+    def run_step(self) -> StepResult:
+        """One iteration over all live sequences."""
+        began_ns = time.perf_counter_ns()
+        scheduled = self._scheduler.schedule()
+        scheduled_ns = time.perf_counter_ns()
+        model_ns = 0
+        outputs: tuple[TokenOutput, ...] = ()
+        if scheduled.work:
+            logits = self._model_runner.compute_logits([_model_input(work) for work in scheduled.work])
+            model_ns = time.perf_counter_ns() - scheduled_ns
+            outputs = tuple(self._finish(scheduled, logits))
+        step_us = (time.perf_counter_ns() - began_ns) // 1000
+        self._cost.observe(scheduled.features, step_us)
+        prefill = [work for work in scheduled.work if work.is_prefill]
+        return StepResult(
+            outputs=outputs,
+            computed=tuple(Computed(work.sequence.key, work.start, work.end) for work in prefill),
+            batch_tokens=scheduled.features.tokens,
+            num_decode=len(scheduled.work) - len(prefill),
+            num_prefill_tokens=sum(work.num_tokens for work in prefill),
+            preempted_keys=scheduled.preempted_keys,
+            step_us=step_us,
+            model_us=model_ns // 1000,
+        )
+
+    def _finish(self, scheduled: SchedulerOutput, logits: Tensor) -> Iterator[TokenOutput]:
+        """Draw where a sequence's last token was computed, take the rest as progress."""
+        drawing = [work for work in scheduled.work if work.num_draws]
+        drawn = iter(self._sampler.sample(drawing, logits))
+        for work in scheduled.work:
+            if work.num_draws:
+                yield self._accept(work, next(drawn))
+            else:
+                self._scheduler.advance(work, work.num_tokens)
+
+    def _accept(self, work: Work, drawn: Drawn) -> TokenOutput:
+        sequence = work.sequence
+        position = len(sequence.tokens)
+        sequence.tokens += drawn.token_ids
+        judge_drafts(sequence, len(work.drafts), drawn.accepted_drafts)
+        sequence.prefilling = False
+        self._scheduler.advance(work, work.num_tokens + len(drawn.token_ids) - 1)
+        if sequence.pinned and (drawn.finish_reason is not None or sequence.draw_limit <= 0):
+            sequence.status = SequenceStatus.HELD
+        elif drawn.finish_reason is not None:
+            self._sampler.forget(sequence.key)
+            self._scheduler.remove_sequence(sequence.key)
+        return TokenOutput(
+            sequence.key,
+            position,
+            drawn.token_ids,
+            drawn.logprobs,
+            drawn.finish_reason,
+            drawn.accepted_drafts,
+            len(work.drafts),
+        )
+
+
+def _model_input(work: Work) -> ModelInput:
+    return ModelInput(
+        work.token_ids, work.start, work.sequence.blocks, work.num_draws, work.sequence.on_layer
+    )

@@ -1,0 +1,104 @@
+"""What comes into the engine: checks what callers send and makes sequences of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from shared.engine.engine_config import EngineConfig, max_model_len
+from shared.engine.loading.config import ModelConfig
+from shared.engine.sampling.grammar import Grammars, GrammarState
+from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
+from shared.errors import InvalidRequest
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.sampling import SamplingParams
+
+
+class InputProcessor:
+    """Turns arguments into a LiveSequence, or raises InvalidRequest that names what is wrong."""
+
+    def __init__(self, config: EngineConfig, model: ModelConfig) -> None:
+        self.max_model_len = max_model_len(config, model)
+        self._config = config
+        self._model = model
+        self._grammars = Grammars(config.model_dir, model.vocab_size, model.eos_token_ids)
+        self._num_sequences = 0
+
+    def sequence(
+        self, key: str, token_ids: Sequence[int], prompt_len: int, params: SamplingParams, chain: HashChain
+    ) -> LiveSequence:
+        """A sequence to be computed, or to be attached to KV that has arrived."""
+        params.validate(self._model.vocab_size)
+        self.check_tokens(token_ids)
+        if not 1 <= prompt_len <= len(token_ids):
+            raise InvalidRequest(
+                f"prompt_len {prompt_len} must be from 1 to {len(token_ids)}, the number of tokens"
+            )
+        end_len = min(prompt_len + params.max_tokens, self.max_model_len)
+        if len(token_ids) >= end_len:
+            raise InvalidRequest(
+                f"{len(token_ids)} tokens leave no room to generate: max_tokens {params.max_tokens} and the "
+                f"limit of {self.max_model_len} tokens end the sequence at {end_len}; shorten the prompt"
+            )
+        eos_ids = () if params.ignore_eos else self._model.eos_token_ids
+        end_ids = frozenset((*eos_ids, *params.stop_token_ids))
+        if len(token_ids) > prompt_len and token_ids[-1] in end_ids:
+            raise InvalidRequest(f"the sequence has ended with id {token_ids[-1]}; nothing is left to draw")
+        if params.grammar is not None:
+            grammar = self._grammars.compile(params.grammar)
+            params = dataclasses.replace(params, grammar=grammar)
+            if len(token_ids) > prompt_len:
+                GrammarState(grammar, token_ids[prompt_len:])  # refuses what does not follow the grammar
+        return LiveSequence(
+            key=key,
+            order=self._next_order(),
+            tokens=list(token_ids),
+            prompt_len=prompt_len,
+            params=params,
+            status=SequenceStatus.ACTIVE,
+            chain=chain,
+            end_len=end_len,
+            end_ids=end_ids,
+        )
+
+    def reservation(self, key: str, num_tokens: int, block_hashes: Sequence[int]) -> LiveSequence:
+        """A sequence of which only the KV's size is known yet."""
+        if not 1 <= num_tokens < self.max_model_len:
+            raise InvalidRequest(f"cannot reserve {num_tokens} tokens; send 1 to {self.max_model_len - 1}")
+        _check_hashes(block_hashes, num_tokens)
+        chain = HashChain(list(block_hashes), None)
+        return LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.RESERVED, chain)
+
+    def chain(self, token_ids: Sequence[int], block_hashes: Sequence[int] | None) -> HashChain:
+        """The names of the full blocks of `token_ids`: the caller's, continued, or the engine's own."""
+        if block_hashes is None:
+            chain = HashChain([], self._config.hash_seed)
+        else:
+            _check_hashes(block_hashes, len(token_ids))
+            chain = HashChain(list(block_hashes), None)
+        if self._config.prefix_cache:
+            chain.extend(token_ids, len(token_ids) // HASH_BLOCK_TOKENS)
+        return chain
+
+    def check_tokens(self, token_ids: Sequence[int]) -> None:
+        if not token_ids:
+            raise InvalidRequest("the prompt has no tokens; send at least one")
+        if len(token_ids) > self.max_model_len:
+            raise InvalidRequest(
+                f"{len(token_ids)} tokens are above the limit of {self.max_model_len}; send fewer"
+            )
+        vocab_size = self._model.vocab_size
+        if not all(type(token_id) is int and 0 <= token_id < vocab_size for token_id in token_ids):
+            raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}; use this model's tokenizer")
+
+    def _next_order(self) -> int:
+        self._num_sequences += 1
+        return self._num_sequences
+
+
+def _check_hashes(block_hashes: Sequence[int], num_tokens: int) -> None:
+    if len(block_hashes) > num_tokens // HASH_BLOCK_TOKENS:
+        raise InvalidRequest(
+            f"{len(block_hashes)} block hashes are too many for {num_tokens} tokens; "
+            f"send one per full block of {HASH_BLOCK_TOKENS}"
+        )

@@ -1,0 +1,58 @@
+"""From tokens of sequences to logits: makes the batch of one forward pass and has the backend compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from shared.engine.batch import Batch, Model, Span
+
+LayerCallback = Callable[[int, int, int], None]
+"""(layer, start_token, end_token): K and V of that token range are in the pool for that layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """Tokens of one sequence to compute now; logits are wanted for the last `num_logits` of them."""
+
+    token_ids: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    num_logits: int
+    on_layer: LayerCallback | None = None
+
+
+class ModelRunner:
+    """Runs a `Model`, whichever backend it is."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def compute_logits(self, inputs: Sequence[ModelInput]) -> Tensor:
+        """float32 logits [sum of num_logits, vocab], in the order of `inputs`, until the next call."""
+        token_ids: list[int] = []
+        logit_rows: list[int] = []
+        spans: list[Span] = []
+        for each in inputs:
+            token_ids += each.token_ids
+            logit_rows += range(len(token_ids) - each.num_logits, len(token_ids))
+            spans.append(Span(each.start, len(each.token_ids), each.blocks))
+        return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs)))
+
+
+def _fan_out(inputs: Sequence[ModelInput]) -> Callable[[int], None] | None:
+    listeners = [
+        (each.on_layer, each.start, each.start + len(each.token_ids))
+        for each in inputs
+        if each.on_layer is not None
+    ]
+    if not listeners:
+        return None
+
+    def on_kv_written(layer: int) -> None:
+        for on_layer, start, end in listeners:
+            on_layer(layer, start, end)
+
+    return on_kv_written

@@ -1,0 +1,60 @@
+"""How one row of logits is drawn from, and what the penalties know of its sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shared.sampling import SamplingParams
+
+
+class TokenCounts:
+    """What the penalties need to know of a sequence; grows with it, and can be rebuilt from its tokens."""
+
+    def __init__(self, vocab_size: int, token_ids: Sequence[int], prompt_len: int) -> None:
+        self.seen = torch.zeros(vocab_size, dtype=torch.bool)  # in prompt or output
+        self.output = torch.zeros(vocab_size, dtype=torch.float32)  # times in the output
+        self.seen[torch.tensor(token_ids[:prompt_len], dtype=torch.int64)] = True
+        self.add(token_ids[prompt_len:])
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids:
+            self.seen[token_id] = True
+            self.output[token_id] += 1
+
+    def plus(self, token_ids: Sequence[int]) -> TokenCounts:
+        """These counts after `token_ids` more; self when there are none."""
+        if not token_ids:
+            return self
+        copy = object.__new__(TokenCounts)
+        copy.seen, copy.output = self.seen.clone(), self.output.clone()
+        copy.add(token_ids)
+        return copy
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRow:
+    """How to draw from one row of logits. `position` is absolute: that of the token being drawn.
+
+    `allowed` [vocab], unless None, says of each id whether it may be drawn; `blocked_ids` may not.
+    """
+
+    params: SamplingParams
+    position: int
+    blocked_ids: Sequence[int] = ()
+    counts: TokenCounts | None = None
+    allowed: NDArray[np.bool_] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its logits are drawn from as they are."""
+        return (
+            self.counts is None
+            and self.allowed is None
+            and not self.blocked_ids
+            and not self.params.logit_bias
+        )

@@ -1,0 +1,103 @@
+"""One sequence that the engine holds: its tokens, its blocks, how far it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from shared.kv_hash import HASH_BLOCK_TOKENS, chain_hash, hash_seed
+from shared.sampling import SamplingParams
+
+STARTING_ACCEPTANCE = 0.7
+
+
+class SequenceStatus(Enum):
+    RESERVED = "reserved"  # its blocks wait for KV from outside
+    ACTIVE = "active"  # in the batch: prefilling or decoding
+    PREEMPTED = "preempted"  # lost its blocks, will be computed again or restored
+    HELD = "held"  # drew what it was asked for; keeps its blocks until released
+
+
+@dataclass(slots=True)
+class HashChain:
+    """The names of a sequence's full blocks; continues where the caller's hashes end.
+
+    Without hashes and without a seed there is nothing to continue from: such a sequence never enters the
+    prefix cache, because a wrong salt would let two tenants meet.
+    """
+
+    hashes: list[int]
+    seed: int | None
+
+    def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
+        """Name the first `num_blocks` blocks of `token_ids`, as far as the chain can."""
+        while len(self.hashes) < num_blocks:
+            previous = self.hashes[-1] if self.hashes else self.seed
+            if previous is None:
+                return
+            start = len(self.hashes) * HASH_BLOCK_TOKENS
+            self.hashes.append(chain_hash(previous, token_ids[start : start + HASH_BLOCK_TOKENS]))
+
+
+def tenant_chain(model_seed: int, tenant: str, token_ids: Sequence[int]) -> HashChain:
+    """The names of a tenant's full blocks, where no caller gives them. `model_seed` stands for the model."""
+    chain = HashChain([], hash_seed(f"{model_seed:016x}", tenant))
+    chain.extend(token_ids, len(token_ids) // HASH_BLOCK_TOKENS)
+    return chain
+
+
+@dataclass(slots=True)
+class LiveSequence:
+    """Position i of the sequence is tokens[i]; KV of tokens[:num_computed] is in its blocks."""
+
+    key: str
+    order: int  # admission number
+    tokens: list[int]
+    prompt_len: int
+    params: SamplingParams
+    status: SequenceStatus
+    chain: HashChain
+    end_len: int = 0  # "length" when this many tokens exist
+    hold_len: int | None = None  # HELD when this many tokens exist
+    end_ids: frozenset[int] = frozenset()
+    on_layer: Callable[[int, int, int], None] | None = None
+    priority: int = 1  # 0 high, 1 normal, 2 low
+    deadline_us: int = 0  # on the scheduler's clock
+    waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
+    times_preempted: int = 0
+    blocks: list[int] = field(default_factory=list)
+    anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see BlockManager.commit
+    num_computed: int = 0
+    num_committed_blocks: int = 0
+    prefilling: bool = True  # has not drawn a token since its KV was (re)started
+    drafts: tuple[int, ...] = ()
+    acceptance: float = STARTING_ACCEPTANCE  # how often its drafts are right
+    offloaded_tokens: int = 0  # preempted: KV of this many tokens waits outside of the pool
+
+    @property
+    def all_blocks(self) -> list[int]:
+        """Every block that it holds a reference to, in the order in which BlockPool.free wants them."""
+        return [*self.anchors, *self.blocks]
+
+    @property
+    def pinned(self) -> bool:
+        """Its KV is promised to somebody else, so its blocks must not move."""
+        return self.hold_len is not None
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def draw_limit(self) -> int:
+        """How many tokens may still be drawn before it ends or is held."""
+        return min(self.end_len, self.hold_len or self.end_len) - len(self.tokens)
+
+    def may_end_at(self, position: int) -> bool:
+        """False while min_tokens forbids an end token at `position`."""
+        return position - self.prompt_len >= self.params.min_tokens
+
+
+def blocks_for(num_tokens: int) -> int:
+    return -(-num_tokens // HASH_BLOCK_TOKENS)

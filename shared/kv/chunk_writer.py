@@ -1,0 +1,119 @@
+"""Where chunk bodies go: into the pool when they are wanted, else nowhere.
+
+Every chunk is looked up among the live transfers before a byte of it lands, so a chunk of an aborted,
+finished or unknown transfer, or of an old epoch, can never touch the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.errors import ChecksumMismatch, PenstockError, ProtocolError
+from shared.kv.cells import Run
+from shared.kv.chunk import HEADER_BYTES, ChunkHeader, parse_header
+from shared.kv.incoming import IncomingPhase, IncomingTransfer
+from shared.kv.limits import CHUNK_BYTES
+from shared.kv.pool_memory import PoolMemory
+from shared.telemetry import metrics
+
+
+class ChunkWriterOwner(Protocol):
+    """The receiver, as its chunk writer sees it."""
+
+    def cells_verified(self, incoming: IncomingTransfer, run: Run) -> None: ...
+    def cells_corrupt(self, incoming: IncomingTransfer, run: Run) -> None: ...
+    def chunk_unneeded(self, incoming: IncomingTransfer) -> None: ...
+    def fail_transfer(self, incoming: IncomingTransfer, error: PenstockError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The chunk whose body is arriving."""
+
+    incoming: IncomingTransfer
+    header: ChunkHeader
+    run: Run
+    views: list[memoryview]
+    checksum: int
+
+
+class ChunkWriter:
+    """A BulkSink."""
+
+    header_bytes = HEADER_BYTES
+
+    def __init__(
+        self, memory: PoolMemory, find: Callable[[int], IncomingTransfer | None], owner: ChunkWriterOwner
+    ) -> None:
+        self._memory = memory
+        self._find = find
+        self._owner = owner
+        # Cells that are verified already arrive a second time here, so that a bad copy cannot harm them.
+        self._scratch = memoryview(bytearray(max(CHUNK_BYTES, memory.cell_bytes)))
+        self._body: _Body | None = None
+
+    @property
+    def current(self) -> IncomingTransfer | None:
+        """The transfer whose body is arriving."""
+        return self._body.incoming if self._body else None
+
+    def open(self, header: bytes, body_bytes: int) -> Sequence[memoryview] | None:
+        try:
+            chunk, checksum = parse_header(header)
+        except ProtocolError:
+            metrics.KV_CHUNKS_DISCARDED.labels("malformed").inc()
+            return None
+        incoming = self._find(chunk.transfer)
+        live = incoming is not None and incoming.phase is IncomingPhase.RECEIVING
+        if incoming is None or not live or incoming.key[1] != chunk.epoch:
+            metrics.KV_CHUNKS_DISCARDED.labels("stale").inc()
+            return None
+        try:
+            run, wanted = incoming.accept(chunk, body_bytes)
+        except ProtocolError as error:
+            metrics.KV_CHUNKS_DISCARDED.labels("refused").inc()
+            self._owner.fail_transfer(incoming, error)
+            return None
+        if not wanted:
+            metrics.KV_CHUNKS_DISCARDED.labels("duplicate").inc()
+            incoming.saw(chunk)
+            self._owner.chunk_unneeded(incoming)
+            return None
+        views = self._views(incoming, run)
+        self._body = _Body(incoming, chunk, run, views, checksum)
+        return views
+
+    def _views(self, incoming: IncomingTransfer, run: Run) -> list[memoryview]:
+        views: list[memoryview] = []
+        at = run.first
+        for missing in incoming.missing_runs(run):
+            views.extend(self._aside(run, at, missing.first))
+            blocks = incoming.block_ids[missing.first : missing.end]
+            views.extend(self._memory.views(run.layer, blocks))
+            at = missing.end
+        views.extend(self._aside(run, at, run.end))
+        return views
+
+    def _aside(self, run: Run, first: int, end: int) -> list[memoryview]:
+        if first == end:
+            return []
+        size = self._memory.cell_bytes
+        if run.count * size > self._scratch.nbytes:
+            self._scratch = memoryview(bytearray(run.count * size))
+        return [self._scratch[(first - run.first) * size : (end - run.first) * size]]
+
+    def done(self) -> None:
+        body, self._body = self._body, None
+        assert body is not None
+        body.incoming.saw(body.header)
+        try:
+            body.header.verify(body.views, body.checksum)
+        except ChecksumMismatch:
+            self._owner.cells_corrupt(body.incoming, body.run)
+        else:
+            self._owner.cells_verified(body.incoming, body.run)
+
+    def lost(self) -> None:
+        self._body = None

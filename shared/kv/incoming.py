@@ -1,0 +1,253 @@
+"""One transfer at its receiver, as a pure state machine: no I/O, no clock of its own.
+
+    waiting ──granted──► receiving ──all cells verified, KvDone in──► (complete)
+       └────────────────────┴── abort or failure ──► aborting ──ack, lease, epoch──► (released)
+
+A cell is VERIFIED once, when a body that holds it matched its checksum; it is never written again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.deadline import Deadline
+from shared.errors import ChecksumMismatch, PenstockError, ProtocolError, Unavailable
+from shared.kv.cells import CellMap, Run
+from shared.kv.chunk import ChunkHeader
+from shared.kv.limits import (
+    ACK_BYTES,
+    ACK_DELAY_S,
+    LEASE_S,
+    MAX_BAD_CHUNKS,
+    MAX_MISSING_CELLS,
+    MAX_REQUESTS_AGAIN,
+    NO_PROGRESS_S,
+    SHM_RUN_BYTES,
+)
+from shared.messages import KvDone, KvReady
+
+MISSING, VERIFIED = 0, 1
+
+
+class IncomingPhase(enum.StrEnum):
+    WAITING = "waiting"
+    RECEIVING = "receiving"
+    ABORTING = "aborting"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Cells that lie at `source_blocks` of the sender's mapped pool; `checksum` over all of them."""
+
+    run: Run
+    source_blocks: tuple[int, ...]
+    checksum: int
+
+
+class IncomingTransfer:
+    """`block_ids[i]` is the pool block that request block i goes to; only [first, end) are transferred."""
+
+    def __init__(
+        self,
+        request_id: str,
+        epoch: int,
+        transfer: int,
+        *,
+        origin: str,
+        prefill: str,
+        incarnation: int,
+        block_ids: Sequence[int],
+        first_block: int,
+        num_blocks: int,
+        deadline: Deadline,
+        num_layers: int,
+        cell_bytes: int,
+        now_s: float,
+    ) -> None:
+        self.key = (request_id, epoch)
+        self.transfer = transfer
+        self.origin = origin
+        self.prefill = prefill
+        self.incarnation = incarnation
+        self.block_ids = tuple(block_ids)
+        self.first_block = first_block
+        self.num_blocks = num_blocks
+        self.deadline = deadline
+        self.cell_bytes = cell_bytes
+        self.total_bytes = num_layers * num_blocks * cell_bytes
+        self.phase = IncomingPhase.WAITING
+        self.transport = ""
+        self.window_bytes = 0
+        self.abort_reason = ""
+        self.done: KvDone | None = None
+        self.copies: deque[Copy] = deque()
+        self.started_s = now_s
+        self.probing = False
+        """Whether it waits to know if it can share memory with its sender."""
+        self._done_s = 0.0
+        self._cells = CellMap(num_layers, first_block, first_block + num_blocks)
+        self._missing = num_layers * num_blocks
+        self._seen_bytes = 0  # of the sender's stream
+        self._credited_bytes = 0
+        self._credited_s = now_s
+        self._progress_s = now_s
+        self._asked_s = now_s
+        self._asked = 0
+        self._bad = 0
+        self.heard = False
+        self._news = False  # the sender needs a KvCredit, however little has landed
+        self._abort_s = 0.0
+
+    # ---- what happens to it ------------------------------------------------------------------
+
+    def grant(self, transport: str, window_bytes: int, now_s: float) -> None:
+        self.phase = IncomingPhase.RECEIVING
+        self.transport = transport
+        self.window_bytes = window_bytes
+        self._asked_s = self._progress_s = now_s
+
+    def accept(self, header: ChunkHeader, body_bytes: int) -> tuple[Run, bool]:
+        """Check a chunk before a byte of it lands: its cells, and whether any of them is still missing.
+
+        Raises ProtocolError for cells that are not of this transfer and for bytes without credit.
+        """
+        run = Run(header.layer, header.block, header.block + header.blocks)
+        if not self._cells.holds(run):
+            raise ProtocolError("a KV chunk names cells outside of its transfer")
+        if not body_bytes == header.body_bytes == run.count * self.cell_bytes:
+            raise ProtocolError("a KV chunk has another length than its cells")
+        if header.offset + body_bytes > self._credited_bytes + self.window_bytes:
+            raise ProtocolError("a KV chunk came without credit")
+        self.heard = True
+        return run, any(True for _ in self._cells.runs(MISSING, run))
+
+    def missing_runs(self, run: Run) -> tuple[Run, ...]:
+        return tuple(self._cells.runs(MISSING, run))
+
+    def saw(self, header: ChunkHeader) -> None:
+        """The chunk is off the wire, whatever became of its body."""
+        if header.offset + header.body_bytes <= self._credited_bytes:
+            self._news = True  # the sender repeats what was acknowledged: a KvCredit was lost
+        self._seen_bytes = max(self._seen_bytes, header.offset + header.body_bytes)
+
+    def verified(self, run: Run, now_s: float) -> None:
+        for fresh in self.missing_runs(run):
+            self._missing -= fresh.count
+            self._cells.set(fresh, VERIFIED)
+            self._progress_s = now_s
+            self._asked = 0
+
+    def failed_checksum(self, run: Run) -> tuple[int, ...]:
+        """The cells to ask for again. Raises ChecksumMismatch when it happens too often."""
+        self._bad += 1
+        if self._bad > MAX_BAD_CHUNKS:
+            raise ChecksumMismatch(
+                f"{self._bad} KV chunks of one transfer failed their checksum; check the network path",
+                hop="decode",
+            )
+        width = self.num_blocks
+        return tuple(
+            cell.layer * width + block - self.first_block
+            for cell in self.missing_runs(run)
+            for block in range(cell.first, cell.end)
+        )
+
+    def take_ready(self, ready: KvReady) -> None:
+        """Queue the copies that a KvReady announces. Raises ProtocolError when it does not fit."""
+        self.heard = True
+        blocks = len(ready.source_blocks)
+        first = Run(ready.layer, ready.block, ready.block + blocks)
+        last = Run(ready.layer_end - 1, ready.block, ready.block + blocks)
+        if not (self._cells.holds(first) and self._cells.holds(last) and ready.layer < ready.layer_end):
+            raise ProtocolError("KvReady names cells outside of its transfer")
+        if len(ready.checksums) != ready.layer_end - ready.layer:
+            raise ProtocolError("KvReady needs one checksum for each layer")
+        if blocks > 1 and blocks * self.cell_bytes > SHM_RUN_BYTES:
+            raise ProtocolError(f"KvReady announces over {SHM_RUN_BYTES} bytes of one layer at a time")
+        if len(self.copies) + len(ready.checksums) > 2 * self.total_bytes // self.cell_bytes:
+            raise ProtocolError("KvReady repeats cells more often than they were asked for")
+        for layer, checksum in enumerate(ready.checksums, ready.layer):
+            run = Run(layer, ready.block, ready.block + blocks)
+            self.copies.append(Copy(run, ready.source_blocks, checksum))
+
+    def take_done(self, done: KvDone, now_s: float) -> None:
+        self.heard = True
+        if self.done is None:
+            self.done = done
+            self._done_s = self._progress_s = self._asked_s = now_s
+
+    def abort(self, reason: str, now_s: float) -> bool:
+        """Stop. False: no grant went out, so that nobody can write here and the blocks are free at once."""
+        granted = self.phase is not IncomingPhase.WAITING
+        self.phase = IncomingPhase.ABORTING
+        self.abort_reason = reason
+        self.copies.clear()
+        self._abort_s = self._asked_s = now_s
+        return granted
+
+    # ---- what it wants -----------------------------------------------------------------------
+
+    @property
+    def complete(self) -> bool:
+        """Everything is here, or nothing of it is needed because the request is already over."""
+        return self.done is not None and (self._missing == 0 or self.done.finish != "")
+
+    def exposed_us(self, now_s: float) -> int:
+        """From the sampling of the token to now: what of the transfer the request had to wait for."""
+        assert self.done is not None
+        return max(0, self.done.waited_us) + round((now_s - self._done_s) * 1e6)
+
+    def grow_window(self, window_bytes: int) -> None:
+        self._news = self._news or window_bytes > self.window_bytes
+        self.window_bytes = window_bytes
+
+    def take_credit(self, now_s: float) -> int | None:
+        """The `received_bytes` of a KvCredit that is due."""
+        landed = self._seen_bytes - self._credited_bytes
+        if self.phase is not IncomingPhase.RECEIVING or (landed <= 0 and not self._news):
+            return None
+        few = landed < min(ACK_BYTES, self.window_bytes // 2)
+        if few and not self._news and now_s - self._credited_s < ACK_DELAY_S:
+            return None
+        self._news = False
+        self._credited_bytes = self._seen_bytes
+        self._credited_s = now_s
+        return self._seen_bytes
+
+    def take_missing(self, now_s: float) -> tuple[int, ...]:
+        """The cells of a KvMissing that is due: all was sent, yet nothing came for a while."""
+        waiting = self.phase is IncomingPhase.RECEIVING and self.done is not None and self._missing > 0
+        quiet_s = now_s - max(self._progress_s, self._asked_s)
+        if not waiting or self.copies or quiet_s < NO_PROGRESS_S or self._asked >= MAX_REQUESTS_AGAIN:
+            return ()
+        self._asked += 1
+        self._asked_s = now_s
+        return self._cells.indices(MISSING, MAX_MISSING_CELLS)
+
+    def ask_again(self, now_s: float) -> bool:
+        """Whether KvGrant (nothing was heard yet) or KvAbort should be repeated."""
+        unheard = self.phase is IncomingPhase.RECEIVING and not self.heard
+        waiting = unheard or self.phase is IncomingPhase.ABORTING
+        if not waiting or now_s - self._asked_s < NO_PROGRESS_S:
+            return False
+        self._asked_s = now_s
+        return True
+
+    def failure(self, now_s: float) -> PenstockError | None:
+        """Why the transfer cannot go on, if so; a passed deadline is the caller's to find."""
+        if self.phase is not IncomingPhase.RECEIVING or self._asked < MAX_REQUESTS_AGAIN or self.copies:
+            return None
+        if now_s - max(self._progress_s, self._asked_s) < NO_PROGRESS_S:
+            return None
+        return Unavailable(
+            f"{self._missing} KV cells did not come, though prefill {self.prefill} was asked "
+            f"{MAX_REQUESTS_AGAIN} times",
+            hop="prefill",
+        )
+
+    def lease_over(self, now_s: float) -> bool:
+        return self.phase is IncomingPhase.ABORTING and now_s - self._abort_s >= LEASE_S

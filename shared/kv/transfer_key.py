@@ -1,0 +1,6 @@
+"""What both sides call a transfer before its number is known."""
+
+from __future__ import annotations
+
+TransferKey = tuple[str, int]
+"""request_id, epoch."""

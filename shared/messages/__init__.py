@@ -1,0 +1,124 @@
+"""Every message that crosses the bus, as frozen dataclasses, by conversation. `shared.bus.codec` packs them.
+
+    packing     lists of ids and of block hashes as bytes
+    envelope    what surrounds every message, and the two answers that any ask may get
+    front_half  the gateway asks retriever and tokenizer
+    placement   the gateway places a request, cancels it, hears that it cannot go on
+    tokens      the hot path, from workers to detokenizer to gateway
+    kv          the control messages of KV transfers
+    drafts      draft sessions
+    fleet       heartbeats, prefix snapshots, audits, drain
+
+Positions are absolute: position p is the p-th token of prompt + output, counted from 0.
+Durations are integers in microseconds. Times are unix microseconds of the sender's clock.
+"""
+
+from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
+from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
+from shared.messages.fleet import AuditReport, AuditRequest, Drain, Heartbeat, Held, Snapshot, SnapshotRequest
+from shared.messages.front_half import ChatTurn, Retrieve, Retrieved, ScoredPassage, Tokenize, Tokenized
+from shared.messages.kv import (
+    KvAbort,
+    KvAbortAck,
+    KvCredit,
+    KvDone,
+    KvGrant,
+    KvMissing,
+    KvProbe,
+    KvReady,
+    KvReceived,
+    KvSegment,
+)
+from shared.messages.packing import MAX_PROMPT_TOKENS, pack_hashes, pack_ids, unpack_hashes, unpack_ids
+from shared.messages.placement import Cancel, CancelAck, Lost, Open, Prefill, Reserve, Warm
+from shared.messages.tokens import Mark, Text, Tokens
+
+Message = (
+    Accepted
+    | Failure
+    | Tokenize
+    | Tokenized
+    | Retrieve
+    | Retrieved
+    | Open
+    | Reserve
+    | Prefill
+    | Warm
+    | Cancel
+    | CancelAck
+    | Tokens
+    | Text
+    | Lost
+    | KvProbe
+    | KvSegment
+    | KvGrant
+    | KvReady
+    | KvCredit
+    | KvMissing
+    | KvDone
+    | KvReceived
+    | KvAbort
+    | KvAbortAck
+    | DraftOpen
+    | DraftCommit
+    | DraftBlock
+    | DraftClose
+    | DraftResync
+    | Heartbeat
+    | SnapshotRequest
+    | Snapshot
+    | AuditRequest
+    | AuditReport
+    | Drain
+)
+
+__all__ = [
+    "MAX_PROMPT_TOKENS",
+    "MEANING_VERSION",
+    "Accepted",
+    "AuditReport",
+    "AuditRequest",
+    "Cancel",
+    "CancelAck",
+    "ChatTurn",
+    "DraftBlock",
+    "DraftClose",
+    "DraftCommit",
+    "DraftOpen",
+    "DraftResync",
+    "Drain",
+    "Envelope",
+    "Failure",
+    "Heartbeat",
+    "Held",
+    "KvAbort",
+    "KvAbortAck",
+    "KvCredit",
+    "KvDone",
+    "KvGrant",
+    "KvMissing",
+    "KvProbe",
+    "KvReady",
+    "KvReceived",
+    "KvSegment",
+    "Lost",
+    "Mark",
+    "Message",
+    "Open",
+    "Prefill",
+    "Reserve",
+    "Retrieve",
+    "Retrieved",
+    "ScoredPassage",
+    "Snapshot",
+    "SnapshotRequest",
+    "Text",
+    "Tokenize",
+    "Tokenized",
+    "Tokens",
+    "Warm",
+    "pack_hashes",
+    "pack_ids",
+    "unpack_hashes",
+    "unpack_ids",
+]

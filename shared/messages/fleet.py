@@ -1,0 +1,75 @@
+"""What every instance says of itself, and what anybody may ask it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Every instance, every 250 ms and on change, to `fleet.<role>.<instance>`.
+
+    `incarnation` is the unix µs of the process's start: a new one means that all its state is gone.
+    `state` is loading | ready | draining | stopped. Prefix events: `added` and `removed` block hashes
+    since the last heartbeat; `prefix_event_id` counts them, so that a gap is seen.
+    """
+
+    role: str
+    instance: str
+    incarnation: int
+    state: str
+    sent_unix_us: int
+    host: str
+    pid: int
+    metrics: str
+    model: str
+    layout: str
+    capacity: int
+    live: int
+    queued: int
+    queued_tokens: int
+    kv_blocks: int
+    kv_blocks_free: int
+    tokens_per_s: float
+    prefix_event_id: int
+    added: bytes
+    removed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """any → an instance (ask): all the block hashes you have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    prefix_event_id: int
+    hashes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """any → an instance (ask): what do you hold, per request?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`kind`: kv_blocks, session, decoder, lease, draft, transfer, queued; `count` of them."""
+
+    request_id: str
+    kind: str
+    count: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    role: str
+    instance: str
+    incarnation: int
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take no new work, finish what is there, then exit."""

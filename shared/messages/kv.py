@@ -1,0 +1,114 @@
+"""The control messages of KV transfers between a prefill and a decode worker; the bytes go elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KvProbe:
+    """decode → prefill (ask): describe your pool, so that we may find out whether we share memory."""
+
+    layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class KvSegment:
+    """The answer: where the pool's memory can be opened on this host, and the secret found there.
+
+    pid = 0: this pool cannot be shared.
+    """
+
+    pid: int
+    fd: int
+    nbytes: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KvGrant:
+    """decode → prefill: room is made for blocks [first_block, first_block + num_blocks) of the request.
+
+    Blocks before first_block are already here. `transport` is "nats" or "shm". `subject` takes the
+    chunks, `credit_bytes` may be in flight at first.
+    """
+
+    transfer: int
+    layout: str
+    first_block: int
+    num_blocks: int
+    transport: str
+    subject: str
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvReady:
+    """prefill → decode, shm only: these (layer, block) cells can be copied from the mapped pool.
+
+    Layers [layer, layer_end), request blocks [block, block + len(source_blocks)), which lie at
+    `source_blocks` of the sender's pool. checksums[i] is XXH3-64 over those blocks of layer + i: the
+    receiver reads memory that the sender may reuse when it believes the transfer to be over.
+    """
+
+    transfer: int
+    layer: int
+    layer_end: int
+    block: int
+    source_blocks: tuple[int, ...]
+    checksums: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KvCredit:
+    """decode → prefill: the stream has been seen up to `received_bytes`, `credit_bytes` beyond may be sent.
+
+    `received_bytes` is cumulative over all bytes put on the wire, repetitions and chunks lost on the
+    way included. `credit_bytes` only grows from the grant's.
+    """
+
+    transfer: int
+    received_bytes: int
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvMissing:
+    """decode → prefill: send these cells again; each is layer * num_blocks + (block - first_block)."""
+
+    transfer: int
+    cells: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KvDone:
+    """prefill → decode: all cells were sent; `token_ids` are what prefill sampled after the prompt.
+
+    `finish` != "" when the request ended with them: nothing is left to decode, and no cell needed.
+    `waited_us`: how long before this message the tokens were sampled.
+    """
+
+    transfer: int
+    token_ids: tuple[int, ...]
+    finish: str
+    waited_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvReceived:
+    """decode → prefill: every cell is in and verified; the sender may release its blocks."""
+
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvAbort:
+    """either way: this transfer is over without success; the other side answers KvAbortAck."""
+
+    transfer: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KvAbortAck:
+    transfer: int

@@ -1,0 +1,95 @@
+"""The back half of a request: the gateway places it, cancels it, and hears when it cannot go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """gateway → detokenizer: expect tokens of this request.
+
+    `prompt_tail`: the last prompt ids, the context in which the first output token is decoded.
+    `replay`: output ids the gateway has already got, `emitted_chars`: how much of their text went
+    to the client; both 0 for a new request. The next token has position `next_position`.
+    """
+
+    gateway: str
+    prompt_tail: bytes
+    replay: bytes
+    emitted_chars: int
+    next_position: int
+    stop: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """gateway → decode: make room; KV will come from `prefill`, tokens go to `detokenizer`.
+
+    `token_ids` = prompt + tokens generated so far; `prompt_len` marks the border between them.
+    `speculator` is "" when drafts are off.
+    """
+
+    token_ids: bytes
+    prompt_len: int
+    block_hashes: bytes
+    sampling: SamplingParams
+    gateway: str
+    detokenizer: str
+    prefill: str
+    speculator: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """gateway → prefill: compute this, send the next token to `detokenizer`, the KV to `decode`."""
+
+    token_ids: bytes
+    prompt_len: int
+    block_hashes: bytes
+    sampling: SamplingParams
+    gateway: str
+    detokenizer: str
+    decode: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """gateway → prefill: best-effort, low priority: have the KV of this prefix ready. No reply."""
+
+    token_ids: bytes
+    block_hashes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop and give back everything held for request_id at epochs <= the envelope's.
+
+    `reason` is a word of the outcome vocabulary: cancelled, expired, stop, failed, replaced, shutdown.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAck:
+    """`held`: whether anything was held; the phase it was in ("" when nothing)."""
+
+    held: bool
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """any holder → gateway: this request cannot go on here (crash of a part, expired lease, gap).
+
+    The session re-places it under a new epoch, or ends it when `code` is not worth a retry.
+    """
+
+    code: str
+    message: str
+    hop: str

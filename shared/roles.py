@@ -1,0 +1,35 @@
+"""The roles: which services there are, which of them a request needs, and whose time a phase is."""
+
+from __future__ import annotations
+
+ROLES = ("gateway", "tokenizer", "retriever", "prefill", "decode", "speculator", "detokenizer")
+"""In the order in which a stack starts them; each is `services/<role>`."""
+OPTIONAL_ROLES = ("retriever", "speculator")
+"""A stack may have none of these."""
+PLACED_ROLES = ("decode", "prefill", "detokenizer")
+"""Every request is placed on one instance of each; a missing role is named in this order."""
+REQUIRED_ROLES = ("tokenizer", *PLACED_ROLES)
+"""What a gateway must see ready before it serves."""
+ENGINE_ROLES = ("prefill", "decode", "speculator")
+"""Those that run an engine: they compute all the time and share the cores of a machine."""
+TARGET_ROLES = ("decode", "prefill")
+"""Those whose engine serves the model that clients ask for; a speculator has one of its own."""
+
+_HOPS = {
+    "client": "client",
+    "retrieve": "retriever",
+    "tokenize": "tokenizer",
+    "prefill": "prefill",
+    "detokenize": "detokenizer",
+    "bus": "bus",
+    "kv": "decode",
+    "decode": "decode",
+}
+
+
+def hop_of_phase(phase: str) -> str:
+    """Where a request is in `phase`: a role, or client or bus on the way between them.
+
+    The first part of the phase's name decides; all that are not listed are the gateway's own.
+    """
+    return _HOPS.get(phase.split(".", 1)[0], "gateway")

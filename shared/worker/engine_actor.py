@@ -1,0 +1,108 @@
+"""An actor that owns an engine: what prefill, decode and speculator say of themselves alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+
+from shared.actor import Ask, BusActor
+from shared.messages import Heartbeat, Held, Snapshot
+from shared.service import Service
+from shared.worker.driver import EngineDriver
+from shared.worker.events import CONTROL_LIMIT, InstanceLost, Started, Tick
+from shared.worker.outbox import Outbox
+from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.rate import TokenRate
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """What placement goes by; fields as in `Heartbeat`."""
+
+    capacity: int
+    live: int
+    kv_blocks_free: int
+    queued: int = 0
+    queued_tokens: int = 0
+
+
+class EngineActor(BusActor):
+    """Subclasses override `worker_load`, `on_message`, `turn`, and what a tick or a loss asks of them."""
+
+    def __init__(
+        self, service: Service[Any], model_id: str, driver: EngineDriver[Any], mirror: PrefixMirror
+    ) -> None:
+        super().__init__(service.role, service, control_limit=CONTROL_LIMIT)
+        self._service = service
+        self._model_id = model_id
+        self._driver = driver
+        self._mirror = mirror
+        self._rate = TokenRate()
+        self._outbox = Outbox(service.bus, service.role)
+
+    # ---- for subclasses ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def worker_load(self) -> WorkerLoad:
+        """Asked only while there is an engine."""
+
+    async def on_tick(self) -> None:
+        """Time has passed; nothing else may have happened."""
+
+    async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
+        """Of the fleet; `why` is suspect, stopped or restarted."""
+
+    async def drained(self) -> None:
+        """Returns when nothing is left to do; bounded by the service's drain timeout."""
+
+    # ---- life -------------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        await self._driver.load_engine()
+        log.info("engine_ready", kv_blocks=self._driver.engine.config.kv_blocks)
+
+    async def on_stop(self) -> None:
+        await self._driver.close_engine()
+
+    # ---- what it says of itself ---------------------------------------------------------------------
+
+    def status(self) -> Heartbeat:
+        if not self._driver.loaded:  # a restarted actor gets a fresh engine first
+            return self._service.heartbeat(state="loading", model=self._model_id)
+        engine, delta = self._driver.engine, self._mirror.drain()
+        return self._service.heartbeat(
+            model=self._model_id,
+            layout=engine.layout.fingerprint(),
+            kv_blocks=engine.config.kv_blocks,
+            tokens_per_s=self._rate.tokens_per_s,
+            prefix_event_id=delta.event_id,
+            added=delta.added,
+            removed=delta.removed,
+            **dataclasses.asdict(self.worker_load()),
+        )
+
+    def snapshot(self) -> Snapshot:
+        return self._mirror.snapshot()
+
+    def held(self) -> Iterable[Held]:
+        for key, blocks in self._driver.facts.held.items():
+            yield Held(key.rpartition("/")[0], "kv_blocks", blocks, "")
+
+    # ---- what its process tells it ------------------------------------------------------------------
+
+    async def on_item(self, item: Any) -> None:
+        match item:
+            case Ask(item=Started()):
+                item.answer()
+            case Tick():
+                await self.on_tick()
+            case InstanceLost(role, instance, why):
+                await self.on_instance_lost(role, instance, why)
+            case _:
+                await super().on_item(item)

@@ -1,0 +1,58 @@
+"""One placement of a request at a worker: what every worker with an engine knows of it. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from shared.deadline import Deadline
+from shared.errors import ProtocolError
+from shared.kv.chunk import MAX_EPOCH
+from shared.kv.transfer_key import TransferKey
+from shared.messages import Envelope
+from shared.worker.wire import SequenceSpec, sequence_key
+
+
+class JobPhase(Enum):
+    """Where a job is, as audits and cancel acknowledgements name it.
+
+    prefill: queued → computing → transferring. decode: queued → transferring → ready → decoding.
+    """
+
+    QUEUED = "queued"  # accepted; the engine has not been asked yet
+    COMPUTING = "computing"
+    TRANSFERRING = "transferring"  # its KV is on its way
+    READY = "ready"  # KV is complete, joins the batch before the next step
+    DECODING = "decoding"
+    STOPPING = "stopping"  # ended without success; what is on its way is not acknowledged yet
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A request under one epoch. `peer` is the worker at the other end of its KV transfer."""
+
+    request_id: str
+    epoch: int
+    gateway: str
+    detokenizer: str
+    peer: str
+    deadline: Deadline
+    spec: SequenceSpec
+    priority: int  # the engine's: the least goes first
+    phase: JobPhase = JobPhase.QUEUED
+
+    @property
+    def key(self) -> str:
+        return sequence_key(self.request_id, self.epoch)
+
+    @property
+    def transfer_key(self) -> TransferKey:
+        return self.request_id, self.epoch
+
+
+def checked_deadline(envelope: Envelope, deadline: Deadline | None, message: str, hop: str) -> Deadline:
+    """The deadline of a placement. Raises ProtocolError for a bad envelope, DeadlineExpired when too late."""
+    if deadline is None or not envelope.request_id or not 0 < envelope.epoch <= MAX_EPOCH:
+        raise ProtocolError(f"{message} needs a request_id, an epoch from 1 and a deadline in its envelope")
+    deadline.check(hop)
+    return deadline

@@ -1,0 +1,68 @@
+"""All jobs of a worker, and the rules that every placement obeys. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar, Generic, TypeVar
+
+from shared.actor import Tombstones
+from shared.errors import Cancelled, StaleEpoch
+from shared.telemetry import metrics
+from shared.worker.gateway_leases import GatewayLeases, IsAlive
+from shared.worker.job import Job, JobPhase
+
+J = TypeVar("J", bound=Job)
+
+
+class JobBook(Generic[J]):
+    """Jobs by key, each under a lease of its gateway; those that are over leave tombstones."""
+
+    at_work: ClassVar[Collection[JobPhase]] = ()
+    """The phases in which a passed deadline ends a job at the next turn."""
+
+    def __init__(self, hop: str, is_alive: IsAlive) -> None:
+        self.jobs: dict[str, J] = {}
+        self.tombstones = Tombstones()
+        self._hop = hop
+        self._leases = GatewayLeases(is_alive)
+
+    def check_epoch(self, request_id: str, epoch: int) -> None:
+        """Raises Cancelled or StaleEpoch when this placement is over before it came."""
+        reason = self.tombstones.refuses(request_id, epoch)
+        if reason:
+            raise Cancelled(f"the request was cancelled before it arrived ({reason})", hop=self._hop)
+        if any(job.epoch > epoch for job in self.of_request(request_id)):
+            metrics.STALE_MESSAGES.inc()
+            raise StaleEpoch("a later placement of this request is here already", hop=self._hop)
+
+    def cancel(self, request_id: str, epoch: int, reason: str) -> list[J]:
+        """What a cancel ends here; a placement up to this epoch that comes later is refused."""
+        self.tombstones.add(request_id, epoch, reason)
+        return [job for job in self.of_request(request_id) if job.epoch <= epoch]
+
+    def of_request(self, request_id: str) -> list[J]:
+        return [job for job in self.jobs.values() if job.request_id == request_id]
+
+    def of_gateway(self, gateway: str) -> list[J]:
+        return [job for job in self.jobs.values() if job.gateway == gateway]
+
+    def in_phase(self, phase: JobPhase) -> list[J]:
+        return [job for job in self.jobs.values() if job.phase is phase]
+
+    def expired_at_work(self) -> list[J]:
+        """Jobs past their deadline that are still at work."""
+        return [job for job in self.jobs.values() if job.phase in self.at_work and job.deadline.expired()]
+
+    def abandoned(self) -> list[J]:
+        """Jobs whose gateway has not been heard for a lease."""
+        return [self.jobs[key] for key in self._leases.expired()]
+
+    def _take_in(self, job: J) -> None:
+        self.jobs[job.key] = job
+        self._leases.grant(job.key, job.gateway)
+
+    def _let_go(self, key: str) -> J | None:
+        job = self.jobs.pop(key, None)
+        if job is not None:
+            self._leases.drop(key)
+        return job

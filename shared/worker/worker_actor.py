@@ -1,0 +1,245 @@
+"""A worker between the bus, an engine and KV transfers: what prefill and decode do alike.
+
+One turn: the finished step's results, what has no time left, who joins, the next step. The step itself runs
+in the engine's thread; messages are handled meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import structlog
+
+from shared import messages
+from shared.bus import Delivery
+from shared.engine import StepResult
+from shared.errors import (
+    Cancelled,
+    DeadlineExpired,
+    InternalError,
+    Overloaded,
+    PenstockError,
+    Unavailable,
+    UnknownMessage,
+)
+from shared.messages import CancelAck, Message
+from shared.telemetry import metrics
+from shared.worker.driver import EngineDriver
+from shared.worker.engine_actor import EngineActor
+from shared.worker.job import Job, JobPhase
+from shared.worker.job_book import JobBook
+
+log = structlog.get_logger()
+
+J = TypeVar("J", bound=Job)
+
+
+class Transfers(Protocol):
+    """A KvSender or a KvReceiver, as the actor that owns it sees it."""
+
+    async def run_transfers(self) -> None: ...
+    def handle_message(self, delivery: Delivery, /) -> bool: ...
+    def peer_lost(self, instance: str, /) -> None: ...
+
+
+class WorkerActor(EngineActor, Generic[J]):
+    """Owns the engine, the jobs and one side of their KV transfers.
+
+    A job ends in one of three ways: `_stop` (its session knows already), `_lose` (its session has to hear of
+    it), or by itself. What it holds is given back by `give_back`, as its phase allows.
+    """
+
+    kv_messages: ClassVar[tuple[type[Message], ...]]
+    """What the other side says about transfers."""
+    peer_role: ClassVar[str]
+    """The role at the other end of them."""
+
+    _driver: EngineDriver[StepResult]
+    _book: JobBook[J]  # from `open_transfers` on
+    _transfers: Transfers
+    _transferring: asyncio.Task[None] | None = None
+    _idle: asyncio.Event
+
+    # ---- for subclasses ---------------------------------------------------------------------------
+
+    @abstractmethod
+    async def open_transfers(self) -> Transfers:
+        """Make the book and this side of the transfers; the engine is there."""
+
+    def close_transfers(self) -> None:
+        """Nothing may be written or read for a transfer any more."""
+
+    @abstractmethod
+    async def on_work(self, delivery: Delivery) -> None:
+        """A message that is not common to all workers."""
+
+    @abstractmethod
+    async def end_transfers(self) -> None:
+        """Act on what the transfers have told since the last turn."""
+
+    @abstractmethod
+    async def after_step(self, result: StepResult) -> None:
+        """Send what somebody waits for, first; then take note."""
+
+    @abstractmethod
+    async def admit_jobs(self) -> None:
+        """Let jobs join the engine, between two steps."""
+
+    @abstractmethod
+    def begin_step(self) -> None: ...
+
+    async def after_begin(self) -> None:
+        """What can wait until a step runs."""
+
+    @abstractmethod
+    def give_back(self, job: J, reason: str) -> None:
+        """What the job holds, as its phase allows; nothing happens to one that is STOPPING."""
+
+    async def answer_pending(self, job: J, error: PenstockError) -> bool:  # noqa: ARG002 - a hook: where placements are answered at once, nobody waits
+        """Whether somebody still waited for the answer to the job's placement; it is `error` now."""
+        return False
+
+    @abstractmethod
+    def deadline_passed(self, job: J) -> DeadlineExpired:
+        """The error of a job at work whose time is up."""
+
+    # ---- life -------------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        self._idle = asyncio.Event()
+        self._transfers = await self.open_transfers()
+        self._transferring = asyncio.create_task(self._transfers.run_transfers(), name="kv-transfers")
+        self._transferring.add_done_callback(lambda _: self.wake())
+
+    async def on_stop(self) -> None:
+        """Every session that counted on this worker hears of its end, so that it can go elsewhere at once."""
+        if self._transferring is not None:
+            await self.give_up()
+            self._transferring.cancel()
+            await asyncio.gather(self._transferring, return_exceptions=True)
+            self.close_transfers()
+        await super().on_stop()
+
+    async def give_up(self) -> None:
+        role = self._service.role
+        error: PenstockError = InternalError(f"the {role} worker failed; its log has the cause", hop=role)
+        if self._stopping:
+            error = Unavailable(f"the {role} worker has stopped", hop=role)
+        for job in list(self._book.jobs.values()):
+            await self._lose(job, error)
+
+    async def drained(self) -> None:
+        while self._driver.loaded and self._book.jobs:
+            self._idle.clear()
+            await self._idle.wait()
+
+    # ---- messages ---------------------------------------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> None:
+        """Messages of a transfer pass the mailbox by: their order matters, and transfers never wait."""
+        if not isinstance(delivery.message, self.kv_messages):
+            super().receive(delivery)
+        elif self._transferring is not None:
+            self._transfers.handle_message(delivery)
+        else:
+            role = self._service.role
+            raise Unavailable(f"the {role} worker is starting", hop=role)
+
+    async def on_message(self, delivery: Delivery) -> None:
+        match delivery.message:
+            case messages.Cancel(reason):
+                await self._cancel(delivery, reason)
+            case _:
+                await self.on_work(delivery)
+
+    def unknown(self, message: Message) -> UnknownMessage:
+        return UnknownMessage(f"a {self._service.role} worker has no use for {type(message).__name__}")
+
+    async def replace_earlier(self, job: J) -> None:
+        """Every placement passes here before the book takes it: earlier ones of its request end.
+
+        Raises Overloaded while draining, Cancelled or StaleEpoch when it comes too late.
+        """
+        if self._service.stopping.is_set():
+            raise Overloaded("this worker is draining; use another one")
+        self._book.check_epoch(job.request_id, job.epoch)
+        for earlier in self._book.of_request(job.request_id):
+            if earlier.key != job.key:
+                await self._stop(earlier, "replaced")
+
+    async def _cancel(self, delivery: Delivery, reason: str) -> None:
+        envelope = delivery.envelope
+        jobs = self._book.cancel(envelope.request_id, envelope.epoch, reason)
+        phase = jobs[0].phase.value if jobs else ""
+        for job in jobs:
+            await self._stop(job, reason)
+        await self.bus.answer(envelope, CancelAck(bool(jobs), phase))
+
+    # ---- time and neighbours ------------------------------------------------------------------------
+
+    async def on_tick(self) -> None:
+        for job in self._book.abandoned():
+            log.info("lease_expired", request_id=job.request_id, phase=job.phase.value)
+            await self._stop(job, "lease expired")
+
+    async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
+        """A peer that is gone ends its transfers. A silent gateway keeps its lease, a dead one does not."""
+        if role == self.peer_role:
+            for job in self._book.in_phase(JobPhase.QUEUED):
+                if job.peer == instance:
+                    gone = Unavailable(f"{role} worker {instance} was lost ({why})", hop=role)
+                    await self._lose(job, gone)
+            self._transfers.peer_lost(instance)
+        elif role == "gateway" and why != "suspect":
+            for job in self._book.of_gateway(instance):
+                await self._stop(job, "gateway lost")
+
+    # ---- one turn -----------------------------------------------------------------------------------
+
+    async def turn(self) -> bool:
+        if self._transferring is not None and self._transferring.done():
+            raise InternalError("the KV transfers ended") from self._transferring.exception()
+        await self.end_transfers()
+        if self._driver.stepping:
+            result = self._driver.take_result()
+            if result is None:
+                return False
+            await self.after_step(result)
+        for job in self._book.expired_at_work():
+            await self._lose(job, self.deadline_passed(job))
+        await self.admit_jobs()
+        await self._driver.flush_releases()
+        if self._driver.facts.has_work:
+            self.begin_step()
+        await self.after_begin()
+        self._show()
+        return False
+
+    # ---- ends -----------------------------------------------------------------------------------------
+
+    async def _stop(self, job: J, reason: str) -> None:
+        """Its session knows already."""
+        await self.answer_pending(job, Cancelled(f"the request was cancelled ({reason})"))
+        self.give_back(job, reason)
+
+    async def _lose(self, job: J, error: PenstockError) -> None:
+        """The job cannot go on here: its session hears of it, then everything is given back."""
+        if job.phase is JobPhase.STOPPING:
+            return
+        if not await self.answer_pending(job, error):
+            await self._tell_lost(job, error)
+        self.give_back(job, error.code)
+
+    async def _tell_lost(self, job: J, error: PenstockError) -> None:
+        await self._outbox.lost(job.gateway, job.request_id, job.epoch, error)
+
+    # ---- to be seen -------------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        self._driver.show_blocks()
+        metrics.QUEUE_DEPTH.labels(service=self._service.role).set(self.worker_load().queued)
+        if not self._book.jobs:
+            self._idle.set()

@@ -1,0 +1,84 @@
+"""What the tokenizer service answers to a prompt, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.tokenizer.prompt_tokenizer import MAX_TURNS, PromptTokenizer, text_chars
+from shared.errors import InvalidRequest, PenstockError, TooLarge
+from shared.kv_hash import block_hashes, hash_seed
+from shared.messages import ChatTurn, Tokenize, pack_ids, unpack_hashes, unpack_ids
+from tests.support.tokenizer_kinds import SAMPLES, text_tokenizer
+
+LIMIT_BYTES = 1000
+
+
+@pytest.fixture
+def prompts() -> PromptTokenizer:
+    return PromptTokenizer(text_tokenizer("byte_level"), "some-model", LIMIT_BYTES)
+
+
+def test_text_becomes_ids_and_the_names_of_its_full_blocks(prompts: PromptTokenizer) -> None:
+    text = " ".join(SAMPLES)
+    answer = prompts.tokenize_prompt(Tokenize(text=text))
+    ids = unpack_ids(answer.token_ids)
+    assert ids == text_tokenizer("byte_level").encode_text(text)
+    assert len(unpack_hashes(answer.block_hashes)) == len(ids) // 16 > 1
+    assert unpack_hashes(answer.block_hashes) == block_hashes(ids, hash_seed("some-model"))
+
+
+def test_block_names_of_two_models_never_meet(prompts: PromptTokenizer) -> None:
+    other = PromptTokenizer(text_tokenizer("byte_level"), "other-model", LIMIT_BYTES)
+    message = Tokenize(text=" ".join(SAMPLES))
+    names = [set(unpack_hashes(each.tokenize_prompt(message).block_hashes)) for each in (prompts, other)]
+    assert names[0].isdisjoint(names[1])
+
+
+def test_token_ids_come_back_with_their_block_names(prompts: PromptTokenizer) -> None:
+    ids = list(range(40))
+    answer = prompts.tokenize_prompt(Tokenize(token_ids=pack_ids(ids)))
+    assert unpack_ids(answer.token_ids) == ids
+    assert unpack_hashes(answer.block_hashes) == block_hashes(ids, hash_seed("some-model"))
+
+
+def test_a_chat_is_plain_text_where_that_is_allowed(prompts: PromptTokenizer) -> None:
+    message = Tokenize(chat=(ChatTurn("user", "a"), ChatTurn("assistant", "b")), template_optional=True)
+    assert unpack_ids(prompts.tokenize_prompt(message).token_ids) == text_tokenizer("byte_level").encode_text(
+        "a\n\nb"
+    )
+
+
+def test_text_up_to_the_limit_is_taken(prompts: PromptTokenizer) -> None:
+    assert prompts.tokenize_prompt(Tokenize(text="é" * (LIMIT_BYTES // 2))).token_ids
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (Tokenize(), InvalidRequest),
+        (Tokenize(text="a", token_ids=pack_ids([1])), InvalidRequest),
+        (Tokenize(text="a", chat=(ChatTurn("user", "b"),)), InvalidRequest),
+        (Tokenize(text=""), InvalidRequest),
+        (Tokenize(token_ids=b""), InvalidRequest),
+        (Tokenize(token_ids=b"abc"), PenstockError),
+        (Tokenize(token_ids=pack_ids([5, 1 << 30])), InvalidRequest),
+        (Tokenize(chat=(ChatTurn("user", ""),), template_optional=True), InvalidRequest),
+        (Tokenize(chat=(ChatTurn("wizard", "a"),), template_optional=True), InvalidRequest),
+        (Tokenize(chat=(ChatTurn("", "a"),), template_optional=True), InvalidRequest),
+        (Tokenize(chat=(ChatTurn("user", "a"),)), InvalidRequest),
+        (Tokenize(chat=(ChatTurn("user", "a"),) * (MAX_TURNS + 1), template_optional=True), TooLarge),
+        (Tokenize(text="é" * (LIMIT_BYTES // 2) + "a"), TooLarge),
+        (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES), ChatTurn("user", "b"))), TooLarge),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_is_a_typed_error(
+    prompts: PromptTokenizer, message: Tokenize, error: type[PenstockError]
+) -> None:
+    with pytest.raises(error):
+        prompts.tokenize_prompt(message)
+
+
+def test_the_length_of_all_parts_counts_as_work() -> None:
+    assert text_chars(Tokenize(text="abc")) == 3
+    assert text_chars(Tokenize(chat=(ChatTurn("user", "abc"), ChatTurn("user", "de")))) == 5
+    assert text_chars(Tokenize(token_ids=b"\0" * 20)) == 20

@@ -1,0 +1,48 @@
+"""What the sender's timer may not do: look after a transfer that a callback has ended in the same round."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from shared.deadline import Deadline
+from shared.errors import DeadlineExpired, PenstockError
+from shared.kv.control_sender import ControlSender
+from shared.kv.outgoing import OutgoingTransfer
+from shared.kv.outgoing_timer import OutgoingTimer
+from shared.kv.transfer_key import TransferKey
+from shared.kv.unknown_transfers import UnknownTransfers
+from tests.support.clock import FakeClock
+from tests.support.wait import until
+
+
+class Owner:
+    """Ends every transfer when the first one fails, as a service may in its callback."""
+
+    def __init__(self, transfers: dict[TransferKey, OutgoingTransfer]) -> None:
+        self.transfers = transfers
+        self.failed: list[tuple[TransferKey, str]] = []
+
+    def fail_transfer(self, outgoing: OutgoingTransfer, error: PenstockError) -> None:
+        self.failed.append((outgoing.key, error.code))
+        self.transfers.clear()
+
+    def release_transfer(self, outgoing: OutgoingTransfer) -> None:
+        raise AssertionError(outgoing)
+
+    tell_done = tell_abort = release_transfer
+
+
+async def test_a_transfer_that_a_callback_ended_is_not_looked_after_in_the_same_round() -> None:
+    clock = FakeClock()
+    transfers = {
+        (name, 1): OutgoingTransfer(name, 1, "", "decode-0", (0,), Deadline.after(-1.0, clock), 1, 0.0)
+        for name in ("first", "second")
+    }
+    owner = Owner(transfers)
+    unknown = UnknownTransfers(ControlSender(cast(Any, None)))
+    running = asyncio.create_task(OutgoingTimer(transfers, unknown, lambda: None, owner, clock).run())
+    await until(lambda: bool(owner.failed))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert owner.failed == [(("first", 1), DeadlineExpired.code)]

@@ -1,0 +1,65 @@
+"""One meaning per name: no class and no public function of a module stands for two things."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+SHARED_CLASS_NAMES: dict[str, str] = {}
+"""Class names that may be defined more than once, and why. Empty is how it should be."""
+
+SHARED_FUNCTION_NAMES = {
+    "main": "what a program does; one per module that is run",
+    "body": "what `run_service` runs; one per service",
+    "read": "a model family's way to read a config; one per family",
+    "read_job": "a worker's way to check a placement; prefill and decode have the same files",
+    "job_output": "a worker's share of a step; prefill and decode have the same files",
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for top in ("services", "shared"):
+        for path in sorted((REPOSITORY / top).rglob("*.py")):
+            yield path.relative_to(REPOSITORY).as_posix(), ast.parse(path.read_text())
+
+
+def classes(module: ast.Module) -> Iterator[str]:
+    """Classes, also inner ones, and type aliases: names in capitals and small letters that are assigned."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id[0].isupper() and not target.id.isupper():
+                yield target.id
+
+
+def functions(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield node.name
+
+
+def defined_twice(names_of: Callable[[ast.Module], Iterator[str]]) -> dict[str, list[str]]:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for path, module in modules():
+        for name in names_of(module):
+            places[name].append(path)
+    return {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def test_no_class_name_has_two_meanings() -> None:
+    twice = {name: paths for name, paths in defined_twice(classes).items() if len(name) > 1}
+    assert {name: paths for name, paths in twice.items() if name not in SHARED_CLASS_NAMES} == {}
+    assert set(SHARED_CLASS_NAMES) <= set(twice), "an exception that is none any more"
+
+
+def test_no_public_function_name_has_two_meanings() -> None:
+    twice = defined_twice(functions)
+    assert {name: paths for name, paths in twice.items() if name not in SHARED_FUNCTION_NAMES} == {}
+    assert set(SHARED_FUNCTION_NAMES) <= set(twice), "an exception that is none any more"
