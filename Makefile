@@ -66,4 +66,4 @@ bench: setup ## the benchmarks: ratios against a floor measured in the same run
 	$(BIN)/python -m tests.bench.bench_quant
 
 clean: ## away with .venv and every cache
-	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

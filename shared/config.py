@@ -19,23 +19,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shared.errors import PenstockError
+from shared.health.watchdog import WATCHDOG_S
+from shared.roles import ROLES
 
 C = TypeVar("C")
 
 DEFAULT_FILE = Path("penstock.toml")
 FILE_VARIABLE = "PENSTOCK_CONFIG"
 COMMON_SECTION = "common"
-SECTIONS = (
-    "gateway",
-    "tokenizer",
-    "retriever",
-    "prefill",
-    "decode",
-    "speculator",
-    "detokenizer",
-    "launcher",
-    "cli",
-)
+SECTIONS = (*ROLES, "launcher", "cli")
 """Tables that may stand in the file besides [common]; any other name is a typing error."""
 
 _TRUE = ("1", "true", "yes", "on")
@@ -50,13 +42,15 @@ class ConfigError(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a field allows besides its type. `pattern` must match the whole of a string."""
+    """What a field allows besides its type. `pattern` must match the whole of a string. The value of a
+    `secret` one is shown nowhere."""
 
     help: str
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     pattern: str = ""
+    secret: bool = False
 
 
 def field_of(
@@ -67,10 +61,11 @@ def field_of(
     maximum: float | None = None,
     choices: tuple[str, ...] | None = None,
     pattern: str = "",
+    secret: bool = False,
 ) -> Any:
     """A dataclass field with the rule that `load_config` checks."""
-    rule = Rule(help, minimum, maximum, tuple(choices or ()), pattern)
-    return dataclasses.field(default=default, metadata={"rule": rule})
+    rule = Rule(help, minimum, maximum, tuple(choices or ()), pattern, secret)
+    return dataclasses.field(default=default, repr=not secret, metadata={"rule": rule})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +79,13 @@ class ServiceConfig:
     instance: str = field_of(
         "", help="instance id, unique per role; empty = <role>-<6 hex digits>", pattern=r"[a-z0-9-]{0,63}"
     )
+    fleet_key: str = field_of(
+        "",
+        help="key of the names of KV blocks, 64 hex digits, one for the whole fleet; "
+        "empty = a public one, for development",
+        pattern=r"([0-9a-f]{64})?",
+        secret=True,
+    )
     model: str = field_of("", help="model directory or hub id; empty = the demo model shipped with Penstock")
     metrics_host: str = field_of("127.0.0.1", help="address of /metrics, /ready and /live")
     metrics_port: int = field_of(
@@ -94,6 +96,12 @@ class ServiceConfig:
     )
     drain_timeout_s: float = field_of(
         10.0, help="how long requests may take to finish after SIGTERM", minimum=0.0, maximum=3600.0
+    )
+    watchdog_s: float = field_of(
+        WATCHDOG_S,
+        help="how long work may stand still until the process is not alive; it ends after three times that",
+        minimum=0.5,
+        maximum=3600.0,
     )
 
 
@@ -221,7 +229,8 @@ def _checked(field: _Field, value: Any, source: str) -> Any:
     else:
         well_typed = type(value) is field.hint
     if not well_typed or not _within(field.rule, value):
-        raise ConfigError(f"{source} is {value!r}; it must be {_described(field)}")
+        shown = "not right" if field.rule.secret else repr(value)
+        raise ConfigError(f"{source} is {shown}; it must be {_described(field)}")
     return value
 
 

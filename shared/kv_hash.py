@@ -1,9 +1,11 @@
-"""Names of KV blocks: a chain of hashes, so that a name covers everything before the block too.
+"""Names of KV blocks: a chain of keyed hashes, so that a name covers everything before the block too.
 
-The scheme is that of the Mooncake conductor: XXH3-64 over little-endian u32 ids, then
-`seq[i] = XXH3(seq[i-1] ‖ local[i])`, started from a seed made of the model id and the tenant. Two
-sequences share a block's name exactly when they share the model, the tenant and every token up to
-the end of that block.
+    name[i] = BLAKE2b(key of the fleet, name[i - 1] ‖ the block's ids as little-endian u32), 128 bits
+
+It starts from a seed that covers what else the KV depends on: the layout of the workers, whose fingerprint
+stands for weights, configuration, rotation and storage, and the tenant. Two sequences share a block's name
+exactly when they share all of that and every token up to the end of that block. Without the key nobody can
+look for two blocks of one name.
 """
 
 from __future__ import annotations
@@ -11,39 +13,61 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-
-import xxhash
+from hashlib import blake2b
 
 from shared.errors import InvalidRequest
 
 HASH_BLOCK_TOKENS = 16
-_U64_MAX = 2**64 - 1
+HASH_BYTES = 16
+FLEET_KEY_BYTES = 32
+DEVELOPMENT_KEY = b"penstock: a key everybody knows.".ljust(FLEET_KEY_BYTES)
+"""Of a fleet that was given none: everybody who has read this line can forge its names."""
+
+_ID_BYTES = 4
+_BLOCK_BYTES = HASH_BLOCK_TOKENS * _ID_BYTES
+# Neither kind of input can be taken for the other.
+_SEED, _BLOCK = b"penstock seed", b"penstock block"
 
 
-def hash_seed(model_id: str, tenant: str = "") -> int:
-    """The chain's first link (u64). The zero byte keeps ("ab", "c") and ("a", "bc") apart."""
-    return int(xxhash.xxh3_64_intdigest(model_id.encode() + b"\0" + tenant.encode()))
+class BlockHasher:
+    """Names blocks with one key. May be used from several threads at once."""
 
+    def __init__(self, fleet_key: bytes = DEVELOPMENT_KEY) -> None:
+        self._of_seeds = blake2b(digest_size=HASH_BYTES, key=fleet_key, person=_SEED)
+        self._of_blocks = blake2b(digest_size=HASH_BYTES, key=fleet_key, person=_BLOCK)
 
-def chain_hash(previous: int, block_token_ids: Sequence[int]) -> int:
-    """The name (u64) of the block of `block_token_ids` that follows the block named `previous`.
+    @classmethod
+    def of(cls, fleet_key: str) -> BlockHasher:
+        """`fleet_key` as the configuration has it: hex digits, "" for none."""
+        return cls(bytes.fromhex(fleet_key) or DEVELOPMENT_KEY)
 
-    For the first block `previous` is the seed. Raises InvalidRequest for ids that are not u32.
-    """
-    if not 0 <= previous <= _U64_MAX:
-        raise InvalidRequest(f"block hash {previous} is not an unsigned 64-bit number; send u64 hashes")
-    local = xxhash.xxh3_64_intdigest(_u32_bytes(block_token_ids))
-    return int(xxhash.xxh3_64_intdigest(previous.to_bytes(8, "little") + local.to_bytes(8, "little")))
+    def seed(self, layout: str, tenant: str = "") -> bytes:
+        """The chain's first link, for KV of `layout` (a worker's fingerprint) that `tenant` alone may use."""
+        hasher = self._of_seeds.copy()
+        stated = layout.encode()
+        hasher.update(len(stated).to_bytes(8, "little") + stated + tenant.encode())
+        return hasher.digest()
 
+    def block_hashes(self, token_ids: Sequence[int], seed: bytes) -> list[bytes]:
+        """The names of all full 16-token blocks of `token_ids`; a tail of fewer tokens has none."""
+        names: list[bytes] = []
+        self.extend(names, token_ids, len(token_ids) // HASH_BLOCK_TOKENS, seed)
+        return names
 
-def block_hashes(token_ids: Sequence[int], seed: int) -> list[int]:
-    """The names of all full 16-token blocks of `token_ids`; a tail of fewer tokens has none."""
-    names: list[int] = []
-    previous = seed
-    for start in range(0, len(token_ids) - HASH_BLOCK_TOKENS + 1, HASH_BLOCK_TOKENS):
-        previous = chain_hash(previous, token_ids[start : start + HASH_BLOCK_TOKENS])
-        names.append(previous)
-    return names
+    def extend(self, names: list[bytes], token_ids: Sequence[int], num_blocks: int, seed: bytes) -> None:
+        """Continue `names`, those of the first blocks of `token_ids`, until `num_blocks` have one.
+
+        Names that are there stay. Raises InvalidRequest for ids that are not u32.
+        """
+        start = len(names) * HASH_BLOCK_TOKENS
+        packed = _u32_bytes(token_ids[start : num_blocks * HASH_BLOCK_TOKENS])
+        previous = names[-1] if names else seed
+        new_hasher = self._of_blocks.copy  # the key is in it already: half of the work of a short input
+        for offset in range(0, len(packed) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+            hasher = new_hasher()
+            hasher.update(previous + packed[offset : offset + _BLOCK_BYTES])
+            previous = hasher.digest()
+            names.append(previous)
 
 
 def max_cached_blocks(num_tokens: int) -> int:

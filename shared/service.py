@@ -1,14 +1,14 @@
 """What every service process is made of: config, logs, metrics, bus, fleet, supervisor, signals.
 
-    async def body(service: Service[DecodeConfig]) -> None:
-        actor = service.supervisor.start(lambda: DecodeActor(service, ...))
+    async def body(service: Service[TokenizerConfig]) -> None:
+        actor = service.supervisor.start(lambda: TokenizerActor(service, ...))
         await service.bus.serve(inbox(service.role, service.instance), actor.receive)
         await service.ready(actor.status)
         await service.run()
 
-    run_service("decode", DecodeConfig, body)
+    run_service("tokenizer", TokenizerConfig, body)
 
-Exit codes: 0 drained and stopped, 1 could not start or failed, 2 wrong configuration, 130/143 a
+Exit codes: 0 drained and stopped, 1 could not start, failed or hung, 2 wrong configuration, 130/143 a
 second signal.
 """
 
@@ -23,7 +23,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from importlib import metadata
 from typing import Any, Generic, TypeVar
@@ -38,6 +39,7 @@ from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.config import ConfigError, ServiceConfig, load_config
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
+from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import Heartbeat
 from shared.telemetry import logging as telemetry_logging
 from shared.telemetry.http import TelemetryServer
@@ -51,6 +53,10 @@ EXIT_CONFIG = 2
 STOP_TIMEOUT_S = 5.0
 EXIT_GRACE_S = 15.0
 """After the drain timeout everything must be closed within this, or the process ends by force."""
+LAST_WORDS_S = 2.0
+"""What a hung process may take to say so; its log may hang too."""
+STACK_FRAMES = 8
+"""Of each thread, in those last words."""
 
 Status = Callable[[], Heartbeat]
 Body = Callable[["Service[C]"], Awaitable[None]]
@@ -69,7 +75,8 @@ class Service(Generic[C]):
         self.stopping = asyncio.Event()
         self.supervisor = Supervisor()
         self.fleet = FleetView()
-        self.http = TelemetryServer(self._is_ready)
+        self.watchdog = Watchdog(self._activities, self._end_hung, limit_s=config.watchdog_s)
+        self.http = TelemetryServer(self._is_ready, lambda: self.watchdog.why)
         self.bus: Bus
         self.credentials: Credentials | None = None
         self._heartbeats: HeartbeatPublisher | None = None
@@ -84,11 +91,13 @@ class Service(Generic[C]):
         """A heartbeat with the identity filled in; `overrides` are any other fields of it."""
         fields: dict[str, Any] = {
             "role": self.role, "instance": self.instance, "incarnation": self.incarnation,
-            "state": self.state, "sent_unix_us": 0, "host": socket.gethostname(), "pid": os.getpid(),
+            "state": "stalled" if self.state == "ready" and self.watchdog.stalled else self.state,
+            "sent_unix_us": 0, "host": socket.gethostname(), "pid": os.getpid(),
             "metrics": self.http.address, "model": "", "layout": "",
             "capacity": 0, "live": 0, "queued": 0, "queued_tokens": 0,
             "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
             "prefix_event_id": 0, "added": b"", "removed": b"",
+            "steps": 0, "stalled_ms": round(self.watchdog.worst.stalled_s * 1e3),
         }  # fmt: skip
         return Heartbeat(**{**fields, **overrides})
 
@@ -97,6 +106,9 @@ class Service(Generic[C]):
         assert self._heartbeats is not None
         self.state = "ready"
         self._heartbeats.status = status or self.heartbeat
+        self._loop = LoopActivity(asyncio.get_running_loop())
+        self.watchdog.start()  # not before: loading takes as long as it takes
+        self._resources.callback(self.watchdog.stop)
         self.changed()
         log.info("ready", metrics=self.http.address, pid=os.getpid())
 
@@ -149,12 +161,13 @@ class Service(Generic[C]):
             {"instance": self.instance, "metrics": self.http.address},
             metadata.version("penstock"),
         )
-        await self.fleet.start(self.bus)
+        await self.fleet.listen(self.bus)
         self._resources.push_async_callback(self.fleet.stop)
         self._heartbeats = HeartbeatPublisher(self.bus, self.role, self.instance, self.heartbeat)
         self._resources.push_async_callback(self._heartbeats.stop)
         self._resources.push_async_callback(self._stop_children)
         self.supervisor.start_task("heartbeat", self._heartbeats.run)
+        self.supervisor.start_task("fleet", self.fleet.run)
         self.supervisor.start_task("bus-watch", self._watch_bus)
 
     async def close(self) -> None:
@@ -167,6 +180,17 @@ class Service(Generic[C]):
     async def _watch_bus(self) -> None:
         await self.bus.lost.wait()
         self.stopping.set()
+
+    def _activities(self) -> Iterator[Activity]:
+        yield self._loop
+        yield from self.supervisor.activities()
+
+    def _end_hung(self, stall: Stall) -> None:
+        """Nothing that hangs can be closed in order: the process ends at once and is started again."""
+        _force_exit_after(LAST_WORDS_S)
+        print(f"penstock {self.role}: {stall}", file=sys.stderr, flush=True)
+        log.error("hung", what=stall.name, stalled_s=round(stall.stalled_s, 1), stacks=_stacks())
+        os._exit(EXIT_FAILED)
 
     def _is_ready(self) -> bool:
         return self.state == "ready" and self.bus.connected and self.supervisor.failure is None
@@ -182,6 +206,8 @@ def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
     instance = config.instance or f"{role}-{secrets.token_hex(3)}"
     config = dataclasses.replace(config, instance=instance)
     telemetry_logging.configure(config.log_level, role, instance)
+    if not config.fleet_key:
+        log.warning("fleet_key_missing", help="block names can be forged; set PENSTOCK_FLEET_KEY everywhere")
     code = uvloop.run(_main(role, config, body))
     sys.exit(code)
 
@@ -249,3 +275,15 @@ def _force_exit_after(seconds: float) -> None:
     timer = threading.Timer(seconds, os._exit, (EXIT_FAILED,))
     timer.daemon = True
     timer.start()
+
+
+def _stacks() -> dict[str, list[str]]:
+    """Where each thread is, innermost call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return {
+        names.get(ident, str(ident)): [
+            f"{call.filename}:{call.lineno} {call.name}"
+            for call in traceback.extract_stack(frame)[-STACK_FRAMES:]
+        ]
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - there is no other way to see them
+    }

@@ -32,8 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
 
-FOLDERS = ("tests/unit/", "tests/integration/", "tests/e2e/", "tests/chaos/")
-ONE_AFTER_ANOTHER = FOLDERS[1:]
+ONE_AFTER_ANOTHER = ("tests/integration/", "tests/e2e/", "tests/chaos/")
 """Where tests start services and wait for them: two at once would be in each other's way."""
 
 
@@ -50,8 +49,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffled modules go back to their folder: what a folder shares is started once."""
-    items.sort(key=lambda item: next(at for at, name in enumerate(FOLDERS) if item.nodeid.startswith(name)))
+    """Shuffled modules go back to their folder, units first: what a folder shares is started once."""
+    items.sort(key=lambda item: item.nodeid.split("/")[:2], reverse=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

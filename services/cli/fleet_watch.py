@@ -66,7 +66,7 @@ class Fleet:
         if before is None and len(self._seen) >= MAX_INSTANCES:
             return
         if before is not None and before.beat.incarnation == beat.incarnation:
-            skew_us = min(before.skew_us, skew_us, key=abs)
+            skew_us = min(before.skew_us, skew_us)
         self._seen[key] = Seen(beat, skew_us, now_s)
 
     def all(self, since_s: float = 0.0) -> list[Seen]:

@@ -17,7 +17,19 @@ from shared.deadline import MAX_SKEW_US
 
 WATCH_S = 1.0
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
-HEAD = ("role", "instance", "state", "pid", "live", "queued", "kv used", "tokens/s", "skew ms")
+HEAD = (
+    "role",
+    "instance",
+    "state",
+    "pid",
+    "live",
+    "queued",
+    "kv used",
+    "tokens/s",
+    "steps",
+    "stalled s",
+    "skew ms",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,6 +77,8 @@ def _row(one: Seen) -> tuple[str, ...]:
         str(beat.queued),
         kv,
         f"{beat.tokens_per_s:.1f}",
+        str(beat.steps),
+        f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
         f"{one.skew_us / 1e3:.1f}{skewed}",
     )
 
@@ -86,6 +100,8 @@ def _described(one: Seen) -> dict[str, Any]:
         "kv_blocks": beat.kv_blocks,
         "kv_blocks_free": beat.kv_blocks_free,
         "tokens_per_s": beat.tokens_per_s,
+        "steps": beat.steps,
+        "stalled_ms": beat.stalled_ms,
         "skew_us": one.skew_us,
         "skewed": abs(one.skew_us) > MAX_SKEW_US,
     }

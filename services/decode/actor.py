@@ -10,8 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from services.decode.book import DecodeBook
 from services.decode.config import DecodeConfig
 from services.decode.drafts import DraftBook
@@ -34,8 +32,6 @@ from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
-
-log = structlog.get_logger()
 
 UNKNOWN_PREFILL_RETRY_MS = 250  # a heartbeat later a prefill worker that has just started is known
 
@@ -85,7 +81,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         await super().give_up()
         await self._send_drafts()
 
-    def load(self) -> WorkerLoad:
+    def worker_load(self) -> WorkerLoad:
         return WorkerLoad(
             capacity=self._driver.engine.config.max_sequences,
             live=len(self._book.jobs),

@@ -115,7 +115,7 @@ class DraftBook:
             self._closed.append(session)
 
     def lose(self, speculator: str) -> None:
-        """A speculator died: its rows go on without drafts."""
+        """A speculator died: its requests go on without drafts."""
         for key in [key for key, session in self._sessions.items() if session.speculator == speculator]:
             del self._sessions[key]
         self._closed = [session for session in self._closed if session.speculator != speculator]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
@@ -17,9 +16,7 @@ FINISH_TIMEOUT_S = 1.0
 async def body(service: Service[GatewayConfig]) -> None:
     config, bus, fleet, instance = service.config, service.bus, service.fleet, service.instance
     tasks = Tasks()
-    context = SessionContext(
-        instance, config, bus, fleet, Canceller(bus, instance, config.cancel_ack_s), tasks
-    )
+    context = SessionContext.of(instance, config, bus, fleet, tasks)
     registry = SessionRegistry(
         context,
         incarnation=service.incarnation,

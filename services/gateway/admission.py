@@ -9,16 +9,27 @@ from shared.errors import Overloaded
 from shared.messages import Heartbeat
 
 FULL_RETRY_MS = 500
-"""How long a client should wait when all sessions are in use: about the length of a short answer."""
+"""How long a client should wait when all sessions are in use and none has ended yet to tell from."""
 
 
-def check_room(live_sessions: int, max_sessions: int) -> None:
-    """Raise Overloaded when this gateway has no session left."""
+def check_room(live_sessions: int, max_sessions: int, wait_s: float) -> None:
+    """Raise Overloaded when this gateway has no session left; `wait_s` is when it may have one, 0 unknown."""
     if live_sessions >= max_sessions:
         raise Overloaded(
             f"all {max_sessions} sessions of this gateway are in use: retry later or use another gateway",
             hop="gateway",
-            retry_after_ms=FULL_RETRY_MS,
+            retry_after_ms=math.ceil(wait_s * 1000) or FULL_RETRY_MS,
+        )
+
+
+def check_wait(wait_s: float, remaining_s: float) -> None:
+    """Raise Overloaded when the request's turn at decode cannot come within `remaining_s`."""
+    if wait_s > remaining_s:
+        raise Overloaded(
+            f"{wait_s:.1f} s of requests wait for decode and {remaining_s:.1f} s are left: "
+            "retry later or allow a longer ttft_deadline_ms",
+            hop="decode",
+            retry_after_ms=max(1, math.ceil((wait_s - remaining_s) * 1000)),
         )
 
 

@@ -11,6 +11,8 @@ BUSY_S = 0.25
 """How long an instance that was full is avoided: its next heartbeat tells more."""
 GONE_S = 0.75
 """How long an instance that did not answer is avoided: by then the fleet view knows whether it is dead."""
+FAILED_S = 5.0
+"""How long an instance that failed a placement is avoided, where there is another."""
 FIRST_BACKOFF_S = 0.005
 MAX_BACKOFF_S = 0.1
 
@@ -24,6 +26,10 @@ class AvoidedInstances:
     def add_busy(self, view: InstanceView) -> None:
         self._busy[view.heartbeat.role, view.heartbeat.instance] = self._clock.monotonic_s() + BUSY_S
 
+    def add_failed(self, view: InstanceView) -> None:
+        """It took the request and could not go on with it."""
+        self._busy[view.heartbeat.role, view.heartbeat.instance] = self._clock.monotonic_s() + FAILED_S
+
     def add_gone(self, view: InstanceView) -> None:
         """Only this life of the instance: a restarted one is welcome at once."""
         self._gone[_life(view)] = self._clock.monotonic_s() + GONE_S
@@ -33,7 +39,7 @@ class AvoidedInstances:
         return [view for view in views if self._gone.get(_life(view), 0.0) <= now_s]
 
     def busy(self) -> set[tuple[str, str]]:
-        """(role, instance) of those that were full a moment ago."""
+        """(role, instance) of those that were full, or failed, a moment ago."""
         now_s = self._clock.monotonic_s()
         return {key for key, until_s in self._busy.items() if until_s > now_s}
 

@@ -8,7 +8,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.request import Request
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 
-GRPC_MARGIN_S = 0.02
+GRPC_MARGIN_S = 0.1
 """gRPC ends a call at its deadline by itself; ending it this much earlier lets the terminal event through."""
 GRPC_MARGIN_SHARE = 0.1
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.gateway.admission_queue import AdmissionQueue
 from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
+from services.gateway.placement import free_seats
+from services.gateway.sent_load import SentLoad
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
@@ -20,4 +23,21 @@ class SessionContext:
     bus: Bus
     fleet: FleetView
     canceller: Canceller
+    sent_load: SentLoad
+    admission_queue: AdmissionQueue
     tasks: Tasks
+
+    @classmethod
+    def of(
+        cls, instance: str, config: GatewayConfig, bus: Bus, fleet: FleetView, tasks: Tasks
+    ) -> SessionContext:
+        sent_load = SentLoad()
+
+        def seats(model: str, blocks: int) -> int | None:
+            return free_seats(
+                [sent_load.with_sent(view) for view in fleet.instances("decode")], model, blocks
+            )
+
+        queue = AdmissionQueue(seats, tasks.start)
+        canceller = Canceller(bus, instance, config.cancel_ack_s)
+        return cls(instance, config, bus, fleet, canceller, sent_load, queue, tasks)

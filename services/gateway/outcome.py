@@ -25,6 +25,8 @@ SHED = "shed"
 FAILED = "failed"
 NOTHING_TO_DRAW = "error"
 """The last row's word when the request cannot go on at any worker."""
+SHED_RETRY_MS = 500
+"""The hint of a shed request where whoever was full gave none."""
 
 _EVENT_OUTCOMES = {
     FINISHED: pb.OUTCOME_FINISHED,
@@ -110,6 +112,7 @@ def _status_of(error: PenstockError) -> str:
 
 
 def _error_event(error: PenstockError) -> pb.Error:
-    return pb.Error(
-        code=error.code, message=error.message, hop=error.hop, retry_after_ms=max(0, error.retry_after_ms)
-    )
+    retry_after_ms = max(0, error.retry_after_ms)
+    if isinstance(error, Overloaded):  # "come back at once" would be the same crowd again
+        retry_after_ms = retry_after_ms or SHED_RETRY_MS
+    return pb.Error(code=error.code, message=error.message, hop=error.hop, retry_after_ms=retry_after_ms)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from shared.errors import Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Heartbeat
-from shared.roles import PLACED_ROLES
+from shared.roles import PLACED_ROLES, REQUIRED_ROLES
 
 DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
 """Taken for an instance that has not measured its rate yet; only the comparison matters."""
@@ -22,14 +22,17 @@ class Candidate(Protocol):
 
     @property
     def heartbeat(self) -> Heartbeat: ...
-    def overlap(self, block_hashes: Sequence[int]) -> int: ...
+    def overlap(self, block_hashes: Sequence[bytes]) -> int: ...
+
+
+C = TypeVar("C", bound=Candidate)
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """What is to be placed: `tokens` of prompt and log; `output_tokens` may still come."""
 
-    block_hashes: tuple[int, ...]
+    block_hashes: tuple[bytes, ...]
     tokens: int
     output_tokens: int
 
@@ -43,14 +46,42 @@ class Placement:
     detokenizer: str
     speculator: str
 
-    def uses(self, role: str, instance: str) -> bool:
+    def instance_of(self, role: str) -> str:
+        """ "" for a role that no request is placed on."""
         chosen = {
             "decode": self.decode,
             "prefill": self.prefill,
             "detokenizer": self.detokenizer,
             "speculator": self.speculator,
         }
-        return chosen.get(role) == instance
+        return chosen.get(role, "")
+
+    def uses(self, role: str, instance: str) -> bool:
+        return self.instance_of(role) == instance
+
+
+def needed_blocks(tokens: int) -> int:
+    """KV blocks of a sequence that long."""
+    return -(-tokens // HASH_BLOCK_TOKENS)
+
+
+def serving(views: Sequence[C], role: str, model: str) -> list[C]:
+    """Those that serve `model`; a speculator or a retriever serves all."""
+    return [view for view in views if role not in REQUIRED_ROLES or view.heartbeat.model == model]
+
+
+def free_seats(decodes: Sequence[Candidate], model: str, blocks: int) -> int | None:
+    """How many requests of `blocks` KV blocks each the decode workers of `model` have room for.
+
+    None when nobody can tell: no such worker is there, or a request of that size fits none even alone, and
+    whoever is asked will say so.
+    """
+    beats = [view.heartbeat for view in serving(decodes, "decode", model)]
+    if not any(blocks <= beat.kv_blocks for beat in beats):
+        return None
+    return sum(
+        max(0, min(beat.capacity - beat.live, beat.kv_blocks_free // max(1, blocks))) for beat in beats
+    )
 
 
 def missing_role(fleet: Mapping[str, Sequence[Candidate]], excluded: Collection[tuple[str, str]] = ()) -> str:
@@ -76,13 +107,31 @@ def choose_placement(
     if role:
         raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
 
-    def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
-        usable = [view for view in fleet.get(role, ()) if (role, view.heartbeat.instance) not in excluded]
-        return cheapest_instance(usable, cost, rotation)
+    def usable(role: str, layouts: Collection[str] | None = None) -> list[Candidate]:
+        return [
+            view
+            for view in fleet.get(role, ())
+            if (role, view.heartbeat.instance) not in excluded
+            and (layouts is None or view.heartbeat.layout in layouts)
+        ]
 
+    def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
+        return cheapest_instance(usable(role), cost, rotation)
+
+    # KV passes only between workers that lay it out alike.
+    decodes = usable("decode", {view.heartbeat.layout for view in usable("prefill")})
+    if not decodes:
+        raise Unavailable(
+            "no prefill and decode worker that are ready have the same KV layout: give both the same "
+            "model, dtype and kv_dtype",
+            hop="decode",
+        )
+    decode = cheapest_instance(decodes, lambda view: _decode_cost(view, need), rotation)
+    layout = {view.heartbeat.layout for view in decodes if view.heartbeat.instance == decode}
+    prefills = usable("prefill", layout)
     return Placement(
-        decode=pick("decode", lambda view: _decode_cost(view, need)),
-        prefill=pick("prefill", lambda view: _prefill_cost(view, need)),
+        decode=decode,
+        prefill=cheapest_instance(prefills, lambda view: _prefill_cost(view, need), rotation),
         detokenizer=pick("detokenizer", load_cost),
         speculator=pick("speculator", load_cost),
     )
@@ -111,7 +160,7 @@ def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
     """First those with room for all of it, then the least load with the prefix that is missing there."""
     beat = view.heartbeat
     cached = view.overlap(need.block_hashes)
-    wanted = -(-(need.tokens + need.output_tokens) // HASH_BLOCK_TOKENS) - cached
+    wanted = needed_blocks(need.tokens + need.output_tokens) - cached
     full = beat.live + beat.queued >= beat.capacity or wanted > beat.kv_blocks_free
     missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
     return (float(full), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)

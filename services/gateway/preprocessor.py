@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from services.gateway.admission import check_ttft
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.budget import Budget
 from services.gateway.config import GatewayConfig
-from services.gateway.placement import cheapest_instance, load_cost
+from services.gateway.placement import cheapest_instance, load_cost, serving
 from services.gateway.request import Request, served_model
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.session_state import is_final
@@ -43,7 +43,7 @@ class Prompt:
     """The prompt as ids, with the names of its full blocks."""
 
     token_ids: tuple[int, ...]
-    block_hashes: tuple[int, ...]
+    block_hashes: tuple[bytes, ...]
 
 
 class Preprocessor:
@@ -60,18 +60,20 @@ class Preprocessor:
         self._request_client = request_client
         self._budget = budget
         self._rotation = rotation
+        self._model = ""  # until `admit_request` has found it
 
     async def admit_request(self, wanted_model: str) -> str:
         """The name of the model; raises NotFound when it is not served, Overloaded when time is too short."""
         workers = partial(self._fleet.instances, "decode")
         views = await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
-        model = served_model(wanted_model, {view.heartbeat.model for view in views})
+        self._model = served_model(wanted_model, {view.heartbeat.model for view in views})
         self.check_ttft(0)
-        return model
+        return self._model
 
     def check_ttft(self, prompt_tokens: int) -> None:
         """Raise Overloaded when the first token cannot come in time."""
-        beats = [view.heartbeat for view in self._fleet.instances("prefill")]
+        views = serving(self._fleet.instances("prefill"), "prefill", self._model)
+        beats = [view.heartbeat for view in views]
         check_ttft(beats, prompt_tokens, self._budget.first_token.remaining_s())
 
     async def retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
@@ -90,12 +92,17 @@ class Preprocessor:
             raise unexpected_answer(answer, "retriever")
         return answer.passages, answer.degraded
 
-    async def tokenize_prompt(self, request: Request, passages: tuple[ScoredPassage, ...]) -> Prompt:
-        """The prompt's ids; raises InvalidRequest for what the model's tokenizer does not take."""
+    async def tokenize_prompt(
+        self, request: Request, passages: tuple[ScoredPassage, ...], layout: str
+    ) -> Prompt:
+        """The prompt's ids, and its blocks' names for workers of the KV `layout`.
+
+        Raises InvalidRequest for what the model's tokenizer does not take.
+        """
         share_s = self._config.tokenize_share * self._budget.first_token_s
         answer = await self._ask_any(
             "tokenizer",
-            tokenize_message(request, passages),
+            replace(tokenize_message(request, passages), layout=layout, tenant=request.tenant),
             share_s,
             self._budget.first_token,
             self._wait_s(),
@@ -121,7 +128,7 @@ class Preprocessor:
         avoided = AvoidedInstances()
         last_error: PenstockError = Unavailable(f"no {role} answered: retry later", hop=role)
         for attempt in range(MAX_ASKS):
-            ready = partial(self._not_gone, role, avoided)
+            ready = partial(self._usable, role, avoided)
             views = await wait_for_instances(ready, role, Deadline.after(wait_s))
             instance = cheapest_instance(views, load_cost, self._rotation + attempt)
             only = len(views) == 1 or attempt == MAX_ASKS - 1
@@ -140,8 +147,8 @@ class Preprocessor:
             await asyncio.sleep(backoff_s(attempt))
         raise last_error
 
-    def _not_gone(self, role: str, avoided: AvoidedInstances) -> list[InstanceView]:
-        return avoided.not_gone(self._fleet.instances(role))
+    def _usable(self, role: str, avoided: AvoidedInstances) -> list[InstanceView]:
+        return avoided.not_gone(serving(self._fleet.instances(role), role, self._model))
 
 
 def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> Tokenize:

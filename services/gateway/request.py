@@ -31,7 +31,7 @@ PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
 class Request:
     """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none.
 
-    `passages` is how many passages are wanted; 0: no retrieval.
+    `passages` is how many passages are wanted; 0: no retrieval. KV is shared within `tenant` alone.
     """
 
     model: str
@@ -46,6 +46,7 @@ class Request:
     deadline_ms: int | None
     priority: int
     client_sent_unix_us: int
+    tenant: str = ""
 
     @property
     def question(self) -> str:

@@ -14,6 +14,9 @@ from typing import Any
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.admission import check_wait
+from services.gateway.admission_queue import CLASSES
+from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.outcome import Outcome
@@ -27,6 +30,7 @@ from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import RowVerdict, SessionState, is_final
 from services.gateway.text_row import TextRow
 from services.gateway.token_log import TokenLog
+from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -35,6 +39,7 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
+from shared.kv_hash import BlockHasher
 from shared.messages import Lost, ScoredPassage
 from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
@@ -42,6 +47,8 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
+TRANSFER_STALL_S = 10.0
+"""Silence between the first token and the second: longer than the transfer's own timers take to say so."""
 LATE_S = 0.05
 """Clocks differ: a worker may see a deadline pass this much before the gateway does."""
 
@@ -127,6 +134,8 @@ class Session:
             outcome = await self._supervise()
         finally:
             self._end(outcome)
+            if self.state.epoch:
+                self._context.admission_queue.note_end()
             try:
                 await self._cancel_at_end(outcome)
             finally:
@@ -139,7 +148,7 @@ class Session:
         ends: tuple[asyncio.Future[Any], ...] = (work, self._interrupted)
         try:
             while not work.done() and self._interruption is None:
-                deadline = self._budget.total if self.state.log.ids else self._budget.first_token
+                deadline = self._deadline
                 if deadline.expired():
                     self._interrupt(self.state.expired())
                 else:
@@ -149,6 +158,11 @@ class Session:
         finally:
             await cancel_until_done(work)
         return self._outcome_of(work) if self._interruption is None else Outcome.of(self._interruption)
+
+    @property
+    def _deadline(self) -> Deadline:
+        """The one in force: until the client has a token it is that of the first."""
+        return self._budget.total if self.state.log.ids else self._budget.first_token
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -163,19 +177,21 @@ class Session:
         """The walk of the request; returns the word it finished with."""
         placer = await self._preprocess_request()
         while True:
-            deadline = self._budget.total if self.state.log.ids else self._budget.first_token
-            await placer.place_request(deadline, self._asked)
+            await placer.place_request(self._deadline, self._asked)
             trouble = await self._watch_placement()
             if trouble is None:
                 return self.state.finish
             if self._begin_replacement(trouble):
                 return "length"
+            placer.avoid_failed(trouble)
 
     async def _preprocess_request(self) -> Placer:
         preprocessor = Preprocessor(
             self._context.fleet, self._context.config, self._request_client, self._budget, self._rotation
         )
         model = await preprocessor.admit_request(self.request.model)
+        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
+        check_wait(wait_s, self._budget.first_token.remaining_s())
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
@@ -184,7 +200,8 @@ class Session:
             passages, degraded = await preprocessor.retrieve_passages(self.request)
             self.timeline.mark_phase("retrieve")
         self.state.phase = "tokenize"
-        prompt = await preprocessor.tokenize_prompt(self.request, passages)
+        layout = usual_layout(self._context.fleet.instances("decode"), model)
+        prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
         self.timeline.mark_phase("tokenize")
         self.state.log = TokenLog(len(prompt.token_ids))
         self.response.put_prompt(
@@ -205,10 +222,17 @@ class Session:
             gateway=self._context.instance,
             model=model,
             prompt_ids=prompt.token_ids,
-            prompt_hashes=prompt.block_hashes,
+            block_names=BlockNames(
+                BlockHasher.of(self._context.config.fleet_key),
+                layout,
+                self.request.tenant,
+                prompt.block_hashes,
+            ),
             fleet=self._context.fleet,
             config=self._context.config,
             request_client=self._request_client,
+            sent_load=self._context.sent_load,
+            admission_queue=self._context.admission_queue,
             rotation=self._rotation,
             cancel_epoch=self._cancel_epoch,
         )
@@ -220,32 +244,42 @@ class Session:
 
     async def _watch_placement(self) -> PenstockError | None:
         """None when the last row has come, else why the request must be placed anew."""
-        stall_s = self._context.config.stall_timeout_s  # before the first token its deadline watches
         while not self.state.finish:
             if self._trouble is not None and self._trouble_epoch == self.state.epoch:
                 return self._trouble
             self._arrived.clear()
             try:
-                async with asyncio.timeout(stall_s if self.state.log.ids else None):
+                async with asyncio.timeout(self._stall_s()):
                     await self._arrived.wait()
             except TimeoutError:
                 return Unavailable("no token came for too long", hop="decode")
         return None
 
+    def _stall_s(self) -> float | None:
+        """How long this placement may be silent in the phase it is in.
+
+        Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
+        earlier placement. After its first token, KV is transferred, and both ends watch over that.
+        """
+        if self.state.epoch_tokens == 0:
+            return None
+        stall_s = self._context.config.stall_timeout_s
+        return stall_s if self.state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)
+
     def _begin_replacement(self, trouble: PenstockError) -> bool:
-        """Cancel the failed placement; True when nothing is left to generate."""
-        late = isinstance(trouble, DeadlineExpired) and self._budget.total.remaining_s() < LATE_S
+        """Cancel the failed placement; True when nothing is left to generate. Progress earns another try."""
+        late = isinstance(trouble, DeadlineExpired) and self._deadline.remaining_s() < LATE_S
         if is_final(trouble) or late:
             raise trouble
         self._cancel_epoch("replaced")
         if self.state.complete:
             return True
-        if self.state.replacements >= self._context.config.max_replacements:
+        if self.state.fruitless >= self._context.config.max_replacements:
             if isinstance(trouble, DeadlineExpired):  # no worker can do it in the time that is left
                 raise trouble
-            times = self.state.replacements + 1
+            times = self.state.fruitless + 1
             raise Unavailable(f"placed {times} times in vain: {trouble.message}; retry", hop=trouble.hop)
-        self.state.replacements += 1
+        self.state.count_replacement()
         log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
         return False
 

@@ -64,7 +64,11 @@ class SessionRegistry:
         """Start a session; raises Overloaded when there is no room, Unavailable while draining."""
         if self.closing:
             raise Unavailable("this gateway is draining: use another one", hop="gateway")
-        check_room(len(self._live), self._context.config.max_sessions)
+        check_room(
+            len(self._live),
+            self._context.config.max_sessions,
+            self._context.admission_queue.seconds_per_end(),
+        )
         request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
         session = Session(self._context, request_id, request, budget, next(self._turns))
         self._live[request_id] = session

@@ -28,7 +28,8 @@ class SessionState:
     """Phases: admit → [retrieve] → tokenize → place → prefill → decode → ended, and back to place.
 
     `epoch` counts placements from 1. `holders` are the instances, as (role, instance), that may
-    hold something of this epoch. `epoch_tokens` came under this epoch.
+    hold something of this epoch. `epoch_tokens` came under this epoch; `fruitless`
+    counts the last placements that failed without a token.
     """
 
     max_tokens: int
@@ -39,6 +40,7 @@ class SessionState:
     holders: set[tuple[str, str]] = field(default_factory=set)
     epoch_tokens: int = 0
     replacements: int = 0
+    fruitless: int = 0
     cached_tokens: int = 0
     finish: str = ""
 
@@ -49,6 +51,11 @@ class SessionState:
         self.holders = set()
         self.epoch_tokens = 0
         self.phase = "place"
+
+    def count_replacement(self) -> None:
+        """The placement failed; call it before the next one begins."""
+        self.replacements += 1
+        self.fruitless = 0 if self.epoch_tokens else self.fruitless + 1
 
     def placed(self) -> None:
         """All three workers accepted; a token may already have come."""

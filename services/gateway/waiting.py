@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from shared.deadline import Deadline
 from shared.errors import Unavailable
+from shared.roles import PLACED_ROLES
 
 POLL_S = 0.02
 """As often as heartbeats of one instance can come."""
@@ -17,10 +18,27 @@ V = TypeVar("V")
 
 async def wait_for_instances(views: Callable[[], Sequence[V]], role: str, deadline: Deadline) -> Sequence[V]:
     """The first non-empty answer of `views`; raises Unavailable naming `role` at the deadline."""
+    while not (found := views()):
+        await _wait_a_little(role, deadline)
+    return found
+
+
+async def wait_for_placed_roles(
+    views: Callable[[str], Sequence[V]], deadline: Deadline
+) -> Mapping[str, Sequence[V]]:
+    """By role, once every role that a request is placed on has an instance at the same time.
+
+    Raises Unavailable naming the first role that has none at the deadline.
+    """
     while True:
-        found = views()
-        if found:
-            return found
-        if deadline.expired():
-            raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
-        await asyncio.sleep(min(POLL_S, deadline.remaining_s()))
+        fleet = {role: views(role) for role in PLACED_ROLES}
+        missing = [role for role, found in fleet.items() if not found]
+        if not missing:
+            return fleet
+        await _wait_a_little(missing[0], deadline)
+
+
+async def _wait_a_little(role: str, deadline: Deadline) -> None:
+    if deadline.expired():
+        raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
+    await asyncio.sleep(min(POLL_S, deadline.remaining_s()))

@@ -38,7 +38,8 @@ class StartFailed(Unavailable):
 class InstanceSpec:
     """What to run. `instance` is `<role>-<n>`; `environ` is the child's whole environment.
 
-    Lines that contain one of `hide` are not shown.
+    Lines that contain one of `hide` are not shown. `reports` False: it says nothing of itself and counts as
+    ready as soon as it runs.
     """
 
     role: str
@@ -46,6 +47,7 @@ class InstanceSpec:
     command: tuple[str, ...]
     environ: Mapping[str, str]
     hide: tuple[bytes, ...] = ()
+    reports: bool = True
 
 
 class Instance:
@@ -63,6 +65,7 @@ class Instance:
         self.started_s = 0.0
         self.restarts = 0
         self.ready_pid = 0  # the process that was ready last
+        self._ready_s: float | None = None  # since when the running one is
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._writer = writer
         self._backoff = make_backoff()
@@ -78,6 +81,10 @@ class Instance:
     def was_ready(self) -> bool:
         return self.ready_pid != 0
 
+    def mark_ready(self) -> None:
+        """The process that runs has said that it is ready."""
+        self.ready_pid, self._ready_s = self.pid, time.monotonic()
+
     @property
     def last_words(self) -> str:
         """The sentence with which a service ends, else the last line it printed."""
@@ -88,14 +95,20 @@ class Instance:
 
     async def run(self) -> None:
         while not self._stopping.is_set():
-            lived_s, returncode = await self._run_once()
+            served_s, returncode = await self._run_once()
             if self._stopping.is_set():
                 return
             self._judge(returncode)
-            delay_s = self._backoff.delay_s(lived_s)
+            delay_s = self._backoff.delay_s(served_s)
             self._say(f"{ending(returncode)}; starting it again in {delay_s * 1000:.0f} ms")
             self.restarts += 1
             await self._stopped_within(delay_s)
+
+    def kill_hung(self, trouble: str) -> None:
+        """End a process that cannot end itself; it is started again."""
+        if self.process is not None:
+            self._say(f"hangs ({trouble}); killing it")
+            send(self.process, SIGKILL)
 
     def terminate(self) -> None:
         """Ask it to end; `run` returns when it has."""
@@ -111,8 +124,9 @@ class Instance:
             send(self.process, signum)
 
     async def _run_once(self) -> tuple[float, int]:
-        """Start it and wait for its end: seconds lived, exit code."""
+        """Start it and wait for its end: for how long it was ready, exit code."""
         self.started_s = time.monotonic()
+        self._ready_s = None if self.spec.reports else self.started_s
         try:
             child = await spawn(self.spec.command, self.spec.environ)
         except OSError as error:
@@ -130,7 +144,8 @@ class Instance:
             send(process, SIGKILL)  # does something only when this task was cancelled
             output.cancel()
             child.pipe.close()
-        return time.monotonic() - self.started_s, returncode
+        served_s = 0.0 if self._ready_s is None else time.monotonic() - self._ready_s
+        return served_s, returncode
 
     def _on_line(self, line: bytes) -> None:
         if line.strip():

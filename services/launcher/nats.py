@@ -48,7 +48,8 @@ def nats_spec(config: Path, environ: Mapping[str, str] = os.environ) -> tuple[In
     settings = {"GOGC": GOGC, **environ}
     listen = ("--addr", HOST, "--port", str(port), "--name", "penstock")
     command = (str(nats_server_binary()), "--config", str(config), *listen)
-    return InstanceSpec(NAME, NAME, command, settings, hide=HIDDEN_LINES), f"nats://{HOST}:{port}"
+    spec = InstanceSpec(NAME, NAME, command, settings, hide=HIDDEN_LINES, reports=False)
+    return spec, f"nats://{HOST}:{port}"
 
 
 async def wait_until_up(server: Instance, url: str) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 
 from services.launcher.instance import InstanceSpec
 from services.launcher.options import CREDENTIALS_VARIABLE, REPOSITORY, StackOptions
 from services.launcher.state import credentials_file
+from shared.config import ConfigError, ServiceConfig, load_config
+from shared.kv_hash import FLEET_KEY_BYTES
 from shared.roles import ENGINE_ROLES, ROLES
 
 
@@ -27,6 +30,7 @@ def plan_instances(
         "PENSTOCK_METRICS_PORT": "0",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), environ.get("PYTHONPATH", "")))),
         "PYTHONUNBUFFERED": "1",
+        **_fleet_key(environ),
     }
     if options.model:
         common["PENSTOCK_MODEL"] = options.model
@@ -47,6 +51,15 @@ def plan_instances(
 def instance_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Role and name of every instance, in the order in which they start."""
     return [(role, f"{role}-{number}") for role in ROLES for number in range(counts[role])]
+
+
+def _fleet_key(environ: Mapping[str, str]) -> dict[str, str]:
+    """A new key for this stack, unless the environment or the configuration file has one."""
+    try:
+        stated = load_config(ServiceConfig, "launcher", environ=environ).fleet_key
+    except ConfigError:
+        return {}  # a service that starts says so better
+    return {} if stated else {"PENSTOCK_FLEET_KEY": secrets.token_hex(FLEET_KEY_BYTES)}
 
 
 def threads_per_model(counts: Mapping[str, int]) -> int:

@@ -13,6 +13,7 @@ from services.launcher.nats import nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
 from services.launcher.plan import instance_names, plan_instances
 from services.launcher.ports import check_free, free_ports
+from services.launcher.prober import Prober
 from services.launcher.state import RunningInstance, StackState, StateDir, credentials_file
 from shared.bus import Bus, Delivery
 from shared.bus.connection import without_password
@@ -20,6 +21,7 @@ from shared.bus.credentials import load_credentials
 from shared.bus.permissions import OPERATOR
 from shared.bus.subjects import FLEET_ALL
 from shared.messages import Heartbeat
+from shared.tasks import cancel_until_done
 
 POLL_S = 0.05
 STOP_TIMEOUT_S = 15.0
@@ -69,7 +71,6 @@ class Stack:
         self._instances: list[Instance] = []
         self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
-        self._metrics: dict[str, str] = {}
 
     async def run(self) -> None:
         self._state.acquire()
@@ -104,7 +105,7 @@ class Stack:
             spec, self._nats_url = nats_spec(config)
             self._nats = self._launch(spec)
             await wait_until_up(self._nats, self._nats_url)
-            self._nats.ready_pid = self._nats.pid
+            self._nats.mark_ready()
         credentials = load_credentials(self._nats_credentials)
         self._bus = await Bus.connect(self._nats_url, name="penstock-launcher", credentials=credentials)
         await self._bus.serve(FLEET_ALL, self._on_beat)
@@ -139,7 +140,7 @@ class Stack:
         if beat is None or instance.ready_pid == beat.pid:
             return instance.was_ready
         if beat.state == "ready":
-            instance.ready_pid = beat.pid
+            instance.mark_ready()
             self._say(f"{name} ready in {time.monotonic() - instance.started_s:.1f} s")
         elif beat.state == "loading" and name not in loading:
             loading.add(name)
@@ -149,12 +150,24 @@ class Stack:
     # ---- run ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Until told to stop: keep stack.json true. Raises what ends an instance for good."""
-        while not self.stop.is_set():
-            await self._tick()
-            for instance in self._instances:
-                self._check_ready(instance, loading=set())
-            self._state.write(self._description())
+        """Until told to stop: keep stack.json true and the services alive. Raises what ends an instance for
+        good."""
+        probing = asyncio.create_task(Prober(self._addresses).run(), name="prober")
+        try:
+            while not self.stop.is_set():
+                await self._tick()
+                for instance in self._instances:
+                    self._check_ready(instance, loading=set())
+                self._state.write(self._description())
+                if probing.done():
+                    probing.result()
+        finally:
+            await cancel_until_done(probing)
+
+    def _addresses(self) -> list[tuple[Instance, str]]:
+        """Where each process that runs now serves /live, once it has said so."""
+        beats = [(instance, self._beat(instance)) for instance in self._instances]
+        return [(instance, beat.metrics) for instance, beat in beats if beat is not None and beat.metrics]
 
     async def _tick(self) -> None:
         """Wait for a moment, a stop, or the end of an instance."""
@@ -181,10 +194,7 @@ class Stack:
         return beat if beat is not None and beat.pid == instance.pid else None
 
     def _description(self) -> StackState:
-        for instance in self._instances:
-            beat = self._beat(instance)
-            if beat is not None:
-                self._metrics[instance.spec.instance] = beat.metrics
+        metrics = dict(self._addresses())
         return StackState(
             grpc=self._grpc,
             http=None,
@@ -195,7 +205,7 @@ class Stack:
                     role=instance.spec.role,
                     id=instance.spec.instance,
                     pid=instance.pid,
-                    metrics=self._metrics.get(instance.spec.instance, ""),
+                    metrics=metrics.get(instance, ""),
                 )
                 for instance in self._instances
             ),

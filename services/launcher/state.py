@@ -25,7 +25,7 @@ class StackRunning(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class RunningInstance:
-    """`metrics` is HOST:PORT of its Prometheus endpoint ("" until it was ready once)."""
+    """`metrics` is HOST:PORT of its Prometheus endpoint ("" until the process that runs has said it)."""
 
     role: str
     id: str

@@ -6,8 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from services.prefill.book import LostJob, PrefillBook
 from services.prefill.config import PrefillConfig
 from services.prefill.driver import PrefillDriver
@@ -31,8 +29,6 @@ from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
-
-log = structlog.get_logger()
 
 MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 
@@ -74,7 +70,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         self._announcer = KvAnnouncer(self._sender, engine.layout.num_layers)
         return self._sender
 
-    def load(self) -> WorkerLoad:
+    def worker_load(self) -> WorkerLoad:
         return WorkerLoad(
             capacity=self._driver.engine.config.max_sequences,
             live=len(self._book.jobs) - len(self._book.queue),
@@ -107,6 +103,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             envelope,
             prefill,
             self.bus.deadline_of(envelope),
+            self.bus.deadline_at(prefill.first_token_us, envelope.origin),
             vocab_size=engine.model_config.vocab_size,
             max_model_len=engine.max_model_len,
             now_s=time.monotonic(),
@@ -125,7 +122,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             metrics.DROPPED_MESSAGES.labels(reason="warm_skipped").inc()
 
     async def on_tick(self) -> None:
-        """Jobs that are computed are looked at between steps, those that wait or are sent here too."""
+        """What is computed is looked at between two steps; what waits or is being sent, here as well."""
         await super().on_tick()
         for job in self._book.expired_at_work():
             if job.phase is JobPhase.TRANSFERRING:

@@ -48,9 +48,9 @@ class PrefillDriver(EngineDriver[StepResult]):
                     engine,
                     job.key,
                     job.spec,
-                    on_layer,
+                    self._moving(on_layer),
                     priority=job.priority,
-                    deadline_us=round(job.deadline.at_s * 1e6),
+                    deadline_us=round(job.first_token.at_s * 1e6),
                 )
                 for job, on_layer in zip(jobs, callbacks, strict=True)
             ]
@@ -63,6 +63,16 @@ class PrefillDriver(EngineDriver[StepResult]):
             self._end_warming()
         return result
 
+    def _moving(self, on_layer: LayerCallback | None) -> LayerCallback:
+        """Every layer is progress: a chunk of a large model may take longer than anything may stand still."""
+
+        def call(layer: int, start_token: int, end_token: int) -> None:
+            self.activity.move()
+            if on_layer is not None:
+                on_layer(layer, start_token, end_token)
+
+        return call
+
     # ---- warming ------------------------------------------------------------------------------------
 
     async def warm(self) -> None:
@@ -71,7 +81,7 @@ class PrefillDriver(EngineDriver[StepResult]):
         if spec is None or self.warming.running:
             return
         admitted = await self.between_steps(
-            lambda engine: _admit(engine, key, spec, None, priority=LOWEST_PRIORITY)
+            lambda engine: _admit(engine, key, spec, self._moving(None), priority=LOWEST_PRIORITY)
         )
         if isinstance(admitted, PenstockError):
             metrics.DROPPED_MESSAGES.labels(reason="warm_refused").inc()
@@ -94,7 +104,7 @@ def _admit(
     engine: Engine,
     key: str,
     spec: SequenceSpec,
-    on_layer: LayerCallback | None,
+    on_layer: LayerCallback,
     *,
     priority: int,
     deadline_us: int | None = None,

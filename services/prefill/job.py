@@ -16,6 +16,7 @@ from shared.worker.wire import engine_priority, read_sequence
 class PrefillJob(Job):
     """`peer` is the decode worker that its KV goes to."""
 
+    first_token: Deadline
     arrived_s: float
     cached_tokens: int = 0  # a guess until the engine has admitted it
     started_s: float = 0.0
@@ -31,25 +32,31 @@ class PrefillJob(Job):
         return self.num_tokens - max(self.computed_tokens, self.cached_tokens)
 
     def entry(self) -> Entry:
-        return Entry(self.key, self.remaining_tokens, self.deadline, -self.priority)
+        return Entry(self.key, self.remaining_tokens, self.first_token, -self.priority)
 
 
 def read_job(
     envelope: Envelope,
     prefill: Prefill,
     deadline: Deadline | None,
+    first_token: Deadline | None = None,
     *,
     vocab_size: int,
     max_model_len: int,
     now_s: float,
 ) -> PrefillJob:
-    """A checked job. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
+    """A checked job; without `first_token` that deadline is the whole one.
+
+    Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late.
+    """
+    deadline = checked_deadline(envelope, deadline, "Prefill", "prefill")
     return PrefillJob(
         request_id=envelope.request_id,
         epoch=envelope.epoch,
         gateway=prefill.gateway,
         detokenizer=prefill.detokenizer,
-        deadline=checked_deadline(envelope, deadline, "Prefill", "prefill"),
+        deadline=deadline,
+        first_token=deadline if first_token is None else min(first_token, deadline),
         spec=read_sequence(
             prefill.token_ids,
             prefill.prompt_len,

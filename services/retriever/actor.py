@@ -27,10 +27,11 @@ from shared.errors import (
     InternalError,
     NotFound,
     Overloaded,
+    PenstockError,
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import Cancel, CancelAck, Failure, Heartbeat, Held, Message, Retrieve, Retrieved
+from shared.messages import Cancel, CancelAck, Heartbeat, Held, Retrieve, Retrieved
 from shared.service import Service
 from shared.telemetry import metrics
 
@@ -146,13 +147,12 @@ class RetrieverActor(BusActor):
         assert search is not None
         batch = list(self._batch)
         loop = asyncio.get_running_loop()
-        answers: Sequence[Retrieved | Failure]
+        answers: Sequence[Retrieved | InternalError]
         try:
             answers = await loop.run_in_executor(self._thread, search, [asked.retrieve for asked in batch])
         except Exception:
             log.exception("retrieve_failed", questions=len(batch))
-            error = InternalError("the search failed; the retriever's log has the cause", hop=HOP)
-            answers = [Failure.of(error)] * len(batch)
+            answers = [InternalError("the search failed; the retriever's log has the cause")] * len(batch)
         for asked, answer in zip(batch, answers, strict=True):
             if asked in self._batch:  # else it was answered at its limit, or cancelled
                 self._batch.remove(asked)
@@ -164,11 +164,11 @@ class RetrieverActor(BusActor):
             log.error("retrieve_batch_failed", exc_info=work.exception())
         self.wake()
 
-    async def _give(self, asked: Question, answer: Message) -> None:
+    async def _give(self, asked: Question, answer: Retrieved | PenstockError) -> None:
         if isinstance(answer, Retrieved):
             metrics.HOP_SECONDS.labels(hop=HOP, phase="embed").observe(answer.embed_us / 1e6)
             metrics.HOP_SECONDS.labels(hop=HOP, phase="search").observe(answer.search_us / 1e6)
-        await self.bus.answer(asked.delivery.envelope, answer)
+        await self.bus.answer(asked.delivery.envelope, answer, hop=HOP)
 
     def _set_timer(self) -> None:
         """Wake at the next limit, though no message may come until then."""
@@ -191,9 +191,8 @@ class RetrieverActor(BusActor):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _late(asked: Question) -> Retrieved | Failure:
+def _late(asked: Question) -> Retrieved | DeadlineExpired:
     """What a question gets at its limit."""
     if asked.retrieve.may_degrade:
         return degraded(DEGRADED_TIME)
-    error = DeadlineExpired("there was no time to retrieve passages; allow more, or let it degrade", hop=HOP)
-    return Failure.of(error)
+    return DeadlineExpired("there was no time to retrieve passages; allow more, or let it degrade")

@@ -54,7 +54,7 @@ class SpeculatorActor(EngineActor):
         self._config = service.config
         self._sessions = DraftSessions(limit=service.config.max_sessions, lease_s=LEASE_S)
 
-    def load(self) -> WorkerLoad:
+    def worker_load(self) -> WorkerLoad:
         return WorkerLoad(
             capacity=self._config.max_sessions,
             live=len(self._sessions),

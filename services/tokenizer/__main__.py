@@ -8,6 +8,7 @@ from services.tokenizer.actor import TokenizerActor
 from services.tokenizer.config import TokenizerConfig
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
 from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.kv_hash import BlockHasher
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model
 from shared.text.tokenizer import TextTokenizer
@@ -18,7 +19,9 @@ DRAIN_POLL_S = 0.02
 async def body(service: Service[TokenizerConfig]) -> None:
     source = await asyncio.to_thread(resolve_model, service.config.model)
     tokenizer = await asyncio.to_thread(TextTokenizer.load, source.path)
-    prompts = PromptTokenizer(tokenizer, source.model_id, service.config.max_text_bytes)
+    prompts = PromptTokenizer(
+        tokenizer, BlockHasher.of(service.config.fleet_key), service.config.max_text_bytes
+    )
     actor = service.supervisor.start(lambda: TokenizerActor(service, prompts, source.model_id))
 
     async def drained() -> None:

@@ -45,8 +45,10 @@ class TokenizerActor(BusActor):
         )
 
     def held(self) -> list[Held]:
-        running = [Held(job.envelope.request_id, "queued", 1, "tokenizing") for job in self._running.values()]
-        return running + [Held(job.envelope.request_id, "queued", 1, "queued") for job in self._waiting]
+        running = [
+            Held(asked.envelope.request_id, "queued", 1, "tokenizing") for asked in self._running.values()
+        ]
+        return running + [Held(asked.envelope.request_id, "queued", 1, "queued") for asked in self._waiting]
 
     # ---- messages -----------------------------------------------------------------------------------
 
@@ -80,9 +82,9 @@ class TokenizerActor(BusActor):
     def _cancel(self, request_id: str, epoch: int) -> CancelAck:
         """A prompt that waits is forgotten; one in a thread is finished and its answer has no reader."""
         kept = [
-            job
-            for job in self._waiting
-            if job.envelope.request_id != request_id or job.envelope.epoch > epoch
+            asked
+            for asked in self._waiting
+            if asked.envelope.request_id != request_id or asked.envelope.epoch > epoch
         ]
         held = len(kept) < len(self._waiting)
         self._waiting = deque(kept)
@@ -93,34 +95,34 @@ class TokenizerActor(BusActor):
     async def turn(self) -> bool:
         """Start as many waiting prompts as there are free threads."""
         while self._waiting and len(self._running) < self._service.config.workers:
-            job = self._waiting.popleft()
-            task = asyncio.create_task(self._work(job), name="tokenize")
-            self._running[task] = job
+            asked = self._waiting.popleft()
+            task = asyncio.create_task(self._work(asked), name="tokenize")
+            self._running[task] = asked
             task.add_done_callback(self._done)
         metrics.QUEUE_DEPTH.labels(service=HOP).set(len(self._waiting))
         return False
 
-    async def _work(self, job: Delivery) -> None:
+    async def _work(self, asked: Delivery) -> None:
         """Answers in every case, so the task never ends with an exception of its own."""
-        assert isinstance(job.message, Tokenize)
+        assert isinstance(asked.message, Tokenize)
         try:
-            self._check_deadline(job)
+            self._check_deadline(asked)
             loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self._prompts.tokenize_prompt, job.message)
-            await self.bus.reply(job.envelope, answer)
+            answer = await loop.run_in_executor(self._threads, self._prompts.tokenize_prompt, asked.message)
+            await self.bus.reply(asked.envelope, answer)
         except PenstockError as error:
-            await self.refuse(job, error)
+            await self.refuse(asked, error)
         except Exception:
-            log.exception("tokenize_failed", request_id=job.envelope.request_id)
-            await self.refuse(job, InternalError("tokenizing failed; the tokenizer's log has the cause"))
+            log.exception("tokenize_failed", request_id=asked.envelope.request_id)
+            await self.refuse(asked, InternalError("tokenizing failed; the tokenizer's log has the cause"))
 
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
         self.wake()
 
     async def on_stop(self) -> None:
-        for job in self._waiting:
-            await self.refuse(job, Unavailable("this tokenizer ends; ask another one"))
+        for asked in self._waiting:
+            await self.refuse(asked, Unavailable("this tokenizer ends; ask another one"))
         self._waiting.clear()
         if self._running:
             await asyncio.wait(self._running)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from shared.errors import InvalidRequest, TooLarge
-from shared.kv_hash import block_hashes, hash_seed
+from shared.kv_hash import BlockHasher
 from shared.messages import (
     MAX_PROMPT_TOKENS,
     ChatTurn,
@@ -23,11 +23,11 @@ MAX_TURNS = 4096
 
 
 class PromptTokenizer:
-    """The tokenizer of one model, its limits, and the seed of its block hashes."""
+    """The tokenizer of one model, its limits, and what names its blocks."""
 
-    def __init__(self, tokenizer: TextTokenizer, model_id: str, max_text_bytes: int) -> None:
+    def __init__(self, tokenizer: TextTokenizer, hasher: BlockHasher, max_text_bytes: int) -> None:
         self._tokenizer = tokenizer
-        self._seed = hash_seed(model_id)
+        self._hasher = hasher
         self._max_text_bytes = max_text_bytes
 
     def tokenize_prompt(self, message: Tokenize) -> Tokenized:
@@ -38,7 +38,8 @@ class PromptTokenizer:
             raise InvalidRequest("the prompt has no tokens; send some text")
         if len(token_ids) > MAX_PROMPT_TOKENS:
             raise TooLarge(f"a prompt of {len(token_ids)} tokens is over the limit of {MAX_PROMPT_TOKENS}")
-        hashes = pack_hashes(block_hashes(token_ids, self._seed))
+        seed = self._hasher.seed(message.layout, message.tenant)
+        hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
         return Tokenized(pack_ids(token_ids), hashes, (time.perf_counter_ns() - started_ns) // 1000)
 
     def _token_ids(self, message: Tokenize) -> list[int]:

@@ -12,6 +12,7 @@ import structlog
 
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, InternalError, Overloaded, PenstockError, Unavailable
+from shared.health import Activity
 
 log = structlog.get_logger()
 
@@ -54,6 +55,7 @@ class Actor(ABC):
         self._control: deque[object] = deque()
         self._asks: set[Ask] = set()
         self._wakeup = asyncio.Event()
+        self._activity = Activity(f"the actor {name}")
         self._ended = False
         self._stopping = False
 
@@ -94,6 +96,10 @@ class Actor(ABC):
         """Messages in the mailbox."""
         return len(self._data) + len(self._control)
 
+    def activities(self) -> tuple[Activity, ...]:
+        """What has to move while it is busy: each message and each turn is a move of the actor itself."""
+        return (self._activity,)
+
     # ---- for subclasses ---------------------------------------------------------------------------
 
     async def on_start(self) -> None:  # noqa: B027 - a hook: most actors have nothing to do here
@@ -116,16 +122,21 @@ class Actor(ABC):
         """Until `stop`. Raises what crashed it; pending asks have failed by then."""
         try:
             await self.on_start()
+            self._activity.begin()
             more = False
             while not self._stopping:
                 if not more and not self.queued:
+                    self._activity.end()
                     await self._wakeup.wait()
+                    self._activity.begin()
                 else:
                     await asyncio.sleep(0)
                 self._wakeup.clear()
                 await self._handle_waiting()
                 more = await self.turn()
+                self._activity.move()
         finally:
+            self._activity.end()  # what follows has limits of its own
             self._ended = True
             await self._fail_waiting()
             async with asyncio.timeout(ON_STOP_TIMEOUT_S):
@@ -146,6 +157,7 @@ class Actor(ABC):
                 await self.handle(self._data.popleft())
             else:
                 return
+            self._activity.move()
 
     def _put(self, item: object, lane: deque[object], limit: int) -> None:
         if self._ended:
@@ -161,9 +173,7 @@ class Actor(ABC):
         if self._stopping:
             error = Unavailable(f"{self.name} has stopped", hop=self.name)
         else:
-            error = InternalError(
-                f"{self.name} crashed and was restarted; its log has the cause", hop=self.name
-            )
+            error = InternalError(f"{self.name} crashed; its log has the cause", hop=self.name)
         for ask in list(self._asks):
             ask.fail(error)
         waiting = [*self._control, *self._data]

@@ -85,7 +85,7 @@ class BusActor(Actor):
             await self._answer(item)
         except PenstockError as error:
             await self.refuse(item, error)
-        except Exception:
+        except BaseException:  # a panic in an extension is no Exception
             await self.refuse(item, InternalError(f"{self.name} crashed over this; its log has the cause"))
             raise
 

@@ -1,4 +1,8 @@
-"""One-for-one supervision: a crashed actor or task is started anew, but not for ever."""
+"""One-for-one supervision: a crashed actor or task is started anew, but not for ever.
+
+Whatever ends a child unasked is a crash, also what is no Exception: a panic in an extension, a CancelledError
+that nobody asked for. No child ends in silence.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import structlog
 from shared.actor.actor import Actor
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import InternalError
+from shared.health import Activity
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -54,7 +59,8 @@ class ActorRef(Generic[A]):
 
 
 class Supervisor:
-    """Restarts its children at most `max_restarts` times in `window_s`, then fails."""
+    """Restarts its children at most `max_restarts` times in `window_s`, then fails. One that owns what cannot
+    be repaired in place is not restarted at all."""
 
     def __init__(
         self, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S, clock: Clock = SYSTEM_CLOCK
@@ -65,6 +71,7 @@ class Supervisor:
         self._crashes: deque[float] = deque()
         self._children: list[tuple[asyncio.Task[None], ActorRef[Any] | None]] = []
         self._failed = asyncio.Event()
+        self._stopping = False
         self.failure: InternalError | None = None
         """Why this supervisor gave up; None while it has not."""
 
@@ -74,9 +81,19 @@ class Supervisor:
         self._add(self._keep_actor(ref, factory), ref.actor.name, ref)
         return ref
 
+    def start_once(self, actor: A) -> ActorRef[A]:
+        """Start an actor whose crash fails the supervisor; it has answered whom it could by then."""
+        ref = ActorRef(actor)
+        self._add(self._keep_once(ref), actor.name, ref)
+        return ref
+
     def start_task(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a background coroutine; it is started again when it raises, not when it returns."""
         self._add(self._keep_task(name, factory), name, None)
+
+    def activities(self) -> list[Activity]:
+        """Of all its actors, as they are now; may be asked from any thread."""
+        return [one for _, ref in list(self._children) if ref is not None for one in ref.actor.activities()]
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises InternalError when a child crashed too often."""
@@ -92,6 +109,7 @@ class Supervisor:
 
     async def stop(self, deadline: Deadline | None = None) -> None:
         """Stop the children in reverse order; who does not end by the deadline is cancelled."""
+        self._stopping = True
         deadline = deadline or Deadline.after(STOP_TIMEOUT_S)
         for task, ref in reversed(self._children):
             if ref is None:
@@ -109,34 +127,36 @@ class Supervisor:
 
     def _add(self, keeper: Coroutine[Any, Any, None], name: str, ref: ActorRef[Any] | None) -> None:
         task = asyncio.create_task(keeper, name=name)
+        task.add_done_callback(self._on_kept)
         self._children.append((task, ref))
 
     async def _keep_actor(self, ref: ActorRef[A], factory: Callable[[], A]) -> None:
-        while True:
-            try:
-                await ref.actor.run()
-            except Exception as error:  # noqa: BLE001 - this is where crashes are caught, logged and counted
-                if not self._may_restart(ref.actor.name, error):
-                    return
-            else:
+        while (error := await _crash(ref.actor.run())) is not None:
+            if not self._may_restart(ref.actor.name, error):
                 return
             try:
                 ref.actor = factory()
-            except Exception as error:  # noqa: BLE001 - as above: a factory that fails is a crash too
-                self._give_up(ref.actor.name, error)
+            except BaseException as why:  # noqa: BLE001 - a factory that fails is a crash too
+                self._give_up(ref.actor.name, why)
                 return
+
+    async def _keep_once(self, ref: ActorRef[A]) -> None:
+        error = await _crash(ref.actor.run())
+        if error is not None:
+            self._fail(ref.actor.name, f"{ref.actor.name} crashed", error)
 
     async def _keep_task(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            try:
-                await factory()
-            except Exception as error:  # noqa: BLE001 - this is where crashes are caught, logged and counted
-                if not self._may_restart(name, error):
-                    return
-            else:
+        while (error := await _crash(factory())) is not None:
+            if not self._may_restart(name, error):
                 return
 
-    def _may_restart(self, name: str, error: Exception) -> bool:
+    def _on_kept(self, keeper: asyncio.Task[None]) -> None:
+        """The backstop: a keeper that was ended by whatever it does not catch."""
+        error = asyncio.CancelledError() if keeper.cancelled() else keeper.exception()
+        if error is not None and not self._stopping:
+            self._fail(keeper.get_name(), f"the keeper of {keeper.get_name()} ended", error)
+
+    def _may_restart(self, name: str, error: BaseException) -> bool:
         now_s = self._clock.monotonic_s()
         self._crashes.append(now_s)
         while self._crashes and now_s - self._crashes[0] > self._window_s:
@@ -148,10 +168,28 @@ class Supervisor:
         log.error("actor_crashed", actor=name, exc_info=error)
         return True
 
-    def _give_up(self, name: str, error: Exception) -> None:
+    def _give_up(self, name: str, error: BaseException) -> None:
+        times = f"{len(self._crashes)} times in {self._window_s:g} s, last"
+        self._fail(name, f"{name} crashed {times}", error)
+
+    def _fail(self, name: str, what: str, error: BaseException) -> None:
         log.error("supervisor_gives_up", actor=name, crashes=len(self._crashes), exc_info=error)
-        self.failure = InternalError(
-            f"{name} crashed {len(self._crashes)} times in {self._window_s:g} s, last with "
-            f"{type(error).__name__}; the log has the tracebacks"
-        )
+        self.failure = InternalError(f"{what} with {type(error).__name__}; the log has the tracebacks")
         self._failed.set()
+
+
+async def _crash(life: Coroutine[Any, Any, None]) -> BaseException | None:
+    """What ended `life`, None when it ended by itself. Who is cancelled by its keeper's cancellation has not
+    crashed: that is raised."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancels = task.cancelling()
+    try:
+        await life
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and task.cancelling() > cancels:
+            raise
+        return error
+    return None

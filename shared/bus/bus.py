@@ -199,9 +199,13 @@ class Bus:
 
     def deadline_of(self, envelope: Envelope) -> Deadline | None:
         """The envelope's deadline on this process's clock; None when it carries none."""
-        if envelope.deadline_us == NO_DEADLINE_US:
+        return self.deadline_at(envelope.deadline_us, envelope.origin)
+
+    def deadline_at(self, unix_us: int, origin: str) -> Deadline | None:
+        """A time in the clock of `origin` on this process's clock; None for NO_DEADLINE_US."""
+        if unix_us == NO_DEADLINE_US:
             return None
-        return Deadline.from_unix_us(envelope.deadline_us, self.offsets.offset_us(envelope.origin))
+        return Deadline.from_unix_us(unix_us, self.offsets.offset_us(origin))
 
     # ---- life -----------------------------------------------------------------------------------
 

@@ -35,7 +35,6 @@ PENDING_BYTES = 4 << 20
 """Most bytes that wait for the socket, or for a reconnection, before a publish is refused."""
 FLUSH_TIMEOUT_S = 2
 DRAIN_TIMEOUT_S = 2.0
-MAX_SUBJECT_BYTES = 255
 
 
 class Connection:

@@ -13,14 +13,13 @@ from shared.bus import subjects
 from shared.bus.bus import Bus, Delivery
 from shared.bus.fleet_state import HEARTBEAT_S, SUSPECT_AFTER_S, FleetState, InstanceView, OnLost
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
-from shared.errors import PenstockError, ProtocolError
+from shared.errors import PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Heartbeat, Snapshot, SnapshotRequest
+from shared.tasks import cancel_until_done
 
 log = structlog.get_logger()
 
 SWEEP_S = 0.05
-MAX_LAG_S = 0.1
-"""A sweep that is later than this was held up by our own process: that silence blames nobody."""
 MIN_BEAT_S = 0.02
 """Changes within this time share one heartbeat."""
 SNAPSHOT_TIMEOUT_S = 1.0
@@ -29,29 +28,34 @@ __all__ = ["FleetView", "HeartbeatPublisher", "InstanceView"]
 
 
 class FleetView:
-    """What this process knows of all instances, fed by their heartbeats."""
+    """What this process knows of all instances, fed by their heartbeats.
+
+    Silence counts only while we listened: not while we were disconnected, not by how much a sweep was late.
+    Nobody is suspected before the server has handed over all that it had for us.
+    """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._state = FleetState(clock)
-        self._bus: Bus | None = None
+        self._bus: Bus
         self._sweeper: asyncio.Task[None] | None = None
         self._snapshots: dict[tuple[str, str], asyncio.Task[None]] = {}
 
-    async def start(self, bus: Bus) -> None:
-        """Listen; instances appear as their next heartbeats come in, within HEARTBEAT_S."""
+    async def listen(self, bus: Bus) -> None:
+        """Instances appear as their next heartbeats come in, within HEARTBEAT_S."""
         self._bus = bus
         self._state.origins = bus.offsets
         await bus.serve(subjects.FLEET_ALL, self._on_delivery)
         bus.on_reconnect(lambda: self._state.excuse(SUSPECT_AFTER_S))
-        self._sweeper = asyncio.create_task(self._sweep(bus), name="fleet-sweep")
+
+    async def start(self, bus: Bus) -> None:
+        """`listen`, and `run` in a task of its own; a service has its supervisor run it instead."""
+        await self.listen(bus)
+        self._sweeper = asyncio.create_task(self.run(), name="fleet-sweep")
         self._sweeper.add_done_callback(_log_failure)
 
     async def stop(self) -> None:
-        tasks = [*self._snapshots.values(), *([self._sweeper] if self._sweeper else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_until_done(*self._snapshots.values(), *([self._sweeper] if self._sweeper else []))
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -80,7 +84,6 @@ class FleetView:
         if not isinstance(beat, Heartbeat):
             log.warning("fleet_not_a_heartbeat", message=type(beat).__name__)
             return
-        assert self._bus is not None
         view = self._state.observe(beat)
         if view is not None and view.prefix_stale:
             self._ask_snapshot(self._bus, beat)
@@ -105,19 +108,27 @@ class FleetView:
         except PenstockError as error:
             log.info("fleet_snapshot_failed", peer_role=beat.role, peer=beat.instance, error=error.message)
 
-    async def _sweep(self, bus: Bus) -> None:
-        last_s = self._clock.monotonic_s()
+    # ---- silence --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """For ever: find out who is silent."""
+        swept_s = self._clock.monotonic_s()
         while True:
             await asyncio.sleep(SWEEP_S)
             now_s = self._clock.monotonic_s()
-            passed_s, last_s = now_s - last_s, now_s
-            if not bus.connected:
-                self._state.excuse(passed_s)
-                continue
-            lag_s = passed_s - SWEEP_S
-            if lag_s > MAX_LAG_S:
-                self._state.excuse(lag_s)
-            self._state.sweep()
+            passed_s, swept_s = now_s - swept_s, now_s
+            listened_s = min(passed_s, SWEEP_S) if self._bus.connected else 0.0
+            self._state.excuse(passed_s - listened_s)
+            if not self._state.anyone_silent() or await self._heard_all():
+                self._state.sweep()
+
+    async def _heard_all(self) -> bool:
+        """Whether all that the server had for us is here. What this takes is our lag, or the server's."""
+        try:
+            await self._bus.flush()
+        except Unavailable:
+            return False
+        return True
 
 
 class HeartbeatPublisher:

@@ -22,7 +22,8 @@ MAX_INSTANCES = 1024
 """More than any fleet has; beyond it newcomers are dropped and counted."""
 
 OnLost = Callable[[str, str, str], None]
-"""(role, instance, why); why is suspect, stopped or restarted. Must not block."""
+"""(role, instance, why); why is suspect (silent, or stalled by its own word), stopped or restarted. Must not
+block."""
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class InstanceView:
     heartbeat: Heartbeat
     last_seen_s: float
     suspect: bool = False
-    prefix: set[int] = field(default_factory=set)
+    prefix: set[bytes] = field(default_factory=set)
     prefix_event_id: int = 0
     prefix_stale: bool = False
     """An event was missed: `prefix` is a guess until a snapshot comes."""
@@ -41,7 +42,7 @@ class InstanceView:
     def ready(self) -> bool:
         return self.heartbeat.state == "ready" and not self.suspect
 
-    def overlap(self, block_hashes: Sequence[int]) -> int:
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
         """How many leading blocks of a prompt this instance has."""
         for count, block_hash in enumerate(block_hashes):
             if block_hash not in self.prefix:
@@ -102,7 +103,7 @@ class FleetState:
                 return None
             view = self._views[key] = InstanceView(beat, self._clock.monotonic_s())
             log.debug("fleet_joined", peer_role=beat.role, peer=beat.instance)
-        view.heartbeat = beat
+        was_stalled, view.heartbeat = view.heartbeat.state == "stalled", beat
         view.last_seen_s = self._clock.monotonic_s()
         view.suspect = False
         self.offsets.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
@@ -110,7 +111,17 @@ class FleetState:
             self.origins.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
         metrics.CLOCK_SKEW.labels(origin=beat.instance).set(self.offsets.offset_us(beat.instance) / 1e6)
         _apply_prefix_events(view, beat)
+        if beat.state == "stalled" and not was_stalled:
+            log.warning("fleet_stalled", peer_role=key[0], peer=key[1], stalled_ms=beat.stalled_ms)
+            self._tell_lost(key, "suspect")
         return view
+
+    def anyone_silent(self) -> bool:
+        """Whether the next sweep would suspect somebody."""
+        now_s = self._clock.monotonic_s()
+        return any(
+            not view.suspect and now_s - view.last_seen_s >= SUSPECT_AFTER_S for view in self._views.values()
+        )
 
     def sweep(self) -> None:
         """Suspect whom SUSPECT_AFTER_S has not heard of, forget whom FORGET_AFTER_S has not."""

@@ -6,7 +6,6 @@ A conversation is rendered by the chat template as
 
 where the system part is optional. A question about retrieved passages is one user message in the form of
 `shared.text.retrieval_prompt`. The answer repeats the sentence of the context that holds the fact asked for.
-Plain Python without dependencies, so that a service can use it without loading a model library.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -13,6 +14,7 @@ from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.heap import large_blocks_given_back
 from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
+from shared.engine.memory.kv_content import kv_content
 from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.native.library import library
 from shared.engine.native.model import NativeModel
@@ -43,9 +45,11 @@ def build_pool(
             raise InvalidRequest(NO_TRANSFER)
         layout = parallel_layout(model_config, config)
         blocks = _num_blocks(config, layout)
+        layout = replace(layout, content=kv_content(config, model_config, blocks))
         return ParallelKvPool(layout, blocks, compute_dtype=compute_dtype, device=config.device)
     layout = KvLayout.of(model_config, config.kv_dtype)
     blocks = _num_blocks(config, layout)
+    layout = replace(layout, content=kv_content(config, model_config, blocks))
     buffer = pool_buffer(blocks * layout.block_bytes) if pool_buffer is not None else None
     if config.device == "cpu":
         return KvPool(layout, blocks, buffer, compute_dtype=compute_dtype)

@@ -29,9 +29,9 @@ from shared.engine.results import AdmitResult, Computed, Reservation, StepResult
 from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
-from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus, blocks_for, tenant_chain
+from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InvalidRequest
-from shared.kv_hash import max_cached_blocks
+from shared.kv_hash import BlockHasher, max_cached_blocks
 from shared.sampling import SamplingParams, TokenLogprob
 
 __all__ = [
@@ -54,7 +54,8 @@ class Engine:
 
     `pool_buffer(nbytes)` supplies the pool's memory when the caller wants to own it. `on_loaded` is told of
     every layer read, since a large model takes minutes. `max_model_len` is the longest sequence (prompt and
-    output): the model's limit, the configured one, or the pool's size, whichever is least.
+    output): the model's limit, the configured one, or the pool's size, whichever is least. `hasher` has the
+    key with which blocks are named; without one it is that of development.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Engine:
         pool_buffer: Callable[[int], memoryview] | None = None,
         on_loaded: LoadProgress | None = None,
         now_us: Callable[[], int] = monotonic_us,
+        *,
+        hasher: BlockHasher | None = None,
     ) -> None:
         config.validate()
         stay_on(config.cpus)
@@ -71,7 +74,9 @@ class Engine:
         self.kv_pool = build_pool(config, self.model_config, pool_buffer)
         self.layout = self.kv_pool.layout
         self.config = config = replace(config, kv_blocks=self.kv_pool.num_blocks)
-        self._input_processor = InputProcessor(config, self.model_config)
+        self._input_processor = InputProcessor(
+            config, self.model_config, hasher or BlockHasher(), self.layout.fingerprint()
+        )
         self.max_model_len = self._input_processor.max_model_len
         self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)
         self._offloads = OffloadStore.of(config)
@@ -100,7 +105,7 @@ class Engine:
         token_ids: Sequence[int],
         prompt_len: int,
         params: SamplingParams,
-        block_hashes: Sequence[int] | None = None,
+        block_hashes: Sequence[bytes] | None = None,
         *,
         stop_after: int | None = None,
         on_layer: LayerCallback | None = None,
@@ -124,10 +129,7 @@ class Engine:
             raise InvalidRequest("on_layer needs stop_after: KV that is sent away must stay until released")
         check_priority(priority)
         self._input_processor.check_tokens(token_ids)  # before they are hashed
-        if tenant and block_hashes is None:
-            chain = tenant_chain(self.config.hash_seed, tenant, token_ids)
-        else:
-            chain = self._input_processor.chain(token_ids, block_hashes)
+        chain = self._input_processor.chain(token_ids, block_hashes, tenant)
         sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, chain)
         num_tokens = len(token_ids)
         if stop_after is not None:
@@ -140,7 +142,7 @@ class Engine:
         self._add_sequence(sequence, priority, deadline_us)
         return AdmitResult(sequence.num_computed, tuple(sequence.blocks))
 
-    def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[int]) -> Reservation:
+    def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> Reservation:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
         self._scheduler.check_room(key)
@@ -198,7 +200,7 @@ class Engine:
         prompt = source.tokens[: source.prompt_len]
         names = source.chain.hashes[: len(prompt) // BLOCK_TOKENS]
         sequence = self._input_processor.sequence(
-            new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed)
+            new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed, source.chain.hasher)
         )
         self._scheduler.check_room(new_key, source.priority)
         self._block_manager.share_blocks(sequence, source)

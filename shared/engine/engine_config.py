@@ -32,8 +32,7 @@ class EngineConfig:
     and how much goes to disk when that is full. With 0 and 0 they are computed again.
     deterministic: a row's logits are bitwise equal whatever else is in the batch. tensor_parallel: processes
     that share the model. cpus: where the engine's threads stay, () for anywhere.
-    max_model_len 0: the model's own limit. hash_seed starts the block hashes of
-    sequences that bring none and name no tenant.
+    max_model_len 0: the model's own limit.
     """
 
     model_dir: str
@@ -44,7 +43,6 @@ class EngineConfig:
     threads: int = 1
     prefix_cache: bool = True
     max_model_len: int = 0
-    hash_seed: int = 0
     device: str = "cpu"
     backend: str = "auto"
     quantization: str = "none"

@@ -10,17 +10,22 @@ from shared.engine.loading.config import ModelConfig
 from shared.engine.sampling.grammar import Grammars, GrammarState
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest
-from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_hash import HASH_BLOCK_TOKENS, HASH_BYTES, BlockHasher
 from shared.sampling import SamplingParams
 
 
 class InputProcessor:
-    """Turns arguments into a LiveSequence, or raises InvalidRequest that names what is wrong."""
+    """Turns arguments into a LiveSequence, or raises InvalidRequest that names what is wrong.
 
-    def __init__(self, config: EngineConfig, model: ModelConfig) -> None:
+    `hasher` names blocks of KV whose layout's fingerprint is `layout`.
+    """
+
+    def __init__(self, config: EngineConfig, model: ModelConfig, hasher: BlockHasher, layout: str) -> None:
         self.max_model_len = max_model_len(config, model)
         self._config = config
         self._model = model
+        self._hasher = hasher
+        self._layout = layout
         self._grammars = Grammars(config.model_dir, model.vocab_size, model.eos_token_ids)
         self._num_sequences = 0
 
@@ -61,21 +66,21 @@ class InputProcessor:
             end_ids=end_ids,
         )
 
-    def reservation(self, key: str, num_tokens: int, block_hashes: Sequence[int]) -> LiveSequence:
+    def reservation(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> LiveSequence:
         """A sequence of which only the KV's size is known yet."""
         if not 1 <= num_tokens < self.max_model_len:
             raise InvalidRequest(f"cannot reserve {num_tokens} tokens; send 1 to {self.max_model_len - 1}")
         _check_hashes(block_hashes, num_tokens)
-        chain = HashChain(list(block_hashes), None)
+        chain = HashChain(list(block_hashes), None, self._hasher)
         return LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.RESERVED, chain)
 
-    def chain(self, token_ids: Sequence[int], block_hashes: Sequence[int] | None) -> HashChain:
+    def chain(self, token_ids: Sequence[int], block_hashes: Sequence[bytes] | None, tenant: str) -> HashChain:
         """The names of the full blocks of `token_ids`: the caller's, continued, or the engine's own."""
         if block_hashes is None:
-            chain = HashChain([], self._config.hash_seed)
+            chain = HashChain([], self._hasher.seed(self._layout, tenant), self._hasher)
         else:
             _check_hashes(block_hashes, len(token_ids))
-            chain = HashChain(list(block_hashes), None)
+            chain = HashChain(list(block_hashes), None, self._hasher)
         if self._config.prefix_cache:
             chain.extend(token_ids, len(token_ids) // HASH_BLOCK_TOKENS)
         return chain
@@ -96,7 +101,9 @@ class InputProcessor:
         return self._num_sequences
 
 
-def _check_hashes(block_hashes: Sequence[int], num_tokens: int) -> None:
+def _check_hashes(block_hashes: Sequence[bytes], num_tokens: int) -> None:
+    if not all(isinstance(name, bytes) and len(name) == HASH_BYTES for name in block_hashes):
+        raise InvalidRequest(f"a block hash is not of {HASH_BYTES} bytes; send them as they were made")
     if len(block_hashes) > num_tokens // HASH_BLOCK_TOKENS:
         raise InvalidRequest(
             f"{len(block_hashes)} block hashes are too many for {num_tokens} tokens; "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from shared.kv_hash import HASH_BLOCK_TOKENS, chain_hash, hash_seed
+from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher
 from shared.sampling import SamplingParams
 
 STARTING_ACCEPTANCE = 0.7
@@ -27,24 +27,15 @@ class HashChain:
     prefix cache, because a wrong salt would let two tenants meet.
     """
 
-    hashes: list[int]
-    seed: int | None
+    hashes: list[bytes]
+    seed: bytes | None
+    hasher: BlockHasher
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
         """Name the first `num_blocks` blocks of `token_ids`, as far as the chain can."""
-        while len(self.hashes) < num_blocks:
-            previous = self.hashes[-1] if self.hashes else self.seed
-            if previous is None:
-                return
-            start = len(self.hashes) * HASH_BLOCK_TOKENS
-            self.hashes.append(chain_hash(previous, token_ids[start : start + HASH_BLOCK_TOKENS]))
-
-
-def tenant_chain(model_seed: int, tenant: str, token_ids: Sequence[int]) -> HashChain:
-    """The names of a tenant's full blocks, where no caller gives them. `model_seed` stands for the model."""
-    chain = HashChain([], hash_seed(f"{model_seed:016x}", tenant))
-    chain.extend(token_ids, len(token_ids) // HASH_BLOCK_TOKENS)
-    return chain
+        start = self.hashes[-1] if self.hashes else self.seed
+        if start is not None and len(self.hashes) < num_blocks:
+            self.hasher.extend(self.hashes, token_ids, num_blocks, start)
 
 
 @dataclass(slots=True)

@@ -208,7 +208,10 @@ class KvSender:
 
     def _check_grant(self, grant: KvGrant) -> None:
         if grant.layout != self._layout:
-            raise ProtocolError("prefill and decode have different KV layouts; give them the same model")
+            raise ProtocolError(
+                "prefill and decode have different KV layouts; give them the same model and kv_dtype, "
+                "and pools of one size where the model's rope depends on the longest sequence"
+            )
         transports = ("nats",) if self._shared is None else ("nats", "shm")
         if grant.transport not in transports:
             raise ProtocolError(f"the transport {grant.transport[:16]!r} was granted; here are {transports}")

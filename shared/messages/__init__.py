@@ -29,7 +29,14 @@ from shared.messages.kv import (
     KvReceived,
     KvSegment,
 )
-from shared.messages.packing import MAX_PROMPT_TOKENS, pack_hashes, pack_ids, unpack_hashes, unpack_ids
+from shared.messages.packing import (
+    MAX_HASHES,
+    MAX_PROMPT_TOKENS,
+    pack_hashes,
+    pack_ids,
+    unpack_hashes,
+    unpack_ids,
+)
 from shared.messages.placement import Cancel, CancelAck, Lost, Open, Prefill, Reserve, Warm
 from shared.messages.tokens import Mark, Text, Tokens
 
@@ -73,6 +80,7 @@ Message = (
 )
 
 __all__ = [
+    "MAX_HASHES",
     "MAX_PROMPT_TOKENS",
     "MEANING_VERSION",
     "Accepted",

@@ -10,8 +10,12 @@ class Heartbeat:
     """Every instance, every 250 ms and on change, to `fleet.<role>.<instance>`.
 
     `incarnation` is the unix µs of the process's start: a new one means that all its state is gone.
-    `state` is loading | ready | draining | stopped. Prefix events: `added` and `removed` block hashes
-    since the last heartbeat; `prefix_event_id` counts them, so that a gap is seen.
+    `state` is loading | ready | stalled | draining | stopped. Progress: `steps` counts what the engine has
+    finished in this life (0 without an engine), `stalled_ms` is how long something here has had work
+    without moving (0 while everything moves); beyond the watchdog's limit the state is stalled. `layout` is
+    the fingerprint of a worker's KV: KV passes only between workers where these are equal, and block hashes
+    cover it. Prefix events: `added` and `removed` block hashes since the last heartbeat; `prefix_event_id`
+    counts them, so that a gap is seen.
     """
 
     role: str
@@ -34,6 +38,8 @@ class Heartbeat:
     prefix_event_id: int
     added: bytes
     removed: bytes
+    steps: int = 0
+    stalled_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,16 @@ class Tokenize:
     """Exactly one of `text`, `chat`, `token_ids` is set.
 
     `template_optional`: render the turns as plain text when the model has no chat template,
-    instead of refusing.
+    instead of refusing. The blocks are named for workers of `layout` (as in `Heartbeat`) and for `tenant`
+    alone.
     """
 
     text: str | None = None
     chat: tuple[ChatTurn, ...] = ()
     token_ids: bytes | None = None
     template_optional: bool = False
+    layout: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,44 +7,47 @@ from array import array
 from collections.abc import Iterable
 
 from shared.errors import ProtocolError
+from shared.kv_hash import HASH_BLOCK_TOKENS, HASH_BYTES
 
 MAX_PROMPT_TOKENS = 1 << 20
 """Longest id list a message may carry (4 MB); the model's own limit is far below."""
 
-_U32 = "I"
-_U64 = "Q"
+MAX_HASHES = MAX_PROMPT_TOKENS // HASH_BLOCK_TOKENS
+"""Most block hashes in one field of a message (1 MB): one for each block of the longest id list."""
+
+_ID_BYTES = 4
 
 
-def _pack(typecode: str, values: Iterable[int]) -> bytes:
-    packed = array(typecode, values)
+def pack_ids(token_ids: Iterable[int]) -> bytes:
+    packed = array("I", token_ids)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
 
 
-def _unpack(typecode: str, data: bytes) -> list[int]:
-    unpacked = array(typecode)
-    if len(data) % unpacked.itemsize or len(data) > MAX_PROMPT_TOKENS * unpacked.itemsize:
-        raise ProtocolError(
-            f"{len(data)} bytes are not a list of {unpacked.itemsize}-byte integers within the limit"
-        )
-    unpacked.frombytes(data)
+def unpack_ids(data: bytes) -> list[int]:
+    _check_length(data, _ID_BYTES, MAX_PROMPT_TOKENS, "token ids")
+    unpacked = array("I", data)
     if sys.byteorder == "big":
         unpacked.byteswap()
     return unpacked.tolist()
 
 
-def pack_ids(token_ids: Iterable[int]) -> bytes:
-    return _pack(_U32, token_ids)
+def pack_hashes(hashes: Iterable[bytes]) -> bytes:
+    """Raises ProtocolError for one of another length than HASH_BYTES: it would shift all that follow."""
+    hashes = list(hashes)
+    if not all(len(block_hash) == HASH_BYTES for block_hash in hashes):
+        raise ProtocolError(f"a block hash is not of {HASH_BYTES} bytes")
+    return b"".join(hashes)
 
 
-def unpack_ids(data: bytes) -> list[int]:
-    return _unpack(_U32, data)
+def unpack_hashes(data: bytes) -> list[bytes]:
+    _check_length(data, HASH_BYTES, MAX_HASHES, "block hashes")
+    return [data[start : start + HASH_BYTES] for start in range(0, len(data), HASH_BYTES)]
 
 
-def pack_hashes(hashes: Iterable[int]) -> bytes:
-    return _pack(_U64, hashes)
-
-
-def unpack_hashes(data: bytes) -> list[int]:
-    return _unpack(_U64, data)
+def _check_length(data: bytes, item_bytes: int, most: int, what: str) -> None:
+    if len(data) % item_bytes or len(data) > most * item_bytes:
+        raise ProtocolError(
+            f"{len(data)} bytes are not a list of at most {most} {what} of {item_bytes} bytes"
+        )

@@ -48,7 +48,11 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """gateway → prefill: compute this, send the next token to `detokenizer`, the KV to `decode`."""
+    """gateway → prefill: compute this, send the next token to `detokenizer`, the KV to `decode`.
+
+    `first_token_us` is the deadline of that token, by which prompts are ordered; like `deadline_us` of the
+    envelope, which is the whole request's. 0: the same.
+    """
 
     token_ids: bytes
     prompt_len: int
@@ -58,6 +62,7 @@ class Prefill:
     detokenizer: str
     decode: str
     priority: int
+    first_token_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -12,32 +14,64 @@ log = structlog.get_logger()
 
 MAX_REQUEST_BYTES = 8192
 REQUEST_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 1.0
 MAX_CONNECTIONS = 32
 TEXT = "text/plain; charset=utf-8"
 
 
-class TelemetryServer:
-    """Serves metrics, readiness and liveness. `ready` is asked at each GET /ready."""
+def never_stalled() -> str:
+    return ""
 
-    def __init__(self, ready: Callable[[], bool]) -> None:
+
+class TelemetryServer:
+    """Serves metrics, readiness and liveness, from a thread and a loop of its own: it answers also when the
+    process's loop does not.
+
+    At each GET `stalled` is asked for the sentence that says why the process is not alive ("" = it is), and
+    `ready` for its readiness.
+    """
+
+    def __init__(self, ready: Callable[[], bool], stalled: Callable[[], str] = never_stalled) -> None:
         self._ready = ready
-        self._server: asyncio.Server | None = None
+        self._stalled = stalled
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._closing: asyncio.Event
         self._open: set[asyncio.StreamWriter] = set()
         self.address = ""
         """host:port once started."""
 
     async def start(self, host: str, port: int) -> None:
         """Listen on `port`, 0 = a free one. Raises OSError when it is taken."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
-        bound = self._server.sockets[0].getsockname()
-        self.address = f"{bound[0]}:{bound[1]}"
+        address: Future[str] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(host, port, address)), name="telemetry", daemon=True
+        )
+        self._thread.start()
+        self.address = await asyncio.wrap_future(address)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            for writer in list(self._open):
-                writer.close()
-            await self._server.wait_closed()
+        if self._thread is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._closing.set)
+            await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
+
+    # ---- in the thread ------------------------------------------------------------------------------
+
+    async def _run(self, host: str, port: int, address: Future[str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closing = asyncio.Event()
+        try:
+            server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+        except OSError as error:
+            address.set_exception(error)
+            return
+        bound = server.sockets[0].getsockname()
+        address.set_result(f"{bound[0]}:{bound[1]}")
+        await self._closing.wait()
+        server.close()
+        for writer in list(self._open):
+            writer.close()
+        await server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
@@ -74,9 +108,13 @@ class TelemetryServer:
         if path == b"/metrics":
             return "200 OK", CONTENT_TYPE_LATEST, generate_latest()
         if path == b"/live":
-            return "200 OK", TEXT, b"live\n"
+            return _health(self._stalled(), "live")
         if path == b"/ready":
-            if self._ready():
-                return "200 OK", TEXT, b"ready\n"
-            return "503 Service Unavailable", TEXT, b"not ready\n"
+            return _health(self._stalled() or ("" if self._ready() else "not ready"), "ready")
         return "404 Not Found", TEXT, b"try /metrics, /ready or /live\n"
+
+
+def _health(why_not: str, well: str) -> tuple[str, str, bytes]:
+    if why_not:
+        return "503 Service Unavailable", TEXT, f"{why_not}\n".encode()
+    return "200 OK", TEXT, f"{well}\n".encode()

@@ -19,7 +19,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """`path`: a directory in the Hugging Face layout; `model_id`: the name in requests and block hashes."""
+    """`path`: a directory in the Hugging Face layout; `model_id`: the name in requests."""
 
     path: Path
     model_id: str

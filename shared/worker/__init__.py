@@ -1,1 +1,1 @@
-"""What the model services have in common around an engine: its thread, prefix events, wire forms."""
+"""What the model services have in common around an engine: actor, jobs, thread, prefix events, wire forms."""

@@ -14,7 +14,7 @@ from shared.engine import Engine, EngineConfig
 from shared.engine.affinity import parse_cpus
 from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
-from shared.kv_hash import hash_seed
+from shared.kv_hash import BlockHasher
 
 log = structlog.get_logger()
 
@@ -81,12 +81,17 @@ def build_engine(
             "from prefill to decode; set it to 1"
         )
     try:
-        return Engine(_engine_config(config, model_dir, model_id), pool_buffer, _log_progress(model_id))
+        return Engine(
+            _engine_config(config, model_dir),
+            pool_buffer,
+            _log_progress(model_id),
+            hasher=BlockHasher.of(config.fleet_key),
+        )
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
 
 
-def _engine_config(config: EngineServiceConfig, model_dir: Path, model_id: str) -> EngineConfig:
+def _engine_config(config: EngineServiceConfig, model_dir: Path) -> EngineConfig:
     return EngineConfig(
         model_dir=str(model_dir),
         dtype=config.dtype,
@@ -95,7 +100,6 @@ def _engine_config(config: EngineServiceConfig, model_dir: Path, model_id: str) 
         max_batch_tokens=config.max_batch_tokens,
         max_sequences=config.max_sequences,
         threads=config.threads,
-        hash_seed=hash_seed(model_id),
         max_step_ms=config.max_step_ms,
         device=config.device,
         backend=config.backend,

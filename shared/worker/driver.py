@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine import BlockEvent, Engine
+from shared.health import Activity
 from shared.telemetry import metrics
 from shared.worker.engine_thread import EngineThread
 from shared.worker.prefix_mirror import PrefixMirror
@@ -46,7 +47,9 @@ class EngineDriver(Generic[R]):
         wake: Callable[[], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._thread = EngineThread(name)
+        self.activity = Activity(f"the engine ({name})")
+        """Busy from a call's beginning to its end, on the loop and in the engine's thread alike."""
+        self._thread = EngineThread(name, self.activity)
         self._load = load
         self._mirror = mirror
         self._wake = wake
@@ -56,6 +59,8 @@ class EngineDriver(Generic[R]):
         self._clock = clock
         self._checked_s = clock.monotonic_s()
         self.facts = Facts()
+        self.steps = 0
+        """Steps whose results were taken."""
         self.loaded = False
         self.engine: Engine
         """Only its constants (config, layout, limits) may be read outside of its thread."""
@@ -77,10 +82,6 @@ class EngineDriver(Generic[R]):
     def release_later(self, key: str) -> None:
         """Give a sequence back as soon as no step runs. Unknown keys are fine."""
         self._releases.append(key)
-
-    @property
-    def has_releases(self) -> bool:
-        return bool(self._releases)
 
     async def between_steps(self, call: Callable[[Engine], T]) -> T:
         """Run `call` in the engine's thread, after the releases that wait. Not while a step runs."""
@@ -135,6 +136,7 @@ class EngineDriver(Generic[R]):
             return None
         step, self._step = self._step, None
         result, facts = step.result()
+        self.steps += 1
         self._learn(facts)
         return result
 

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from shared.actor import Ask, BusActor
+from shared.health import Activity
 from shared.messages import Heartbeat, Held, Snapshot
 from shared.service import Service
 from shared.worker.driver import EngineDriver
@@ -33,7 +34,7 @@ class WorkerLoad:
 
 
 class EngineActor(BusActor):
-    """Subclasses override `load`, `on_message`, `turn`, and what they have to do at a tick or a loss."""
+    """Subclasses override `worker_load`, `on_message`, `turn`, and what a tick or a loss asks of them."""
 
     def __init__(
         self, service: Service[Any], model_id: str, driver: EngineDriver[Any], mirror: PrefixMirror
@@ -49,7 +50,7 @@ class EngineActor(BusActor):
     # ---- for subclasses ---------------------------------------------------------------------------
 
     @abstractmethod
-    def load(self) -> WorkerLoad:
+    def worker_load(self) -> WorkerLoad:
         """Asked only while there is an engine."""
 
     async def on_tick(self) -> None:
@@ -68,12 +69,18 @@ class EngineActor(BusActor):
         log.info("engine_ready", kv_blocks=self._driver.engine.config.kv_blocks)
 
     async def on_stop(self) -> None:
+        self._service.changed()  # no work for us any more
         await self._driver.close_engine()
 
     # ---- what it says of itself ---------------------------------------------------------------------
 
+    def activities(self) -> tuple[Activity, ...]:
+        return (*super().activities(), self._driver.activity)
+
     def status(self) -> Heartbeat:
-        if not self._driver.loaded:  # a restarted actor gets a fresh engine first
+        if self._ended:  # after a crash: the process ends too
+            return self._service.heartbeat(state="draining", model=self._model_id)
+        if not self._driver.loaded:
             return self._service.heartbeat(state="loading", model=self._model_id)
         engine, delta = self._driver.engine, self._mirror.drain()
         return self._service.heartbeat(
@@ -81,10 +88,11 @@ class EngineActor(BusActor):
             layout=engine.layout.fingerprint(),
             kv_blocks=engine.config.kv_blocks,
             tokens_per_s=self._rate.tokens_per_s,
+            steps=self._driver.steps,
             prefix_event_id=delta.event_id,
             added=delta.added,
             removed=delta.removed,
-            **dataclasses.asdict(self.load()),
+            **dataclasses.asdict(self.worker_load()),
         )
 
     def snapshot(self) -> Snapshot:

@@ -7,19 +7,31 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from shared.health import Activity
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class EngineThread:
-    """Runs calls one after the other, in the order of `start`, away from the event loop."""
+    """Runs calls one after the other, in the order of `start`, away from the event loop. `activity` is busy
+    from `start` until the call has ended."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, activity: Activity) -> None:
+        self._activity = activity
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     def start(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Begin `call`; the future ends with its result or its exception."""
-        return asyncio.get_running_loop().run_in_executor(self._executor, lambda: call(*args, **kwargs))
+
+        def run() -> T:
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._activity.end()
+
+        self._activity.begin()
+        return asyncio.get_running_loop().run_in_executor(self._executor, run)
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.start(call, *args, **kwargs)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 TICK_S = 0.25
 """How often leases, deadlines of what rests, and gauges are looked at."""
 
-
 CONTROL_LIMIT = 4096
 """Control messages that may wait for a worker: a cancel for each of its requests, many times over."""
 

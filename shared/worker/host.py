@@ -27,35 +27,36 @@ START_TIMEOUT_S = 600.0
 
 
 class EngineSource:
-    """One engine per life of an actor. The first is loaded beforehand, so that a model that cannot be
-    loaded stops the process with its error instead of crashing an actor again and again.
+    """The one engine of a process, loaded before its actor starts: a model that cannot be loaded stops the
+    process with its error.
     """
 
     def __init__(self, load: Callable[[], Engine]) -> None:
         self._load = load
-        self._first: Engine | None = None
+        self._engine: Engine
 
     async def preload(self) -> Engine:
         # In a thread of its own: loading may tie its thread to the engine's CPUs, and that is not undone.
         loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-loader")
         try:
-            self._first = await asyncio.get_running_loop().run_in_executor(loader, self._load)
+            self._engine = await asyncio.get_running_loop().run_in_executor(loader, self._load)
         finally:
             loader.shutdown(wait=False)  # a stop while it loads must not wait for the rest
-        return self._first
+        return self._engine
 
     def take_engine(self) -> Engine:
-        """For an engine's thread: the preloaded one, later a fresh one."""
-        engine, self._first = self._first, None
-        if engine is None:
-            return self._load()
-        stay_on(engine.config.cpus)  # it was loaded in another thread
-        return engine
+        """For the engine's thread."""
+        stay_on(self._engine.config.cpus)  # it was loaded in another thread
+        return self._engine
 
 
 async def serve_actor(service: Service[Any], make: Callable[[], EngineActor]) -> None:
-    """The life of a model service: its actor gets the engine, then everything sent to this instance."""
-    actor = service.supervisor.start(make)
+    """The life of a model service: its actor gets the engine, then everything sent to this instance.
+
+    A fault of the actor or its engine ends the process: nothing is repaired in place, the launcher or
+    container starts it again.
+    """
+    actor = service.supervisor.start_once(make())
     await keep_informed(service, actor)
     await service.bus.serve(inbox(service.role, service.instance), actor.receive)
     await service.bus.serve(CANCEL_ALL, actor.receive)

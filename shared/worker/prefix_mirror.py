@@ -25,8 +25,8 @@ class PrefixMirror:
     """Fed with the engine's events after each call into it; read by heartbeats, snapshots and admission."""
 
     def __init__(self) -> None:
-        self._present: set[int] = set()
-        self._untold: dict[int, bool] = {}  # hash -> whether it came (or went), in order
+        self._present: set[bytes] = set()
+        self._untold: dict[bytes, bool] = {}  # hash -> whether it came (or went), in order
         self._event_id = 0
 
     def apply(self, events: Iterable[BlockEvent]) -> None:
@@ -38,7 +38,7 @@ class PrefixMirror:
         for block_hash in list(self._present):
             self._note(block_hash, came=False)
 
-    def overlap_blocks(self, hashes: Sequence[int]) -> int:
+    def overlap_blocks(self, hashes: Sequence[bytes]) -> int:
         """How many leading blocks of `hashes` are cached."""
         for index, block_hash in enumerate(hashes):
             if block_hash not in self._present:
@@ -65,7 +65,7 @@ class PrefixMirror:
                 known.add(block_hash)
         return Snapshot(self._event_id, pack_hashes(sorted(known)))
 
-    def _note(self, block_hash: int, *, came: bool) -> None:
+    def _note(self, block_hash: bytes, *, came: bool) -> None:
         if came:
             self._present.add(block_hash)
         else:

@@ -34,7 +34,7 @@ class SequenceSpec:
 
     token_ids: list[int]
     prompt_len: int
-    block_hashes: list[int]
+    block_hashes: list[bytes]
     params: SamplingParams
 
     @property

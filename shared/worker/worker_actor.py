@@ -240,6 +240,6 @@ class WorkerActor(EngineActor, Generic[J]):
 
     def _show(self) -> None:
         self._driver.show_blocks()
-        metrics.QUEUE_DEPTH.labels(service=self._service.role).set(self.load().queued)
+        metrics.QUEUE_DEPTH.labels(service=self._service.role).set(self.worker_load().queued)
         if not self._book.jobs:
             self._idle.set()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -29,9 +28,8 @@ from shared.demo.corpus import pieces, read_books
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.engine.loading.linear import DenseLinear, dequantize
 from shared.engine.loading.quantize import policy, quantize
+from tests.support.data import REPOSITORY, data_dir
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("PENSTOCK_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
 DEMO_MODEL = REPOSITORY / "shared" / "demo" / "models" / "target"
 CONTEXT_TOKENS = 128  # of every window, read but not scored
 CONTINUATION_TOKENS = 64
@@ -161,7 +159,7 @@ def _windows(model: Path, books: Path, count: int) -> list[list[int]]:
 
 
 def _options() -> argparse.Namespace:
-    stories = DATA / "stories260k"
+    data = data_dir()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -169,14 +167,18 @@ def _options() -> argparse.Namespace:
         "--model",
         type=Path,
         nargs="+",
-        default=[DEMO_MODEL, *([stories] if stories.is_dir() else [])],
+        default=[DEMO_MODEL, *([data / "stories260k"] if data else [])],
         help="Hugging Face directories of Llama shape; default: the demo target and stories260k",
     )
-    parser.add_argument("--books", type=Path, default=DATA / "books", help="folder of Markdown books")
+    parser.add_argument("--books", type=Path, help="folder of *.md texts; the shared test data by default")
     parser.add_argument("--windows", type=int, default=40, help="windows of text to score")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--backend", choices=("auto", "native", "torch"), default="auto")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.books = options.books or (data / "books" if data else None)
+    if options.books is None or not any(options.books.glob("*.md")):
+        parser.error("no *.md books to read; name their folder with --books")
+    return options
 
 
 if __name__ == "__main__":

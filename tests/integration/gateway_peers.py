@@ -12,7 +12,6 @@ import grpc.aio
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
@@ -22,7 +21,6 @@ from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.errors import PenstockError
-from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import (
     Accepted,
     Cancel,
@@ -44,6 +42,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.sampling import TokenLogprob
+from tests.support.block_names import hashes_of
 from tests.support.wait import until
 
 MODEL = "test-model"
@@ -68,7 +67,7 @@ def tokenized(message: Tokenize) -> Tokenized:
         ids = unpack_ids(message.token_ids)
     else:
         ids = [ord(c) for c in message.text or "".join(turn.content for turn in message.chat)]
-    return Tokenized(pack_ids(ids), pack_hashes(block_hashes(ids, hash_seed(MODEL))), 10)
+    return Tokenized(pack_ids(ids), pack_hashes(hashes_of(ids, message.layout, message.tenant)), 10)
 
 
 def default_answer(message: Message) -> Answer:
@@ -91,6 +90,8 @@ class Peer:
     instance: str
     bus: Bus
     beats: HeartbeatPublisher
+    fields: dict[str, object] = field(default_factory=dict)
+    """Of its heartbeats; `say` changes them."""
     answers: Callable[[Message], Answer] = default_answer
     got: list[tuple[Envelope, Message]] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -113,6 +114,11 @@ class Peer:
     def of(self, kind: type[Message]) -> list[tuple[Envelope, Message]]:
         return [(envelope, message) for envelope, message in self.got if isinstance(message, kind)]
 
+    def say(self, **fields: object) -> None:
+        """From the next heartbeat on."""
+        self.fields.update(fields)
+        self.beats.changed()
+
     async def stop(self) -> None:
         await self.beats.stop()
 
@@ -128,7 +134,7 @@ class Fleet:
     async def add(self, role: str, number: int = 0, **fields: object) -> Peer:
         instance = f"{role}-{number}"
         beats = HeartbeatPublisher(self.bus, role, instance, lambda: heartbeat(role, instance, **fields))
-        peer = Peer(role, instance, self.bus, beats)
+        peer = Peer(role, instance, self.bus, beats, fields)
         await self.bus.serve(inbox(role, instance), peer.deliver)
         beats.start()
         self.peers[instance] = peer
@@ -228,7 +234,7 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     config = GatewayConfig(**options)  # type: ignore[arg-type]  # the options are fields of the class
     bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(), Tasks()
     await view.start(bus)
-    context = SessionContext(GATEWAY, config, bus, view, Canceller(bus, GATEWAY, config.cancel_ack_s), tasks)
+    context = SessionContext.of(GATEWAY, config, bus, view, tasks)
     registry = SessionRegistry(
         context,
         incarnation=7,

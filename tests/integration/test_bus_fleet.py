@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,11 +14,13 @@ import pytest
 
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.fleet_state import SUSPECT_AFTER_S
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import fleet as fleet_subject
 from shared.bus.subjects import inbox
-from shared.messages import Heartbeat, Snapshot, pack_hashes
+from shared.messages import Heartbeat, Snapshot
 from tests.support import metric
+from tests.support.block_names import block_names, pack_names
 from tests.support.wait import until
 
 
@@ -45,7 +50,7 @@ class Member:
         added, self.added = self.added, []
         return Heartbeat(
             self.role, self.instance, self.incarnation, "ready", 0, "host", 1, "", "", "",
-            0, self.live, 0, 0, 0, 0, 0.0, self.event_id, pack_hashes(added), b"",
+            0, self.live, 0, 0, 0, 0, 0.0, self.event_id, pack_names(*added), b"",
         )  # fmt: skip
 
     def cache(self, block_hash: int, *, announced: bool = True) -> None:
@@ -56,7 +61,7 @@ class Member:
         self.publisher.changed()
 
     def answer_snapshot(self, delivery: Delivery) -> None:
-        snapshot = Snapshot(self.event_id, pack_hashes(self.hashes))
+        snapshot = Snapshot(self.event_id, pack_names(*self.hashes))
         self.replying = asyncio.create_task(self.bus.reply(delivery.envelope, snapshot))
 
     async def leave(self) -> None:
@@ -78,7 +83,9 @@ class Watch:
 
     def prefix(self) -> set[int]:
         view = self.view.get("decode", "decode-0")
-        return set() if view is None or view.prefix_stale else view.prefix
+        if view is None or view.prefix_stale:
+            return set()
+        return {int.from_bytes(name, "big") for name in view.prefix}
 
 
 @pytest.fixture
@@ -97,6 +104,26 @@ async def member(nats_url: str, watch: Watch) -> AsyncIterator[Member]:
     await until(watch.there)
     yield member
     await member.leave()
+
+
+@pytest.fixture
+async def member_elsewhere(nats_url: str, watch: Watch) -> AsyncIterator[None]:
+    """A member with a loop of its own: it beats whatever ours does."""
+    ended = threading.Event()
+
+    async def live() -> None:
+        member = await Member.join(nats_url)
+        await asyncio.to_thread(ended.wait)
+        await member.leave()
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()))
+    thread.start()
+    try:
+        await until(watch.there)
+        yield
+    finally:
+        ended.set()
+        await asyncio.to_thread(thread.join)
 
 
 async def test_an_instance_that_leaves_in_order_is_gone_at_once(nats_url: str, watch: Watch) -> None:
@@ -138,7 +165,7 @@ async def test_prefix_events_are_followed(watch: Watch, member: Member) -> None:
     member.cache(11)
     member.cache(12)
     await until(lambda: watch.prefix() == {11, 12})
-    assert watch.view.instances("decode")[0].overlap([11, 12, 13]) == 2
+    assert watch.view.instances("decode")[0].overlap(block_names([11, 12, 13])) == 2
 
 
 async def test_a_gap_in_the_prefix_events_is_healed_by_a_snapshot(watch: Watch, member: Member) -> None:
@@ -169,6 +196,81 @@ async def test_a_restart_of_the_server_loses_nobody(
     member.live = 9
     await until(lambda: watch.there() and watch.view.instances("decode")[0].heartbeat.live == 9)
     assert watch.lost == []
+
+
+async def passed(seconds: float) -> None:
+    """Real time, in which a real server or a real loop does nothing."""
+    end_s = time.monotonic() + seconds
+    await until(lambda: time.monotonic() >= end_s, timeout_s=seconds + 5.0)
+
+
+async def heard_again(watch: Watch) -> None:
+    """A heartbeat that was sent after now has come."""
+    now_us = time.time_ns() // 1000
+
+    def heard() -> bool:
+        view = watch.view.get("decode", "decode-0")
+        return view is not None and view.heartbeat.sent_unix_us > now_us
+
+    await until(heard)
+
+
+async def test_a_second_without_a_connection_of_our_own_suspects_nobody(
+    nats_server: NatsServer, watch: Watch, member: Member
+) -> None:
+    await nats_server.kill()
+    await until(lambda: not watch.bus.connected)
+    await passed(2 * SUSPECT_AFTER_S)
+    await nats_server.start()
+    await heard_again(watch)
+    assert watch.lost == []
+
+
+async def test_a_second_in_which_our_own_loop_stood_still_suspects_nobody(
+    watch: Watch, member_elsewhere: None
+) -> None:
+    time.sleep(1.0)  # noqa: ASYNC251 - this is the lag
+    await heard_again(watch)
+    assert watch.lost == []
+
+
+async def test_many_lags_of_our_own_loop_suspect_nobody(watch: Watch, member_elsewhere: None) -> None:
+    for _ in range(4):
+        time.sleep(0.5)  # noqa: ASYNC251 - this is the lag
+        await asyncio.sleep(0)
+    await heard_again(watch)
+    assert watch.lost == []
+
+
+async def test_a_server_that_stands_still_is_nobody_s_silence(
+    nats_server: NatsServer, watch: Watch, member: Member
+) -> None:
+    os.kill(nats_server.pid, signal.SIGSTOP)
+    try:
+        await passed(2 * SUSPECT_AFTER_S)
+    finally:
+        os.kill(nats_server.pid, signal.SIGCONT)
+    await heard_again(watch)
+    assert watch.lost == []
+
+
+async def test_who_dies_while_the_server_stands_still_is_found_afterwards(
+    nats_server: NatsServer, nats_url: str, watch: Watch
+) -> None:
+    member = await Member.join(nats_url)
+    await until(watch.there)
+    os.kill(nats_server.pid, signal.SIGSTOP)
+    try:
+        member.publisher.changed()
+        assert member.publisher._task is not None
+        member.publisher._task.cancel()
+        await passed(2 * SUSPECT_AFTER_S)
+        assert watch.lost == []
+    finally:
+        os.kill(nats_server.pid, signal.SIGCONT)
+    await until(lambda: watch.lost)
+    assert watch.lost == [("decode", "decode-0", "suspect")]
+    await member.bus.close()
 
 
 async def test_a_gateway_s_heartbeat_measures_its_clock(watch: Watch, member: Member) -> None:

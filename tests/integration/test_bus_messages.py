@@ -95,7 +95,7 @@ async def test_a_deadline_arrives_as_the_same_moment(bus: Bus, server: Server) -
     await until(lambda: server.got)
     there = server.bus.deadline_of(server.got[0].envelope)
     assert there is not None
-    assert abs(there.at_s - deadline.at_s) < 0.01
+    assert abs(there.at_s - deadline.at_s) < 0.1  # a busy machine may stop us between two readings
 
 
 async def test_a_message_without_a_deadline_has_none(bus: Bus) -> None:

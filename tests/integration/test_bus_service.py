@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from shared.bus.fleet import FleetView, InstanceView
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
+from shared.health.watchdog import END_FACTOR
 from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Envelope, Retrieve
 from tests.support.closed_bus import closed_bus
 from tests.support.patched import IMPATIENT, patched
@@ -288,3 +290,40 @@ async def test_an_actor_that_crashes_for_ever_ends_the_service_with_1(start: Sta
     process = await start("crash")
     assert await process.exit_code() == 1
     assert "echo crashed 6 times in 10 s, last with ValueError" in process.stderr
+
+
+@pytest.mark.parametrize(("mode", "what"), [("block", "the event loop"), ("wait", "the actor echo")])
+async def test_what_hangs_is_told_at_live_and_ends_the_service_with_1(
+    mode: str, what: str, start: Start, bus: Bus, fleet: FleetView
+) -> None:
+    process = await start(mode, PENSTOCK_WATCHDOG_S="1")
+    address = (await seen(fleet, "ready")).heartbeat.metrics
+    assert await status(address, "/live") == 200
+    await bus.publish(INBOX, Retrieve("x", 5, False))
+
+    async def red() -> bool:
+        return await status(address, "/live") == 503 == await status(address, "/ready")
+
+    await until(red, START_S)
+    assert await process.exit_code() == 1
+    hung = process.event("hung")
+    assert hung is not None
+    assert hung["what"] == what
+    assert f"penstock retriever: {what} has not moved for " in process.stderr
+
+
+async def test_a_service_that_was_stopped_for_longer_than_anything_may_hang_goes_on(
+    start: Start, bus: Bus, fleet: FleetView
+) -> None:
+    process = await start(PENSTOCK_WATCHDOG_S="0.5")
+    address = (await seen(fleet, "ready")).heartbeat.metrics
+    process.signal(signal.SIGSTOP)
+    await until(lambda: not fleet.instances("retriever"))  # a suspect is a stopped one by now
+    stopped_s = time.monotonic()
+    await until(lambda: time.monotonic() - stopped_s > 2 * END_FACTOR * 0.5)
+    process.signal(signal.SIGCONT)
+    assert await ask(bus, Retrieve("x", 5, False)) == Accepted(5)
+    assert await status(address, "/live") == 200
+    assert process.event("stalled") is None
+    process.signal(signal.SIGTERM)
+    assert await process.exit_code() == 0

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+import pytest
 
 from shared.bus import Bus
 from shared.bus.subjects import inbox
+from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded
-from shared.kv_hash import block_hashes, hash_seed
-from shared.messages import Lost, Message, Open, Prefill, Reserve, Text, unpack_hashes, unpack_ids
-from tests.integration.gateway_peers import GATEWAY, MODEL, Answer, ask, default_answer, fleet, gateway
+from shared.messages import Lost, Message, Open, Prefill, Reserve, Text, Tokenize, unpack_hashes, unpack_ids
+from tests.integration.gateway_peers import GATEWAY, Answer, ask, default_answer, fleet, gateway
 from tests.support import metric
+from tests.support.block_names import hashes_of
 from tests.support.client import generate
 from tests.support.wait import until
 
@@ -55,6 +57,24 @@ async def test_a_fleet_that_stays_full_sheds_with_a_retry_hint(nats_url: str) ->
     assert answer.end.error.retry_after_ms == 70
 
 
+@pytest.mark.parametrize(
+    ("instance", "asked"),
+    [("tokenizer-0", Tokenize), ("decode-0", Reserve), ("prefill-0", Prefill), ("detokenizer-0", Open)],
+)
+async def test_a_retry_hint_of_zero_never_reaches_a_client(
+    nats_url: str, instance: str, asked: type[Message]
+) -> None:
+    def full(message: Message) -> Answer:
+        return Overloaded("draining") if isinstance(message, asked) else default_answer(message)
+
+    async with fleet(nats_url) as peers, gateway(nats_url, max_place_tries=2) as running:
+        peers[instance].answers = full
+        answer = await generate(running.stub, ask("hello"))
+    assert (answer.outcome, answer.status) == ("shed", grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert answer.end is not None
+    assert answer.end.error.retry_after_ms > 0
+
+
 async def test_what_a_worker_finds_invalid_is_final(nats_url: str) -> None:
     too_long = InvalidRequest("the prompt has 600 tokens: the model takes 512", hop="prefill")
 
@@ -85,7 +105,7 @@ async def test_a_lost_request_goes_on_at_the_next_position_from_prompt_and_log(n
         await until(lambda: len(peers.cancels()) == 3)
     ids = [ord(c) for c in "hello, what a long promptabc"]
     assert unpack_ids(message.token_ids) == ids
-    assert unpack_hashes(message.block_hashes) == block_hashes(ids, hash_seed(MODEL))
+    assert unpack_hashes(message.block_hashes) == hashes_of(ids)
     assert (message.prompt_len, message.sampling.max_tokens) == (25, 9)
     assert isinstance(opened, Open)
     assert (unpack_ids(opened.replay), opened.emitted_chars, opened.next_position) == (ids[25:], 3, 28)
@@ -94,6 +114,27 @@ async def test_a_lost_request_goes_on_at_the_next_position_from_prompt_and_log(n
     assert answer.end is not None
     assert answer.end.usage.replacements == 1
     assert all(told == [(1, "replaced")] for told in peers.cancels().values())
+
+
+async def test_blocks_are_named_for_the_kv_layout_of_the_workers_that_get_them(nats_url: str) -> None:
+    ids = [ord(c) for c in "a prompt that fills a block"]
+    async with fleet(nats_url, "tokenizer", "detokenizer") as peers, gateway(nats_url) as running:
+        before = [await peers.add(role, layout="one") for role in ("prefill", "decode")]
+        call = asyncio.create_task(generate(running.stub, ask("a prompt that fills a block")))
+        envelope, first = await peers.placed()
+        for peer in before:
+            await peer.stop()
+        for role in ("prefill", "decode"):
+            await peers.add(role, 1, layout="two")
+        await peers.lost(envelope.request_id, 1)
+        _, second = await peers.placed(epoch=2, prefill="prefill-1")
+        await peers.text(envelope.request_id, len(ids), "x", epoch=2, finish="length")
+        await call
+    (_, tokenize), *_ = peers["tokenizer-0"].of(Tokenize)
+    assert isinstance(tokenize, Tokenize)
+    assert tokenize.layout == "one"
+    assert unpack_hashes(first.block_hashes) == hashes_of(ids, "one")
+    assert unpack_hashes(second.block_hashes) == hashes_of(ids, "two")
 
 
 async def test_a_gap_in_the_positions_places_anew(nats_url: str) -> None:
@@ -109,14 +150,102 @@ async def test_a_gap_in_the_positions_places_anew(nats_url: str) -> None:
 
 
 async def test_a_stalled_stream_is_placed_anew(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.5) as running:
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 5, "ab")
+        await peers.placed(epoch=2)
+        await peers.text(envelope.request_id, 7, "c", epoch=2, finish="stop")
+        answer = await call
+    assert answer.text == "abc"
+
+
+async def test_a_replacement_that_waits_for_its_prefill_has_not_stalled(nats_url: str) -> None:
+    """The stall timer is decode's: a queue before prefill, or a transfer, is longer than it."""
     async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.1) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
-        await peers.text(envelope.request_id, 5, "a")
+        await peers.text(envelope.request_id, 5, "ab")
+        await peers.lost(envelope.request_id, 1)
         await peers.placed(epoch=2)
-        await peers.text(envelope.request_id, 6, "b", epoch=2, finish="stop")
+        (session,) = running.registry._live.values()
+        waiting = Deadline.after(0.3)
+        await until(waiting.expired)
+        assert session.state.epoch == 2
+        await peers.text(envelope.request_id, 7, "c", epoch=2)  # its transfer is on the way now
+        waiting = Deadline.after(0.3)
+        await until(waiting.expired)
+        assert session.state.epoch == 2
+        await peers.text(envelope.request_id, 8, "d", epoch=2, finish="stop")
         answer = await call
-    assert answer.text == "ab"
+    assert answer.text == "abcd"
+
+
+async def test_replacements_with_progress_do_not_add_up(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url, max_replacements=1) as running:
+        call = asyncio.create_task(generate(running.stub, ask("hello", max_tokens=20)))
+        envelope, _ = await peers.placed()
+        for epoch in range(1, 5):
+            await peers.text(envelope.request_id, 4 + epoch, "x", epoch=epoch)
+            await peers.lost(envelope.request_id, epoch)
+            await peers.placed(epoch=epoch + 1)
+        await peers.text(envelope.request_id, 9, "y", epoch=5, finish="stop")
+        answer = await call
+    assert (answer.outcome, answer.text) == ("finished", "xxxxy")
+    assert answer.end is not None
+    assert answer.end.usage.replacements == 4
+
+
+async def test_a_replacement_avoids_the_worker_that_failed(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.1) as running:
+        await peers.add("decode", 1, live=7)  # busier, and yet the better choice after the failure
+        await running.knows("decode", 2)
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        envelope, first = await peers.placed()
+        await peers.text(envelope.request_id, 5, "ab")
+        _, second = await peers.placed(epoch=2)
+        await peers.text(envelope.request_id, 7, "c", epoch=2, finish="stop")
+        await call
+    assert (first.decode, second.decode) == ("decode-0", "decode-1")
+
+
+async def test_a_role_that_vanishes_while_another_is_missing_is_waited_for_too(nats_url: str) -> None:
+    roles = ("tokenizer", "prefill", "detokenizer")
+    async with fleet(nats_url, *roles) as peers, gateway(nats_url) as running:
+        decode = await peers.add("decode")
+        await running.knows("decode", 1)
+        await peers["prefill-0"].stop()
+        await running.knows("prefill", 0)
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        await until(lambda: peers["tokenizer-0"].got)
+        await decode.stop()
+        await running.knows("decode", 0)
+        await peers.add("prefill", 1)
+        await running.knows("prefill", 1)
+        await peers.add("decode", 1)
+        envelope, _ = await peers.placed(prefill="prefill-1")
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        answer = await call
+    assert answer.outcome == "finished"
+
+
+async def test_two_models_side_by_side_are_never_mixed(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await peers.add(role, 1, model="other-model")
+            await running.knows(role, 2)
+        for _ in range(4):  # equals take turns
+            request = ask("hello")
+            request.model = "other-model"
+            call = asyncio.create_task(generate(running.stub, request))
+            await until(lambda: running.registry._live)
+            (session,) = running.registry._live.values()
+            await until(lambda session=session: session.state.phase == "prefill")  # type: ignore[misc]
+            await peers.text(session.request_id, 5, "a", finish="stop")
+            assert (await call).outcome == "finished"
+            await until(lambda: not running.registry._live)
+        used = {instance for instance, peer in peers.peers.items() if peer.got}
+    assert used == {"tokenizer-1", "prefill-1", "decode-1", "detokenizer-1"}
 
 
 async def test_a_lost_decode_worker_moves_the_request_to_another(nats_url: str) -> None:
@@ -155,6 +284,8 @@ async def test_a_prefill_worker_lost_after_its_transfer_changes_nothing(nats_url
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "ab")
+        (session,) = running.registry._live.values()
+        await until(lambda: session.state.epoch_tokens == 2)
         await peers["prefill-0"].stop()
         await running.knows("prefill", 0)
         await peers.text(envelope.request_id, 7, "c", finish="stop")

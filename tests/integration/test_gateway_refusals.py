@@ -111,3 +111,18 @@ async def test_an_error_nobody_expects_ends_the_request_and_gives_everything_bac
     assert answer.outcome == "failed"
     assert answer.end is not None
     assert answer.end.outcome == pb.OUTCOME_FAILED
+
+
+async def test_the_deadline_of_the_first_token_travels_until_that_token_is_out(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        request = ask("hello")
+        request.deadline_ms, request.ttft_deadline_ms = 60_000, 5_000
+        call = asyncio.create_task(generate(running.stub, request))
+        envelope, first = await peers.placed()
+        await peers.text(envelope.request_id, 5, "a")
+        await peers.lost(envelope.request_id, 1)
+        later, second = await peers.placed(epoch=2)
+        await peers.text(envelope.request_id, 6, "b", epoch=2, finish="stop")
+        await call
+    assert 54_000_000 < envelope.deadline_us - first.first_token_us < 56_000_000
+    assert abs(later.deadline_us - second.first_token_us) < 1_000_000

@@ -167,7 +167,8 @@ async def test_retrieved_passages_go_into_the_last_user_turn_and_to_the_client(n
 
 async def test_without_a_retriever_an_allowed_request_goes_on_and_says_so(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url, admit_wait_s=0.1) as running:
-        await running.knows("decode", 1)
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
         message = ask("what flows?")
         message.retrieval.enabled = True
         call = asyncio.create_task(generate(running.stub, message))
@@ -181,7 +182,8 @@ async def test_without_a_retriever_an_allowed_request_goes_on_and_says_so(nats_u
 
 async def test_without_a_retriever_a_request_that_may_not_degrade_fails(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url, admit_wait_s=0.1) as running:
-        await running.knows("decode", 1)
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
         message = ask("what flows?")
         message.retrieval.enabled = True
         message.retrieval.may_degrade = False

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from services.launcher.prober import HUNG_AFTER_PROBES, PROBE_EVERY_S
 from shared.bus.connection import FIRST_CONNECT_S
 from shared.bus.nats_server import NatsServer
 from tests.support.wait import until
@@ -23,12 +24,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 40
 
 SERVICE = '''
-"""A service that does nothing but say how it is: ready until SIGTERM."""
+"""A service that does nothing but say how it is: ready until SIGTERM; with "live" also over HTTP."""
 import asyncio, os, signal, sys, time
 from shared.bus import Bus
 from shared.bus.credentials import load_credentials
 from shared.bus.subjects import fleet
 from shared.messages import Heartbeat
+from shared.telemetry.http import TelemetryServer
 
 role, instance = sys.argv[1], os.environ["PENSTOCK_INSTANCE"]
 
@@ -36,11 +38,15 @@ async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print("hello from", instance, flush=True)
+    http = TelemetryServer(lambda: True)
+    if "live" in sys.argv:
+        await http.start("127.0.0.1", 0)
     credentials = load_credentials(os.environ.get("PENSTOCK_NATS_CREDENTIALS", ""))
     bus = await Bus.connect(os.environ["PENSTOCK_NATS_URL"], name=instance, credentials=credentials)
     now = time.time_ns() // 1000
     while not stop.is_set():
-        beat = Heartbeat(role, instance, now, "ready", now, "host", os.getpid(), "127.0.0.1:9", "", "",
+        metrics = http.address or "127.0.0.1:9"
+        beat = Heartbeat(role, instance, now, "ready", now, "host", os.getpid(), metrics, "", "",
                          1, 0, 0, 0, 0, 0, 0.0, 0, b"", b"")
         await bus.publish(fleet(role, instance), beat)
         try:
@@ -58,10 +64,13 @@ DRIVER = """
 import sys
 from services.launcher.__main__ import main
 from services.launcher.instance import InstanceSpec
+from services.launcher import prober
 from services.launcher.plan import plan_instances
 from shared.bus import connection
 
 connection.FIRST_CONNECT_S = {first_connect_s!r}
+prober.HUNG_AFTER_PROBES = {hung_after_probes!r}
+prober.PROBE_EVERY_S = prober.PROBE_TIMEOUT_S = {probe_s!r}
 COMMANDS = {commands!r}
 
 def plan(options, *, nats_url, grpc_ports):
@@ -77,13 +86,11 @@ if __name__ == "__main__":
 class Up:
     """A launcher in a process of its own."""
 
-    def __init__(
-        self, folder: Path, commands: dict[str, list[str]], *argv: str, first_connect_s: float
-    ) -> None:
+    def __init__(self, folder: Path, commands: dict[str, list[str]], *argv: str, **constants: float) -> None:
         folder.mkdir(exist_ok=True)
         (folder / "service.py").write_text(SERVICE)
         driver = folder / "driver.py"
-        driver.write_text(DRIVER.format(commands=commands, first_connect_s=first_connect_s))
+        driver.write_text(DRIVER.format(commands=commands, **constants))
         self.state_dir = folder / "state"
         self.stdout: list[str] = []
         self.stderr: list[str] = []
@@ -148,12 +155,19 @@ def start(tmp_path: Path) -> Iterator[Start]:
         folder: str = "one",
         grpc_port: int = 0,
         first_connect_s: float = FIRST_CONNECT_S,
+        hung_after_probes: int = HUNG_AFTER_PROBES,
+        probe_s: float = PROBE_EVERY_S,
         **commands: list[str],
     ) -> Up:
         service = tmp_path / folder / "service.py"
         default = {role: [sys.executable, str(service), role] for role in ("gateway", "decode")}
         argv = ("--grpc-port", str(grpc_port), *argv)
-        up = Up(tmp_path / folder, default | commands, *argv, first_connect_s=first_connect_s)
+        constants = {
+            "first_connect_s": first_connect_s,
+            "hung_after_probes": hung_after_probes,
+            "probe_s": probe_s,
+        }
+        up = Up(tmp_path / folder, default | commands, *argv, **constants)
         started.append(up)
         return up
 
@@ -266,6 +280,30 @@ async def test_a_killed_service_comes_back_and_stack_json_has_its_new_pid(start:
     await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
     assert "penstock | decode-0 was killed by SIGKILL; starting it again in 100 ms" in up.stderr
     assert up.stack()["instances"][0]["pid"] in up.pids()
+
+
+async def test_a_service_that_is_stopped_for_good_is_killed_and_started_again(
+    start: Start, tmp_path: Path
+) -> None:
+    service = str(tmp_path / "one" / "service.py")
+    live = {role: [sys.executable, service, role, "live"] for role in ("gateway", "decode")}
+    up = start("--decode", "2", hung_after_probes=4, probe_s=0.5, **live)
+    await up.until_ready()
+    before = up.stack()["instances"]
+    os.kill(before[1]["pid"], signal.SIGSTOP)
+    rows: list[dict[str, Any]] = []
+
+    def restarted() -> bool:
+        rows.append(up.stack()["instances"][1])
+        return rows[-1]["pid"] != before[1]["pid"] and bool(rows[-1]["metrics"])
+
+    await until(restarted, timeout_s=TIMEOUT_S)
+    await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
+    assert "penstock | decode-0 hangs (/live does not answer); killing it" in up.stderr
+    assert "penstock | decode-0 was killed by SIGKILL; starting it again in 100 ms" in up.stderr
+    assert up.stack()["instances"][2] == before[2]  # its neighbour was well
+    for row in rows:  # neither process is ever shown with the address of the other
+        assert (row["pid"] == before[1]["pid"]) == (row["metrics"] == before[1]["metrics"])
 
 
 async def test_a_killed_nats_server_comes_back_at_its_address(start: Start) -> None:

@@ -30,6 +30,7 @@ from shared.messages import (
     ScoredPassage,
 )
 from shared.service import Service
+from tests.support import metric
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -153,6 +154,13 @@ async def test_without_leave_to_degrade_the_question_expires_and_names_the_hop(r
         await rig.retrieve("where?", seconds=0.3, may_degrade=False)
     assert caught.value.hop == "retriever"
     assert await rig.held() == []
+
+
+async def test_a_question_that_expires_while_nobody_waits_for_it_is_counted(rig: Rig) -> None:
+    before = metric.value("penstock_dropped_messages_total", reason="expired")
+    envelope = rig.asker.envelope("r", 1, Deadline.after(0.3))
+    await rig.asker.publish(SUBJECT, Retrieve("where?", 3, may_degrade=False), envelope)
+    await until(lambda: metric.value("penstock_dropped_messages_total", reason="expired") == before + 1)
 
 
 async def test_a_question_that_comes_too_late_is_never_started(rig: Rig) -> None:

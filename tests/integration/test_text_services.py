@@ -30,7 +30,6 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import (
     Accepted,
     AuditReport,
@@ -53,6 +52,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.text.tokenizer import TextTokenizer
+from tests.support.block_names import hashes_of
 from tests.support.data import REPOSITORY, data_dir
 from tests.support.tokenizer_kinds import SAMPLES, library_tokenizer
 from tests.support.wait import until
@@ -368,7 +368,7 @@ async def test_text_is_answered_with_ids_and_block_names(gateway: Gateway, model
     answer = await tokenized(gateway, Tokenize(text=text))
     ids = unpack_ids(answer.token_ids)
     assert ids == gateway.tokenizer.encode_text(text)
-    assert unpack_hashes(answer.block_hashes) == block_hashes(ids, hash_seed(model.name))
+    assert unpack_hashes(answer.block_hashes) == hashes_of(ids)
 
 
 async def test_a_long_text_does_not_hold_up_a_short_one(gateway: Gateway) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from shared.bus.subjects import CANCEL_ALL, NOBODY, inbox, subject_of
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
-from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import Cancel, Drain, Retrieve, Warm, pack_ids
 from tests.integration.workers_harness import START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of
+from tests.support.block_names import hashes_of
 from tests.support.models import target_model
 from tests.support.sampling import sampling
 from tests.support.wait import until
@@ -168,17 +168,17 @@ async def test_a_reservation_without_kv_expires_at_decode(edge: Edge) -> None:
 
 
 async def test_a_running_request_expires_between_two_steps(edge: Edge) -> None:
-    how = sampling(max_tokens=120, ignore_eos=True)
+    how = sampling(max_tokens=60, ignore_eos=True)
     started_s = time.monotonic()
     await edge.generate(PROMPT, decode=DECODE, how=how)
-    whole_s = time.monotonic() - started_s
+    seconds = time.monotonic() - started_s  # too few for seven times as many tokens
     request_id = edge.new_id()
     stream = edge.streams[request_id, 1]
-    await edge.prefill(request_id, PROMPT, decode=DECODE, how=how)
-    await edge.reserve(request_id, PROMPT, decode=DECODE, how=how, seconds=whole_s / 2)
+    await edge.prefill(request_id, PROMPT, decode=DECODE, how=LONG)
+    await edge.reserve(request_id, PROMPT, decode=DECODE, how=LONG, seconds=seconds)
     lost = await edge.lost(request_id)
     assert (lost.code, lost.hop) == ("expired", "decode")
-    assert len(stream.ids) < 120
+    assert len(stream.ids) < 440
     assert stream.finish == ""
 
 
@@ -237,7 +237,7 @@ async def test_warming_makes_the_prefix_ready(edge: Edge) -> None:
 
     def warm() -> bool:
         view = edge.fleet.get("prefill", PREFILL)
-        return view is not None and view.overlap(block_hashes(ids, hash_seed(edge.model_id))) == 5
+        return view is not None and view.overlap(hashes_of(ids, edge.layout)) == 5
 
     await until(warm, timeout_s=WAIT_S)
     request_id = edge.new_id()
@@ -324,3 +324,20 @@ async def test_a_drained_worker_takes_nothing_new_finishes_and_ends_cleanly(
     await until(lambda: edge.streams[request_id, 1].finish, timeout_s=WAIT_S)
     await until(lambda: not workers.alive("prefill-drained"), timeout_s=WAIT_S)
     assert workers.processes["prefill-drained"].returncode == 0
+
+
+async def test_a_stream_outlives_the_sigterm_of_its_decode_worker(
+    edge: Edge, workers: Workers, model: Path
+) -> None:
+    workers.start("decode", "decode-drained", model=model)
+    await edge.ready("decode-drained")
+    request_id = edge.new_id()
+    stream = edge.streams[request_id, 1]
+    await asyncio.gather(
+        edge.prefill(request_id, PROMPT, decode="decode-drained", how=LONG),
+        edge.reserve(request_id, PROMPT, decode="decode-drained", how=LONG),
+    )
+    await until(lambda: len(stream.ids) > 3, timeout_s=WAIT_S)
+    exit_code = await asyncio.to_thread(workers.terminate, "decode-drained")
+    await until(lambda: stream.finish or stream.lost, timeout_s=WAIT_S)
+    assert (exit_code, stream.lost, stream.finish, len(stream.token_ids)) == (0, None, "length", 440)

@@ -130,7 +130,7 @@ async def test_a_prompt_cancelled_among_others_leaves_those_as_they_are(edge: Ed
 
 
 @pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
-async def test_a_row_with_nothing_left_to_draw_says_so_behind_its_tokens(
+async def test_a_request_with_nothing_left_to_draw_says_so_behind_its_tokens(
     edge: Edge, oracle: Oracle, speculator: str
 ) -> None:
     ids = oracle.encode("Once upon a time")

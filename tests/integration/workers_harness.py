@@ -20,7 +20,6 @@ from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.nats_server import nats_server_binary
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
-from shared.kv_hash import block_hashes, hash_seed
 from shared.messages import (
     Accepted,
     AuditReport,
@@ -39,6 +38,7 @@ from shared.messages import (
     pack_ids,
 )
 from shared.sampling import SamplingParams
+from tests.support.block_names import hashes_of
 from tests.support.data import REPOSITORY
 from tests.support.sampling import sampling
 from tests.support.wait import until
@@ -180,8 +180,14 @@ class Edge:
     ) -> None:
         await self.bus.publish(inbox("speculator", instance), message, self.bus.envelope(request_id, epoch))
 
+    @property
+    def layout(self) -> str:
+        """Of the workers that are ready; they are all of one."""
+        layouts = {view.heartbeat.layout for view in self.fleet.all() if view.heartbeat.role == "prefill"}
+        return max(layouts, default="")
+
     def hashes(self, ids: Sequence[int]) -> bytes:
-        return pack_hashes(block_hashes(ids, hash_seed(self.model_id)))
+        return pack_hashes(hashes_of(ids, self.layout))
 
     async def prefill(
         self,

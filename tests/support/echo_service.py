@@ -1,13 +1,15 @@
 """A small real service for tests of the process frame: `python -m tests.support.echo_service`.
 
 ECHO_MODE: "" serves; "slow_load" loads for ever; "missing_model" fails while loading; "crash" has
-an actor that crashes on every start; "slow_drain" never finishes its drain.
+an actor that crashes on every start; "block" and "wait" have one that never comes back from a Retrieve, with
+its event loop and without it; "slow_drain" never finishes its drain.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from shared.actor import BusActor
 from shared.bus import Delivery
@@ -26,6 +28,10 @@ class EchoActor(BusActor):
             raise ValueError("crash at start")
 
     async def on_message(self, delivery: Delivery) -> None:
+        if MODE == "block":
+            time.sleep(3600)  # noqa: ASYNC251 - the fault that is tested
+        if MODE == "wait":
+            await asyncio.Event().wait()
         if isinstance(delivery.message, Retrieve):
             await self.bus.reply(delivery.envelope, Accepted(delivery.message.k))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,9 +13,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Pr
 
 from shared.engine import Engine, EngineConfig, SamplingParams, TokenOutput
 from shared.engine.batch import Batch, Model, Span
+from tests.support.data import data_dir
 from tests.support.engine_families import BASE_FIELDS, SHAPES, Shape
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 # Everything the sampler can do at once.
 FANCY = SamplingParams(
@@ -39,9 +38,8 @@ torch.set_num_threads(1)
 
 def trained_model() -> Path | None:
     """The real trained checkpoint, where the shared test data is at hand."""
-    data = Path(os.environ.get("PENSTOCK_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
-    folder = data / "stories260k"
-    return folder if folder.is_dir() else None
+    data = data_dir()
+    return data / "stories260k" if data is not None else None
 
 
 def save_random_model(

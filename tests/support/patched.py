@@ -2,7 +2,7 @@
 
     python -m tests.support.patched shared.bus.connection:FIRST_CONNECT_S=0.3 services.cli status
 
-`patched(program, **constants)` makes these arguments.
+`patched(program, constants)` makes these arguments.
 """
 
 from __future__ import annotations

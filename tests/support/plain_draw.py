@@ -1,4 +1,4 @@
-"""The sampler as the documentation says it: one list, sorted, id by id, in Python's own floats."""
+"""The draw as the documentation says it: one list, sorted, id by id, in Python's own floats."""
 
 from __future__ import annotations
 

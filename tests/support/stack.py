@@ -150,7 +150,7 @@ class Stack:
 
         try:
             await until(idle, timeout_s=timeout_s)
-        except TimeoutError as error:
+        except AssertionError as error:
             raise AssertionError(f"still held: {held}\n{self.tail()}") from error
         finally:
             await bus.close()
@@ -169,6 +169,7 @@ def value_of(instance: Instance, metric: str) -> float:
 
 
 async def audit(bus: Bus, instances: list[Instance]) -> dict[str, list[Held]]:
+    """What every instance holds; an instance that does not answer is an entry of its own."""
     answers = await asyncio.gather(*(_ask(bus, instance) for instance in instances))
     return {instance.id: held for instance, held in zip(instances, answers, strict=True) if held}
 

@@ -7,9 +7,11 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 POLL_S = 0.005
+TIMEOUT_S = 20.0
+"""Far more than anything waited for takes on an idle machine, for one that is not."""
 
 
-async def until(predicate: Callable[[], object | Awaitable[object]], timeout_s: float = 5.0) -> object:
+async def until(predicate: Callable[[], object | Awaitable[object]], timeout_s: float = TIMEOUT_S) -> object:
     """The first truthy value of `predicate` (plain or async); AssertionError after `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):

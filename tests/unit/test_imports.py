@@ -32,7 +32,19 @@ ALLOWED = {
     ),
 }
 
-ORDER = ("errors", "deadline", "tasks", "telemetry", "roles", "sampling", "messages", "bus", "actor")
+ORDER = (
+    "errors",
+    "deadline",
+    "tasks",
+    "telemetry",
+    "health",
+    "roles",
+    "sampling",
+    "kv_hash",
+    "messages",
+    "bus",
+    "actor",
+)
 """The base of shared: each may import only what stands before it."""
 
 
@@ -79,9 +91,16 @@ def test_the_base_of_shared_imports_one_way() -> None:
         assert used <= allowed, f"{relative(path)} imports {sorted(used - allowed)}"
 
 
-def test_the_engine_does_not_know_the_kv_transport() -> None:
-    for path in (REPOSITORY / "shared" / "engine").rglob("*.py"):
-        assert not {name for name in imports(path) if name.startswith(("shared.kv.", "shared.bus"))}, path
+@pytest.mark.parametrize(
+    ("package", "above"),
+    [("engine", ("shared.kv.", "shared.bus", "shared.actor", "shared.worker")), ("kv", ("shared.worker",))],
+    ids=["engine", "kv"],
+)
+def test_the_engine_does_not_know_the_kv_transport_and_neither_knows_the_workers(
+    package: str, above: tuple[str, ...]
+) -> None:
+    for path in (REPOSITORY / "shared" / package).rglob("*.py"):
+        assert not {name for name in imports(path) if name.startswith(above)}, path
 
 
 ENGINE_ORDER = (

@@ -32,7 +32,7 @@ class Checkpoint:
 
     def __init__(self, model_dir: str | Path) -> None:
         self.tensors: dict[str, StoredTensor] = {}
-        for path in _weight_files(Path(model_dir)):
+        for path in weight_files(Path(model_dir)):
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  (not a mapping: it has no __iter__)
                     view = file.get_slice(name)
@@ -76,7 +76,8 @@ def _opened(path: Path) -> Any:
         raise InvalidRequest(f"{path.name} is damaged ({error}); download the model again") from error
 
 
-def _weight_files(folder: Path) -> Iterator[Path]:
+def weight_files(folder: Path) -> Iterator[Path]:
+    """The safetensors files of a model, in order. Raises as `Checkpoint` does."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         yield single

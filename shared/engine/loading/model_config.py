@@ -34,6 +34,20 @@ class RopeConfig:
     long_factors: tuple[float, ...] = ()
     attention_factor: float = 1.0  # multiplies cosines and sines
 
+    def is_long(self, longest: int) -> bool:
+        """longrope: whether sequences of up to `longest` tokens take the long factors, all of them."""
+        return longest > self.original_max_position_tokens
+
+    def stretched_tokens(self, longest: int) -> int:
+        """dynamic: the length to which the rotation is stretched for sequences of up to `longest` tokens."""
+        return max(longest, self.original_max_position_tokens)
+
+    def in_force(self, longest: int) -> str:
+        """As text, the rotation of all sequences of a pool where they have up to `longest` tokens: keys that
+        were turned by two of them are the same exactly when the texts are."""
+        by_length = {"longrope": self.is_long(longest), "dynamic": self.stretched_tokens(longest)}
+        return f"{self} {by_length.get(self.kind, '')}"
+
 
 @dataclass(frozen=True, slots=True)
 class MoeConfig:

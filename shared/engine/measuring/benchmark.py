@@ -224,9 +224,9 @@ def _figures(
     )
 
 
-def read_peak_rss_mb(pid: int | str = "self") -> float:
-    """The most memory that the process has held at once."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+def read_peak_rss_mb() -> float:
+    """The most memory that this process has held at once."""
+    for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise InvalidRequest("this system does not tell a process's peak memory (VmHWM); measure on Linux")

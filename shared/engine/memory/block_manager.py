@@ -170,5 +170,5 @@ class BlockManager:
                 raise InternalError(f"{sequence.key!r} is active with nothing to compute")
 
 
-def _reusable(sequence: LiveSequence) -> list[int]:
+def _reusable(sequence: LiveSequence) -> list[bytes]:
     return sequence.chain.hashes[: max_cached_blocks(len(sequence.tokens))]

@@ -13,7 +13,7 @@ class BlockEvent(NamedTuple):
     """A block hash that entered or left the prefix cache since the last drain."""
 
     kind: Literal["added", "removed"]
-    block_hash: int
+    block_hash: bytes
 
 
 class BlockPool:
@@ -30,9 +30,9 @@ class BlockPool:
         self._references = [0] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))  # popped from the end: lowest id first
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
-        self._hash_of: dict[int, int] = {}  # block -> hash
-        self._block_of: dict[int, int] = {}  # hash -> block
-        self._pending_events: dict[int, Literal["added", "removed"]] = {}
+        self._hash_of: dict[int, bytes] = {}  # block -> hash
+        self._block_of: dict[bytes, int] = {}  # hash -> block
+        self._pending_events: dict[bytes, Literal["added", "removed"]] = {}
 
     @property
     def num_free(self) -> int:
@@ -49,11 +49,11 @@ class BlockPool:
         """Blocks that a hash finds, held or not."""
         return len(self._block_of)
 
-    def cached_hashes(self) -> list[int]:
+    def cached_hashes(self) -> list[bytes]:
         """Every hash that the prefix cache can answer: the snapshot behind the events."""
         return list(self._block_of)
 
-    def match(self, hashes: Sequence[int]) -> list[int]:
+    def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Blocks of the longest cached run from the start of `hashes`. Takes no reference."""
         blocks: list[int] = []
         for block_hash in hashes:
@@ -95,7 +95,7 @@ class BlockPool:
                 else:
                     self._blank.append(block)
 
-    def commit(self, block: int, block_hash: int) -> int:
+    def commit(self, block: int, block_hash: bytes) -> int:
         """The content of held block `block` is final and named `block_hash`; returns who has that name.
 
         That is `block` itself, or the block that had the name first: the caller then holds a reference to it
@@ -157,7 +157,7 @@ class BlockPool:
         self._references[block] = 1
         return block
 
-    def _note(self, block_hash: int, kind: Literal["added", "removed"]) -> None:
+    def _note(self, block_hash: bytes, kind: Literal["added", "removed"]) -> None:
         """Opposite changes of one hash cancel out."""
         if self._pending_events.get(block_hash, kind) != kind:
             del self._pending_events[block_hash]

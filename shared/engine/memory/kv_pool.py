@@ -6,9 +6,9 @@ import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import torch
-import xxhash
 from torch import Tensor
 
 from shared.engine.dtypes import TORCH_DTYPES
@@ -27,13 +27,14 @@ class KvLayout:
     """Everything that two workers must agree on before a KV byte moves between them.
 
     One (layer, block): K [16, kv_heads, D], V [16, kv_heads, D], and for int8 and fp8 then K scales
-    [16, kv_heads] and V scales [16, kv_heads], float16.
+    [16, kv_heads] and V scales [16, kv_heads], float16. `content` stands for what the values depend on.
     """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     dtype: str  # "float32" | "bfloat16" | "int8" | "fp8"
+    content: str = ""  # of `kv_content`: checkpoint and rotation
 
     @classmethod
     def of(cls, model: ModelConfig, kv_dtype: str) -> KvLayout:
@@ -73,9 +74,9 @@ class KvLayout:
         return blocks
 
     def fingerprint(self) -> str:
-        """16 hex digits, equal exactly when the layouts are."""
-        text = f"{self.num_layers}/{self.num_kv_heads}/{self.head_dim}/{self.dtype}/{BLOCK_TOKENS}"
-        return str(xxhash.xxh3_64_hexdigest(text.encode()))
+        """32 hex digits, equal exactly when the layouts are."""
+        shape = f"{self.num_layers}/{self.num_kv_heads}/{self.head_dim}/{self.dtype}/{BLOCK_TOKENS}"
+        return blake2b(f"{shape}/{self.content}".encode(), digest_size=16).hexdigest()
 
 
 class KvPool:

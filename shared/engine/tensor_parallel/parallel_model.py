@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -49,13 +49,10 @@ class ParallelKvPool(KvPool):
         self,
         layout: KvLayout,
         num_blocks: int,
-        buffer: memoryview | None = None,
         *,
         compute_dtype: torch.dtype | None = None,
         device: str = "cpu",
     ) -> None:
-        if buffer is not None:
-            raise InvalidRequest(NO_TRANSFER)
         super().__init__(layout, num_blocks, compute_dtype=compute_dtype, device=device)
         self.on_copy: Callable[[int, int], None] | None = None
 
@@ -92,7 +89,7 @@ class ParallelModel:
         step_s: float = STEP_S,
     ) -> None:
         check_parallel(config, model_config)
-        if pool.layout != parallel_layout(model_config, config):
+        if replace(pool.layout, content="") != parallel_layout(model_config, config):
             raise InternalError("the KV pool of a tensor-parallel model must have one rank's layout")
         self._broken = False
         self._step_s = step_s

@@ -48,8 +48,8 @@ def inverse_frequencies(rope: RopeConfig, num_positions: int) -> Tensor:
     if rope.kind == "yarn":
         return _yarn(rope)
     if rope.kind == "longrope":
-        is_long = num_positions > rope.original_max_position_tokens
-        factors = torch.tensor(rope.long_factors if is_long else rope.short_factors, dtype=torch.float32)
+        chosen = rope.long_factors if rope.is_long(num_positions) else rope.short_factors
+        factors = torch.tensor(chosen, dtype=torch.float32)
         return 1.0 / (factors * _wavelengths(rope.theta, rope.rotary_dim))
     return frequencies
 
@@ -66,8 +66,9 @@ def _default(theta: float, rotary_dim: int) -> Tensor:
 
 def _grown_theta(rope: RopeConfig, num_positions: int) -> float:
     """NTK scaling: a larger base where sequences may be longer than those of the training."""
-    longest = max(num_positions, rope.original_max_position_tokens)
-    growth = rope.factor * longest / rope.original_max_position_tokens - (rope.factor - 1)
+    growth = rope.factor * rope.stretched_tokens(num_positions) / rope.original_max_position_tokens - (
+        rope.factor - 1
+    )
     power: float = growth ** (rope.rotary_dim / (rope.rotary_dim - 2))
     return rope.theta * power
 

@@ -47,6 +47,22 @@ def test_the_section_wins_over_common_and_the_environment_over_the_file(toml: Pa
     assert (config.log_level, config.metrics_port, config.instance, config.kv_blocks) == ("debug", 2, "c", 7)
 
 
+def test_a_fleet_key_is_read_and_shown_nowhere() -> None:
+    key = "0f" * 32
+    config = load({"PENSTOCK_FLEET_KEY": key})
+    assert config.fleet_key == key
+    assert key not in repr(config)
+
+
+@pytest.mark.parametrize("wrong", ["0f" * 31, "0F" * 32, "xy" * 32])
+def test_a_wrong_secret_is_named_but_not_shown(wrong: str, toml: Path) -> None:
+    toml.write_text(f'[common]\nfleet_key = "{wrong}"\n')
+    for environ, file in (({"PENSTOCK_FLEET_KEY": wrong}, None), ({}, toml)):
+        with pytest.raises(ConfigError, match=r"(?i)fleet_key is not right; it must be text") as caught:
+            load(environ, file)
+        assert wrong not in str(caught.value)
+
+
 def test_the_variable_of_the_section_wins_over_the_common_one() -> None:
     config = load({"PENSTOCK_METRICS_PORT": "1", "PENSTOCK_DECODE_METRICS_PORT": "2"})
     assert config.metrics_port == 2

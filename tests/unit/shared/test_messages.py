@@ -15,6 +15,7 @@ from shared.errors import (
     error_from_code,
 )
 from shared.messages import (
+    MAX_HASHES,
     MAX_PROMPT_TOKENS,
     Failure,
     pack_hashes,
@@ -29,8 +30,8 @@ def test_ids_survive_packing(ids: list[int]) -> None:
     assert unpack_ids(pack_ids(ids)) == ids
 
 
-@given(st.lists(st.integers(0, 2**64 - 1)))
-def test_hashes_survive_packing(hashes: list[int]) -> None:
+@given(st.lists(st.binary(min_size=16, max_size=16)))
+def test_hashes_survive_packing(hashes: list[bytes]) -> None:
     assert unpack_hashes(pack_hashes(hashes)) == hashes
 
 
@@ -42,6 +43,17 @@ def test_ids_are_little_endian_u32() -> None:
 def test_bytes_that_are_no_id_list_within_the_limit_are_refused(size: int) -> None:
     with pytest.raises(ProtocolError):
         unpack_ids(bytes(size))
+
+
+@pytest.mark.parametrize("size", [8, 15, 17, 16 * MAX_HASHES + 16])
+def test_bytes_that_are_no_hash_list_within_the_limit_are_refused(size: int) -> None:
+    with pytest.raises(ProtocolError):
+        unpack_hashes(bytes(size))
+
+
+def test_a_hash_of_another_length_is_an_error_at_the_sender() -> None:
+    with pytest.raises(ProtocolError):
+        pack_hashes([bytes(16), bytes(8)])
 
 
 @pytest.mark.parametrize("value", [-1, 2**32])

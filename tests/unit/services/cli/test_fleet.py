@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 from services.cli.audit import Audit
 from services.cli.fleet_watch import Fleet
@@ -42,7 +43,42 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
     fleet.observe(BEAT, received_unix_us=101_000, now_s=0.0)
     head, row = _shown(fleet.all(), as_json=False).splitlines()
     assert head.split()[:6] == ["role", "instance", "state", "pid", "live", "queued"]
-    assert row.split() == ["decode", "decode-0", "ready", "7", "2/8", "1", "40/100", "12.5", "100.0", "!"]
+    assert row.split() == [
+        "decode",
+        "decode-0",
+        "ready",
+        "7",
+        "2/8",
+        "1",
+        "40/100",
+        "12.5",
+        "0",
+        "-",
+        "100.0",
+        "!",
+    ]
+
+
+def test_status_shows_progress_and_who_stalls() -> None:
+    fleet = Fleet()
+    beat = dataclasses.replace(BEAT, state="stalled", steps=71, stalled_ms=6_250)
+    fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+    row = _shown(fleet.all(), as_json=False).splitlines()[1].split()
+    assert (row[2], row[8:10]) == ("stalled", ["71", "6.2"])
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert (described["state"], described["steps"], described["stalled_ms"]) == ("stalled", 71, 6_250)
+
+
+def test_a_clock_a_second_ahead_is_marked_in_status_whatever_comes_late() -> None:
+    fleet = Fleet()
+    for number, transit_us in enumerate((400, 990_000)):
+        sent_us = 5_000_000 * (number + 1)
+        beat = dataclasses.replace(BEAT, sent_unix_us=sent_us)
+        fleet.observe(beat, received_unix_us=sent_us - 1_000_000 + transit_us, now_s=float(number))
+    _, row = _shown(fleet.all(), as_json=False).splitlines()
+    assert row.split()[-2:] == ["-999.6", "!"]
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert (described["skew_us"], described["skewed"]) == (-999_600, True)
 
 
 def report(role: str, *held: Held) -> AuditReport:

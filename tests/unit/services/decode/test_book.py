@@ -75,13 +75,13 @@ def test_an_epoch_below_the_one_held_is_stale() -> None:
         jobs.check_epoch("r", 2)
 
 
-def test_a_job_of_a_silent_gateway_is_abandoned_after_its_lease() -> None:
+def test_a_job_whose_gateway_was_never_heard_has_a_lease_all_the_same() -> None:
     jobs = DecodeBook(max_jobs=4, kv_blocks=100, is_alive=lambda _: False)
     jobs.add(job())
     assert jobs.abandoned() == []  # a lease begins when it is granted
 
 
-def test_an_expired_job_is_found_once_it_is_stopping_no_more() -> None:
+def test_an_expired_job_is_found_until_it_is_stopping() -> None:
     jobs = book()
     late = dataclasses.replace(job(), deadline=Deadline.after(-1.0))
     jobs.add(late)

@@ -158,7 +158,7 @@ def test_a_session_the_speculator_never_heard_of_is_closed_silently() -> None:
     assert book.outgoing() == []
 
 
-def test_a_lost_speculator_leaves_its_rows_without_drafts() -> None:
+def test_a_lost_speculator_leaves_its_requests_without_drafts() -> None:
     book = make_book()
     opened(book, request_id="a", speculator="s")
     opened(book, request_id="b", speculator="t")

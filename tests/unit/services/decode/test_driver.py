@@ -33,5 +33,7 @@ async def test_a_job_joins_the_batch_with_its_priority_and_its_deadline(tmp_path
     assert (await driver.seat([], jobs)).attached == [None, None, None]
     sequences = driver.engine._scheduler.sequences
     assert [sequences[one.key].priority for one in jobs] == [2, 1, 0]
-    assert [sequences[one.key].deadline_us for one in jobs] == [round(r.deadline.at_s * 1e6) for r in jobs]
+    assert [sequences[one.key].deadline_us for one in jobs] == [
+        round(one.deadline.at_s * 1e6) for one in jobs
+    ]
     await driver.close_engine()

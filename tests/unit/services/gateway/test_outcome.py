@@ -1,4 +1,4 @@
-"""Outcomes, what waits for the client, budgets and the recorded timeline."""
+"""Outcomes, what waits for the client, budgets and the timeline."""
 
 from __future__ import annotations
 
@@ -70,6 +70,14 @@ def test_an_error_has_one_outcome_and_one_canonical_status(error_type: type[erro
         5,
     )
     assert terminal.error.code == error_type.code
+
+
+@pytest.mark.parametrize("error_type", CASES)
+def test_of_the_errors_without_a_hint_only_a_full_fleet_gets_one(
+    error_type: type[errors.PenstockError],
+) -> None:
+    terminal = Outcome.of(error_type("it says why")).terminal_event(pb.Usage(), pb.Timeline())
+    assert (terminal.error.retry_after_ms > 0) == (error_type is errors.Overloaded)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +163,9 @@ CONFIG = GatewayConfig(default_deadline_s=100.0, default_ttft_deadline_s=50.0)
         ({"deadline_ms": 200_000}, None, (50.0, 200.0)),
         ({"ttft_deadline_ms": 3000}, None, (3.0, 100.0)),
         ({"ttft_deadline_ms": 30_000, "deadline_ms": 20_000}, None, (20.0, 20.0)),
-        ({"deadline_ms": 10_000}, 5.0, (4.98, 4.98)),
+        ({"deadline_ms": 10_000}, 5.0, (4.9, 4.9)),
         ({"deadline_ms": 4000}, 5.0, (4.0, 4.0)),
-        ({}, 500.0, (50.0, 499.98)),
+        ({}, 500.0, (50.0, 499.9)),
         ({}, 0.05, (0.045, 0.045)),
     ],
 )

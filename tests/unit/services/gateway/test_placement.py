@@ -11,8 +11,9 @@ from services.gateway.admission import check_room, check_ttft, predict_ttft_s
 from services.gateway.placement import Candidate, Need, Placement, choose_placement, missing_role
 from shared.errors import Overloaded, Unavailable
 from shared.messages import Heartbeat
+from tests.support.block_names import block_names
 
-HASHES = (11, 12, 13, 14)
+HASHES = tuple(block_names([11, 12, 13, 14]))
 NEED = Need(HASHES, tokens=64, output_tokens=16)
 
 
@@ -21,7 +22,7 @@ class View:
     heartbeat: Heartbeat
     cached: int = 0
 
-    def overlap(self, block_hashes: Sequence[int]) -> int:
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
         return min(self.cached, len(block_hashes))
 
 
@@ -33,6 +34,7 @@ def beat(
     queued_tokens: int = 0,
     tokens_per_s: float = 0.0,
     free: int = 100,
+    layout: str = "",
 ) -> Heartbeat:
     return Heartbeat(
         role,
@@ -44,7 +46,7 @@ def beat(
         1,
         "",
         "m",
-        "",
+        layout,
         8,
         live,
         0,
@@ -130,6 +132,16 @@ def test_prefill_goes_where_the_first_token_comes_soonest() -> None:
     assert choose_placement(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
 
 
+@pytest.mark.parametrize("tokens_per_s", [0.0, 1000.0], ids=["unmeasured", "measured"])
+def test_of_two_prefills_of_the_same_rate_the_idle_one_beats_the_one_with_a_queue(
+    tokens_per_s: float,
+) -> None:
+    queued = View(beat("prefill", "a-queued", queued_tokens=300, tokens_per_s=tokens_per_s))
+    idle = View(beat("prefill", "b-idle", tokens_per_s=tokens_per_s))
+    for turn in range(2):
+        assert choose_placement(fleet(prefill=[queued, idle]), NEED, rotation=turn).prefill == "b-idle"
+
+
 def test_a_speculator_is_taken_by_load() -> None:
     views = fleet(speculator=[View(beat("speculator", "a", live=2)), View(beat("speculator", "b"))])
     assert choose_placement(views, NEED).speculator == "b"
@@ -168,7 +180,30 @@ def test_a_request_that_cannot_be_served_in_time_is_shed_with_a_hint() -> None:
 
 
 def test_a_gateway_without_room_sheds() -> None:
-    check_room(7, 8)
+    check_room(7, 8, 0.0)
     with pytest.raises(Overloaded) as caught:
-        check_room(8, 8)
+        check_room(8, 8, 0.0)
     assert caught.value.retry_after_ms > 0
+
+
+def test_workers_with_different_kv_layouts_are_never_placed_together() -> None:
+    fleet = {
+        "decode": [
+            View(beat("decode", "d0", layout="int8")),
+            View(beat("decode", "d1", live=7, layout="bf16")),
+        ],
+        "prefill": [View(beat("prefill", "p0", layout="bf16")), View(beat("prefill", "p1", layout="fp8"))],
+        "detokenizer": [View(beat("detokenizer", "t0"))],
+    }
+    chosen = choose_placement(fleet, NEED)
+    assert (chosen.decode, chosen.prefill) == ("d1", "p0")
+
+
+def test_no_common_kv_layout_is_a_sentence() -> None:
+    fleet = {
+        "decode": [View(beat("decode", "d0", layout="int8"))],
+        "prefill": [View(beat("prefill", "p0", layout="bf16"))],
+        "detokenizer": [View(beat("detokenizer", "t0"))],
+    }
+    with pytest.raises(Unavailable, match="same KV layout"):
+        choose_placement(fleet, NEED)

@@ -82,6 +82,33 @@ async def test_a_child_that_was_ready_once_is_restarted_for_as_long_as_it_takes(
     assert "was killed by SIGKILL; starting it again in 2 ms" in log.text()
 
 
+async def test_a_child_that_crashes_when_it_has_loaded_waits_longer_each_time() -> None:
+    log = Log()
+    spec = InstanceSpec("decode", "decode-0", ("/bin/sh", "-c", "sleep 0.05; exit 1"), dict(os.environ))
+    child = Instance(spec, log.writer, make_backoff=lambda: Backoff(first_s=0.001, reset_after_s=0.01))
+    with pytest.raises(StartFailed):
+        await within(child.run())
+    waits = [line.split()[-2] for line in log.text().splitlines() if "starting it again" in line]
+    assert waits == ["1", "2", "4"]
+
+
+async def test_a_child_that_served_for_long_is_started_again_at_once(tmp_path: Path) -> None:
+    log, end = Log(), tmp_path / "end"
+    script = f"until rm {end} 2>/dev/null; do sleep 0.01; done; exit 1"
+    spec = InstanceSpec("decode", "decode-0", ("/bin/sh", "-c", script), dict(os.environ))
+    child = Instance(spec, log.writer, make_backoff=lambda: Backoff(first_s=0.001, reset_after_s=1e-6))
+    task = asyncio.create_task(child.run())
+    while child.restarts < 3:
+        await until(lambda: child.ready_pid != child.pid, timeout_s=20)
+        child.mark_ready()
+        end.touch()
+        await until(lambda: not end.exists() and child.ready_pid != child.pid, timeout_s=20)
+    child.terminate()
+    await within(task)
+    waits = [line.split()[-2] for line in log.text().splitlines() if "starting it again" in line]
+    assert waits[:3] == ["1", "1", "1"]
+
+
 async def test_terminate_ends_the_child_and_it_stays_ended() -> None:
     child = instance("exec sleep 600", Log())
     task = asyncio.create_task(child.run())

@@ -115,6 +115,25 @@ def test_on_a_bus_of_the_user_every_process_has_the_credentials_of_the_user() ->
     assert {spec.environ["PENSTOCK_NATS_CREDENTIALS"] for spec in specs} == {"/f"}
 
 
+def fleet_keys(environ: dict[str, str]) -> set[str | None]:
+    specs = plan_instances(parse_options([], {}), nats_url="nats://h:1", grpc_ports=[1], environ=environ)
+    return {spec.environ.get("PENSTOCK_FLEET_KEY") for spec in specs}
+
+
+def test_all_processes_of_a_stack_get_one_new_key() -> None:
+    first, second = fleet_keys({}), fleet_keys({})
+    assert len(first) == len(second) == len(second - first) == 1
+    assert all(key is not None and len(bytes.fromhex(key)) == 32 for key in first)
+
+
+def test_a_key_that_the_user_has_set_stays(tmp_path: Path) -> None:
+    key = "0f" * 32
+    assert fleet_keys({"PENSTOCK_FLEET_KEY": key}) == {key}
+    file = tmp_path / "penstock.toml"
+    file.write_text(f'[common]\nfleet_key = "{key}"\n')
+    assert fleet_keys({"PENSTOCK_CONFIG": str(file)}) == {None}  # the services read it themselves
+
+
 def test_model_processes_share_the_cores_and_the_user_may_say_otherwise() -> None:
     assert threads_per_model({"prefill": 500, "decode": 500, "speculator": 0}) == 1
     environ = {"PENSTOCK_DECODE_THREADS": "7"}

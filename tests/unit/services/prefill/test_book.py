@@ -28,7 +28,8 @@ def job(request_id: str = "r", epoch: int = 1, tokens: int = 100, seconds: float
         max_model_len=512,
         now_s=0.0,
     )
-    return dataclasses.replace(made, deadline=Deadline.after(seconds))
+    end = Deadline.after(seconds)
+    return dataclasses.replace(made, deadline=end, first_token=end)
 
 
 def book(max_queued: int = 8) -> PrefillBook:

@@ -101,3 +101,29 @@ async def test_a_short_prompt_joins_the_few_long_ones_that_are_computed(tmp_path
     assert driver.room_tokens(8000, PROMPTS_AT_ONCE) < 0
     assert driver.room_tokens(100, 1) == 412
     await driver.close_engine()
+
+
+def test_prompts_are_ordered_by_the_deadline_of_their_first_token() -> None:
+    now = Deadline.after(0.0).at_s
+    prefill = Prefill(pack_ids([1, 2, 3]), 3, b"", sampling(), "g", "d", "decode-0", NORMAL)
+    made = read_job(
+        Envelope("r", 1),
+        prefill,
+        Deadline(now + 60.0),
+        Deadline(now + 2.0),
+        vocab_size=10,
+        max_model_len=64,
+        now_s=0.0,
+    )
+    assert (made.deadline.at_s, made.entry().deadline.at_s) == (now + 60.0, now + 2.0)
+
+
+async def test_the_engine_orders_by_the_deadline_of_the_first_token(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path)
+    driver = PrefillDriver(lambda: make_engine(folder, max_batch_tokens=64), PrefixMirror(), lambda: None)
+    await driver.load_engine()
+    one = job("r", NORMAL)
+    one.first_token = Deadline(one.deadline.at_s - 50.0)
+    await driver.admit([one], [lambda *_: None])
+    assert driver.engine._scheduler.sequences["r/1"].deadline_us == round(one.first_token.at_s * 1e6)
+    await driver.close_engine()

@@ -7,17 +7,7 @@ import pytest
 from services.prefill.queue import MIN_RETRY_MS, DeadlineQueue, Entry
 from shared.deadline import Deadline
 from shared.errors import Overloaded
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def unix_us(self) -> int:
-        return int(self.now_s * 1e6)
+from tests.support.clock import FakeClock
 
 
 def make_queue(clock: FakeClock, max_entries: int = 8, max_tokens: int = 1000) -> DeadlineQueue:
@@ -36,14 +26,14 @@ def drain(queue: DeadlineQueue) -> list[str]:
 
 
 def test_the_earliest_deadline_goes_first() -> None:
-    queue = make_queue(FakeClock())
+    queue = make_queue(FakeClock(100.0))
     for key, at_s in (("late", 300.0), ("soon", 150.0), ("middle", 200.0)):
         queue.push(entry(key, at_s), 0.0)
     assert drain(queue) == ["soon", "middle", "late"]
 
 
 def test_a_higher_class_goes_before_any_deadline_of_a_lower_one() -> None:
-    queue = make_queue(FakeClock())
+    queue = make_queue(FakeClock(100.0))
     queue.push(entry("low", 110.0, priority=-1), 0.0)
     queue.push(entry("normal", 120.0), 0.0)
     queue.push(entry("high", 900.0, priority=1), 0.0)
@@ -51,18 +41,18 @@ def test_a_higher_class_goes_before_any_deadline_of_a_lower_one() -> None:
 
 
 def test_equal_deadlines_keep_the_order_of_arrival() -> None:
-    queue = make_queue(FakeClock())
+    queue = make_queue(FakeClock(100.0))
     for key in "abc":
         queue.push(entry(key), 0.0)
     assert drain(queue) == ["a", "b", "c"]
 
 
 def test_expired_entries_are_handed_out_as_expired_and_not_as_work() -> None:
-    clock = FakeClock()
+    clock = FakeClock(100.0)
     queue = make_queue(clock)
     queue.push(entry("dead", 101.0), 0.0)
     queue.push(entry("alive", 200.0), 0.0)
-    clock.now_s = 102.0
+    clock.advance(2.0)
     taken = queue.take_entry()
     assert taken.entry is not None
     assert taken.entry.key == "alive"
@@ -71,17 +61,17 @@ def test_expired_entries_are_handed_out_as_expired_and_not_as_work() -> None:
 
 
 def test_expiry_can_be_collected_without_taking_work() -> None:
-    clock = FakeClock()
+    clock = FakeClock(100.0)
     queue = make_queue(clock)
     queue.push(entry("dead", 101.0), 0.0)
     queue.push(entry("alive", 200.0), 0.0)
-    clock.now_s = 150.0
+    clock.advance(50.0)
     assert [late.key for late in queue.expired()] == ["dead"]
     assert len(queue) == 1
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
-    queue = make_queue(FakeClock(), max_tokens=100)
+    queue = make_queue(FakeClock(100.0), max_tokens=100)
     queue.push(entry("a", tokens=90), 1000.0)
     with pytest.raises(Overloaded) as refused:
         queue.push(entry("b", tokens=510), 1000.0)
@@ -91,7 +81,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
 
 
 def test_without_a_measured_rate_the_hint_is_the_least_one() -> None:
-    queue = make_queue(FakeClock(), max_entries=1)
+    queue = make_queue(FakeClock(100.0), max_entries=1)
     queue.push(entry("a"), 0.0)
     with pytest.raises(Overloaded) as refused:
         queue.push(entry("b"), 0.0)
@@ -99,13 +89,13 @@ def test_without_a_measured_rate_the_hint_is_the_least_one() -> None:
 
 
 def test_an_empty_queue_takes_a_prompt_longer_than_its_token_bound() -> None:
-    queue = make_queue(FakeClock(), max_tokens=100)
+    queue = make_queue(FakeClock(100.0), max_tokens=100)
     queue.push(entry("long", tokens=500), 0.0)
     assert queue.queued_tokens == 500
 
 
 def test_a_removed_entry_gives_its_room_back() -> None:
-    queue = make_queue(FakeClock())
+    queue = make_queue(FakeClock(100.0))
     queue.push(entry("a", tokens=7), 0.0)
     removed = queue.remove("a")
     assert removed is not None
@@ -114,7 +104,7 @@ def test_a_removed_entry_gives_its_room_back() -> None:
 
 
 def test_an_entry_put_back_is_first_among_its_equals() -> None:
-    queue = make_queue(FakeClock())
+    queue = make_queue(FakeClock(100.0))
     queue.push(entry("a"), 0.0)
     queue.push(entry("b"), 0.0)
     taken = queue.take_entry().entry

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from services.tokenizer.prompt_tokenizer import MAX_TURNS, PromptTokenizer, text_chars
 from shared.errors import InvalidRequest, PenstockError, TooLarge
-from shared.kv_hash import block_hashes, hash_seed
+from shared.kv_hash import BlockHasher
 from shared.messages import ChatTurn, Tokenize, pack_ids, unpack_hashes, unpack_ids
+from tests.support.block_names import hashes_of
 from tests.support.tokenizer_kinds import SAMPLES, text_tokenizer
 
 LIMIT_BYTES = 1000
@@ -15,7 +18,7 @@ LIMIT_BYTES = 1000
 
 @pytest.fixture
 def prompts() -> PromptTokenizer:
-    return PromptTokenizer(text_tokenizer("byte_level"), "some-model", LIMIT_BYTES)
+    return PromptTokenizer(text_tokenizer("byte_level"), BlockHasher(), LIMIT_BYTES)
 
 
 def test_text_becomes_ids_and_the_names_of_its_full_blocks(prompts: PromptTokenizer) -> None:
@@ -24,21 +27,24 @@ def test_text_becomes_ids_and_the_names_of_its_full_blocks(prompts: PromptTokeni
     ids = unpack_ids(answer.token_ids)
     assert ids == text_tokenizer("byte_level").encode_text(text)
     assert len(unpack_hashes(answer.block_hashes)) == len(ids) // 16 > 1
-    assert unpack_hashes(answer.block_hashes) == block_hashes(ids, hash_seed("some-model"))
+    assert unpack_hashes(answer.block_hashes) == hashes_of(ids)
 
 
-def test_block_names_of_two_models_never_meet(prompts: PromptTokenizer) -> None:
-    other = PromptTokenizer(text_tokenizer("byte_level"), "other-model", LIMIT_BYTES)
-    message = Tokenize(text=" ".join(SAMPLES))
-    names = [set(unpack_hashes(each.tokenize_prompt(message).block_hashes)) for each in (prompts, other)]
-    assert names[0].isdisjoint(names[1])
+def test_block_names_of_two_models_tenants_or_fleets_never_meet(prompts: PromptTokenizer) -> None:
+    message = Tokenize(text=" ".join(SAMPLES), layout="some-model", tenant="some-tenant")
+    others = [replace(message, layout="other-model"), replace(message, tenant="other-tenant")]
+    answers = [prompts.tokenize_prompt(each) for each in (message, *others)]
+    elsewhere = PromptTokenizer(text_tokenizer("byte_level"), BlockHasher(bytes(32)), LIMIT_BYTES)
+    answers.append(elsewhere.tokenize_prompt(message))
+    names = [name for answer in answers for name in unpack_hashes(answer.block_hashes)]
+    assert len(names) == len(set(names)) == 4 * (len(answers[0].block_hashes) // 16) > 4
 
 
 def test_token_ids_come_back_with_their_block_names(prompts: PromptTokenizer) -> None:
     ids = list(range(40))
     answer = prompts.tokenize_prompt(Tokenize(token_ids=pack_ids(ids)))
     assert unpack_ids(answer.token_ids) == ids
-    assert unpack_hashes(answer.block_hashes) == block_hashes(ids, hash_seed("some-model"))
+    assert unpack_hashes(answer.block_hashes) == hashes_of(ids)
 
 
 def test_a_chat_is_plain_text_where_that_is_allowed(prompts: PromptTokenizer) -> None:

@@ -230,3 +230,27 @@ async def test_a_stopped_actor_fails_its_pending_asks_and_refuses_new_messages()
             await asking
     with pytest.raises(Unavailable):
         actor.tell(1)
+
+
+async def test_an_actor_is_busy_with_a_message_until_it_is_handled_and_then_waits() -> None:
+    actor = Recorder()
+    (activity,) = actor.activities()
+    actor.gate.clear()
+    async with running(actor):
+        actor.tell(1)
+        await until(lambda: actor.queued == 0)
+        assert activity.busy
+        moved = activity.moved
+        actor.gate.set()
+        await until(lambda: not activity.busy)
+        assert activity.moved > moved
+
+
+async def test_each_message_of_a_batch_is_a_move() -> None:
+    actor = Recorder()
+    (activity,) = actor.activities()
+    for item in range(10):
+        actor.tell(item)
+    async with running(actor):
+        await until(length(actor, 11))
+    assert activity.moved >= 10

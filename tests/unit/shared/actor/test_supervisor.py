@@ -15,8 +15,12 @@ from tests.support.clock import FakeClock
 from tests.support.wait import until
 
 
+class Panic(BaseException):
+    """As those of extensions in Rust: no Exception."""
+
+
 class Child(Actor):
-    """Crashes on "boom"; answers every Ask with its number."""
+    """Crashes on "boom", "panic" and "cancelled"; answers every Ask with its number."""
 
     made = 0
 
@@ -31,6 +35,10 @@ class Child(Actor):
             item.answer(self.number)
         elif item == "boom":
             raise ValueError("boom")
+        elif item == "panic":
+            raise Panic
+        elif item == "cancelled":
+            raise asyncio.CancelledError
         elif item == "hang":
             await asyncio.Event().wait()
 
@@ -78,6 +86,72 @@ async def test_a_method_taken_from_a_reference_speaks_to_the_living_actor(superv
     ref.tell("boom")
     await until(lambda: ref.actor is not first)
     assert who() == 2
+
+
+@pytest.mark.parametrize("fault", ["panic", "cancelled"])
+async def test_what_is_no_exception_is_a_crash_like_any_other(supervisor: Supervisor, fault: str) -> None:
+    ref = supervisor.start(Child)
+    first = ref.actor
+    ref.tell(fault)
+    await until(lambda: ref.actor is not first)
+    assert await ref.ask("?", soon()) == 2
+    assert first.stopped
+
+
+@pytest.mark.parametrize("fault", [Panic(), asyncio.CancelledError()])
+async def test_a_task_that_ends_with_no_exception_is_restarted(
+    supervisor: Supervisor, fault: BaseException
+) -> None:
+    runs: list[int] = []
+
+    async def task() -> None:
+        runs.append(len(runs))
+        if len(runs) == 1:
+            raise fault
+
+    supervisor.start_task("task", task)
+    await until(lambda: len(runs) == 2)
+
+
+async def test_a_keeper_that_is_cancelled_unasked_fails_the_supervisor(supervisor: Supervisor) -> None:
+    """As a cancellation that Python 3.11 leaves behind does."""
+
+    async def task() -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        await asyncio.Event().wait()
+
+    supervisor.start_task("task", task)
+    with pytest.raises(InternalError, match="the keeper of task ended with CancelledError"):
+        async with asyncio.timeout(5.0):
+            await supervisor.run_until(asyncio.Event())
+
+
+async def test_a_supervisor_that_stops_cancels_its_tasks_and_has_not_failed(supervisor: Supervisor) -> None:
+    started = asyncio.Event()
+
+    async def task() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    supervisor.start_task("task", task)
+    await started.wait()
+    await supervisor.stop()
+    await asyncio.sleep(0)
+    assert supervisor.failure is None
+
+
+@pytest.mark.parametrize("fault", ["boom", "panic", "cancelled"])
+async def test_an_actor_that_is_started_once_fails_the_supervisor_when_it_has_given_back(
+    supervisor: Supervisor, fault: str
+) -> None:
+    ref = supervisor.start_once(Child())
+    ref.tell(fault)
+    with pytest.raises(InternalError, match="child crashed with"):
+        async with asyncio.timeout(5.0):
+            await supervisor.run_until(asyncio.Event())
+    assert (ref.actor.stopped, Child.made) == (True, 1)
 
 
 async def test_siblings_of_a_crashed_actor_are_left_alone(supervisor: Supervisor) -> None:

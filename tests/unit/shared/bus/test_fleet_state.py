@@ -8,7 +8,8 @@ import pytest
 
 from shared.bus.fleet_state import FORGET_AFTER_S, HEARTBEAT_S, MAX_INSTANCES, SUSPECT_AFTER_S, FleetState
 from shared.deadline import MAX_SKEW_US
-from shared.messages import Heartbeat, Snapshot, pack_hashes
+from shared.messages import Heartbeat, Snapshot
+from tests.support.block_names import block_names, pack_names
 from tests.support.clock import FakeClock
 
 
@@ -92,7 +93,7 @@ def test_a_suspect_that_stays_silent_is_forgotten(fleet: FleetState, clock: Fake
 def test_a_new_incarnation_means_the_old_life_is_lost(
     fleet: FleetState, lost: list[tuple[str, str, str]]
 ) -> None:
-    fleet.observe(beat(incarnation=1, prefix_event_id=1, added=pack_hashes([7])))
+    fleet.observe(beat(incarnation=1, prefix_event_id=1, added=pack_names(7)))
     fleet.observe(beat(incarnation=2))
     assert lost == [("decode", "decode-0", "restarted")]
     view = fleet.get("decode", "decode-0")
@@ -122,6 +123,20 @@ def test_a_stopped_instance_leaves_at_once(fleet: FleetState, lost: list[tuple[s
     assert lost == [("decode", "decode-0", "stopped")]
 
 
+def test_who_says_that_it_is_stalled_takes_no_work_and_is_reported_once(
+    fleet: FleetState, lost: list[tuple[str, str, str]]
+) -> None:
+    fleet.observe(beat())
+    fleet.observe(beat(state="stalled", stalled_ms=5000))
+    fleet.observe(beat(state="stalled", stalled_ms=5250))
+    assert names(fleet) == []
+    assert lost == [("decode", "decode-0", "suspect")]
+    fleet.observe(beat())
+    assert names(fleet) == ["decode-0"]
+    fleet.observe(beat(state="stalled", stalled_ms=5000))
+    assert len(lost) == 2
+
+
 def test_silence_while_we_could_not_listen_blames_nobody(
     fleet: FleetState, clock: FakeClock, lost: list[tuple[str, str, str]]
 ) -> None:
@@ -133,6 +148,16 @@ def test_silence_while_we_could_not_listen_blames_nobody(
     clock.advance(SUSPECT_AFTER_S)
     fleet.sweep()
     assert lost == [("decode", "decode-0", "suspect")]
+
+
+def test_who_would_be_suspected_next_is_known_before(fleet: FleetState, clock: FakeClock) -> None:
+    fleet.observe(beat())
+    clock.advance(SUSPECT_AFTER_S - 0.001)
+    assert not fleet.anyone_silent()
+    clock.advance(0.001)
+    assert fleet.anyone_silent()
+    fleet.sweep()
+    assert not fleet.anyone_silent()  # a suspect is known already
 
 
 def test_an_excuse_never_lies_in_the_future(fleet: FleetState, clock: FakeClock) -> None:
@@ -174,11 +199,11 @@ def test_a_clock_far_off_is_named(fleet: FleetState, clock: FakeClock) -> None:
 def prefix_of(fleet: FleetState) -> tuple[set[int], bool]:
     view = fleet.get("decode", "decode-0")
     assert view is not None
-    return view.prefix, view.prefix_stale
+    return {int.from_bytes(name, "big") for name in view.prefix}, view.prefix_stale
 
 
 def events(event_id: int, added: list[int], removed: list[int] | None = None) -> Heartbeat:
-    return beat(prefix_event_id=event_id, added=pack_hashes(added), removed=pack_hashes(removed or []))
+    return beat(prefix_event_id=event_id, added=pack_names(*added), removed=pack_names(*(removed or [])))
 
 
 def test_events_without_a_gap_build_the_prefix_set(fleet: FleetState) -> None:
@@ -191,7 +216,7 @@ def test_a_missed_event_makes_the_set_stale_until_a_snapshot(fleet: FleetState) 
     fleet.observe(events(2, [1, 2]))
     fleet.observe(events(4, [4]))
     assert prefix_of(fleet)[1]
-    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(4, pack_hashes([1, 2, 3, 4])))
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(4, pack_names(1, 2, 3, 4)))
     assert prefix_of(fleet) == ({1, 2, 3, 4}, False)
 
 
@@ -202,23 +227,23 @@ def test_joining_an_instance_with_a_past_asks_for_a_snapshot(fleet: FleetState) 
 
 def test_events_that_a_snapshot_already_holds_may_come_again(fleet: FleetState) -> None:
     fleet.observe(events(9, []))
-    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(11, pack_hashes([1, 2])))
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(11, pack_names(1, 2)))
     fleet.observe(events(12, [2, 3], [1]))
     assert prefix_of(fleet) == ({2, 3}, False)
 
 
 def test_a_snapshot_of_a_former_life_is_ignored(fleet: FleetState) -> None:
     fleet.observe(beat(incarnation=2))
-    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(1, pack_hashes([5])))
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(1, pack_names(5)))
     assert prefix_of(fleet) == (set(), False)
 
 
 def test_overlap_counts_leading_blocks_only(fleet: FleetState) -> None:
     view = fleet.observe(events(3, [1, 2, 4]))
     assert view is not None
-    assert view.overlap([1, 2, 3, 4]) == 2
-    assert view.overlap([9, 1]) == 0
-    assert view.overlap([1, 2]) == 2
+    assert view.overlap(block_names([1, 2, 3, 4])) == 2
+    assert view.overlap(block_names([9, 1])) == 0
+    assert view.overlap(block_names([1, 2])) == 2
 
 
 def test_a_suspect_is_declared_after_three_beats() -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from shared.engine import LLM, Engine, SamplingParams, TokenOutput
 from shared.errors import InvalidRequest, NotFound, Overloaded
-from shared.kv_hash import block_hashes
+from tests.support.block_names import block_names, hashes_of
 from tests.support.engine import (
     FANCY,
     GREEDY,
@@ -226,17 +226,17 @@ def test_a_release_between_steps_frees_everything_and_disturbs_nobody(engine: En
 def test_blocks_named_by_the_caller_are_found_by_the_same_names_only(engine: Engine) -> None:
     prompt = list(range(40))
     params = replace(GREEDY, max_tokens=1)
-    for seed, cached in ((1, 0), (1, 32), (2, 0)):
-        assert engine.admit("a", prompt, 40, params, block_hashes(prompt, seed)).cached_tokens == cached
+    for layout, cached in (("1", 0), ("1", 32), ("2", 0)):
+        assert engine.admit("a", prompt, 40, params, hashes_of(prompt, layout)).cached_tokens == cached
         drive(engine, {"a": list(prompt)})
 
 
 def test_generated_blocks_continue_the_callers_chain(engine: Engine) -> None:
     prompt = list(range(20))
-    engine.admit("a", prompt, 20, GREEDY, block_hashes(prompt, 77))
+    engine.admit("a", prompt, 20, GREEDY, hashes_of(prompt))
     tokens = prompt + drive(engine, {"a": list(prompt)})["a"]
-    assert engine.blocks.match(block_hashes(tokens[:-1], 77)) != []
-    assert engine.blocks.num_cached == len(block_hashes(tokens[:-1], 77)) == 3
+    assert engine.blocks.match(hashes_of(tokens[:-1])) != []
+    assert engine.blocks.num_cached == len(hashes_of(tokens[:-1])) == 3
 
 
 def test_a_sequence_without_an_anchor_never_enters_the_cache(engine: Engine) -> None:
@@ -281,8 +281,8 @@ def test_a_sequence_that_has_ended_is_not_continued(engine: Engine) -> None:
 def test_wrong_options_are_refused(engine: Engine) -> None:
     options: list[tuple[str, dict[str, Any]]] = [
         ("temperature", {"params": SamplingParams(temperature=-1)}),
-        ("too many", {"params": GREEDY, "block_hashes": [1, 2]}),
-        ("64-bit", {"params": GREEDY, "token_ids": [1] * 33, "prompt_len": 33, "block_hashes": [2**64]}),
+        ("too many", {"params": GREEDY, "block_hashes": block_names([1, 2])}),
+        ("16 bytes", {"params": GREEDY, "token_ids": [1] * 33, "prompt_len": 33, "block_hashes": [b"short"]}),
         ("stop_after", {"params": GREEDY, "stop_after": 0}),
         ("on_layer", {"params": GREEDY, "on_layer": lambda *_: None}),
     ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.engine import Engine, SamplingParams
 from shared.errors import InvalidRequest, Overloaded
-from shared.kv_hash import block_hashes
+from tests.support.block_names import block_names, hashes_of
 from tests.support.engine import (
     FANCY,
     GREEDY,
@@ -22,7 +22,6 @@ from tests.support.engine import (
 )
 
 VOCAB = 97
-SEED = 42
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prefill(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[tuple[int, ...], list[int]]:
     """Blocks and tokens of a held prefill of one drawn token."""
-    blocks = engine.admit(
-        "p", prompt, len(prompt), params, block_hashes(prompt, SEED), stop_after=1
-    ).block_ids
+    blocks = engine.admit("p", prompt, len(prompt), params, hashes_of(prompt), stop_after=1).block_ids
     known = {"p": list(prompt)}
     drive(engine, known)
     return blocks, known["p"]
@@ -57,7 +54,7 @@ def test_a_sequence_moved_to_another_engine_goes_on_undisturbed(
     undisturbed = generate(make_engine(folder), prompt, params)
     source, target = make_engine(folder), make_engine(folder)
     blocks, tokens = prefill(source, prompt, params)
-    reservation = target.reserve("d", length, block_hashes(prompt, SEED))
+    reservation = target.reserve("d", length, hashes_of(prompt))
     assert reservation.num_cached_blocks == 0
     assert not target.has_work
     copy_kv(source, blocks, target, reservation.block_ids)
@@ -74,7 +71,7 @@ def test_int8_blocks_moved_to_another_engine_give_the_same_tokens(folder: Path, 
     undisturbed = generate(make_engine(folder, kv_dtype="int8"), prompt)
     source, target = make_engine(folder, kv_dtype="int8"), make_engine(folder, kv_dtype="int8")
     blocks, tokens = prefill(source, prompt, GREEDY)
-    reservation = target.reserve("d", length, block_hashes(prompt, SEED))
+    reservation = target.reserve("d", length, hashes_of(prompt))
     copy_kv(source, blocks, target, reservation.block_ids)
     target.attach("d", tokens, length, GREEDY)
     assert tokens[length:] + drive(target, {"d": list(tokens)})["d"] == undisturbed
@@ -90,7 +87,7 @@ def test_blocks_that_arrived_enter_the_prefix_cache_when_attached(folder: Path) 
     prompt = list(range(40))
     source, target = make_engine(folder), make_engine(folder)
     blocks, tokens = prefill(source, prompt, GREEDY)
-    hashes = block_hashes(prompt, SEED)
+    hashes = hashes_of(prompt)
     first = target.reserve("a", 40, hashes)
     assert target.reserve("early", 40, hashes).num_cached_blocks == 0  # not filled yet
     copy_kv(source, blocks, target, first.block_ids)
@@ -220,7 +217,7 @@ def test_reservations_that_cannot_be_are_refused(folder: Path) -> None:
     with pytest.raises(InvalidRequest, match="cannot reserve 64"):
         engine.reserve("d", 64, [])
     with pytest.raises(InvalidRequest, match="too many"):
-        engine.reserve("d", 17, [1, 2])
+        engine.reserve("d", 17, block_names([1, 2]))
     engine.reserve("d", 50, [])
     with pytest.raises(Overloaded):
         engine.reserve("e", 5, [])
@@ -244,7 +241,7 @@ def test_any_order_of_calls_leaves_every_block_explained(folder: Path, data: st.
             elif call == "hold":
                 engine.admit(key, prompt, length, GREEDY, stop_after=2)
             elif call == "reserve":
-                engine.reserve(key, length, block_hashes(prompt, 0))
+                engine.reserve(key, length, hashes_of(prompt))
             elif call == "attach":
                 engine.attach(key, [*prompt, 1], length, GREEDY)
             elif call == "propose":

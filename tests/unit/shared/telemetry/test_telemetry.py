@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -109,6 +110,35 @@ async def test_readiness_is_asked_at_each_request(ready: bool, status: int) -> N
     async with serving(ready) as address:
         assert (await get(address, b"GET /ready HTTP/1.1\r\n\r\n"))[0] == status
         assert (await get(address, b"GET /live HTTP/1.1\r\n\r\n"))[0] == 200
+
+
+async def test_a_process_that_is_stalled_is_neither_ready_nor_alive_and_says_why() -> None:
+    why = ""
+    server = http.TelemetryServer(lambda: True, lambda: why)
+    await server.start("127.0.0.1", 0)
+    try:
+        for path in (b"/ready", b"/live"):
+            assert (await get(server.address, b"GET %s HTTP/1.1\r\n\r\n" % path))[0] == 200
+        why = "the engine has not moved for 5.0 s though it has work"
+        for path in (b"/ready", b"/live"):
+            answer = await get(server.address, b"GET %s HTTP/1.1\r\n\r\n" % path)
+            assert answer == (503, f"{why}\n".encode())
+    finally:
+        await server.close()
+
+
+async def test_it_answers_while_the_loop_of_the_process_does_not() -> None:
+    async with serving() as address:
+        with urllib.request.urlopen(f"http://{address}/live", timeout=5.0) as answer:  # noqa: ASYNC210 - it blocks the loop, as a bug would
+            assert answer.status == 200
+
+
+async def test_a_port_that_is_taken_is_refused_to_the_starter() -> None:
+    async with serving() as address:
+        rival = http.TelemetryServer(lambda: True)
+        with pytest.raises(OSError, match="address already in use"):
+            await rival.start("127.0.0.1", int(address.rpartition(":")[2]))
+        await rival.close()
 
 
 @pytest.mark.parametrize(

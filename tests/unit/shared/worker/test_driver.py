@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from shared.worker.driver import CHECK_EVERY_S, EngineDriver
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import admit, make_engine, save_random_model
+from tests.support.wait import until
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +72,26 @@ async def test_an_engine_that_nobody_touched_is_not_checked_twice(
     driver.engine.blocks.allocate(1)  # behind the driver's back
     clock.advance(CHECK_EVERY_S)
     await driver.flush_releases()
+
+
+async def test_an_engine_is_busy_for_as_long_as_a_step_takes_and_counts_those_that_were_taken(
+    driver: EngineDriver[StepResult],
+) -> None:
+    go_on = threading.Event()
+    moved = driver.activity.moved
+
+    def step(engine: Engine) -> StepResult:
+        assert go_on.wait(5.0)
+        return engine.step()
+
+    driver.begin_step(step)
+    assert (driver.activity.busy, driver.activity.moved) == (True, moved)
+    go_on.set()
+    await until(driver.take_result)
+    assert (driver.activity.busy, driver.activity.moved, driver.steps) == (False, moved + 1, 1)
+
+
+async def test_a_call_between_steps_that_fails_is_over(driver: EngineDriver[StepResult]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await driver.between_steps(lambda _: 1 // 0)
+    assert not driver.activity.busy

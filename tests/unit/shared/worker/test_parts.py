@@ -9,19 +9,22 @@ import pytest
 from shared.engine.memory.block_pool import BlockEvent
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, ProtocolError
-from shared.messages import pack_hashes, pack_ids, unpack_hashes
+from shared.health import Activity
+from shared.messages import pack_ids, unpack_hashes
 from shared.worker.engine_thread import EngineThread
 from shared.worker.gateway_leases import GatewayLeases
 from shared.worker.prefix_mirror import MAX_EVENTS_PER_BEAT, PrefixMirror
 from shared.worker.rate import TokenRate
 from shared.worker.wire import JobOutput, SequenceSpec, read_sequence, tokens_messages
+from tests.support.block_names import block_name, block_names, pack_names
+from tests.support.clock import FakeClock
 from tests.support.sampling import sampling
 
 # ---- prefix events ----
 
 
 def events(kind: str, *hashes: int) -> list[BlockEvent]:
-    return [BlockEvent(kind, block_hash) for block_hash in hashes]  # type: ignore[arg-type]  # the two literals
+    return [BlockEvent(kind, block_name(number)) for number in hashes]  # type: ignore[arg-type]  # the two literals
 
 
 def test_a_drain_tells_every_change_once_and_counts_it() -> None:
@@ -30,7 +33,11 @@ def test_a_drain_tells_every_change_once_and_counts_it() -> None:
     mirror.drain()
     mirror.apply(events("removed", 1))
     delta = mirror.drain()
-    assert (delta.event_id, unpack_hashes(delta.added), unpack_hashes(delta.removed)) == (3, [], [1])
+    assert (delta.event_id, unpack_hashes(delta.added), unpack_hashes(delta.removed)) == (
+        3,
+        [],
+        block_names([1]),
+    )
     assert mirror.drain().event_id == 3
 
 
@@ -47,20 +54,20 @@ def test_a_snapshot_is_the_state_that_its_event_id_names() -> None:
     mirror.drain()
     mirror.apply([*events("removed", 1), *events("added", 3)])
     snapshot = mirror.snapshot()
-    assert (snapshot.prefix_event_id, unpack_hashes(snapshot.hashes)) == (2, [1, 2])
+    assert (snapshot.prefix_event_id, unpack_hashes(snapshot.hashes)) == (2, block_names([1, 2]))
 
 
 def test_many_events_are_spread_over_heartbeats() -> None:
     mirror = PrefixMirror()
     mirror.apply(events("added", *range(MAX_EVENTS_PER_BEAT + 1)))
     assert len(unpack_hashes(mirror.drain().added)) == MAX_EVENTS_PER_BEAT
-    assert unpack_hashes(mirror.drain().added) == [MAX_EVENTS_PER_BEAT]
+    assert unpack_hashes(mirror.drain().added) == block_names([MAX_EVENTS_PER_BEAT])
 
 
 def test_overlap_counts_leading_blocks_alone() -> None:
     mirror = PrefixMirror()
     mirror.apply(events("added", 1, 2, 4))
-    assert mirror.overlap_blocks([1, 2, 3, 4]) == 2
+    assert mirror.overlap_blocks(block_names([1, 2, 3, 4])) == 2
 
 
 # ---- wire forms ----
@@ -69,13 +76,13 @@ def test_overlap_counts_leading_blocks_alone() -> None:
 def read(ids: list[int], prompt_len: int, hashes: tuple[int, ...] = (), **changes: float) -> SequenceSpec:
     how = sampling(max_tokens=8, **changes)
     return read_sequence(
-        pack_ids(ids), prompt_len, pack_hashes(hashes), how, vocab_size=100, max_model_len=64
+        pack_ids(ids), prompt_len, pack_names(*hashes), how, vocab_size=100, max_model_len=64
     )
 
 
 def test_a_placement_is_unpacked_as_sent() -> None:
     spec = read(list(range(20)), 18, (7,))
-    assert (spec.token_ids, spec.prompt_len, spec.block_hashes) == (list(range(20)), 18, [7])
+    assert (spec.token_ids, spec.prompt_len, spec.block_hashes) == (list(range(20)), 18, block_names([7]))
     assert spec.params.max_tokens == 8
 
 
@@ -104,11 +111,11 @@ def test_ids_of_half_an_integer_are_a_protocol_error() -> None:
 
 
 def test_a_step_becomes_one_message_per_detokenizer() -> None:
-    rows = [
+    outputs = [
         JobOutput(name, request_id, 1, TokenOutput("k", 5, (1, 2), (), reason, 0, 0), ())
         for name, request_id, reason in (("d0", "a", None), ("d1", "b", "stop"), ("d0", "c", "length"))
     ]
-    (first, tokens), (second, other) = tokens_messages(rows)
+    (first, tokens), (second, other) = tokens_messages(outputs)
     assert (first, tokens.request_ids, tokens.finish) == ("d0", ("a", "c"), ("", "length"))
     assert (second, other.request_ids, other.token_ids) == ("d1", ("b",), ((1, 2),))
 
@@ -117,7 +124,7 @@ def test_a_step_becomes_one_message_per_detokenizer() -> None:
 
 
 async def test_engine_calls_run_one_by_one_in_one_other_thread() -> None:
-    thread = EngineThread("engine-test")
+    thread = EngineThread("engine-test", Activity("engine"))
     try:
         names = [thread.start(lambda: threading.current_thread().name) for _ in range(3)]
         assert len({await name for name in names} - {threading.current_thread().name}) == 1
@@ -126,7 +133,7 @@ async def test_engine_calls_run_one_by_one_in_one_other_thread() -> None:
 
 
 async def test_an_exception_in_the_engine_reaches_the_caller() -> None:
-    thread = EngineThread("engine-test")
+    thread = EngineThread("engine-test", Activity("engine"))
     try:
         with pytest.raises(ZeroDivisionError):
             await thread.run(lambda: 1 // 0)
@@ -137,28 +144,17 @@ async def test_an_exception_in_the_engine_reaches_the_caller() -> None:
 # ---- leases ----
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def unix_us(self) -> int:
-        return 0
-
-
 def test_what_a_heard_gateway_holds_stays_and_what_a_silent_one_holds_expires() -> None:
     clock, heard = FakeClock(), {"g0", "g1"}
     leases = GatewayLeases(lambda gateway: gateway in heard, lease_s=10.0, clock=clock)
     leases.grant("a", "g0")
     leases.grant("b", "g1")
-    clock.now_s = 8.0
+    clock.advance(8.0)
     assert leases.expired() == []
     heard.discard("g1")
-    clock.now_s = 17.0
+    clock.advance(9.0)
     assert leases.expired() == []
-    clock.now_s = 18.0
+    clock.advance(1.0)
     assert leases.expired() == ["b"]
     leases.drop("b")
     assert leases.expired() == []

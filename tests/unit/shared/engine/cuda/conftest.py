@@ -27,7 +27,5 @@ def ordered_dot(
 ) -> Any:
     """sums + left [M, K] @ right [K, N], product after product along K; operands are float32."""
     assert left.data.dtype == right.data.dtype == sums.data.dtype == np.float32
-    products = (
-        left.data[:, :, None] * right.data
-    )  # [M, K, N]; their sum along K adds one row of N after another
+    products = left.data[:, :, None] * right.data  # [M, K, N]; summed along K one row of N after another
     return interpreter.TensorHandle(products.sum(axis=1) + sums.data, sums.dtype.scalar)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from shared.engine.memory.block_pool import BlockEvent, BlockPool
 from shared.errors import InternalError, Overloaded
+from tests.support.block_names import block_name, block_names
 
 
 def test_allocated_blocks_are_held_until_freed() -> None:
@@ -29,18 +30,18 @@ def test_asking_for_more_than_is_free_takes_nothing() -> None:
 def test_committed_blocks_are_found_by_hash_after_they_are_freed() -> None:
     pool = BlockPool(4)
     blocks = pool.allocate(2)
-    pool.commit(blocks[0], 10)
-    pool.commit(blocks[1], 11)
+    pool.commit(blocks[0], block_name(10))
+    pool.commit(blocks[1], block_name(11))
     pool.free(blocks)
-    assert pool.match([10, 11, 12]) == blocks
-    assert pool.match([11]) == blocks[1:]
-    assert pool.match([9, 10]) == []
+    assert pool.match(block_names([10, 11, 12])) == blocks
+    assert pool.match(block_names([11])) == blocks[1:]
+    assert pool.match(block_names([9, 10])) == []
 
 
 def test_a_cached_block_can_be_held_twice() -> None:
     pool = BlockPool(2)
     (block,) = pool.allocate(1)
-    pool.commit(block, 10)
+    pool.commit(block, block_name(10))
     pool.retain([block])
     pool.free([block])
     assert pool.num_held == 1
@@ -50,46 +51,46 @@ def test_a_cached_block_can_be_held_twice() -> None:
 def test_the_tail_of_the_least_recently_used_prefix_is_evicted_first() -> None:
     pool = BlockPool(4)
     old, new = pool.allocate(2), pool.allocate(2)
-    for block, name in zip([*old, *new], [10, 11, 20, 21], strict=True):
+    for block, name in zip([*old, *new], block_names([10, 11, 20, 21]), strict=True):
         pool.commit(block, name)
     pool.free(old)
     pool.free(new)
     pool.allocate(1)
-    assert pool.match([10, 11]) == old[:1]
+    assert pool.match(block_names([10, 11])) == old[:1]
     pool.allocate(1)
-    assert pool.match([10]) == []
-    assert pool.match([20, 21]) == new
+    assert pool.match(block_names([10])) == []
+    assert pool.match(block_names([20, 21])) == new
 
 
 def test_matching_again_makes_a_prefix_recently_used() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate(2)
-    pool.commit(first, 10)
-    pool.commit(second, 20)
+    pool.commit(first, block_name(10))
+    pool.commit(second, block_name(20))
     pool.free([first])
     pool.free([second])
     pool.retain([first])
     pool.free([first])
     pool.allocate(1)
-    assert pool.match([10]) == [first]
-    assert pool.match([20]) == []
+    assert pool.match(block_names([10])) == [first]
+    assert pool.match(block_names([20])) == []
 
 
 def test_blank_blocks_are_used_before_cached_ones() -> None:
     pool = BlockPool(2)
     (block,) = pool.allocate(1)
-    pool.commit(block, 10)
+    pool.commit(block, block_name(10))
     pool.free([block])
     pool.allocate(1)
-    assert pool.match([10]) == [block]
+    assert pool.match(block_names([10])) == [block]
 
 
 def test_a_hash_stays_with_the_block_that_had_it_first() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate(2)
-    assert pool.commit(first, 10) == first
-    assert pool.commit(second, 10) == first
-    assert pool.match([10]) == [first]
+    assert pool.commit(first, block_name(10)) == first
+    assert pool.commit(second, block_name(10)) == first
+    assert pool.match(block_names([10])) == [first]
     pool.check([[first], [first, second]])  # whoever came second holds on to the first
 
 
@@ -97,7 +98,7 @@ def test_only_an_unshared_block_without_a_name_may_be_written() -> None:
     pool = BlockPool(3)
     own, shared, named = pool.allocate(3)
     pool.retain([shared])
-    pool.commit(named, 10)
+    pool.commit(named, block_name(10))
     assert [pool.is_own(block) for block in (own, shared, named)] == [True, False, False]
     pool.free([shared])
     assert pool.is_own(shared)
@@ -106,28 +107,28 @@ def test_only_an_unshared_block_without_a_name_may_be_written() -> None:
 def test_one_block_never_gets_two_names() -> None:
     pool = BlockPool(1)
     (block,) = pool.allocate(1)
-    pool.commit(block, 10)
+    pool.commit(block, block_name(10))
     with pytest.raises(InternalError, match="another"):
-        pool.commit(block, 11)
+        pool.commit(block, block_name(11))
 
 
 def test_without_prefix_cache_nothing_is_found() -> None:
     pool = BlockPool(2, prefix_cache=False)
     (block,) = pool.allocate(1)
-    pool.commit(block, 10)
+    pool.commit(block, block_name(10))
     pool.free([block])
-    assert pool.match([10]) == []
+    assert pool.match(block_names([10])) == []
     assert pool.drain_events() == []
 
 
 def test_events_tell_what_entered_and_left_the_cache() -> None:
     pool = BlockPool(1)
     (block,) = pool.allocate(1)
-    pool.commit(block, 10)
-    assert pool.drain_events() == [BlockEvent("added", 10)]
+    pool.commit(block, block_name(10))
+    assert pool.drain_events() == [BlockEvent("added", block_name(10))]
     pool.free([block])
     pool.allocate(1)
-    assert pool.drain_events() == [BlockEvent("removed", 10)]
+    assert pool.drain_events() == [BlockEvent("removed", block_name(10))]
     assert pool.drain_events() == []
 
 
@@ -135,10 +136,10 @@ def test_a_hash_that_came_and_went_between_drains_is_not_told() -> None:
     pool = BlockPool(1)
     for name in range(100):
         (block,) = pool.allocate(1)
-        pool.commit(block, name)
+        pool.commit(block, block_name(name))
         pool.free([block])
-    assert pool.drain_events() == [BlockEvent("added", 99)]
-    assert pool.cached_hashes() == [99]
+    assert pool.drain_events() == [BlockEvent("added", block_name(99))]
+    assert pool.cached_hashes() == [block_name(99)]
 
 
 def test_freeing_too_often_is_an_internal_error() -> None:
@@ -156,15 +157,17 @@ def test_check_finds_a_reference_that_no_holder_explains() -> None:
         pool.check([])
 
 
-NAMES = {path: number for number, path in enumerate(["a", "b", "aa", "ab", "ba", "aaa", "aab", "aba"])}
+NAMES = {
+    path: block_name(number) for number, path in enumerate(["a", "b", "aa", "ab", "ba", "aaa", "aab", "aba"])
+}
 
 
-def parent_of(name: int) -> int | None:
-    path = next(path for path, number in NAMES.items() if number == name)
+def parent_of(name: bytes) -> bytes | None:
+    path = next(path for path, named in NAMES.items() if named == name)
     return NAMES.get(path[:-1])
 
 
-def chain(path: str) -> list[int]:
+def chain(path: str) -> list[bytes]:
     """The names of the blocks of a sequence: those of its prefixes."""
     return [NAMES[path[:length]] for length in range(1, len(path) + 1)]
 
@@ -180,7 +183,7 @@ def test_any_order_of_calls_keeps_counts_explained_events_exact_and_evicts_leave
 ) -> None:
     pool = BlockPool(8)
     holders: list[list[int]] = []
-    known: set[int] = set()
+    known: set[bytes] = set()
     for call, number, path in calls:
         if call == "a" and number <= pool.num_free:
             holders.append(pool.allocate(number))

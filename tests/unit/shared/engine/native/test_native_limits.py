@@ -23,7 +23,8 @@ from shared.engine.native.library import library, load
 from shared.engine.native.model import NativeModel
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InternalError
-from tests.support.engine import REPOSITORY, save_random_model
+from tests.support.data import REPOSITORY
+from tests.support.engine import save_random_model
 
 HIDDEN, INNER, VOCAB, BLOCKS, POSITIONS = 40, 36, 50, 8, 128
 

@@ -1,4 +1,4 @@
-"""The sampler in C++ draws what the sampler in torch operations draws."""
+"""The draw in C++ draws what the draw in torch operations draws."""
 
 from __future__ import annotations
 

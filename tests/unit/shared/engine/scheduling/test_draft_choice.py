@@ -5,10 +5,13 @@ import pytest
 from shared.engine import SamplingParams
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts, judge_drafts
 from shared.engine.sequence import STARTING_ACCEPTANCE, HashChain, LiveSequence, SequenceStatus
+from shared.kv_hash import BlockHasher
 
 
 def decoding(acceptance: float = STARTING_ACCEPTANCE, drafts: int = 10) -> LiveSequence:
-    sequence = LiveSequence("a", 1, [1], 1, SamplingParams(), SequenceStatus.ACTIVE, HashChain([], None))
+    sequence = LiveSequence(
+        "a", 1, [1], 1, SamplingParams(), SequenceStatus.ACTIVE, HashChain([], None, BlockHasher())
+    )
     sequence.acceptance = acceptance
     sequence.drafts = (1,) * drafts
     return sequence

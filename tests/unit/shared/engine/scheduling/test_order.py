@@ -14,6 +14,7 @@ from shared.engine.scheduling.order import (
     share_chunk,
 )
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
+from shared.kv_hash import BlockHasher
 
 
 def waiting(key: str, remaining: int, **fields: Any) -> LiveSequence:
@@ -24,7 +25,7 @@ def waiting(key: str, remaining: int, **fields: Any) -> LiveSequence:
         remaining,
         SamplingParams(),
         SequenceStatus.ACTIVE,
-        HashChain([], None),
+        HashChain([], None, BlockHasher()),
     )
     sequence.deadline_us = PATIENCE_US
     for name, value in fields.items():

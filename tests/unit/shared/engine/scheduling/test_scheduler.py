@@ -7,6 +7,7 @@ import pytest
 
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.engine.cost_model import Features
+from shared.engine.scheduling.order import AGING_US, LOWEST_PRIORITY, PATIENCE_US
 from shared.engine.scheduling.scheduler import COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS, monotonic_us
 from shared.errors import DeadlineExpired, InvalidRequest
 from tests.support.engine import GREEDY, admit, drive, generate, make_engine, save_random_model
@@ -74,6 +75,18 @@ def test_before_steps_were_seen_prompts_are_cut_by_a_guess(folder: Path) -> None
     admit(engine, "long", [5] * 200)
     assert not engine.cost.ready
     assert engine.step().num_prefill_tokens == COLD_CHUNK_TOKENS
+
+
+def test_a_low_prompt_that_is_served_climbs_no_further(folder: Path) -> None:
+    """Its class rises with the time since it last got rows, not with the time since it came."""
+    engine, now_us = make_engine(folder, max_batch_tokens=16), 0
+    engine._scheduler._now_us = lambda: now_us
+    engine.admit("low", [5] * 200, 200, GREEDY, priority=LOWEST_PRIORITY, deadline_us=PATIENCE_US)
+    for _ in range(3):
+        now_us += AGING_US - 1
+        assert [progress.key for progress in engine.step().computed] == ["low"]
+    engine.admit("normal", [6] * 200, 200, GREEDY, deadline_us=2 * PATIENCE_US)
+    assert [progress.key for progress in engine.step().computed] == ["normal"]
 
 
 def test_cutting_steps_changes_no_token(folder: Path) -> None:

@@ -1,0 +1,135 @@
+"""Who is placed next when the seats at decode are taken: by class, deadline and arrival."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from protos.penstock.v1 import inference_pb2 as pb
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+
+POLL_S = 0.01
+"""How often seats are counted while requests wait; heartbeats tell of freed ones about as fast."""
+AGING_S = 5.0
+"""A request that waits rises by one class in this time, so that no class starves."""
+ENDS_REMEMBERED = 32
+CLASSES: dict[int, int] = {pb.PRIORITY_HIGH: 1, pb.PRIORITY_NORMAL: 2, pb.PRIORITY_LOW: 3}
+STARTED_CLASS = 0
+"""Of a request that its client has tokens of: it goes before everything new."""
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """A request that wants to be placed. `blocks`: the KV blocks that it may come to need."""
+
+    model: str
+    priority_class: int
+    deadline: Deadline
+    blocks: int
+    arrived_s: float
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    def order(self, now_s: float) -> tuple[int, float, int]:
+        """The least goes first."""
+        risen = int((now_s - self.arrived_s) / AGING_S)
+        return max(min(self.priority_class, 1), self.priority_class - risen), self.deadline.at_s, self.number
+
+
+class AdmissionQueue:
+    """`free_seats(model, blocks)`: how many requests of that size the fleet has room for; None: nobody knows.
+
+    `start` runs the loop that hands out turns, which ends when nobody waits.
+    """
+
+    def __init__(
+        self,
+        free_seats: Callable[[str, int], int | None],
+        start: Callable[[str, Coroutine[Any, Any, None]], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._free_seats = free_seats
+        self._start = start
+        self._clock = clock
+        self._waiting: dict[Ticket, asyncio.Future[None]] = {}
+        self._placing: set[Ticket] = set()  # have their turn, and are not in any heartbeat yet
+        self._ends_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
+        """Wait for a seat, then hold on to it until the placement has been tried."""
+        if self._waiting or not self._has_seat(ticket):
+            await self._wait_for_turn(ticket)
+        self._placing.add(ticket)
+        try:
+            yield
+        finally:
+            self._placing.discard(ticket)
+
+    def note_end(self) -> None:
+        """A request that had a seat has ended."""
+        self._ends_s.append(self._clock.monotonic_s())
+
+    def expected_wait_s(self, model: str, priority_class: int) -> float:
+        """How long a request that came now would wait for its turn; 0 when nobody can tell, too."""
+        ahead = sum(
+            1 for ticket in self._waiting if ticket.model == model and ticket.priority_class <= priority_class
+        )
+        if not ahead and self._seats(model, 1) != 0:
+            return 0.0
+        return (ahead + 1) * self.seconds_per_end()
+
+    def seconds_per_end(self) -> float:
+        """How long it takes until a request ends, 0 while nobody can tell.
+
+        From the ends that were seen, up to now: a fleet that stopped is not as fast as it was.
+        """
+        if len(self._ends_s) < 2:
+            return 0.0
+        return (self._clock.monotonic_s() - self._ends_s[0]) / len(self._ends_s)
+
+    # ---- turns --------------------------------------------------------------------------------------
+
+    async def _wait_for_turn(self, ticket: Ticket) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._waiting:
+            self._start("admission", self._hand_out_turns())
+        self._waiting[ticket] = turn
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._waiting.pop(ticket, None)
+            self._placing.discard(ticket)  # it may have had its turn in this very moment
+            raise
+
+    async def _hand_out_turns(self) -> None:
+        while self._waiting:
+            now_s = self._clock.monotonic_s()
+            blocked: set[str] = set()  # models whose first request has no seat: those behind it wait too
+            for ticket in sorted(self._waiting, key=lambda ticket: ticket.order(now_s)):
+                if ticket.model in blocked:
+                    continue
+                if self._has_seat(ticket):
+                    self._placing.add(ticket)
+                    self._waiting.pop(ticket).set_result(None)
+                else:
+                    blocked.add(ticket.model)
+            await asyncio.sleep(POLL_S)
+
+    def _has_seat(self, ticket: Ticket) -> bool:
+        return self._seats(ticket.model, ticket.blocks) != 0
+
+    def _seats(self, model: str, blocks: int) -> int | None:
+        seats = self._free_seats(model, blocks)
+        if seats is None:
+            return None
+        return max(0, seats - sum(1 for ticket in self._placing if ticket.model == model))

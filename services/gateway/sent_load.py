@@ -1,0 +1,94 @@
+"""What this gateway has sent to instances that their heartbeats do not show yet, so that it does not herd."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shared.bus.fleet import InstanceView
+from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.messages import Heartbeat
+
+FORGOTTEN_AFTER_S = 5.0
+"""An answer that did not come by then will not: asks are bounded by less."""
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """One placement's part at one instance. `answered_s`: when it said yes or no, None until then."""
+
+    role: str
+    instance: str
+    tokens: int
+    blocks: int
+    sent_s: float
+    answered_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedView:
+    """An instance as its next heartbeat will show it."""
+
+    view: InstanceView
+    heartbeat: Heartbeat
+
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
+        return self.view.overlap(block_hashes)
+
+
+class SentLoad:
+    """A load counts until its instance has answered and a heartbeat has come after that.
+
+    Workers beat on every change, so the first heartbeat behind an answer counts the request in.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._sent: defaultdict[tuple[str, str], list[Load]] = defaultdict(list)
+
+    def add(self, role: str, instance: str, *, tokens: int = 0, blocks: int = 0) -> Load:
+        """The instance is asked to take a request."""
+        load = Load(role, instance, tokens, blocks, self._clock.monotonic_s())
+        self._sent[role, instance].append(load)
+        return load
+
+    def took(self, load: Load) -> None:
+        """The instance has the request; its next heartbeat says so."""
+        load.answered_s = self._clock.monotonic_s()
+
+    def drop(self, load: Load) -> None:
+        """The instance does not have the request."""
+        loads = self._sent[load.role, load.instance]
+        if load in loads:
+            loads.remove(load)
+
+    def with_sent(self, view: InstanceView) -> LoadedView:
+        """The view with what was sent and is not in the heartbeat that it shows."""
+        beat = view.heartbeat
+        loads = self._unreported(beat.role, beat.instance, view.last_seen_s)
+        if not loads:
+            return LoadedView(view, beat)
+        loaded = replace(
+            beat,
+            live=beat.live + len(loads),
+            queued_tokens=beat.queued_tokens + sum(load.tokens for load in loads),
+            kv_blocks_free=beat.kv_blocks_free - sum(load.blocks for load in loads),
+        )
+        return LoadedView(view, loaded)
+
+    def _unreported(self, role: str, instance: str, seen_s: float) -> list[Load]:
+        loads = self._sent.get((role, instance))
+        if not loads:
+            return []
+        oldest_s = self._clock.monotonic_s() - FORGOTTEN_AFTER_S
+        left = [
+            load
+            for load in loads
+            if load.sent_s > oldest_s and (load.answered_s is None or load.answered_s >= seen_s)
+        ]
+        if left:
+            self._sent[role, instance] = left
+        else:
+            del self._sent[role, instance]
+        return left

@@ -1,0 +1,71 @@
+"""Whether the services live: GET /live of each, once a second.
+
+A process ends itself when something in it hangs; this is for what cannot: one that is stopped, or whose
+interpreter never comes to its watchdog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from services.launcher.instance import Instance
+from shared.deadline import SYSTEM_CLOCK, Clock
+
+PROBE_EVERY_S = 1.0
+PROBE_TIMEOUT_S = 1.0
+HUNG_AFTER_PROBES = 40
+"""So many in a row without a good answer are the end of a process: longer than one may be stopped and go on
+where it was (half a minute), and than it takes to end itself. Probes are counted and not seconds: what a
+starved machine or a stopped launcher did not ask blames nobody."""
+LATE_S = 2 * PROBE_TIMEOUT_S
+"""A round that takes longer was held up with ourselves: it does not count."""
+MAX_ANSWER_BYTES = 4096
+
+
+class Prober:
+    """`targets` names who is to be probed at each round: an instance and the HOST:PORT of its process."""
+
+    def __init__(
+        self, targets: Callable[[], Iterable[tuple[Instance, str]]], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._targets = targets
+        self._clock = clock
+        self._missed: dict[int, int] = {}  # by process: probes in a row without a good answer
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.gather(self.probe_all(), asyncio.sleep(PROBE_EVERY_S))
+
+    async def probe_all(self) -> None:
+        """One round; kills whoever has missed too many."""
+        began_s = self._clock.monotonic_s()
+        targets = [(instance, instance.pid, address) for instance, address in self._targets()]
+        troubles = await asyncio.gather(*(trouble_of(address) for _, _, address in targets))
+        if self._clock.monotonic_s() - began_s > LATE_S:
+            return
+        missed: dict[int, int] = {}
+        for (instance, pid, _), trouble in zip(targets, troubles, strict=True):
+            missed[pid] = self._missed.get(pid, 0) + 1 if trouble else 0
+            if missed[pid] == HUNG_AFTER_PROBES and instance.pid == pid:
+                instance.kill_hung(trouble)
+        self._missed = missed
+
+
+async def trouble_of(address: str) -> str:
+    """What is wrong with the process that serves there, as it says or as it looks; "" when it is alive."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            try:
+                writer.write(b"GET /live HTTP/1.1\r\nHost: probe\r\n\r\n")
+                answer = await reader.read(MAX_ANSWER_BYTES)
+            finally:
+                writer.close()
+    except (TimeoutError, OSError):
+        return "/live does not answer"
+    head, _, body = answer.partition(b"\r\n\r\n")
+    alive = head.split(b" ")[1:2] == [b"200"]
+    return "" if alive else body.decode(errors="replace").strip() or "/live is no HTTP"

@@ -1,0 +1,119 @@
+"""The watchdog of a process: whoever has work and does not move is found, told of, and ended.
+
+Stalls are counted in looks: time in which the watchdog itself was held up (a stopped process, a machine
+without cores to spare, a call that keeps the interpreter's lock) is nobody's fault and is not counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.health.activity import Activity
+
+log = structlog.get_logger()
+
+LOOK_S = 0.25
+MOST_PER_LOOK_S = 2 * LOOK_S
+"""What one look counts at most; the rest of its delay is our own lag."""
+WATCHDOG_S = 5.0
+"""So long something may be busy without moving before the process counts as stalled."""
+END_FACTOR = 3
+"""After so many times that the process ends: what was only slow has had its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Since when `name` has been busy without moving."""
+
+    name: str
+    stalled_s: float
+
+    def __str__(self) -> str:
+        return f"{self.name} has not moved for {self.stalled_s:.1f} s though it has work"
+
+
+NO_STALL = Stall("", 0.0)
+
+
+class Watchdog:
+    """`activities` is asked at each look, `end` is told when one of them stalls for too long; both in the
+    watchdog's thread. Of those that stall alike the first is named: the loop comes before what runs on it."""
+
+    def __init__(
+        self,
+        activities: Callable[[], Iterable[Activity]],
+        end: Callable[[Stall], None],
+        *,
+        limit_s: float = WATCHDOG_S,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._activities = activities
+        self._end = end
+        self._limit_s = limit_s
+        self._clock = clock
+        self._looked_s = clock.monotonic_s()
+        self._seen: dict[Activity, tuple[int, float]] = {}  # those busy at the last look: moved, stalled_s
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self.worst = NO_STALL
+        """Of all activities, the one that has stalled longest; NO_STALL while everything moves."""
+
+    @property
+    def stalled(self) -> bool:
+        return self.worst.stalled_s >= self._limit_s
+
+    @property
+    def why(self) -> str:
+        """A sentence while something is stalled, else ""."""
+        worst = self.worst
+        return str(worst) if worst.stalled_s >= self._limit_s else ""
+
+    def start(self) -> None:
+        """Look from now on, in a thread."""
+        self._looked_s = self._clock.monotonic_s()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No look follows."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def look(self) -> None:
+        """One look at everything."""
+        now_s = self._clock.monotonic_s()
+        passed_s, self._looked_s = min(now_s - self._looked_s, MOST_PER_LOOK_S), now_s
+        seen, worst = {}, NO_STALL
+        for activity in self._activities():
+            activity.prod()
+            moved, stalled_s = activity.moved, 0.0
+            if activity.busy:
+                before, before_s = self._seen.get(activity, (-1, 0.0))
+                stalled_s = before_s + passed_s if moved == before else 0.0
+                seen[activity] = moved, stalled_s
+            if stalled_s > worst.stalled_s:
+                worst = Stall(activity.name, stalled_s)
+        self._seen = seen
+        self._show(worst)
+        if worst.stalled_s >= END_FACTOR * self._limit_s:
+            self._end(worst)
+
+    def _show(self, worst: Stall) -> None:
+        was_stalled, self.worst = self.stalled, worst
+        if self.stalled and not was_stalled:
+            log.error("stalled", what=worst.name, stalled_s=round(worst.stalled_s, 1))
+        elif was_stalled and not self.stalled:
+            log.warning("moves_again")
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            try:
+                self.look()
+            except Exception:  # an activity that cannot be looked at must not end the watch over the others
+                log.exception("watchdog_failed")

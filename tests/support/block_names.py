@@ -1,0 +1,26 @@
+"""Names of KV blocks: any ones told by a number, and those that services without a fleet key give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shared.kv_hash import HASH_BYTES, BlockHasher
+from shared.messages import pack_hashes
+
+
+def block_name(number: int) -> bytes:
+    return number.to_bytes(HASH_BYTES, "big")
+
+
+def block_names(numbers: Iterable[int]) -> list[bytes]:
+    return [block_name(number) for number in numbers]
+
+
+def pack_names(*numbers: int) -> bytes:
+    """The same, as a message has them."""
+    return pack_hashes(block_names(numbers))
+
+
+def hashes_of(token_ids: Sequence[int], layout: str = "", tenant: str = "") -> list[bytes]:
+    hasher = BlockHasher()
+    return hasher.block_hashes(token_ids, hasher.seed(layout, tenant))

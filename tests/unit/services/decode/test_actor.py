@@ -1,0 +1,188 @@
+"""The decode worker turn by turn, with a real engine; the test is the bus, and decides when KV is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from services.decode.actor import DecodeActor
+from services.decode.config import DecodeConfig
+from shared.engine import Engine
+from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
+from shared.kv.receiver import KvReceiver
+from shared.kv.transfer_key import TransferKey
+from shared.messages import Cancel, CancelAck, DraftCommit, Held, Message, Reserve, Tokens, pack_ids
+from shared.service import Service
+from shared.worker.job import JobPhase
+from shared.worker.prefix_mirror import PrefixMirror
+from tests.support.engine import make_engine, save_random_model
+from tests.support.noted_bus import REPLY, NotedBus
+from tests.support.sampling import sampling
+from tests.support.wait import until
+
+PROMPT = (1, 2, 3, 4)
+SPECULATOR = "penstock.speculator.speculator-0"
+
+
+class PlayedReceiver:
+    """KV is there when the test says so, and an abort acknowledged."""
+
+    def __init__(self, on_complete: OnComplete, on_released: OnReleased) -> None:
+        self.complete = on_complete
+        self.acknowledge_abort = on_released
+        self.expected: list[TransferKey] = []
+        self.aborted: list[TransferKey] = []
+
+    async def start(self) -> None: ...
+    def close(self) -> None: ...
+    def peer_lost(self, instance: str) -> None: ...
+
+    async def run_transfers(self) -> None:
+        await asyncio.Event().wait()
+
+    def expect_transfer(self, request_id: str, epoch: int, *_: object) -> None:
+        self.expected.append((request_id, epoch))
+
+    def abort_transfer(self, key: TransferKey, _reason: str) -> None:
+        self.aborted.append(key)
+
+    def held(self) -> tuple[Held, ...]:
+        return ()
+
+
+class Worker(DecodeActor):
+    """Its mailbox and its turns are in the hands of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        service = Service("decode", DecodeConfig(), "decode-0")
+        self.sent = service.bus = NotedBus()
+        service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
+
+        def make_receiver(
+            _: Engine, on_complete: OnComplete, _failed: OnFailed, on_released: OnReleased
+        ) -> KvReceiver:
+            self.played = PlayedReceiver(on_complete, on_released)
+            return cast(KvReceiver, self.played)
+
+        super().__init__(service, "model", lambda: make_engine(folder), make_receiver, PrefixMirror())
+
+    async def send(self, message: Message, request_id: str = "r", epoch: int = 1) -> None:
+        await self.handle(self.sent.asked(message, request_id, epoch))
+
+    async def reserve(self, request_id: str = "r", epoch: int = 1, speculator: str = "") -> None:
+        how = sampling(ignore_eos=True, max_tokens=40)
+        reserve = Reserve(
+            pack_ids(PROMPT),
+            len(PROMPT),
+            b"",
+            how,
+            "gateway-0",
+            "detokenizer-0",
+            "prefill-0",
+            speculator,
+            0,
+        )
+        await self.send(reserve, request_id, epoch)
+
+    async def decode(self, request_id: str = "r", epoch: int = 1, speculator: str = "") -> None:
+        """Place it, and let it join the batch."""
+        await self.reserve(request_id, epoch, speculator)
+        await self.step()
+        self.played.complete((request_id, epoch), (5,), "", 0)
+        await self.step()
+        assert self._book.jobs[f"{request_id}/{epoch}"].phase is JobPhase.DECODING
+
+    async def step(self) -> None:
+        """One turn, and what it began."""
+        await self.turn()
+        await until(lambda: self._driver._step is None or self._driver._step.done())
+
+    def decoded(self, request_id: str = "r", epoch: int = 1) -> int:
+        """Tokens that the detokenizer has got."""
+        return sum(
+            len(ids)
+            for tokens in self.sent.to("penstock.detokenizer.detokenizer-0")
+            if isinstance(tokens, Tokens)
+            for key, ids in zip(
+                zip(tokens.request_ids, tokens.epochs, strict=True), tokens.token_ids, strict=True
+            )
+            if key == (request_id, epoch)
+        )
+
+    def kinds_held(self) -> set[str]:
+        return {held.kind for held in self.held()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+async def worker(folder: Path) -> AsyncIterator[Worker]:
+    worker = Worker(folder)
+    await worker.on_start()
+    yield worker
+    await worker.on_stop()
+
+
+async def test_a_late_cancel_of_an_epoch_leaves_the_next_one_alive(worker: Worker) -> None:
+    await worker.decode(epoch=2)
+    await worker.send(Cancel("replaced"), epoch=1)
+    assert worker.sent.to(REPLY)[-1] == CancelAck(held=False, phase="")
+    before = worker.decoded(epoch=2)
+    await worker.step()
+    assert worker.decoded(epoch=2) > before
+
+
+async def test_a_later_epoch_stops_the_tokens_of_an_earlier_one(worker: Worker) -> None:
+    await worker.decode(epoch=1)
+    await worker.reserve(epoch=2)
+    before = worker.decoded(epoch=1)
+    for _ in range(3):
+        await worker.step()
+    assert worker.decoded(epoch=1) == before
+    assert ("r", 2) in worker.played.expected
+    assert sum(held.kind == "lease" for held in worker.held()) == 1
+
+
+async def test_a_cancel_in_transfer_keeps_the_blocks_until_the_abort_is_acknowledged(worker: Worker) -> None:
+    await worker.reserve()
+    await worker.step()
+    await worker.send(Cancel("cancelled"))
+    assert worker.sent.to(REPLY)[-1] == CancelAck(held=True, phase="transferring")
+    await worker.step()
+    assert worker.played.aborted == [("r", 1)]
+    assert worker.kinds_held() == {"lease", "kv_blocks"}
+    worker.played.acknowledge_abort(("r", 1))
+    await worker.step()
+    assert worker.kinds_held() == set()
+
+
+async def test_a_suspect_gateway_keeps_its_jobs_and_a_stopped_one_loses_them(worker: Worker) -> None:
+    await worker.decode()
+    await worker.on_instance_lost("gateway", "gateway-0", "suspect")
+    before = worker.decoded()
+    await worker.step()
+    assert worker.decoded() > before
+    await worker.on_instance_lost("gateway", "gateway-0", "stopped")
+    await worker.step()
+    assert list(worker.held()) == []
+
+
+async def test_a_lost_speculator_has_no_draft_and_gets_no_commit(worker: Worker) -> None:
+    await worker.decode(speculator="speculator-0")
+    await worker.step()
+    assert "draft" in worker.kinds_held()
+    assert any(isinstance(message, DraftCommit) for message in worker.sent.to(SPECULATOR))
+    await worker.on_instance_lost("speculator", "speculator-0", "suspect")
+    told, before = len(worker.sent.to(SPECULATOR)), worker.decoded()
+    for _ in range(3):
+        await worker.step()
+    assert "draft" not in worker.kinds_held()
+    assert len(worker.sent.to(SPECULATOR)) == told
+    assert worker.decoded() > before

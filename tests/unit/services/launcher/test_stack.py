@@ -1,0 +1,86 @@
+"""How a stack describes its instances and ends them, with real, tiny child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.launcher import stack as stack_module
+from services.launcher.instance import Instance, InstanceSpec
+from services.launcher.log_lines import LineWriter
+from services.launcher.options import parse_options
+from services.launcher.stack import Stack
+from services.launcher.state import RunningInstance
+from shared.bus import Delivery
+from shared.messages import Envelope, Heartbeat
+from tests.support.wait import until
+
+
+class Playing:
+    """A stack without a bus: the test starts its instances and speaks for them."""
+
+    def __init__(self, state_dir: Path) -> None:
+        options = parse_options(["--state-dir", str(state_dir), "--draft", "none"], {})
+        self.stack = Stack(options, LineWriter(io.BytesIO()), lambda _: None)
+
+    async def start(self, role: str, script: str) -> Instance:
+        command = ("/bin/sh", "-c", script)
+        child = self.stack._launch(InstanceSpec(role, f"{role}-0", command, {"PATH": os.environ["PATH"]}))
+        self.stack._instances.append(child)
+        self.stack._ours.add((role, f"{role}-0"))
+        await until(lambda: "here" in child.last_lines)
+        return child
+
+    def beat(self, child: Instance, metrics: str) -> None:
+        """As the process that runs now would send it."""
+        role, name = child.spec.role, child.spec.instance
+        beat = Heartbeat(
+            role, name, child.pid, "ready", 0, "h", child.pid, metrics, "", "",
+            1, 0, 0, 0, 0, 0, 0.0, 0, b"", b"",
+        )  # fmt: skip
+        self.stack._on_beat(Delivery(Envelope(), beat))
+
+    def described(self) -> RunningInstance:
+        (described,) = self.stack._description().instances
+        return described
+
+
+@pytest.fixture
+async def playing(tmp_path: Path) -> AsyncIterator[Playing]:
+    playing = Playing(tmp_path)
+    yield playing
+    await playing.stack._end()
+
+
+async def test_a_restarted_process_is_not_shown_with_the_metrics_address_of_the_last_one(
+    playing: Playing,
+) -> None:
+    child = await playing.start("decode", "echo here; exec sleep 600")
+    playing.beat(child, "127.0.0.1:1")
+    assert child.process is not None
+    first = child.pid
+    assert playing.described() == RunningInstance("decode", "decode-0", first, "127.0.0.1:1")
+    child.ready_pid = first
+    child.process.kill()
+    await until(lambda: child.pid != first)
+    assert playing.described() == RunningInstance("decode", "decode-0", child.pid, "")
+    playing.beat(child, "127.0.0.1:2")
+    assert playing.described().metrics == "127.0.0.1:2"
+
+
+@pytest.mark.parametrize("role", ["gateway", "decode"])
+async def test_an_instance_that_ignores_sigterm_is_killed_within_the_time_of_the_stop(
+    playing: Playing, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    for name in ("STOP_TIMEOUT_S", "GATEWAY_TIMEOUT_S", "LEAST_TIMEOUT_S"):
+        monkeypatch.setattr(stack_module, name, 0.2)
+    child = await playing.start(role, "trap '' TERM; echo here; while :; do sleep 0.05; done")
+    async with asyncio.timeout(stack_module.KILL_TIMEOUT_S):
+        await playing.stack._end()
+    assert child.process is not None
+    assert child.process.returncode == -9

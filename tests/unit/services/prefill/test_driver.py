@@ -1,0 +1,48 @@
+"""How the prefill worker drives its engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.prefill.driver import PrefillDriver
+from services.prefill.job import read_job
+from shared.deadline import Deadline
+from shared.messages import Envelope, Prefill, Warm, pack_ids
+from shared.worker.prefix_mirror import PrefixMirror
+from tests.support.engine import make_engine, save_random_model
+from tests.support.sampling import sampling
+from tests.support.wait import until
+
+IDS = list(range(1, 40))
+
+
+async def test_every_layer_of_a_chunk_is_a_move_of_the_engine(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path)
+    driver = PrefillDriver(lambda: make_engine(folder), PrefixMirror(), lambda: None)
+    await driver.load_engine()
+    prefill = Prefill(pack_ids(IDS), len(IDS), b"", sampling(), "g", "d", "decode-0", 0)
+    job = read_job(
+        Envelope("r", 1), prefill, Deadline.after(60.0), vocab_size=64, max_model_len=64, now_s=0.0
+    )
+    heard: list[int] = []
+    await driver.admit([job], [lambda layer, *_: heard.append(layer)])
+    moved = driver.activity.moved
+    driver.begin_step(lambda engine: engine.step())
+    await until(driver.take_result)
+    layers = driver.engine.layout.num_layers
+    assert heard == list(range(layers))
+    assert driver.activity.moved == moved + layers + 1
+    await driver.close_engine()
+
+
+async def test_warming_moves_layer_by_layer_too(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path)
+    driver = PrefillDriver(lambda: make_engine(folder), PrefixMirror(), lambda: None)
+    await driver.load_engine()
+    assert driver.warming.offer(Warm(pack_ids(IDS), b""), busy=False)
+    await driver.warm()
+    moved = driver.activity.moved
+    driver.begin_step(lambda engine: engine.step())
+    await until(driver.take_result)
+    assert driver.activity.moved == moved + driver.engine.layout.num_layers + 1
+    await driver.close_engine()
