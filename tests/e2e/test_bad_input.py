@@ -141,7 +141,7 @@ async def test_a_well_formed_message_with_impossible_contents_is_answered_with_a
     try:
         deadline = Deadline.after(2)
         envelope = bus.envelope("gateway-0.bad", 1, deadline, "gateway-0")
-        with pytest.raises(PenstockError, match="integers"):
+        with pytest.raises(PenstockError, match="3 bytes are not a list"):
             await bus.ask(inbox("detokenizer", detokenizer.id), bad, envelope, deadline)
     finally:
         await bus.close()
