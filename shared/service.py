@@ -67,7 +67,7 @@ class Service(Generic[C]):
         self.state = "loading"
         self.stopping = asyncio.Event()
         self.supervisor = Supervisor()
-        self.fleet = FleetView()
+        self.fleet = FleetView(keeps_prefixes=role == "gateway")
         self.http = TelemetryServer(self._is_ready)
         self.bus: Bus
         self._heartbeats: HeartbeatPublisher | None = None
