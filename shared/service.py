@@ -74,7 +74,7 @@ class Service(Generic[C]):
         self.state = "loading"
         self.stopping = asyncio.Event()
         self.supervisor = Supervisor()
-        self.fleet = FleetView()
+        self.fleet = FleetView(keeps_prefixes=role == "gateway")
         self.watchdog = Watchdog(self._activities, self._end_hung, limit_s=config.watchdog_s)
         self.http = TelemetryServer(self._is_ready, lambda: self.watchdog.why)
         self.bus: Bus

@@ -71,8 +71,8 @@ class BusActor(Actor):
         """Everything held, per request, for the audit."""
         return ()
 
-    def snapshot(self) -> Snapshot:
-        """The block hashes of the prefix cache; services without one have none."""
+    def snapshot(self, bucket: int) -> Snapshot:  # noqa: ARG002 - a hook: here every page is empty
+        """A page of the block hashes of the prefix cache; services without one have none."""
         return Snapshot(0, b"")
 
     # ---- the common answers -------------------------------------------------------------------------
@@ -95,8 +95,8 @@ class BusActor(Actor):
             case messages.AuditRequest():
                 report = AuditReport(host.role, host.instance, host.incarnation, tuple(self.held()))
                 await self.bus.reply(delivery.envelope, report)
-            case messages.SnapshotRequest():
-                await self.bus.reply(delivery.envelope, self.snapshot())
+            case messages.SnapshotRequest(bucket):
+                await self.bus.reply(delivery.envelope, self.snapshot(bucket))
             case messages.Drain():
                 host.begin_drain()
                 await self.bus.answer(delivery.envelope, messages.Accepted())

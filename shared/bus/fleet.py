@@ -22,21 +22,25 @@ log = structlog.get_logger()
 SWEEP_S = 0.05
 MIN_BEAT_S = 0.02
 """Changes within this time share one heartbeat."""
-SNAPSHOT_TIMEOUT_S = 1.0
+PAGE_TIMEOUT_S = 1.0
+SNAPSHOT_TIMEOUT_S = 10.0
+"""For all pages of an instance's prefix cache."""
+SNAPSHOT_PAUSE_S = 1.0
+"""After one that failed."""
 
 __all__ = ["FleetView", "HeartbeatPublisher", "InstanceView"]
 
 
 class FleetView:
-    """What this process knows of all instances, fed by their heartbeats.
+    """What this process knows of all instances, fed by their heartbeats. `keeps_prefixes` as in its state.
 
     Silence counts only while we listened: not while we were disconnected, not by how much a sweep was late.
     Nobody is suspected before the server has handed over all that it had for us.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, *, keeps_prefixes: bool = False) -> None:
         self._clock = clock
-        self._state = FleetState(clock)
+        self._state = FleetState(clock, keeps_prefixes=keeps_prefixes)
         self._bus: Bus
         self._sweeper: asyncio.Task[None] | None = None
         self._snapshots: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -89,7 +93,7 @@ class FleetView:
             self._ask_snapshot(self._bus, beat)
 
     def _ask_snapshot(self, bus: Bus, beat: Heartbeat) -> None:
-        """One at a time per instance; a failed one is tried again at the next heartbeat."""
+        """One at a time per instance; a failed one is tried again at a heartbeat after SNAPSHOT_PAUSE_S."""
         key = (beat.role, beat.instance)
         if key in self._snapshots:
             return
@@ -99,14 +103,19 @@ class FleetView:
         task.add_done_callback(_log_failure)
 
     async def _snapshot(self, bus: Bus, beat: Heartbeat) -> None:
-        subject = subjects.inbox(beat.role, beat.instance)
+        """Page after page, until none is missing."""
+        subject, until = subjects.inbox(beat.role, beat.instance), Deadline.after(SNAPSHOT_TIMEOUT_S)
+        bucket: int | None = 0
         try:
-            answer = await bus.ask(subject, SnapshotRequest(), Envelope(), Deadline.after(SNAPSHOT_TIMEOUT_S))
-            if not isinstance(answer, Snapshot):
-                raise ProtocolError(f"{type(answer).__name__} is no answer to a SnapshotRequest")
-            self._state.apply_snapshot(beat.role, beat.instance, beat.incarnation, answer)
+            while bucket is not None:
+                request, deadline = SnapshotRequest(bucket), until.shrink(PAGE_TIMEOUT_S)
+                page = await bus.ask(subject, request, Envelope(), deadline)
+                if not isinstance(page, Snapshot):
+                    raise ProtocolError(f"{type(page).__name__} is no answer to a SnapshotRequest")
+                bucket = self._state.apply_snapshot(beat.role, beat.instance, beat.incarnation, page, bucket)
         except PenstockError as error:
             log.info("fleet_snapshot_failed", peer_role=beat.role, peer=beat.instance, error=error.message)
+            await asyncio.sleep(SNAPSHOT_PAUSE_S)
 
     # ---- silence --------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import structlog
 
 from shared.deadline import SYSTEM_CLOCK, Clock, ClockOffsets
 from shared.messages import Heartbeat, Snapshot, unpack_hashes
+from shared.roles import TARGET_ROLES
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -28,7 +29,7 @@ block."""
 
 @dataclass(slots=True)
 class InstanceView:
-    """What is known of one instance; `prefix` holds the block hashes of its prefix cache."""
+    """What is known of one instance; `prefix` holds the block hashes of its prefix cache, if kept."""
 
     heartbeat: Heartbeat
     last_seen_s: float
@@ -36,7 +37,9 @@ class InstanceView:
     prefix: set[bytes] = field(default_factory=set)
     prefix_event_id: int = 0
     prefix_stale: bool = False
-    """An event was missed: `prefix` is a guess until a snapshot comes."""
+    """An event was missed: `prefix` is a guess until all pages of a snapshot have come."""
+    prefix_gap: bool = False
+    """An event was missed since the first of the pages that have come."""
 
     @property
     def ready(self) -> bool:
@@ -51,10 +54,15 @@ class InstanceView:
 
 
 class FleetState:
-    """The table of instances. `observe` and `sweep` call the on_lost callbacks."""
+    """The table of instances. `observe` and `sweep` call the on_lost callbacks.
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    `keeps_prefixes`: follow the prefix caches of the workers that requests are placed on; only who places
+    needs them.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, *, keeps_prefixes: bool = False) -> None:
         self._clock = clock
+        self._keeps_prefixes = keeps_prefixes
         self._views: dict[tuple[str, str], InstanceView] = {}
         self._on_lost: list[OnLost] = []
         self.offsets = ClockOffsets()
@@ -110,7 +118,8 @@ class FleetState:
         if beat.role == "gateway":
             self.origins.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
         metrics.CLOCK_SKEW.labels(origin=beat.instance).set(self.offsets.offset_us(beat.instance) / 1e6)
-        _apply_prefix_events(view, beat)
+        if self._keeps_prefixes and beat.role in TARGET_ROLES:
+            _apply_prefix_events(view, beat)
         if beat.state == "stalled" and not was_stalled:
             log.warning("fleet_stalled", peer_role=key[0], peer=key[1], stalled_ms=beat.stalled_ms)
             self._tell_lost(key, "suspect")
@@ -142,14 +151,30 @@ class FleetState:
             if not view.suspect:
                 view.last_seen_s = min(now_s, view.last_seen_s + seconds)
 
-    def apply_snapshot(self, role: str, instance: str, incarnation: int, snapshot: Snapshot) -> None:
-        """The whole prefix cache of an instance; ignored when that life is over."""
+    def apply_snapshot(
+        self, role: str, instance: str, incarnation: int, page: Snapshot, bucket: int = 0
+    ) -> int | None:
+        """A page of an instance's prefix cache, asked for from `bucket` on; ignored when that life is over.
+
+        Returns the bucket to ask for next, None when no page is missing. Between pages the events go on: they
+        change what has come, and what comes later has them already.
+        """
         view = self._views.get((role, instance))
         if view is None or view.heartbeat.incarnation != incarnation:
-            return
-        view.prefix = set(unpack_hashes(snapshot.hashes))
-        view.prefix_event_id = snapshot.prefix_event_id
+            return None
+        if bucket == 0:
+            view.prefix = set()
+            view.prefix_event_id = page.prefix_event_id
+            view.prefix_gap = False
+        elif view.prefix_gap:
+            return 0  # what has come is not what it was followed by
+        elif page.prefix_event_id < view.prefix_event_id:
+            return bucket  # events have overtaken it
+        view.prefix.update(unpack_hashes(page.hashes))
+        if page.next_bucket > bucket:
+            return page.next_bucket
         view.prefix_stale = False
+        return None
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -190,7 +215,7 @@ def _apply_prefix_events(view: InstanceView, beat: Heartbeat) -> None:
     added, removed = unpack_hashes(beat.added), unpack_hashes(beat.removed)
     first = beat.prefix_event_id - len(added) - len(removed)
     if first > view.prefix_event_id or beat.prefix_event_id < view.prefix_event_id:
-        view.prefix_stale = True
+        view.prefix_stale = view.prefix_gap = True
         return
     view.prefix.update(added)
     view.prefix.difference_update(removed)

@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 MAX_DRAFT_TOKENS = 64
+CHECK_BLOCKS = 4096
+"""What an idle engine checks at a time; what waits for it waits no longer than that."""
 
 
 class Engine:
@@ -79,6 +81,7 @@ class Engine:
         )
         self.max_model_len = self._input_processor.max_model_len
         self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)
+        self._check_from = 0
         self._offloads = OffloadStore.of(config)
         self._model = build_model(config, self.model_config, self.kv_pool, self.max_model_len, on_loaded)
         self._model_runner = ModelRunner(self._model)
@@ -273,6 +276,19 @@ class Engine:
     def check(self) -> None:
         """Raise InternalError unless every block, reference and length is explained by a live sequence."""
         self._scheduler.check()
+
+    def check_part(self) -> int:
+        """`check`, of the next CHECK_BLOCKS blocks alone: a few milliseconds, however large the pool is.
+
+        Returns how many blocks were looked at; 0, none, while sequences hold so much that counting their
+        references would take longer.
+        """
+        if sum(self.held().values()) > CHECK_BLOCKS:
+            return 0
+        part = range(self._check_from, min(self._check_from + CHECK_BLOCKS, self.blocks.num_blocks))
+        self._scheduler.check(part)
+        self._check_from = part.stop % self.blocks.num_blocks
+        return len(part)
 
     def predict_prefill_us(self, num_tokens: int, cached_tokens: int = 0) -> float:
         """How long a prompt would take to compute, alone; 0 until enough steps were seen."""

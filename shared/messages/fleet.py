@@ -44,13 +44,21 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """any → an instance (ask): all the block hashes you have."""
+    """gateway → a worker (ask): a page of the block hashes you have, from bucket `bucket` on; 0 to begin."""
+
+    bucket: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """`hashes` are those of the asked bucket and of all before `next_bucket` (0: of all that follow it) after
+    the events up to `prefix_event_id`. Pages of one snapshot may be of different event ids: together with the
+    events since the first page they are the whole prefix cache.
+    """
+
     prefix_event_id: int
     hashes: bytes
+    next_bucket: int = 0
 
 
 @dataclass(frozen=True, slots=True)

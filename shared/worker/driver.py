@@ -20,7 +20,7 @@ from shared.worker.engine_thread import EngineThread
 from shared.worker.prefix_mirror import PrefixMirror
 
 CHECK_EVERY_S = 1.0
-"""How often at most an engine with nothing to do checks that all its counts are explained."""
+"""How often at most an engine with nothing to do begins to check that all its counts are explained."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,7 +55,7 @@ class EngineDriver(Generic[R]):
         self._wake = wake
         self._releases: list[str] = []
         self._step: asyncio.Future[tuple[R, Facts]] | None = None
-        self._unchecked = False  # something has happened since the last check
+        self._unchecked_blocks = 0  # of those that may have changed since they were checked
         self._clock = clock
         self._checked_s = clock.monotonic_s()
         self.facts = Facts()
@@ -101,15 +101,19 @@ class EngineDriver(Generic[R]):
         that nobody explains ends this worker now, instead of somebody's memory later."""
         if self._releases:
             await self.between_steps(lambda _: None)
-        elif self._unchecked and not self.facts.has_work:
+        elif self._unchecked_blocks and not self.facts.has_work:
             await self._check()
 
     async def _check(self) -> None:
+        """A part a turn, until all of the pool was looked at with nothing happening in between."""
+        begins = self._unchecked_blocks == self.engine.config.kv_blocks
         now_s = self._clock.monotonic_s()
-        if now_s - self._checked_s >= CHECK_EVERY_S:
+        if begins and now_s - self._checked_s < CHECK_EVERY_S:
+            return
+        if begins:
             self._checked_s = now_s
-            await self._thread.run(self.engine.check)
-            self._unchecked = False
+        checked = await self._thread.run(self.engine.check_part)
+        self._unchecked_blocks = max(0, self._unchecked_blocks - checked)
 
     # ---- steps ------------------------------------------------------------------------------------
 
@@ -170,5 +174,5 @@ class EngineDriver(Generic[R]):
 
     def _learn(self, facts: Facts) -> None:
         self.facts = facts
-        self._unchecked = True
+        self._unchecked_blocks = self.engine.config.kv_blocks
         self._mirror.apply(facts.events)

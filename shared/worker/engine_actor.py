@@ -95,8 +95,8 @@ class EngineActor(BusActor):
             **dataclasses.asdict(self.worker_load()),
         )
 
-    def snapshot(self) -> Snapshot:
-        return self._mirror.snapshot()
+    def snapshot(self, bucket: int) -> Snapshot:
+        return self._mirror.snapshot(bucket)
 
     def held(self) -> Iterable[Held]:
         for key, blocks in self._driver.facts.held.items():

@@ -232,7 +232,7 @@ class Running:
 @asynccontextmanager
 async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     config = GatewayConfig(**options)  # type: ignore[arg-type]  # the options are fields of the class
-    bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(), Tasks()
+    bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(keeps_prefixes=True), Tasks()
     await view.start(bus)
     context = SessionContext.of(GATEWAY, config, bus, view, tasks)
     registry = SessionRegistry(

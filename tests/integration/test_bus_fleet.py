@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from hashlib import blake2b
 
 import pytest
 
@@ -18,7 +19,9 @@ from shared.bus.fleet_state import SUSPECT_AFTER_S
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import fleet as fleet_subject
 from shared.bus.subjects import inbox
-from shared.messages import Heartbeat, Snapshot
+from shared.engine.memory.block_pool import BlockEvent
+from shared.messages import Heartbeat, Snapshot, SnapshotRequest
+from shared.worker.prefix_mirror import PrefixMirror
 from tests.support import metric
 from tests.support.block_names import block_names, pack_names
 from tests.support.wait import until
@@ -37,6 +40,8 @@ class Member:
         self.event_id = 0
         self.added: list[int] = []
         self.live = 0
+        self.buckets_asked: list[int] = []
+        self.beats = 0
         self.publisher = HeartbeatPublisher(bus, self.role, self.instance, self.status)
 
     @classmethod
@@ -48,6 +53,7 @@ class Member:
 
     def status(self) -> Heartbeat:
         added, self.added = self.added, []
+        self.beats += 1
         return Heartbeat(
             self.role, self.instance, self.incarnation, "ready", 0, "host", 1, "", "", "",
             0, self.live, 0, 0, 0, 0, 0.0, self.event_id, pack_names(*added), b"",
@@ -60,13 +66,52 @@ class Member:
             self.added.append(block_hash)
         self.publisher.changed()
 
+    def page(self, bucket: int) -> Snapshot:
+        assert bucket == 0
+        return Snapshot(self.event_id, pack_names(*self.hashes))
+
     def answer_snapshot(self, delivery: Delivery) -> None:
-        snapshot = Snapshot(self.event_id, pack_names(*self.hashes))
+        assert isinstance(delivery.message, SnapshotRequest)
+        self.buckets_asked.append(delivery.message.bucket)
+        snapshot = self.page(delivery.message.bucket)
         self.replying = asyncio.create_task(self.bus.reply(delivery.envelope, snapshot))
+
+    @property
+    def snapshots_asked(self) -> int:
+        """Pages that were asked for from the beginning."""
+        return self.buckets_asked.count(0)
 
     async def leave(self) -> None:
         await self.publisher.stop()
         await self.bus.close()
+
+
+class LargeMember(Member):
+    """It has more blocks cached than fit into one message, and tells of them as a worker does."""
+
+    num_blocks = 150_000
+
+    def __init__(self, bus: Bus, incarnation: int = 1) -> None:
+        super().__init__(bus, incarnation)
+        self.mirror = PrefixMirror()
+        self.names = [
+            blake2b(number.to_bytes(4), digest_size=16).digest() for number in range(self.num_blocks)
+        ]
+        self.mirror.apply(BlockEvent("added", name) for name in self.names)
+        while self.mirror.drain().added:
+            pass
+
+    def page(self, bucket: int) -> Snapshot:
+        return self.mirror.snapshot(bucket)
+
+    def status(self) -> Heartbeat:
+        delta = self.mirror.drain()
+        beat = super().status()
+        return replace(beat, prefix_event_id=delta.event_id, added=delta.added, removed=delta.removed)
+
+    def remove(self, block: int) -> None:
+        self.mirror.apply([BlockEvent("removed", self.names[block])])
+        self.publisher.changed()
 
 
 class Watch:
@@ -91,7 +136,7 @@ class Watch:
 @pytest.fixture
 async def watch(nats_url: str) -> AsyncIterator[Watch]:
     bus = await Bus.connect(nats_url, name="watch")
-    watch = Watch(bus, FleetView())
+    watch = Watch(bus, FleetView(keeps_prefixes=True))
     await watch.view.start(bus)
     yield watch
     await watch.view.stop()
@@ -180,10 +225,43 @@ async def test_a_late_joiner_learns_the_whole_prefix_set(nats_url: str, member: 
     member.cache(12)
     await until(lambda: not member.added)
     bus = await Bus.connect(nats_url, name="late")
-    late = Watch(bus, FleetView())
+    late = Watch(bus, FleetView(keeps_prefixes=True))
     await late.view.start(bus)
     await until(lambda: late.prefix() == {11, 12})
     await late.view.stop()
+    await bus.close()
+
+
+async def test_a_prefix_set_larger_than_a_message_is_learned_page_by_page_and_once(
+    nats_url: str, watch: Watch
+) -> None:
+    member = await LargeMember.join(nats_url)
+    assert isinstance(member, LargeMember)
+    try:
+        await until(lambda: len(watch.prefix()) == member.num_blocks)
+        asked = len(member.buckets_asked)
+        assert asked > 1
+        member.remove(7)
+        await until(lambda: len(watch.prefix()) == member.num_blocks - 1)
+        beats = member.beats
+        await until(lambda: member.beats > beats + 2)
+        assert len(member.buckets_asked) == asked
+    finally:
+        await member.leave()
+
+
+async def test_who_places_nothing_asks_for_no_prefix_set(nats_url: str, watch: Watch, member: Member) -> None:
+    member.cache(11, announced=False)
+    bus = await Bus.connect(nats_url, name="onlooker")
+    onlooker = Watch(bus, FleetView())
+    await onlooker.view.start(bus)
+    await until(lambda: watch.prefix() == {11})  # who places has heard of the gap and asked
+    await until(onlooker.there)
+    beats = member.beats
+    await until(lambda: member.beats > beats + 2)
+    assert member.snapshots_asked == 1
+    assert onlooker.prefix() == set()
+    await onlooker.view.stop()
     await bus.close()
 
 

@@ -151,11 +151,11 @@ class BlockManager:
 
     # --- integrity ---
 
-    def check(self, sequences: Iterable[LiveSequence]) -> None:
-        """Raise InternalError unless `sequences` explain every reference, every length and all that is
-        offloaded."""
+    def check(self, sequences: Iterable[LiveSequence], blocks: range | None = None) -> None:
+        """Raise InternalError unless `sequences` explain every reference (to `blocks`), every length and all
+        that is offloaded."""
         sequences = list(sequences)
-        self._blocks.check([sequence.all_blocks for sequence in sequences])
+        self._blocks.check([sequence.all_blocks for sequence in sequences], blocks)
         if self._offloader is not None:
             self._offloader.check(sequences)
         for sequence in sequences:

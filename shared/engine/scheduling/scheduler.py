@@ -175,9 +175,10 @@ class Scheduler:
         sequence.num_computed = work.start + num_tokens
         self._block_manager.commit(sequence)
 
-    def check(self) -> None:
-        """Raise InternalError unless every block, every length and all that is offloaded is explained."""
-        self._block_manager.check(self.sequences.values())
+    def check(self, blocks: range | None = None) -> None:
+        """Raise InternalError unless every block (of `blocks`), every length and all that is offloaded is
+        explained."""
+        self._block_manager.check(self.sequences.values(), blocks)
 
     # --- rows ---
 

@@ -25,7 +25,7 @@ def lost() -> list[tuple[str, str, str]]:
 
 @pytest.fixture
 def fleet(clock: FakeClock, lost: list[tuple[str, str, str]]) -> FleetState:
-    state = FleetState(clock)
+    state = FleetState(clock, keeps_prefixes=True)
     state.on_lost(lambda role, instance, why: lost.append((role, instance, why)))
     return state
 
@@ -236,6 +236,64 @@ def test_a_snapshot_of_a_former_life_is_ignored(fleet: FleetState) -> None:
     fleet.observe(beat(incarnation=2))
     fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(1, pack_names(5)))
     assert prefix_of(fleet) == (set(), False)
+
+
+@pytest.mark.parametrize(("keeps", "role"), [(False, "decode"), (False, "prefill"), (True, "speculator")])
+def test_who_places_nothing_there_keeps_no_prefixes(clock: FakeClock, keeps: bool, role: str) -> None:
+    fleet = FleetState(clock, keeps_prefixes=keeps)
+    for event_id in (2, 40):  # with a gap
+        view = fleet.observe(beat(role=role, prefix_event_id=event_id, added=pack_names(1, 2)))
+        assert view is not None
+        assert (view.prefix, view.prefix_stale) == (set(), False)
+
+
+# ---- pages of a snapshot -----------------------------------------------------------------------
+
+
+def page(event_id: int, numbers: list[int], next_bucket: int = 0) -> Snapshot:
+    return Snapshot(event_id, pack_names(*numbers), next_bucket)
+
+
+def apply_page(fleet: FleetState, snapshot: Snapshot, bucket: int = 0) -> int | None:
+    return fleet.apply_snapshot("decode", "decode-0", 1, snapshot, bucket)
+
+
+def test_a_set_is_stale_until_the_last_page_has_come(fleet: FleetState) -> None:
+    fleet.observe(events(9, []))
+    assert apply_page(fleet, page(9, [1], next_bucket=5)) == 5
+    assert prefix_of(fleet) == ({1}, True)
+    assert apply_page(fleet, page(9, [2]), 5) is None
+    assert prefix_of(fleet) == ({1, 2}, False)
+
+
+def test_events_between_pages_change_what_has_come_and_later_pages_have_them_already(
+    fleet: FleetState,
+) -> None:
+    fleet.observe(events(9, []))
+    apply_page(fleet, page(9, [1, 2], next_bucket=5))
+    fleet.observe(events(12, [3, 6], [1]))
+    assert apply_page(fleet, page(14, [6, 7], next_bucket=8), 5) == 8  # two events more than we have heard
+    fleet.observe(events(14, [7], [2]))
+    assert apply_page(fleet, page(14, [9]), 8) is None
+    assert prefix_of(fleet) == ({3, 6, 7, 9}, False)
+
+
+def test_a_page_that_events_have_overtaken_is_asked_for_again(fleet: FleetState) -> None:
+    fleet.observe(events(9, []))
+    apply_page(fleet, page(9, [1], next_bucket=5))
+    fleet.observe(events(10, [], [7]))
+    assert apply_page(fleet, page(9, [7]), 5) == 5
+    assert apply_page(fleet, page(10, []), 5) is None
+    assert prefix_of(fleet) == ({1}, False)
+
+
+def test_a_gap_between_pages_begins_anew(fleet: FleetState) -> None:
+    fleet.observe(events(9, []))
+    apply_page(fleet, page(9, [1], next_bucket=5))
+    fleet.observe(events(20, []))
+    assert apply_page(fleet, page(20, [2]), 5) == 0
+    assert apply_page(fleet, page(20, [3])) is None
+    assert prefix_of(fleet) == ({3}, False)
 
 
 def test_overlap_counts_leading_blocks_only(fleet: FleetState) -> None:

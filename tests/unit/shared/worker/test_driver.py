@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
-from shared.engine import Engine, StepResult
+from shared.engine import BLOCK_TOKENS, Engine, StepResult
 from shared.errors import InternalError
 from shared.worker.driver import CHECK_EVERY_S, EngineDriver
 from shared.worker.prefix_mirror import PrefixMirror
@@ -95,3 +95,64 @@ async def test_a_call_between_steps_that_fails_is_over(driver: EngineDriver[Step
     with pytest.raises(ZeroDivisionError):
         await driver.between_steps(lambda _: 1 // 0)
     assert not driver.activity.busy
+
+
+PART = 4
+"""Blocks that an idle engine checks at a time, here."""
+
+
+@pytest.fixture
+def parts(driver: EngineDriver[StepResult], monkeypatch: pytest.MonkeyPatch) -> list[range]:
+    """The pool in parts, filled with what was looked at."""
+    seen: list[range] = []
+    check = driver.engine.blocks.check
+
+    def spy(holders: Iterable[Sequence[int]], blocks: range | None = None) -> None:
+        assert blocks is not None
+        seen.append(blocks)
+        check(holders, blocks)
+
+    monkeypatch.setattr(driver.engine.blocks, "check", spy)
+    monkeypatch.setattr("shared.engine.engine.CHECK_BLOCKS", PART)
+    return seen
+
+
+async def test_an_idle_engine_is_checked_in_parts_of_bounded_size_and_once(
+    driver: EngineDriver[StepResult], clock: FakeClock, parts: list[range]
+) -> None:
+    clock.advance(CHECK_EVERY_S)
+    num_blocks = driver.engine.config.kv_blocks
+    for _ in range(num_blocks):
+        await driver.flush_releases()
+    assert max(map(len, parts)) == PART
+    assert [block for part in parts for block in part] == list(range(num_blocks))
+
+
+async def test_what_happens_between_two_parts_is_checked_too(
+    driver: EngineDriver[StepResult], clock: FakeClock, parts: list[range]
+) -> None:
+    async def idle(turns: int) -> None:
+        for _ in range(turns):
+            await driver.flush_releases()
+
+    clock.advance(CHECK_EVERY_S)
+    await idle(3)
+    await driver.between_steps(lambda engine: engine.blocks.allocate(1))  # of the part that came first
+    clock.advance(CHECK_EVERY_S)
+    with pytest.raises(InternalError, match="1 references, 0 explained"):
+        await idle(driver.engine.config.kv_blocks)
+
+
+async def test_an_engine_whose_sequences_hold_more_than_a_part_is_checked_later(
+    driver: EngineDriver[StepResult], clock: FakeClock, parts: list[range]
+) -> None:
+    num_tokens = (PART + 1) * BLOCK_TOKENS
+    await driver.between_steps(lambda engine: engine.reserve("a", num_tokens, []))
+    clock.advance(CHECK_EVERY_S)
+    await driver.flush_releases()
+    assert parts == []
+    driver.release_later("a")
+    await driver.flush_releases()
+    clock.advance(CHECK_EVERY_S)
+    await driver.flush_releases()
+    assert parts == [range(PART)]

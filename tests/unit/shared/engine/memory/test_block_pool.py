@@ -157,6 +157,16 @@ def test_check_finds_a_reference_that_no_holder_explains() -> None:
         pool.check([])
 
 
+def test_a_check_of_some_blocks_finds_what_is_wrong_with_them_alone() -> None:
+    pool = BlockPool(8)
+    blocks = pool.allocate(6)
+    pool.free(blocks[:5])
+    pool.check([], range(5))
+    with pytest.raises(InternalError, match="KV block 5 has 1 references, 0 explained"):
+        pool.check([], range(4, 8))
+    pool.check([[5]], range(4, 8))
+
+
 NAMES = {
     path: block_name(number) for number, path in enumerate(["a", "b", "aa", "ab", "ba", "aaa", "aab", "aba"])
 }
