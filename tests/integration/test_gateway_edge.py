@@ -204,7 +204,7 @@ async def test_a_passed_deadline_names_the_hop_it_passed_in(
         await running.knows("detokenizer", 1)
         for peer in peers.peers.values():
             peer.answers = answers
-        answer = await generate(running.stub, changed(ttft_deadline_ms=150))
+        answer = await generate(running.stub, changed(ttft_deadline_ms=500))
         await until(lambda: running.registry.audit().held == ())
     assert (answer.outcome, answer.status) == ("expired", grpc.StatusCode.DEADLINE_EXCEEDED)
     assert answer.end is not None
