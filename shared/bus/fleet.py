@@ -124,12 +124,17 @@ class FleetView:
         swept_s = self._clock.monotonic_s()
         while True:
             await asyncio.sleep(SWEEP_S)
-            now_s = self._clock.monotonic_s()
-            passed_s, swept_s = now_s - swept_s, now_s
-            listened_s = min(passed_s, SWEEP_S) if self._bus.connected else 0.0
-            self._state.excuse(passed_s - listened_s)
-            if not self._state.anyone_silent() or await self._heard_all():
-                self._state.sweep()
+            swept_s = await self._sweep_since(swept_s)
+
+    async def _sweep_since(self, swept_s: float) -> float:
+        """Look who has been silent too long; the time of this sweep, for the next one."""
+        now_s = self._clock.monotonic_s()
+        passed_s = now_s - swept_s
+        listened_s = min(passed_s, SWEEP_S) if self._bus.connected else 0.0
+        self._state.excuse(passed_s - listened_s)
+        if not self._state.anyone_silent() or await self._heard_all():
+            self._state.sweep()
+        return now_s
 
     async def _heard_all(self) -> bool:
         """Whether all that the server had for us is here. What this takes is our lag, or the server's."""

@@ -230,6 +230,8 @@ async def test_the_deadline_of_the_call_ends_it_with_a_terminal_event(
     monkeypatch.setattr("services.gateway.budget.GRPC_MARGIN_S", 0.5)  # time for the event on a busy machine
     monkeypatch.setattr("services.gateway.budget.GRPC_MARGIN_SHARE", 0.5)
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
         answer = await generate(running.stub, ask("hello"), timeout_s=1.0)
         await until(lambda: running.registry.audit().held == ())
     assert answer.status is grpc.StatusCode.DEADLINE_EXCEEDED

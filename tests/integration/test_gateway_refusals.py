@@ -45,8 +45,10 @@ async def is_idle(running: Running) -> None:
 async def test_a_request_that_was_refused_expires_at_its_deadline(nats_url: str, instance: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         refuse(peers, instance, 1)
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
         request = ask("hello")
-        request.deadline_ms = 500
+        request.deadline_ms = 1500
         answer = await generate(running.stub, request)
         await until(holding(peers, 2))
         await is_idle(running)
