@@ -35,7 +35,7 @@ async def body(service: Service[DecodeConfig]) -> None:
             service.bus,
             bulk,
             service.instance,
-            time.time_ns() // 1000,  # an actor that was restarted must not get its predecessor's chunks
+            time.time_ns() // 1000,  # a process that was restarted must not get its predecessor's chunks
             engine.kv_pool,
             config.kv_transport,
             on_complete=on_complete,
