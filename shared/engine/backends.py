@@ -50,9 +50,15 @@ def build_pool(
     layout = KvLayout.of(model_config, config.kv_dtype)
     blocks = _num_blocks(config, layout)
     layout = replace(layout, content=kv_content(config, model_config, blocks))
-    buffer = pool_buffer(blocks * layout.block_bytes) if pool_buffer is not None else None
-    if config.device == "cpu":
-        return KvPool(layout, blocks, buffer, compute_dtype=compute_dtype)
+    try:
+        buffer = pool_buffer(blocks * layout.block_bytes) if pool_buffer is not None else None
+        if config.device == "cpu":
+            return KvPool(layout, blocks, buffer, compute_dtype=compute_dtype)
+    except (MemoryError, OverflowError, OSError) as error:
+        raise InvalidRequest(
+            f"this machine has no memory for {blocks} KV blocks of {layout.block_bytes} bytes; "
+            "lower kv_blocks or kv_memory_mb"
+        ) from error
     from shared.engine.cuda.kv_pool import MirroredKvPool  # noqa: PLC0415
 
     return MirroredKvPool(layout, blocks, buffer, compute_dtype=compute_dtype, device=config.device)

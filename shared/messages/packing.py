@@ -26,7 +26,7 @@ def pack_ids(token_ids: Iterable[int]) -> bytes:
 
 
 def unpack_ids(data: bytes) -> list[int]:
-    _check_length(data, _ID_BYTES, MAX_PROMPT_TOKENS, "token ids")
+    _check_length(data, _ID_BYTES, MAX_PROMPT_TOKENS, "integers")
     unpacked = array("I", data)
     if sys.byteorder == "big":
         unpacked.byteswap()
@@ -48,6 +48,4 @@ def unpack_hashes(data: bytes) -> list[bytes]:
 
 def _check_length(data: bytes, item_bytes: int, most: int, what: str) -> None:
     if len(data) % item_bytes or len(data) > most * item_bytes:
-        raise ProtocolError(
-            f"{len(data)} bytes are not a list of at most {most} {what} of {item_bytes} bytes"
-        )
+        raise ProtocolError(f"{len(data)} bytes are not a list of at most {most} {item_bytes}-byte {what}")

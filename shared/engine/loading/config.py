@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.engine.loading.families import find_family
-from shared.engine.loading.families.raw_config import RawConfig, token_ids
+from shared.engine.loading.families.raw_config import RawConfig, shown, token_ids
 from shared.engine.loading.model_config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.errors import InvalidRequest, NotFound
 
@@ -53,7 +53,7 @@ def _check_quantization(fields: dict[str, Any]) -> None:
     if bits not in PACKED_BITS.get(str(method), ()):
         known = " or ".join(f"{name} with {_or(bits)} bits" for name, bits in PACKED_BITS.items())
         raise InvalidRequest(
-            f"checkpoints quantized with {method!r} at {bits!r} bits are not supported; "
+            f"checkpoints quantized with {shown(method)} at {shown(bits)} bits are not supported; "
             f"use {known}, or the unquantized checkpoint"
         )
 
@@ -68,8 +68,10 @@ def _compute_dtype(fields: dict[str, Any], wanted: str) -> str:
             raise InvalidRequest(f"dtype {wanted!r} is not supported; use auto, float32 or bfloat16")
         return _DTYPE_NAMES[wanted]
     stated = fields.get("dtype") or fields.get("torch_dtype")
-    if stated not in _AUTO_DTYPES:
-        raise InvalidRequest(f"config.json: dtype is {stated!r}; choose dtype float32 or bfloat16 yourself")
+    if not isinstance(stated, str) or stated not in _AUTO_DTYPES:
+        raise InvalidRequest(
+            f"config.json: dtype is {shown(stated)}; choose dtype float32 or bfloat16 yourself"
+        )
     return _AUTO_DTYPES[stated]
 
 
@@ -83,7 +85,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         )
     try:
         value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path.name} is not valid JSON ({error}); download the model again") from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"{path.name} is not a JSON object; download the model again")

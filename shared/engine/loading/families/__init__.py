@@ -20,6 +20,7 @@ from shared.engine.loading.families import (
     smollm3,
 )
 from shared.engine.loading.families.family import Family
+from shared.engine.loading.families.raw_config import shown
 from shared.errors import InvalidRequest
 
 FAMILIES: dict[str, Family] = {
@@ -47,6 +48,7 @@ def find_family(architecture: object) -> Family:
     family = FAMILIES.get(architecture) if isinstance(architecture, str) else None
     if family is None:
         raise InvalidRequest(
-            f"architecture {architecture!r} is not supported; use one of {', '.join(SUPPORTED_ARCHITECTURES)}"
+            f"architecture {shown(architecture)} is not supported; "
+            f"use one of {', '.join(SUPPORTED_ARCHITECTURES)}"
         )
     return family

@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shared.engine.loading.families.raw_config import RawConfig
+from shared.engine.loading.families.raw_config import MAX_INTEGER, RawConfig, shown
 from shared.engine.loading.families.rope_config import read_rope
 from shared.engine.loading.model_config import LayerConfig, ModelConfig, MoeConfig
 from shared.errors import InvalidRequest
+
+MAX_LAYERS = 1024
+MAX_EXPERTS = 1 << 16
+"""Of all layers together. Both are far above what there is: their tensors are listed before one is read."""
 
 _ACTIVATIONS: dict[object, Literal["silu", "gelu_tanh"]] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
@@ -64,9 +68,9 @@ def decoder(raw: RawConfig, *, activation_field: str = "hidden_act") -> ModelCon
     if head_dim % 2:
         raise InvalidRequest(f"config.json: head_dim {head_dim} is odd; rotary embeddings need an even one")
     activation = raw.fields.get(activation_field, "silu")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise InvalidRequest(
-            f"{activation_field} {activation!r} is not supported; it must be one of "
+            f"{activation_field} {shown(activation)} is not supported; it must be one of "
             f"{', '.join(map(str, _ACTIVATIONS))}"
         )
     rope = read_rope(raw, head_dim)
@@ -74,6 +78,11 @@ def decoder(raw: RawConfig, *, activation_field: str = "hidden_act") -> ModelCon
     if rope.kind == "yarn":
         # Published yarn models state the length before the stretch.
         longest = max(longest, int(rope.original_max_position_tokens * rope.factor))
+        if longest > MAX_INTEGER:
+            raise InvalidRequest(
+                f"config.json: yarn stretches {rope.original_max_position_tokens} tokens by {rope.factor:g}; "
+                f"the product must be at most {MAX_INTEGER}"
+            )
     vocab_size = raw.integer("vocab_size")
     return ModelConfig(
         architecture=raw.fields["architectures"][0],
@@ -84,7 +93,7 @@ def decoder(raw: RawConfig, *, activation_field: str = "hidden_act") -> ModelCon
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         rms_norm_eps=raw.number("rms_norm_eps", 1e-6),
-        layers=(LayerConfig(rope),) * raw.integer("num_hidden_layers"),
+        layers=(LayerConfig(rope),) * raw.integer("num_hidden_layers", at_most=MAX_LAYERS),
         max_position_embeddings=longest,
         tie_word_embeddings=raw.flag("tie_word_embeddings"),
         dtype=raw.dtype,
@@ -130,6 +139,11 @@ def with_experts(model: ModelConfig, moe: MoeConfig, sparse: Sequence[bool] | No
     if moe.experts_per_token > moe.num_experts:
         raise InvalidRequest(
             f"config.json: num_experts_per_tok {moe.experts_per_token} is above the {moe.num_experts} experts"
+        )
+    if moe.num_experts * model.num_layers > MAX_EXPERTS:
+        raise InvalidRequest(
+            f"config.json: {moe.num_experts} experts in each of {model.num_layers} layers are above the "
+            f"{MAX_EXPERTS} that can be read"
         )
     chosen = (True,) * model.num_layers if sparse is None else sparse
     layers = zip(model.layers, chosen, strict=True)

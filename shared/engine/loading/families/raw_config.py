@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from shared.errors import InvalidRequest
 
+MAX_INTEGER = 2**31 - 1
+"""Beyond it no backend's integers go, and nothing that is counted in a model."""
+MIN_NUMBER, MAX_NUMBER = 1e-30, 1e30
+"""Within these, products of two are finite and float32 can hold each."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+
+
+def shown(value: object) -> str:
+    """For a sentence: of what is long or deep, the beginning."""
+    return _SHORT.repr(value)
+
 
 class RawConfig:
     """`fields` as they stand in the file; a field that is absent is looked up in `defaults`, null is null.
 
-    Every method raises InvalidRequest with the field's name when the value is not what it must be.
+    Every method raises InvalidRequest with the field's name when the value is not what it must be. That is
+    also where numbers end that would be too large for memory, or for an integer, somewhere later.
     """
 
     def __init__(self, fields: Mapping[str, Any], dtype: str, eos_token_ids: tuple[int, ...] = ()) -> None:
@@ -27,13 +41,16 @@ class RawConfig:
         kept = {name: value for name, value in self.fields.items() if name not in names}
         return RawConfig(kept, self.dtype, self.eos_token_ids)
 
-    def integer(self, name: str, default: int | None = None, *, at_least: int = 1) -> int:
+    def integer(
+        self, name: str, default: int | None = None, *, at_least: int = 1, at_most: int = MAX_INTEGER
+    ) -> int:
         """Required without a default."""
         value = self.fields.get(name)
         value = default if value is None else value
-        if type(value) is not int or value < at_least:
+        if type(value) is not int or not at_least <= value <= at_most:
             raise InvalidRequest(
-                f"config.json: {name} must be an integer of at least {at_least}, not {value!r}"
+                f"config.json: {name} must be an integer of at least {at_least} and at most {at_most}, "
+                f"not {shown(value)}"
             )
         return value
 
@@ -42,7 +59,7 @@ class RawConfig:
         return None if self.fields.get(name) is None else self.integer(name)
 
     def number(self, name: str, default: float) -> float:
-        """A positive finite number."""
+        """A positive number within MIN_NUMBER and MAX_NUMBER."""
         value = self.optional_number(name)
         return default if value is None else value
 
@@ -50,8 +67,12 @@ class RawConfig:
         value = self.fields.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise InvalidRequest(f"config.json: {name} must be a positive number, not {value!r}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not MIN_NUMBER <= value <= MAX_NUMBER:
+            raise InvalidRequest(
+                f"config.json: {name} must be a positive number from {MIN_NUMBER} to {MAX_NUMBER}, "
+                f"not {shown(value)}"
+            )
         return float(value)
 
     def numbers(self, name: str, length: int) -> tuple[float, ...]:
@@ -67,7 +88,7 @@ class RawConfig:
         if value is None:
             return None
         if not isinstance(value, list) or not all(type(each) is int for each in value):
-            raise InvalidRequest(f"config.json: {name} must be a list of integers, not {value!r}")
+            raise InvalidRequest(f"config.json: {name} must be a list of integers, not {shown(value)}")
         return tuple(value)
 
     def token_id(self, name: str) -> int | None:
@@ -79,7 +100,7 @@ class RawConfig:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise InvalidRequest(f"config.json: {name} must be true or false, not {value!r}")
+            raise InvalidRequest(f"config.json: {name} must be true or false, not {shown(value)}")
         return value
 
     def part(self, name: str) -> Mapping[str, Any]:
@@ -88,7 +109,7 @@ class RawConfig:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise InvalidRequest(f"config.json: {name} must be an object, not {value!r}")
+            raise InvalidRequest(f"config.json: {name} must be an object, not {shown(value)}")
         return value
 
     def refuse(self, name: str, why: str) -> None:
@@ -102,5 +123,5 @@ def token_ids(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
     value = fields.get(name)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(type(token_id) is int for token_id in ids):
-        raise InvalidRequest(f"config: {name} must be an integer or a list of integers, not {value!r}")
+        raise InvalidRequest(f"config: {name} must be an integer or a list of integers, not {shown(value)}")
     return tuple(ids)

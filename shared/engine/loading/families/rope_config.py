@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
-from shared.engine.loading.families.raw_config import RawConfig
+from shared.engine.loading.families.raw_config import RawConfig, shown
 from shared.engine.loading.model_config import RopeConfig, RopeKind
 from shared.errors import InvalidRequest
 
@@ -29,7 +29,7 @@ def rope_of(fields: Mapping[str, Any], raw: RawConfig, head_dim: int) -> RopeCon
     kind = fields.get("rope_type") or fields.get("type") or "default"
     if kind not in SUPPORTED_ROPE_TYPES:
         raise InvalidRequest(
-            f"rope type {kind!r} is not supported; use one of {', '.join(SUPPORTED_ROPE_TYPES)}"
+            f"rope type {shown(kind)} is not supported; use one of {', '.join(SUPPORTED_ROPE_TYPES)}"
         )
     rope = RawConfig(fields, raw.dtype)
     theta = rope.number("rope_theta", raw.number("rope_theta", DEFAULT_THETA))
