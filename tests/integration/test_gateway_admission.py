@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 import grpc
+import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.messages import Reserve, Tokenize
@@ -74,11 +75,18 @@ async def test_who_cannot_have_a_seat_in_time_is_shed_at_once_without_any_work(n
     assert not peers["tokenizer-0"].of(Tokenize)
 
 
-async def test_a_burst_is_spread_over_workers_before_their_heartbeats_tell(nats_url: str) -> None:
+async def test_a_burst_is_spread_over_workers_before_their_heartbeats_tell(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with fleet(nats_url, "tokenizer", "prefill", "detokenizer") as peers, gateway(nats_url) as running:
         for number in range(3):
             await peers.add("decode", number, capacity=8)
         await running.knows("decode", 3)
+        # None of them tells: they do not count what they take, and the view stays as it is.
+        for role in ("tokenizer", "prefill", "detokenizer"):
+            await running.knows(role, 1)
+        monkeypatch.setattr(running.fleet._state, "observe", lambda _: None)
+        monkeypatch.setattr(running.fleet._state, "sweep", lambda: None)
         calls = [asyncio.create_task(generate(running.stub, ask("hello"))) for _ in range(24)]
 
         def placed() -> list[str]:
