@@ -18,13 +18,11 @@ from services.gateway.session_state import SessionState, is_final
 from services.gateway.waiting import wait_for_placed_roles
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
-from shared.errors import DeadlineExpired, Overloaded, PenstockError, Unavailable
+from shared.errors import DeadlineExpired, PenstockError, Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Accepted, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
 from shared.tasks import cancel_until_done
 from shared.text.incremental import PROMPT_TAIL_TOKENS
-
-SHED_RETRY_MS = 500
 
 
 class Refused(Exception):
@@ -93,7 +91,7 @@ class Placer:
             refusals += not isinstance(refused.error, Unavailable)
             most = self._config.max_place_tries
             if until.expired() if isinstance(refused.error, Unavailable) else refusals >= most:
-                raise _given_up(refused.error) from refused
+                raise refused.error from refused
             await asyncio.sleep(backoff_s(attempt))
 
     async def _try_placement(
@@ -295,10 +293,3 @@ def _gravest(errors: Sequence[BaseException]) -> BaseException:
         return True, not is_final(error.error), isinstance(error.error, Unavailable)
 
     return min(errors, key=rank)
-
-
-def _given_up(last: PenstockError) -> PenstockError:
-    """Tried often enough: with a hint when to come back where the fleet is merely full."""
-    if isinstance(last, Overloaded) and not last.retry_after_ms:
-        return Overloaded(last.message, hop=last.hop, retry_after_ms=SHED_RETRY_MS)
-    return last

@@ -8,6 +8,8 @@ from typing import Any
 
 import structlog
 
+from shared.tasks import cancel_until_done
+
 log = structlog.get_logger()
 
 
@@ -26,10 +28,7 @@ class Tasks:
         """Wait for all, then cancel what is left."""
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
-        left = set(self._running)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await cancel_until_done(*self._running)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
