@@ -9,6 +9,7 @@ from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.arguments import finite, logit_bias, natural, seconds, token_id_list
+from services.cli.gateway_channel import add_channel_options
 from services.cli.stack_file import add_state_dir
 from shared.sampling import SCALARS
 
@@ -43,6 +44,7 @@ def build_ask_parser() -> argparse.ArgumentParser:
     where = parser.add_argument_group("where")
     where.add_argument("--grpc", default="", metavar="HOST:PORT", help="gateway (default: from stack.json)")
     add_state_dir(parser)
+    add_channel_options(parser)
     return parser
 
 
