@@ -139,7 +139,7 @@ def _key(entry: dict[str, Any], place: str) -> ApiKey:
     unknown = sorted(set(entry) - {*TEXTS, *LIMITS})
     if unknown:
         raise InvalidRequest(f"{place} has {_listed(unknown)}: it may have {', '.join((*TEXTS, *LIMITS))}")
-    name, tenant, key_hash = (_text(entry, field, place) for field in TEXTS)
+    tenant, name, key_hash = (_text(entry, field, place) for field in ("tenant", "name", "hash"))
     return ApiKey(name, tenant, key_hash, KeyLimits(*(_limit(entry, limit, place) for limit in LIMITS)))
 
 

@@ -29,6 +29,7 @@ def build_ask_parser() -> argparse.ArgumentParser:
         prog="penstock ask",
         description="Send one prompt to the running stack and stream the answer to stdout.",
         epilog="Exit code: 0 finished, 1 failed, 2 wrong usage, 3 expired, 4 shed, 5 cancelled.",
+        allow_abbrev=False,  # an --api-key that nobody offers must not be taken for --api-key-file
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - reads it from stdin")
     _add_prompt(parser)

@@ -26,7 +26,9 @@ from shared.api_key_file import (
 from shared.errors import InvalidRequest
 
 FILE_VARIABLE = "PENSTOCK_GATEWAY_API_KEYS"
+TENANT_CHARS = 50
 NAME_BYTES = 3
+"""What a name is made of that nobody gave."""
 MODE = 0o600
 HELP = {
     "requests_per_min": "requests that it may begin in a minute",
@@ -42,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     if file == Path():
         parser.error(f"say which file: pass --file FILE or set {FILE_VARIABLE}, as for the gateway")
     secret = new_api_key()
-    name = args.name or f"{args.tenant}-{secrets.token_hex(NAME_BYTES)}"
+    name = args.name or f"{args.tenant[:TENANT_CHARS]}-{secrets.token_hex(NAME_BYTES)}"
     limits = KeyLimits(*(getattr(args, limit) for limit in LIMITS))
     try:
         add_api_key(file, ApiKey(name, args.tenant, hash_api_key(secret), limits))
