@@ -56,6 +56,10 @@ def test_what_stands_in_the_file_stays_as_it_is(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["keys.toml"]
 
 
+def test_a_tenant_of_any_allowed_length_gets_a_name_for_its_key(file: Path) -> None:
+    assert main(["keys", "new", "--tenant", "t" * 63, "--file", str(file)]) == 0
+
+
 def test_the_file_is_the_gateways_unless_another_is_named(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
