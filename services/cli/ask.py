@@ -108,7 +108,8 @@ def _show(event: pb.GenerateEvent, output: AnswerOutput) -> pb.Terminal | None:
 def _terminal_of(error: grpc.RpcError, address: str) -> pb.Terminal:
     status, details = error.code(), error.details() or ""
     if status == grpc.StatusCode.UNAVAILABLE:
-        return _failed("unavailable", f"no gateway answers at {address}: {details}; is the stack running?")
+        advice = "is the stack running? Over TLS it needs --tls-ca"
+        return _failed("unavailable", f"no gateway answers at {address}: {details}; {advice}")
     return pb.Terminal(
         outcome=STATUS_OUTCOMES.get(status, pb.OUTCOME_FAILED),
         error=pb.Error(code=status.name.lower(), message=details or f"the call ended with {status.name}"),

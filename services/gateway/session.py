@@ -319,9 +319,8 @@ class Session:
 
     def _end(self, outcome: Outcome) -> None:
         self.state.end_session()
-        self._allowance.settle(
-            self.state.used_tokens
-        )  # before the client hears of the end and sends the next
+        # First, so that a client that hears of the end has room for its next request.
+        self._allowance.settle(self.state.used_tokens)
         self.response.put_end(outcome)
 
     async def _cancel_at_end(self, outcome: Outcome) -> None:

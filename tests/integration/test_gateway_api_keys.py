@@ -15,11 +15,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.rate_limits import KeyLedger
 from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
-from shared.messages import Open, Prefill, Reserve, Tokenize
+from shared.messages import Message, Open, Prefill, Reserve, Tokenize
 from tests.integration.gateway_peers import Answer as PeerAnswer
 from tests.integration.gateway_peers import (
     Fleet,
-    Message,
     Running,
     ask,
     default_answer,
@@ -330,7 +329,7 @@ async def dropped_in_mid_stream(running: Running, peers: Fleet, client: Client) 
     call = running.stub.Generate(ask("hello"), metadata=client.metadata)
     envelope, _ = await peers.placed()
     await peers.text(envelope.request_id, 5, "a")
-    while not (await call.read()).text.text:  # type: ignore[union-attr]  # not the end yet
+    while not (await call.read()).text.text:
         pass
     call.cancel()
 

@@ -130,6 +130,21 @@ async def test_no_key_is_in_a_log_at_debug_in_a_metric_or_on_the_bus(nats_url: s
         assert hash_api_key(secret).removeprefix("sha256:") not in told
 
 
+async def test_a_running_gateway_follows_its_file_and_says_what_is_wrong_with_it(
+    nats_url: str, tmp_path: Path
+) -> None:
+    old, new = (ApiKey(name, "acme", hash_api_key(name)) for name in ("old", "new"))
+    file = write_keys(tmp_path, describe_api_key(old))
+    async with fleet(nats_url), process(nats_url, api_keys=str(file)) as child:
+        await event(child, "ready")
+        write_keys(tmp_path, describe_api_key(old) * 2)
+        said = await event(child, "api_keys_unusable")
+        assert (said["level"], said["keys"]) == ("error", 1)
+        assert "key 2 (line 5) has the name of key 1 (line 1)" in str(said["error"])
+        write_keys(tmp_path, describe_api_key(old) + describe_api_key(new))
+        assert (await event(child, "api_keys_loaded"))["keys"] == 2
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
 async def test_keys_that_travel_in_clear_beyond_this_machine_are_warned_of(
     nats_url: str, tmp_path: Path, host: str
