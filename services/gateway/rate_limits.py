@@ -48,7 +48,7 @@ class RateBucket:
     def take(self, amount: float) -> None:
         """A negative amount is given back."""
         self._fill()
-        self._level = min(self._level - amount, self._per_min)
+        self._level -= amount
 
     def change_rate(self, per_min: int) -> None:
         self._fill()
