@@ -3,6 +3,7 @@
     PenstockError
     ├── InvalidRequest        the caller must change the request
     │   └── NotFound          a model, document or instance that does not exist
+    ├── Unauthenticated       nobody knows who asks
     ├── ProtocolError         bytes from the bus that are not a message of ours
     │   ├── UnknownMessage    unknown type or unsupported version
     │   └── ChecksumMismatch  bytes that changed on the way
@@ -50,6 +51,10 @@ class NotFound(InvalidRequest):
     code = "not_found"
 
 
+class Unauthenticated(PenstockError):
+    code = "unauthenticated"
+
+
 class ProtocolError(PenstockError):
     code = "protocol"
 
@@ -95,6 +100,7 @@ ERROR_TYPES: dict[str, type[PenstockError]] = {
     for error in (
         InvalidRequest,
         NotFound,
+        Unauthenticated,
         ProtocolError,
         UnknownMessage,
         ChecksumMismatch,

@@ -14,6 +14,7 @@ from shared.errors import (
     Overloaded,
     PenstockError,
     TooLarge,
+    Unauthenticated,
     Unavailable,
 )
 from shared.sampling import SamplingParams
@@ -102,6 +103,7 @@ _STATUS: tuple[tuple[type[PenstockError], str], ...] = (
     (NotFound, "NOT_FOUND"),
     (InvalidRequest, "INVALID_ARGUMENT"),
     (TooLarge, "INVALID_ARGUMENT"),
+    (Unauthenticated, "UNAUTHENTICATED"),
     (Unavailable, "UNAVAILABLE"),
 )
 """The first type that fits; NotFound is an InvalidRequest too."""

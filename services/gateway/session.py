@@ -22,6 +22,7 @@ from services.gateway.context import SessionContext
 from services.gateway.outcome import Outcome
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
+from services.gateway.rate_limits import Allowance
 from services.gateway.report import report_end
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient
@@ -57,7 +58,13 @@ class Session:
     """One request. `run_request` is its life; the other public methods only note what happened."""
 
     def __init__(
-        self, context: SessionContext, request_id: str, request: Request, budget: Budget, rotation: int
+        self,
+        context: SessionContext,
+        request_id: str,
+        request: Request,
+        budget: Budget,
+        allowance: Allowance,
+        rotation: int,
     ) -> None:
         self.request_id = request_id
         self.request = request
@@ -66,6 +73,7 @@ class Session:
         self.timeline = RequestTimeline(request.client_sent_unix_us)
         self._context = context
         self._budget = budget
+        self._allowance = allowance
         self._rotation = rotation
         self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
         self._interruption: PenstockError | None = None
@@ -203,6 +211,7 @@ class Session:
         layout = usual_layout(self._context.fleet.instances("decode"), model)
         prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
         self.timeline.mark_phase("tokenize")
+        self._allowance.count_prompt(len(prompt.token_ids))
         self.state.log = TokenLog(len(prompt.token_ids))
         self.response.put_prompt(
             pb.PromptInfo(
@@ -310,6 +319,8 @@ class Session:
 
     def _end(self, outcome: Outcome) -> None:
         self.state.end_session()
+        # First, so that a client that hears of the end has room for its next request.
+        self._allowance.settle(self.state.used_tokens)
         self.response.put_end(outcome)
 
     async def _cancel_at_end(self, outcome: Outcome) -> None:

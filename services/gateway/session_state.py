@@ -106,6 +106,11 @@ class SessionState:
         """All tokens asked for are in the log: nothing is left to place anew."""
         return len(self.log.ids) >= self.max_tokens
 
+    @property
+    def used_tokens(self) -> int:
+        """What the request counts for: nothing when no worker was asked to compute it."""
+        return self.log.prompt_tokens + len(self.log.ids) if self.epoch else 0
+
     def end_session(self) -> None:
         self.phase = "ended"
 

@@ -48,6 +48,20 @@ HOP_SECONDS = Histogram(
 )
 QUEUE_DEPTH = Gauge("penstock_queue_depth", "Requests waiting.", ["service"])
 REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
+API_KEYS = Gauge("penstock_api_keys", "API keys in force.")
+API_KEYS_STALE = Gauge(
+    "penstock_api_keys_stale",
+    "1 while the file of API keys cannot be used and its last good state is in force.",
+)
+TLS_STALE = Gauge(
+    "penstock_tls_stale",
+    "1 while the files of the edge's certificate cannot be used and the last good ones are in force.",
+)
+API_KEY_REFUSALS = Counter(
+    "penstock_api_key_refusals_total",
+    "Calls refused for want of a key or for a limit of one; tenants are those of the file.",
+    ["reason", "tenant"],
+)
 
 KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
