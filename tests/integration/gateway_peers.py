@@ -15,6 +15,7 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
+from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from shared.bus import Bus, Delivery
@@ -42,6 +43,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.sampling import TokenLogprob
+from shared.tasks import cancel_until_done
 from tests.support.block_names import hashes_of
 from tests.support.wait import until
 
@@ -246,14 +248,16 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     await bus.serve(inbox("gateway", GATEWAY), registry.receive)
     server = EdgeServer(registry, view, config)
     await server.start()
-    watcher = asyncio.create_task(server.watch_fleet())
+    watchers = [
+        asyncio.create_task(server.watch_fleet()),
+        asyncio.create_task(watch_pressure(context.pressure, context.degradation, lambda: None)),
+    ]
     channel = grpc.aio.insecure_channel(server.address)
     try:
         yield Running(rpc.InferenceStub(channel), channel, registry, server, view)
     finally:
         await channel.close(None)
-        watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
+        await cancel_until_done(*watchers)
         await server.stop()
         await tasks.finish(1.0)
         await view.stop()
