@@ -29,8 +29,8 @@ HEAD = (
     "tokens/s",
     "steps",
     "stalled s",
-    "skew ms",
     "left out",
+    "skew ms",
 )
 
 
@@ -81,8 +81,8 @@ def _row(one: Seen) -> tuple[str, ...]:
         f"{beat.tokens_per_s:.1f}",
         str(beat.steps),
         f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
-        f"{one.skew_us / 1e3:.1f}{skewed}",
         DegradationLevel.heard(beat.degradation).word if beat.degradation else "-",
+        f"{one.skew_us / 1e3:.1f}{skewed}",
     )
 
 
