@@ -44,7 +44,7 @@ def check_wait(wait_s: float, remaining_s: float) -> None:
         )
 
 
-def check_priority(level: DegradationLevel, priority_class: int, pressure: float, budget_s: float) -> None:
+def check_class(level: DegradationLevel, priority_class: int, pressure: float, budget_s: float) -> None:
     """Raise Overloaded for a request of low priority while those are shed.
 
     `pressure` is that of its model, in shares of `budget_s`: where there is none its model is served.

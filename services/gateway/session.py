@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.admission import check_priority, check_wait
+from services.gateway.admission import check_class, check_wait
 from services.gateway.admission_queue import CLASSES
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
@@ -246,7 +246,7 @@ class Session:
     def _check_queue(self, model: str) -> None:
         """Raise Overloaded when the request's turn at decode is not expected in time."""
         pressure, priority_class = self._context.pressure, CLASSES[self.request.priority]
-        check_priority(
+        check_class(
             self._context.degradation.level, priority_class, pressure.of(model), pressure.usual_budget_s
         )
         wait_s = self._context.admission_queue.expected_wait_s(model, priority_class)

@@ -11,7 +11,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission import (
     FULL_RETRY_MS,
     TTFT_DOUBT,
-    check_priority,
+    check_class,
     check_room,
     check_ttft,
     check_wait,
@@ -106,11 +106,11 @@ def test_a_turn_that_comes_too_late_is_shed_with_the_rest_of_the_wait_as_hint() 
 def test_low_priority_is_shed_at_its_level_until_the_pressure_is_gone() -> None:
     level = DegradationLevel.LOW_PRIORITY
     with pytest.raises(Overloaded) as caught:
-        check_priority(level, LOW, pressure=CALM + 0.5, budget_s=4.0)
+        check_class(level, LOW, pressure=CALM + 0.5, budget_s=4.0)
     assert caught.value.reason == "priority"
     assert 2000 <= caught.value.retry_after_ms <= 2001
-    check_priority(level, LOW, pressure=CALM - 0.01, budget_s=4.0)
-    check_priority(level, NORMAL, pressure=9.0, budget_s=4.0)
-    check_priority(DegradationLevel.RETRIEVAL, LOW, pressure=9.0, budget_s=4.0)
+    check_class(level, LOW, pressure=CALM - 0.01, budget_s=4.0)
+    check_class(level, NORMAL, pressure=9.0, budget_s=4.0)
+    check_class(DegradationLevel.RETRIEVAL, LOW, pressure=9.0, budget_s=4.0)
     with pytest.raises(Overloaded):
-        check_priority(DegradationLevel.NEW_REQUESTS, LOW, pressure=9.0, budget_s=4.0)
+        check_class(DegradationLevel.NEW_REQUESTS, LOW, pressure=9.0, budget_s=4.0)
