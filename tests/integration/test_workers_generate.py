@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from shared.messages import (
     DraftCommit,
     DraftOpen,
     DraftResync,
+    Heartbeat,
     Message,
     pack_ids,
 )
@@ -191,6 +193,22 @@ async def test_a_decode_worker_drafts_no_more_when_a_gateway_says_so_and_again_l
     await until(lambda: drafts_are(False), timeout_s=WAIT_S)
     say(DegradationLevel.NONE)
     await until(lambda: drafts_are(True), timeout_s=WAIT_S)
+
+
+async def test_prefill_measures_its_rate_by_chunks_and_not_by_tiny_prompts(edge: Edge) -> None:
+    def beat() -> Heartbeat:
+        view = edge.fleet.get("prefill", PREFILL)
+        assert view is not None
+        return view.heartbeat
+
+    now_us = time.time_ns() // 1000
+    await until(lambda: beat().sent_unix_us > now_us)  # it tells of all that was before
+    before = beat()
+    await edge.generate([5, 6, 7])
+    await until(lambda: beat().steps > before.steps)
+    assert beat().tokens_per_s == before.tokens_per_s
+    await edge.generate([5, 6, 7] * 60)
+    await until(lambda: beat().tokens_per_s != before.tokens_per_s)
 
 
 async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) -> None:
