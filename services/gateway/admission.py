@@ -67,10 +67,13 @@ def queued_s(prefill: Candidate) -> float:
 
 
 def compute_s(prefill: Candidate, prompt_tokens: int, block_hashes: Sequence[bytes]) -> float:
-    """Seconds that the part of a prompt takes there that the worker does not have yet; 0 as above."""
-    beat = prefill.heartbeat
+    """Seconds that the part of a prompt takes there that the worker does not have yet; 0 as above.
+
+    At the best rate that it had: idle, it measures none, and must not refuse all for what was slow once.
+    """
+    best = prefill.heartbeat.best_tokens_per_s
     uncached = prompt_tokens - HASH_BLOCK_TOKENS * prefill.overlap(block_hashes)
-    return max(0, uncached) / beat.tokens_per_s if beat.tokens_per_s > 0 else 0.0
+    return max(0, uncached) / best if best > 0 else 0.0
 
 
 def predict_ttft_s(

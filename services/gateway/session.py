@@ -195,7 +195,8 @@ class Session:
             self._rotation,
         )
         model = await preprocessor.admit_request(self.request.model)
-        self._check_queue(model)
+        self._check_class(model)
+        self._check_wait(model)
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
@@ -222,6 +223,7 @@ class Session:
         )
         self.state.phase = "place"
         preprocessor.check_ttft(len(prompt.token_ids), prompt.block_hashes)
+        self._check_wait(model)  # of a burst, others may have come to the queue in the meantime
         return Placer(
             self.request,
             self.state,
@@ -243,13 +245,14 @@ class Session:
             cancel_epoch=self._cancel_epoch,
         )
 
-    def _check_queue(self, model: str) -> None:
+    def _check_class(self, model: str) -> None:
+        """Raise Overloaded when requests of its priority are shed."""
+        pressure, level = self._context.pressure, self._context.degradation.level
+        check_class(level, CLASSES[self.request.priority], pressure.of(model), pressure.usual_budget_s)
+
+    def _check_wait(self, model: str) -> None:
         """Raise Overloaded when the request's turn at decode is not expected in time."""
-        pressure, priority_class = self._context.pressure, CLASSES[self.request.priority]
-        check_class(
-            self._context.degradation.level, priority_class, pressure.of(model), pressure.usual_budget_s
-        )
-        wait_s = self._context.admission_queue.expected_wait_s(model, priority_class)
+        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
         check_wait(wait_s, self._budget.first_token.remaining_s())
 
     # ---- placed: watched, and placed anew -----------------------------------------------------------

@@ -16,7 +16,8 @@ class Heartbeat:
     the fingerprint of a worker's KV: KV passes only between workers where these are equal, and block hashes
     cover it. Prefix events: `added` and `removed` block hashes since the last heartbeat; `prefix_event_id`
     counts them, so that a gap is seen. `degradation` is a gateway's level
-    (`shared.degradation.DegradationLevel`).
+    (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
+    `best_tokens_per_s` the highest that this was in its life.
     """
 
     role: str
@@ -42,6 +43,7 @@ class Heartbeat:
     steps: int = 0
     stalled_ms: int = 0
     degradation: int = 0
+    best_tokens_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

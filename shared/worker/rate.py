@@ -17,12 +17,15 @@ class TokenRate:
         self._least_tokens = least_tokens
         self._tokens = 0.0
         self._busy_us = 0.0
+        self.best_tokens_per_s = 0.0
+        """The highest that it has been: slow steps of a busy machine do not hide what can be done."""
 
     def observe(self, tokens: int, busy_us: int) -> None:
         if tokens < self._least_tokens or busy_us <= 0:
             return
         self._tokens = MEMORY * self._tokens + tokens
         self._busy_us = MEMORY * self._busy_us + busy_us
+        self.best_tokens_per_s = max(self.best_tokens_per_s, self.tokens_per_s)
 
     @property
     def tokens_per_s(self) -> float:

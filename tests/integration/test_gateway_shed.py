@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import Overloaded
 from shared.messages import Message, Prefill, Reserve, Tokenize
 from tests.integration.gateway_peers import Answer as PeerAnswer
-from tests.integration.gateway_peers import Running, ask, default_answer, fleet, gateway
+from tests.integration.gateway_peers import Running, ask, default_answer, fleet, gateway, tokenized
 from tests.support import metric
 from tests.support.client import generate
 from tests.support.wait import until
@@ -69,7 +70,7 @@ async def test_a_call_that_a_retry_does_not_help_carries_none(nats_url: str) -> 
 
 async def test_a_prompt_that_no_worker_can_compute_in_time_expires_before_any_work(nats_url: str) -> None:
     async with fleet(nats_url, "tokenizer", "decode", "detokenizer") as peers, gateway(nats_url) as running:
-        prefill = await peers.add("prefill", tokens_per_s=1.0)
+        prefill = await peers.add("prefill", tokens_per_s=1.0, best_tokens_per_s=1.0)
         await knows_all(running)
         answer = await generate(running.stub, within(2000))  # five tokens
         assert not prefill.of(Prefill)
@@ -109,6 +110,25 @@ async def test_a_wait_for_decode_that_is_too_long_is_counted(nats_url: str) -> N
         running.registry._context.admission_queue._gaps_s.append(50.0)
         assert (await generate(running.stub, within(5000))).outcome == "shed"
         await counted.once()
+
+
+async def test_who_finds_the_queue_too_long_after_its_front_half_is_shed_and_not_placed(
+    nats_url: str,
+) -> None:
+    async with fleet(nats_url, "tokenizer", "prefill", "detokenizer") as peers, gateway(nats_url) as running:
+        decode = await peers.add("decode", capacity=1)
+        await knows_all(running)
+        peers["tokenizer-0"].answers = lambda _: None
+        call = asyncio.create_task(generate(running.stub, within(20_000)))
+        await until(lambda: peers["tokenizer-0"].of(Tokenize))
+        running.registry._context.admission_queue._gaps_s.append(50.0)
+        decode.say(live=1)
+        await until(lambda: running.fleet.instances("decode")[0].heartbeat.live == 1)
+        envelope, message = peers["tokenizer-0"].of(Tokenize)[0]
+        assert isinstance(message, Tokenize)
+        await peers.bus.reply(envelope, tokenized(message))
+        assert (await call).outcome == "shed"
+        assert not decode.of(Reserve)
 
 
 async def test_a_predicted_first_token_that_is_too_late_is_counted(nats_url: str) -> None:

@@ -38,8 +38,17 @@ class Prefill:
         return min(self.cached, len(block_hashes))
 
 
-def prefill(queued_tokens: int = 0, tokens_per_s: float = 1000.0, cached: int = 0) -> Prefill:
-    return Prefill(heartbeat("prefill", "p", queued_tokens=queued_tokens, tokens_per_s=tokens_per_s), cached)
+def prefill(
+    queued_tokens: int = 0, tokens_per_s: float = 1000.0, cached: int = 0, best: float | None = None
+) -> Prefill:
+    beat = heartbeat(
+        "prefill",
+        "p",
+        queued_tokens=queued_tokens,
+        tokens_per_s=tokens_per_s,
+        best_tokens_per_s=tokens_per_s if best is None else best,
+    )
+    return Prefill(beat, cached)
 
 
 def test_the_predicted_first_token_waits_for_the_shortest_queue() -> None:
@@ -48,6 +57,12 @@ def test_the_predicted_first_token_waits_for_the_shortest_queue() -> None:
 
 def test_an_idle_worker_needs_the_time_that_the_prompt_takes() -> None:
     assert predict_ttft_s([prefill(4000), prefill()], 1000) == pytest.approx(1.0)
+
+
+def test_a_worker_that_was_slow_lately_is_judged_by_its_best_once_it_is_idle() -> None:
+    check_ttft([prefill(tokens_per_s=10.0, best=1000.0)], 1.0, 1000)
+    with pytest.raises(Overloaded):
+        check_ttft([prefill(1000, tokens_per_s=10.0, best=1000.0)], 1.0, 1)
 
 
 def test_what_a_worker_has_of_the_prompt_takes_no_time() -> None:

@@ -179,6 +179,15 @@ def test_a_measured_rate_weighs_steps_by_their_tokens() -> None:
     assert rate.tokens_per_s == pytest.approx(4900, rel=0.01)
 
 
+def test_a_rate_keeps_its_best() -> None:
+    rate = TokenRate()
+    rate.observe(512, 100_000)
+    for _ in range(50):
+        rate.observe(512, 800_000)
+    assert rate.tokens_per_s == pytest.approx(640, rel=0.05)
+    assert rate.best_tokens_per_s == pytest.approx(5120)
+
+
 def test_steps_of_few_tokens_measure_no_rate() -> None:
     rate = TokenRate(least_tokens=64)
     rate.observe(63, 5_000)
