@@ -70,6 +70,6 @@ async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: 
             metrics.DEGRADATION_STEPS.labels(
                 step=max(level, was).word, direction="entered" if rises else "left"
             ).inc()
-            log.warning("degradation", level=level.word, was=was.word, pressure=round(now, 2))
+            log.warning("degradation", now=level.word, was=was.word, pressure=round(now, 2))
             changed()
         await asyncio.sleep(WATCH_S)
