@@ -72,7 +72,13 @@ class TooLarge(PenstockError):
 
 
 class Overloaded(PenstockError):
+    """`reason` is a word for metrics. It stays here: of another service one knows that it is full."""
+
     code = "overloaded"
+
+    def __init__(self, message: str, *, hop: str = "", retry_after_ms: int = 0, reason: str = "full") -> None:
+        super().__init__(message, hop=hop, retry_after_ms=retry_after_ms)
+        self.reason = reason
 
 
 class Unavailable(PenstockError):

@@ -14,6 +14,7 @@ from services.cli.exit_codes import EXIT_FAILED
 from services.cli.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
 from services.cli.table import table
 from shared.deadline import MAX_SKEW_US
+from shared.degradation import DegradationLevel
 
 WATCH_S = 1.0
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
@@ -28,6 +29,7 @@ HEAD = (
     "tokens/s",
     "steps",
     "stalled s",
+    "left out",
     "skew ms",
 )
 
@@ -79,6 +81,7 @@ def _row(one: Seen) -> tuple[str, ...]:
         f"{beat.tokens_per_s:.1f}",
         str(beat.steps),
         f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
+        DegradationLevel.heard(beat.degradation).word if beat.degradation else "-",
         f"{one.skew_us / 1e3:.1f}{skewed}",
     )
 
@@ -102,6 +105,7 @@ def _described(one: Seen) -> dict[str, Any]:
         "tokens_per_s": beat.tokens_per_s,
         "steps": beat.steps,
         "stalled_ms": beat.stalled_ms,
+        "degradation": DegradationLevel.heard(beat.degradation).word,
         "skew_us": one.skew_us,
         "skewed": abs(one.skew_us) > MAX_SKEW_US,
     }

@@ -7,6 +7,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
 from services.gateway.key_gate import KeyGate
+from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from shared.bus.subjects import inbox
@@ -33,6 +34,9 @@ async def body(service: Service[GatewayConfig]) -> None:
     try:
         service.supervisor.start_task("health", server.watch_fleet)
         service.supervisor.start_task("api-keys", key_gate.watch_file)
+        service.supervisor.start_task(
+            "pressure", lambda: watch_pressure(context.pressure, context.degradation, service.changed)
+        )
         service.on_drain(server.drain)
         await server.serving.wait()
         await service.ready(registry.status)

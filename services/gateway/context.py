@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from services.gateway.admission_queue import AdmissionQueue
 from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
+from services.gateway.degradation import Degradation
 from services.gateway.placement import free_seats
-from services.gateway.sent_load import SentLoad
+from services.gateway.pressure import Pressure
+from services.gateway.sent_load import LoadedView, SentLoad
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
@@ -25,6 +27,8 @@ class SessionContext:
     canceller: Canceller
     sent_load: SentLoad
     admission_queue: AdmissionQueue
+    pressure: Pressure
+    degradation: Degradation
     tasks: Tasks
 
     @classmethod
@@ -33,11 +37,13 @@ class SessionContext:
     ) -> SessionContext:
         sent_load = SentLoad()
 
+        def loaded(role: str) -> list[LoadedView]:
+            return [sent_load.with_sent(view) for view in fleet.instances(role)]
+
         def seats(model: str, blocks: int) -> int | None:
-            return free_seats(
-                [sent_load.with_sent(view) for view in fleet.instances("decode")], model, blocks
-            )
+            return free_seats(loaded("decode"), model, blocks)
 
         queue = AdmissionQueue(seats, tasks.start)
+        pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
-        return cls(instance, config, bus, fleet, canceller, sent_load, queue, tasks)
+        return cls(instance, config, bus, fleet, canceller, sent_load, queue, pressure, Degradation(), tasks)

@@ -16,8 +16,10 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.budget import Budget
 from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
+from services.gateway.edge_status import retry_details
 from services.gateway.key_gate import KeyGate
 from services.gateway.outcome import Outcome
+from services.gateway.report import count_outcome
 from services.gateway.request import validate_request
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.session import Session
@@ -67,7 +69,9 @@ class InferenceEdge(rpc.InferenceServicer):
                 # When the call was dropped this is what cancels the request; after an end it does nothing.
                 session.cancel_request("the client ended the call")
         if outcome.error is not None:
-            await call.abort(grpc.StatusCode[outcome.status], str(outcome.error)[:MAX_STATUS_CHARS])
+            message = str(outcome.error)[:MAX_STATUS_CHARS]
+            code = grpc.StatusCode[outcome.status]
+            await call.abort(code, message, retry_details(code.value[0], message, outcome.retry_after_ms))
 
     async def Cancel(  # noqa: N802 - gRPC's name
         self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
@@ -121,7 +125,7 @@ async def _refuse(request: pb.GenerateRequest, error: PenstockError, call: Call)
     error.hop = error.hop or "gateway"
     outcome = Outcome.of(error)
     timeline.mark_phase("admit")
-    metrics.REQUESTS.labels(outcome=outcome.word).inc()
+    count_outcome(outcome)
     log.info("request_refused", outcome=outcome.word, error=str(error))
     await call.write(pb.GenerateEvent(end=outcome.terminal_event(pb.Usage(), timeline.to_event())))
     return outcome

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.admission import check_wait
+from services.gateway.admission import check_class, check_wait
 from services.gateway.admission_queue import CLASSES
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
@@ -23,7 +23,7 @@ from services.gateway.outcome import Outcome
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
 from services.gateway.rate_limits import Allowance
-from services.gateway.report import report_end
+from services.gateway.report import count_degraded, report_end
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient
 from services.gateway.request_timeline import RequestTimeline
@@ -195,17 +195,24 @@ class Session:
 
     async def _preprocess_request(self) -> Placer:
         preprocessor = Preprocessor(
-            self._context.fleet, self._context.config, self._request_client, self._budget, self._rotation
+            self._context.fleet,
+            self._context.config,
+            self._request_client,
+            self._context.sent_load,
+            self._budget,
+            self._rotation,
         )
         model = await preprocessor.admit_request(self.request.model)
-        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
-        check_wait(wait_s, self._budget.first_token.remaining_s())
+        self._check_class(model)
+        self._check_wait(model)
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
         if self.request.passages:
             self.state.phase = "retrieve"
-            passages, degraded = await preprocessor.retrieve_passages(self.request)
+            level = self._context.degradation.level
+            passages, degraded = await preprocessor.retrieve_passages(self.request, level)
+            count_degraded(degraded)
             self.timeline.mark_phase("retrieve")
         self.state.phase = "tokenize"
         layout = usual_layout(self._context.fleet.instances("decode"), model)
@@ -224,7 +231,8 @@ class Session:
             )
         )
         self.state.phase = "place"
-        preprocessor.check_ttft(len(prompt.token_ids))
+        preprocessor.check_ttft(len(prompt.token_ids), prompt.block_hashes)
+        self._check_wait(model)  # of a burst, others may have come to the queue in the meantime
         return Placer(
             self.request,
             self.state,
@@ -245,6 +253,16 @@ class Session:
             rotation=self._rotation,
             cancel_epoch=self._cancel_epoch,
         )
+
+    def _check_class(self, model: str) -> None:
+        """Raise Overloaded when requests of its priority are shed."""
+        pressure, level = self._context.pressure, self._context.degradation.level
+        check_class(level, CLASSES[self.request.priority], pressure.of(model), pressure.usual_budget_s)
+
+    def _check_wait(self, model: str) -> None:
+        """Raise Overloaded when the request's turn at decode is not expected in time."""
+        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
+        check_wait(wait_s, self._budget.first_token.remaining_s())
 
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 

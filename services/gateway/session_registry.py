@@ -68,12 +68,14 @@ class SessionRegistry:
         A session that was started settles the allowance, whatever becomes of it.
         """
         if self.closing:
+            metrics.SHED.labels(hop="gateway", reason="drain").inc()
             raise Unavailable("this gateway is draining: use another one", hop="gateway")
         check_room(
             len(self._live),
             self._context.config.max_sessions,
             self._context.admission_queue.seconds_per_end(),
         )
+        self._context.pressure.note_budget(budget.first_token_s)
         request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
         session = Session(self._context, request_id, request, budget, allowance, next(self._turns))
         self._live[request_id] = session
@@ -181,5 +183,8 @@ class SessionRegistry:
         queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
         return self._heartbeat(
-            capacity=self._context.config.max_sessions, live=len(self._live), queued=queued
+            capacity=self._context.config.max_sessions,
+            live=len(self._live),
+            queued=queued,
+            degradation=int(self._context.degradation.level),
         )

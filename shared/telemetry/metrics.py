@@ -62,6 +62,19 @@ API_KEY_REFUSALS = Counter(
     "Calls refused for want of a key or for a limit of one; tenants are those of the file.",
     ["reason", "tenant"],
 )
+SHED = Counter(
+    "penstock_shed_total", "Requests that were refused for want of room or time.", ["hop", "reason"]
+)
+"""reason: sessions, wait, ttft, priority and drain are the gateway's own; full is what others said."""
+DEGRADED_REQUESTS = Counter(
+    "penstock_degraded_requests_total", "Requests that were answered with less.", ["what"]
+)
+DEGRADATION_LEVEL = Gauge(
+    "penstock_degradation_level", "What is left out under pressure: 0 nothing to 7 new requests."
+)
+DEGRADATION_STEPS = Counter(
+    "penstock_degradation_steps_total", "Levels of degradation entered and left.", ["step", "direction"]
+)
 
 KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])

@@ -19,11 +19,14 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
+from shared.bus.fleet import FleetView
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
+from shared.degradation import DegradationLevel
 from shared.messages import AuditRequest, Envelope
 from tests.integration.gateway_peers import GATEWAY, ask, fleet
 from tests.support.client import generate
+from tests.support.wait import until
 
 START_TIMEOUT_S = 30
 
@@ -76,6 +79,29 @@ async def test_it_serves_when_the_fleet_is_there_and_drains_on_sigterm(nats_url:
             await peers.text(envelope.request_id, 5, "a", finish="stop")
             assert (await call).outcome == "finished"
         assert await asyncio.wait_for(child.wait(), START_TIMEOUT_S) == 0
+
+
+async def test_under_pressure_it_logs_its_level_once_and_tells_the_fleet(nats_url: str) -> None:
+    view = FleetView()
+    async with fleet(nats_url, "tokenizer", "decode", "detokenizer") as peers, process(nats_url) as child:
+        await peers.add("prefill", queued_tokens=25_000, tokens_per_s=1000.0)
+        await view.start(peers.bus)
+        address = (await event(child, "grpc_listening"))["grpc"]
+        await event(child, "ready")
+        request = ask("hello")
+        request.ttft_deadline_ms = 100_000
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            call = rpc.InferenceStub(channel).Generate(request, timeout=200.0)
+            logged = await event(child, "degradation")
+
+            def told() -> int:
+                gateway = view.get("gateway", GATEWAY)
+                return 0 if gateway is None else gateway.heartbeat.degradation
+
+            await until(lambda: told() == DegradationLevel.SHORT_DRAFTS)
+            call.cancel()
+        await view.stop()
+    assert (logged["was"], logged["now"], logged["pressure"]) == ("none", "short_drafts", 0.25)
 
 
 async def test_a_wrong_setting_stops_it_with_exit_2_and_its_name(nats_url: str) -> None:
