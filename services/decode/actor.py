@@ -121,7 +121,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         await self.replace_earlier(job)
         if job.key in self._book.jobs:
             raise StaleEpoch("this placement of the request is here already")
-        self._book.add(job)
+        self.take_in(job, lambda: self._book.add(job))
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A lost speculator costs only speed."""
@@ -150,7 +150,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
 
     async def admit_jobs(self) -> None:
-        new, ready = self._book.in_phase(JobPhase.QUEUED), self._book.in_phase(JobPhase.READY)
+        new = self._book.in_phase(JobPhase.QUEUED)
+        ready = [job for job in self._book.in_phase(JobPhase.READY) if not job.compiling]
         if not new and not ready:
             return
         seating = await self._driver.seat(new, ready)

@@ -15,16 +15,31 @@ from shared.engine import Engine
 from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.receiver import KvReceiver
 from shared.kv.transfer_key import TransferKey
-from shared.messages import Cancel, CancelAck, DraftCommit, Held, Message, Reserve, Tokens, pack_ids
+from shared.messages import (
+    Cancel,
+    CancelAck,
+    DraftCommit,
+    Failure,
+    Held,
+    Lost,
+    Message,
+    Reserve,
+    Tokens,
+    pack_ids,
+)
+from shared.sampling import Grammar
 from shared.service import Service
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
-from tests.support.engine import make_engine, save_random_model
+from tests.support.engine import make_engine
+from tests.support.grammar import save_model_with_tokenizer
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.sampling import sampling
+from tests.support.slow_grammar import held_compiler
 from tests.support.wait import until
 
 PROMPT = (1, 2, 3, 4)
+SLOW = Grammar("regex", "[ -~]+")
 SPECULATOR = "penstock.speculator.speculator-0"
 
 
@@ -73,8 +88,14 @@ class Worker(DecodeActor):
     async def send(self, message: Message, request_id: str = "r", epoch: int = 1) -> None:
         await self.handle(self.sent.asked(message, request_id, epoch))
 
-    async def reserve(self, request_id: str = "r", epoch: int = 1, speculator: str = "") -> None:
-        how = sampling(ignore_eos=True, max_tokens=40)
+    async def reserve(
+        self,
+        request_id: str = "r",
+        epoch: int = 1,
+        speculator: str = "",
+        grammar: Grammar | None = None,
+    ) -> None:
+        how = sampling(ignore_eos=True, max_tokens=40, grammar=grammar)
         reserve = Reserve(
             pack_ids(PROMPT),
             len(PROMPT),
@@ -119,7 +140,7 @@ class Worker(DecodeActor):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
+    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -186,3 +207,56 @@ async def test_a_lost_speculator_has_no_draft_and_gets_no_commit(worker: Worker)
     assert "draft" not in worker.kinds_held()
     assert len(worker.sent.to(SPECULATOR)) == told
     assert worker.decoded() > before
+
+
+# ---- grammars ----
+
+
+async def test_a_batch_decodes_on_while_the_grammar_of_another_is_compiled(worker: Worker) -> None:
+    with held_compiler(SLOW) as held:
+        await worker.decode("beside")
+        await worker.reserve("constrained", grammar=SLOW)
+        await worker.step()
+        worker.played.complete(("constrained", 1), (5,), "", 0)
+        await asyncio.to_thread(held.begun.wait)
+        before = worker.decoded("beside")
+        for _ in range(3):
+            await worker.step()
+        assert worker.decoded("beside") >= before + 2
+        assert worker.decoded("constrained") == 0
+        held.go_on.set()
+
+        async def joined() -> bool:
+            await worker.step()
+            return worker.decoded("constrained") > 0
+
+        await until(joined)
+
+
+async def test_a_cancel_while_its_grammar_is_compiled_gives_everything_back(worker: Worker) -> None:
+    with held_compiler(SLOW) as held:
+        await worker.reserve(grammar=SLOW)
+        await worker.step()
+        worker.played.complete(("r", 1), (5,), "", 0)
+        await asyncio.to_thread(held.begun.wait)
+        await worker.send(Cancel("cancelled"))
+        assert worker.sent.to(REPLY)[-1] == CancelAck(held=True, phase="ready")
+        await worker.step()
+        assert worker.kinds_held() == set()
+
+
+async def test_a_bad_grammar_ends_the_transfer_and_is_told_to_the_gateway(worker: Worker) -> None:
+    await worker.reserve(grammar=Grammar("regex", "(ab"))
+
+    async def told() -> bool:
+        await worker.step()
+        return any(
+            isinstance(one, Lost) and one.code == "invalid_request"
+            for one in worker.sent.to("penstock.gateway.gateway-0")
+        ) or any(isinstance(one, Failure) and one.code == "invalid_request" for one in worker.sent.to(REPLY))
+
+    await until(told)
+    for key in worker.played.aborted:
+        worker.played.acknowledge_abort(key)
+    await worker.step()
+    assert worker.kinds_held() == set()
