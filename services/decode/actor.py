@@ -118,7 +118,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             vocab_size=engine.model_config.vocab_size,
             max_model_len=engine.max_model_len,
         )
-        await self.replace_earlier(job)
+        await self.replace_earlier(job, delivery.sender)
         if job.key in self._book.jobs:
             raise StaleEpoch("this placement of the request is here already")
         self.take_in(job, lambda: self._book.add(job))

@@ -108,7 +108,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             max_model_len=engine.max_model_len,
             now_s=time.monotonic(),
         )
-        await self.replace_earlier(job)
+        await self.replace_earlier(job, delivery.sender)
         if job.key not in self._book.jobs:
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: max_cached_blocks(job.num_tokens)])
             job.cached_tokens = known * BLOCK_TOKENS

@@ -197,6 +197,9 @@ class KvReceiver:
         if incoming is None or incoming.key != key:
             self._ended.handle_message(key, message)
             return True
+        if delivery.sender not in ("", incoming.prefill):
+            metrics.DROPPED_MESSAGES.labels("foreign_kv").inc()
+            return True
         match message:
             case KvReady():
                 self._take_ready(incoming, message)

@@ -20,6 +20,7 @@ from shared.errors import (
     Cancelled,
     DeadlineExpired,
     InternalError,
+    InvalidRequest,
     Overloaded,
     PenstockError,
     Unavailable,
@@ -164,14 +165,18 @@ class WorkerActor(EngineActor, Generic[J]):
     def unknown(self, message: Message) -> UnknownMessage:
         return UnknownMessage(f"a {self._service.role} worker has no use for {type(message).__name__}")
 
-    async def replace_earlier(self, job: J) -> None:
+    async def replace_earlier(self, job: J, sender: str) -> None:
         """Every placement passes here before the book takes it: earlier ones of its request end.
 
-        Raises Overloaded while draining, Cancelled or StaleEpoch when it comes too late.
+        Raises Overloaded while draining, Cancelled or StaleEpoch when it comes too late, InvalidRequest where
+        `sender` is not the gateway that it names.
         """
+        if sender not in ("", job.gateway):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
+            raise InvalidRequest(f"{sender} places a request for {job.gateway}; a gateway places its own")
         if self._service.stopping.is_set():
             raise Overloaded("this worker is draining; use another one")
-        self._book.check_epoch(job.request_id, job.epoch)
+        self._book.check_epoch(job.request_id, job.epoch, job.gateway)
         for earlier in self._book.of_request(job.request_id):
             if earlier.key != job.key:
                 await self._stop(earlier, "replaced")
@@ -196,7 +201,7 @@ class WorkerActor(EngineActor, Generic[J]):
 
     async def _cancel(self, delivery: Delivery, reason: str) -> None:
         envelope = delivery.envelope
-        jobs = self._book.cancel(envelope.request_id, envelope.epoch, reason)
+        jobs = self._book.cancel(envelope.request_id, envelope.epoch, reason, delivery.sender)
         phase = jobs[0].phase.value if jobs else ""
         for job in jobs:
             await self._stop(job, reason)

@@ -94,10 +94,10 @@ def test_epochs_of_the_past_are_refused() -> None:
     jobs = book()
     jobs.tombstones.add("cancelled", 1, "cancelled")
     with pytest.raises(Cancelled):
-        jobs.check_epoch("cancelled", 1)
+        jobs.check_epoch("cancelled", 1, "g")
     jobs.add(job("r", epoch=2), 0.0)
     with pytest.raises(StaleEpoch):
-        jobs.check_epoch("r", 1)
+        jobs.check_epoch("r", 1, "g")
 
 
 def test_a_job_needs_a_deadline() -> None:
