@@ -6,13 +6,16 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from protos.penstock.v1.inference_pb2 import GenerateEvent, GenerateRequest
+from protos.penstock.v1.inference_pb2 import CancelRequest, CancelResponse, GenerateEvent, GenerateRequest
 
 class InferenceStub:
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     def Generate(
         self, request: GenerateRequest, *, timeout: float | None = None, metadata: Any = None
     ) -> GenerateCall: ...
+    async def Cancel(
+        self, request: CancelRequest, *, timeout: float | None = None, metadata: Any = None
+    ) -> CancelResponse: ...
 
 class GenerateCall(AsyncIterator[GenerateEvent]):
     async def __anext__(self) -> GenerateEvent: ...
@@ -27,5 +30,8 @@ class InferenceServicer:
         request: GenerateRequest,
         context: grpc.aio.ServicerContext[GenerateRequest, GenerateEvent],
     ) -> None: ...
+    async def Cancel(
+        self, request: CancelRequest, context: grpc.aio.ServicerContext[CancelRequest, CancelResponse]
+    ) -> CancelResponse: ...
 
 def add_InferenceServicer_to_server(servicer: InferenceServicer, server: grpc.aio.Server) -> None: ...
