@@ -26,13 +26,14 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import CancelAck, Message
+from shared.messages import CancelAck, HoldReport, Message
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor
 from shared.worker.grammar_compiler import GrammarCompiler
 from shared.worker.job import Job, JobPhase
 from shared.worker.job_book import JobBook
+from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()
 
@@ -159,6 +160,8 @@ class WorkerActor(EngineActor, Generic[J]):
         match delivery.message:
             case messages.Cancel(reason):
                 await self._cancel(delivery, reason)
+            case messages.HoldCheck():
+                await self._report_hold(delivery)
             case _:
                 await self.on_work(delivery)
 
@@ -206,6 +209,12 @@ class WorkerActor(EngineActor, Generic[J]):
         for job in jobs:
             await self._stop(job, reason)
         await self.bus.answer(envelope, CancelAck(bool(jobs), phase))
+
+    async def _report_hold(self, delivery: Delivery) -> None:
+        envelope = delivery.envelope
+        job = self._book.jobs.get(sequence_key(envelope.request_id, envelope.epoch))
+        held = job is not None and job.phase is not JobPhase.STOPPING
+        await self.bus.reply(envelope, HoldReport(held))
 
     # ---- time and neighbours ------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
@@ -21,6 +22,8 @@ from shared.messages import (
     DraftCommit,
     Failure,
     Held,
+    HoldCheck,
+    HoldReport,
     Lost,
     Message,
     Reserve,
@@ -31,6 +34,7 @@ from shared.sampling import Grammar
 from shared.service import Service
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
+from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
 from tests.support.grammar import save_model_with_tokenizer
 from tests.support.noted_bus import REPLY, NotedBus
@@ -49,6 +53,7 @@ class PlayedReceiver:
     def __init__(self, on_complete: OnComplete, on_released: OnReleased) -> None:
         self.complete = on_complete
         self.acknowledge_abort = on_released
+        self.drawn_s: float | None = None
         self.expected: list[TransferKey] = []
         self.aborted: list[TransferKey] = []
 
@@ -67,6 +72,9 @@ class PlayedReceiver:
 
     def held(self) -> tuple[Held, ...]:
         return ()
+
+    def sampled_s(self, _key: TransferKey) -> float | None:
+        return self.drawn_s
 
 
 class Worker(DecodeActor):
@@ -94,6 +102,7 @@ class Worker(DecodeActor):
         epoch: int = 1,
         speculator: str = "",
         grammar: Grammar | None = None,
+        inter_token_us: int = 0,
     ) -> None:
         how = sampling(ignore_eos=True, max_tokens=40, grammar=grammar)
         reserve = Reserve(
@@ -106,12 +115,15 @@ class Worker(DecodeActor):
             "prefill-0",
             speculator,
             0,
+            inter_token_us,
         )
         await self.send(reserve, request_id, epoch)
 
-    async def decode(self, request_id: str = "r", epoch: int = 1, speculator: str = "") -> None:
+    async def decode(
+        self, request_id: str = "r", epoch: int = 1, speculator: str = "", inter_token_us: int = 0
+    ) -> None:
         """Place it, and let it join the batch."""
-        await self.reserve(request_id, epoch, speculator)
+        await self.reserve(request_id, epoch, speculator, inter_token_us=inter_token_us)
         await self.step()
         self.played.complete((request_id, epoch), (5,), "", 0)
         await self.step()
@@ -133,6 +145,10 @@ class Worker(DecodeActor):
             )
             if key == (request_id, epoch)
         )
+
+    def lost(self) -> list[Lost]:
+        """What the gateway was told."""
+        return [one for one in self.sent.to("penstock.gateway.gateway-0") if isinstance(one, Lost)]
 
     def kinds_held(self) -> set[str]:
         return {held.kind for held in self.held()}
@@ -250,13 +266,90 @@ async def test_a_bad_grammar_ends_the_transfer_and_is_told_to_the_gateway(worker
 
     async def told() -> bool:
         await worker.step()
-        return any(
-            isinstance(one, Lost) and one.code == "invalid_request"
-            for one in worker.sent.to("penstock.gateway.gateway-0")
-        ) or any(isinstance(one, Failure) and one.code == "invalid_request" for one in worker.sent.to(REPLY))
+        return any(one.code == "invalid_request" for one in worker.lost()) or any(
+            isinstance(one, Failure) and one.code == "invalid_request" for one in worker.sent.to(REPLY)
+        )
 
     await until(told)
     for key in worker.played.aborted:
         worker.played.acknowledge_abort(key)
     await worker.step()
     assert worker.kinds_held() == set()
+
+
+# ---- the deadline from token to token ----
+
+SECOND_US = 1_000_000
+
+
+async def test_a_job_whose_next_token_does_not_come_in_time_expires(worker: Worker) -> None:
+    await worker.decode(inter_token_us=SECOND_US)
+    clock = worker._book._clock = FakeClock(time.monotonic())
+    await worker.step()
+    assert worker.lost() == []
+    clock.advance(60.0)
+    await worker.step()
+    (lost,) = worker.lost()
+    assert (lost.code, lost.hop) == ("expired", "decode")
+    assert "inter-token deadline while decode was decoding" in lost.message
+    await worker.step()
+    assert worker.kinds_held() == set()
+
+
+async def test_a_job_without_that_deadline_waits(worker: Worker) -> None:
+    await worker.decode()
+    clock = worker._book._clock = FakeClock(time.monotonic())
+    clock.advance(3600.0)
+    await worker.step()
+    assert worker.lost() == []
+
+
+async def test_a_transfer_that_takes_longer_than_the_next_token_may_expires(worker: Worker) -> None:
+    await worker.reserve(inter_token_us=SECOND_US)
+    await worker.step()
+    clock = worker._book._clock = FakeClock(time.monotonic())
+    clock.advance(60.0)
+    await worker.on_tick()
+    await worker.step()
+    assert worker.lost() == []  # its first token has not been drawn, as far as is known here
+    worker.played.drawn_s = clock.monotonic_s() - 1.0
+    await worker.on_tick()
+    await worker.step()
+    (lost,) = worker.lost()
+    assert "inter-token deadline while decode was transferring" in lost.message
+
+
+async def test_steps_that_take_too_long_for_a_job_refuse_it_while_they_last(worker: Worker) -> None:
+    await worker.decode("beside")
+    await worker.step()
+    assert worker._step_time.seconds > 0
+    worker._step_time.observe(1000 * SECOND_US)
+    await worker.reserve("fast", inter_token_us=SECOND_US)
+    (refusal,) = [one for one in worker.sent.to(REPLY) if isinstance(one, Failure)]
+    assert (refusal.code, refusal.hop) == ("overloaded", "decode")
+    assert refusal.retry_after_ms > 0
+    await worker.reserve("any")
+    await worker.send(Cancel("cancelled"), "beside")
+    await worker.send(Cancel("cancelled"), "any")
+    for _ in range(3):
+        await worker.step()
+    await worker.reserve("fast", inter_token_us=SECOND_US)
+    await worker.step()
+    assert ("fast", 1) in worker.played.expected
+
+
+# ---- who asks whether it is held ----
+
+
+async def test_decode_says_whether_it_holds_a_request_at_an_epoch(worker: Worker) -> None:
+    await worker.reserve()
+    await worker.step()
+
+    async def holds(epoch: int) -> Message:
+        await worker.send(HoldCheck(), epoch=epoch)
+        return worker.sent.to(REPLY)[-1]
+
+    assert await holds(1) == HoldReport(held=True)
+    assert await holds(2) == HoldReport(held=False)
+    worker.played.complete(("r", 1), (5,), "length", 0)  # the first token was the last
+    assert await holds(1) == HoldReport(held=False)
