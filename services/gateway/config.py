@@ -61,6 +61,12 @@ class GatewayConfig(ServiceConfig):
         minimum=0.1,
         maximum=600.0,
     )
+    hold_check_s: float = field_of(
+        2.0,
+        help="silence before the first token after which decode is asked whether it holds the request",
+        minimum=0.05,
+        maximum=600.0,
+    )
     cancel_ack_s: float = field_of(
         0.25, help="wait for a CancelAck before the broadcast", minimum=0.01, maximum=10.0
     )

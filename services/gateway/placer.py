@@ -260,6 +260,7 @@ class Placer:
                 prefill=placement.prefill,
                 speculator=placement.speculator,
                 priority=request.priority,
+                inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
             ),
             ("prefill", placement.prefill): Prefill(
                 token_ids=token_ids,

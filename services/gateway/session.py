@@ -19,6 +19,7 @@ from services.gateway.admission_queue import CLASSES
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
+from services.gateway.hold_check import is_forgotten
 from services.gateway.outcome import Outcome
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
@@ -31,7 +32,7 @@ from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import RowVerdict, SessionState, is_final
 from services.gateway.text_row import TextRow
 from services.gateway.token_log import TokenLog
-from shared.deadline import Deadline
+from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -41,7 +42,7 @@ from shared.errors import (
     error_from_code,
 )
 from shared.kv_hash import BlockHasher
-from shared.messages import Lost, ScoredPassage
+from shared.messages import HoldCheck, Lost, Message, ScoredPassage
 from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -81,6 +82,8 @@ class Session:
         self._trouble: PenstockError | None = None
         self._trouble_epoch = 0
         self._arrived = asyncio.Event()
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_token_s = 0.0  # until it has begun
         self._outcome: Outcome | None = None
         self._call_ended = False
 
@@ -153,15 +156,18 @@ class Session:
     async def _supervise(self) -> Outcome:
         """The work is a task of its own: nothing on its way can keep a cancel or a deadline from it."""
         work = asyncio.create_task(self._drive_request(), name=f"drive-{self.request_id}")
-        ends: tuple[asyncio.Future[Any], ...] = (work, self._interrupted)
+        ends: list[asyncio.Future[Any]] = [work, self._interrupted]
         try:
             while not work.done() and self._interruption is None:
                 deadline = self._deadline
                 if deadline.expired():
-                    self._interrupt(self.state.expired())
+                    late = "inter-token" if self.state.log.ids and deadline < self._budget.total else ""
+                    self._interrupt(self.state.expired(late))
                 else:
+                    # The first token brings a deadline that may be earlier; later ones only move it on.
+                    begun = [] if self._begun.done() else [self._begun]
                     await asyncio.wait(
-                        ends, timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
+                        [*ends, *begun], timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
                     )
         finally:
             await cancel_until_done(work)
@@ -169,8 +175,10 @@ class Session:
 
     @property
     def _deadline(self) -> Deadline:
-        """The one in force: until the client has a token it is that of the first."""
-        return self._budget.total if self.state.log.ids else self._budget.first_token
+        """The one in force: until the client has a token it is that of the first, then that of the next."""
+        if not self.state.log.ids:
+            return self._budget.first_token
+        return self._budget.next_token(self._last_token_s)
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -279,17 +287,31 @@ class Session:
                 async with asyncio.timeout(self._stall_s()):
                     await self._arrived.wait()
             except TimeoutError:
-                return Unavailable("no token came for too long", hop="decode")
+                if self.state.epoch_tokens:
+                    return Unavailable("no token came for too long", hop="decode")
+                if await is_forgotten(self._ask_hold, self._arrived):
+                    return Unavailable("the last tokens were lost on the way", hop="bus")
         return None
 
-    def _stall_s(self) -> float | None:
+    async def _ask_hold(self) -> Message:
+        assert self.state.placement is not None
+        return await self._request_client.ask_instance(
+            "decode",
+            self.state.placement.decode,
+            HoldCheck(),
+            self._deadline.shrink(self._context.config.ask_timeout_s),
+            epoch=self.state.epoch,
+        )
+
+    def _stall_s(self) -> float:
         """How long this placement may be silent in the phase it is in.
 
         Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
-        earlier placement. After its first token, KV is transferred, and both ends watch over that.
+        earlier placement; but somebody has to hold it. After its first token, KV is transferred, and both
+        ends watch over that.
         """
         if self.state.epoch_tokens == 0:
-            return None
+            return self._context.config.hold_check_s
         stall_s = self._context.config.stall_timeout_s
         return stall_s if self.state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)
 
@@ -312,6 +334,10 @@ class Session:
 
     def _relay_row(self, row: TextRow) -> None:
         self.timeline.add_row(row.marks)
+        if row.token_ids:
+            self._last_token_s = SYSTEM_CLOCK.monotonic_s()
+            if not self._begun.done():
+                self._begun.set_result(None)
         if row.finish:
             self.timeline.mark_last_row()
         try:

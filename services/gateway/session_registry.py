@@ -140,6 +140,7 @@ class SessionRegistry:
                 self._answer(envelope, Snapshot(0, b""))
             case Drain():
                 self._begin_drain()
+                self._answer(envelope, messages.Accepted())
             case _:
                 name = type(message).__name__
                 self._answer(envelope, UnknownMessage(f"a gateway does not take {name}"))

@@ -114,9 +114,9 @@ class SessionState:
     def end_session(self) -> None:
         self.phase = "ended"
 
-    def expired(self) -> DeadlineExpired:
-        """The error of a deadline that passed now."""
-        kind = "total" if self.log.ids else "first-token or total"
+    def expired(self, kind: str = "") -> DeadlineExpired:
+        """The error of a deadline that passed now; `kind` where it is not told by what has come."""
+        kind = kind or ("total" if self.log.ids else "first-token or total")
         hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
         return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
 
