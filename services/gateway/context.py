@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.gateway.admission_queue import AdmissionQueue
+from services.gateway.breakers import Breakers
 from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.placement import free_seats
@@ -25,6 +26,7 @@ class SessionContext:
     canceller: Canceller
     sent_load: SentLoad
     admission_queue: AdmissionQueue
+    breakers: Breakers
     tasks: Tasks
 
     @classmethod
@@ -40,4 +42,5 @@ class SessionContext:
 
         queue = AdmissionQueue(seats, tasks.start)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
-        return cls(instance, config, bus, fleet, canceller, sent_load, queue, tasks)
+        breakers = Breakers(instance, fleet)
+        return cls(instance, config, bus, fleet, canceller, sent_load, queue, breakers, tasks)

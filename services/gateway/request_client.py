@@ -11,6 +11,10 @@ from shared.errors import InternalError, Unavailable
 from shared.messages import Message
 
 
+class InstanceGone(Unavailable):
+    """The fleet view has lost the instance: nothing more need be learned of it."""
+
+
 class RequestClient:
     """Every question of one request. `total` is the deadline that travels in the envelopes."""
 
@@ -24,7 +28,7 @@ class RequestClient:
     async def ask_instance(
         self, role: str, instance: str, message: Message, deadline: Deadline, *, epoch: int = 0
     ) -> Message:
-        """The answer; raises what the bus raises, and Unavailable at once when the instance is lost."""
+        """The answer; raises what the bus raises, and InstanceGone at once when the instance is lost."""
         envelope = self._bus.envelope(self._request_id, epoch, self._total, self._gateway)
         scope = asyncio.timeout(None)
         try:
@@ -34,7 +38,7 @@ class RequestClient:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            raise Unavailable(f"{instance} stopped answering: retry", hop=role) from error
+            raise InstanceGone(f"{instance} stopped answering: retry", hop=role) from error
         finally:
             self._open.pop((role, instance), None)
 

@@ -20,11 +20,12 @@ from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.outcome import Outcome
+from services.gateway.placement_trials import PlacementTrials
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
 from services.gateway.report import report_end
 from services.gateway.request import Request
-from services.gateway.request_client import RequestClient
+from services.gateway.request_client import InstanceGone, RequestClient
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import RowVerdict, SessionState, is_final
@@ -104,13 +105,14 @@ class Session:
         if not self.state.is_from(sender, *PLACED_ROLES):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_lost").inc()
             return
-        self._fail_placement(error_from_code(lost.code, lost.message, hop=lost.hop))
+        hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
+        self._fail_placement(error_from_code(lost.code, lost.message, hop=hop))
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
         self._request_client.stop_asking(role, instance)
         if self.state.needs(role, instance):
-            self._fail_placement(Unavailable(f"{instance} is gone", hop=role))
+            self._fail_placement(InstanceGone(f"{instance} is gone", hop=role))
 
     def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
@@ -176,18 +178,21 @@ class Session:
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
         placer = await self._preprocess_request()
-        while True:
-            await placer.place_request(self._deadline, self._asked)
-            trouble = await self._watch_placement()
-            if trouble is None:
-                return self.state.finish
-            if self._begin_replacement(trouble):
-                return "length"
-            placer.avoid_failed(trouble)
+        try:
+            while True:
+                await placer.place_request(self._deadline, self._asked)
+                trouble = await self._watch_placement(placer.trials)
+                if trouble is None:
+                    return self.state.finish
+                placer.avoid_failed(trouble)
+                if self._begin_replacement(trouble):
+                    return "length"
+        finally:
+            placer.trials.end()
 
     async def _preprocess_request(self) -> Placer:
         preprocessor = Preprocessor(
-            self._context.fleet, self._context.config, self._request_client, self._budget, self._rotation
+            self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
         )
         model = await preprocessor.admit_request(self.request.model)
         wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
@@ -219,6 +224,7 @@ class Session:
         return Placer(
             self.request,
             self.state,
+            request_id=self.request_id,
             gateway=self._context.instance,
             model=model,
             prompt_ids=prompt.token_ids,
@@ -233,6 +239,7 @@ class Session:
             request_client=self._request_client,
             sent_load=self._context.sent_load,
             admission_queue=self._context.admission_queue,
+            breakers=self._context.breakers,
             rotation=self._rotation,
             cancel_epoch=self._cancel_epoch,
         )
@@ -242,9 +249,12 @@ class Session:
     def _asked(self) -> None:
         self.timeline.mark_phase("place")
 
-    async def _watch_placement(self) -> PenstockError | None:
+    async def _watch_placement(self, trials: PlacementTrials) -> PenstockError | None:
         """None when the last row has come, else why the request must be placed anew."""
-        while not self.state.finish:
+        while True:
+            trials.note_progress(self.state.epoch_tokens, finished=bool(self.state.finish))
+            if self.state.finish:
+                return None
             if self._trouble is not None and self._trouble_epoch == self.state.epoch:
                 return self._trouble
             self._arrived.clear()
@@ -253,7 +263,6 @@ class Session:
                     await self._arrived.wait()
             except TimeoutError:
                 return Unavailable("no token came for too long", hop="decode")
-        return None
 
     def _stall_s(self) -> float | None:
         """How long this placement may be silent in the phase it is in.
@@ -320,7 +329,8 @@ class Session:
             reason = "stop"
             stopped = outcome.finish == "stop_string"
             holders = [holder for holder in holders if stopped and holder[0] in TARGET_ROLES]
-        await self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, reason)
+        last = max(self.state.epoch, self.state.asks)  # nothing follows, at whoever still holds something
+        await self._context.canceller.cancel_holders(self.request_id, last, holders, reason)
 
     def _cancel_epoch(self, reason: str) -> None:
         """Tell the holders of an epoch that failed, without waiting for them."""

@@ -165,5 +165,8 @@ class SessionRegistry:
         queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
         return self._heartbeat(
-            capacity=self._context.config.max_sessions, live=len(self._live), queued=queued
+            capacity=self._context.config.max_sessions,
+            live=len(self._live),
+            queued=queued,
+            breakers=self._context.breakers.report(),
         )
