@@ -13,8 +13,8 @@ from enum import Enum
 from shared.deadline import SYSTEM_CLOCK, Clock
 
 FAILURES = 3
-"""Requests that failed there, none succeeding in between. A request counts once: one that nothing can compute
-must not close off a fleet."""
+"""Requests that failed there, each that ended well there making up for one. A request counts once: one that
+nothing can compute must not close off a fleet."""
 WINDOW_S = 10.0
 FIRST_OPEN_S = 1.0
 MAX_OPEN_S = 30.0
@@ -67,10 +67,14 @@ class Breaker:
 
     def succeed(self, began_s: float) -> None:
         """A request made progress there. What began before the breaker opened says nothing new."""
-        if self.state is BreakerState.CLOSED or began_s >= self._opened_s:
+        if self.state is not BreakerState.CLOSED and began_s >= self._opened_s:
             self._open_for_s = 0.0
             self._probe = ""
-            self._failures.clear()
+
+    def make_up(self) -> None:
+        """A request is over there, and all went well: one failure is forgiven."""
+        if self._failures:
+            del self._failures[next(iter(self._failures))]
 
     def fail(self, request_id: str) -> None:
         """The instance failed the request. While it is open or half-open, only the probe tells."""

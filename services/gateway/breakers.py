@@ -92,6 +92,11 @@ class Breakers:
         breaker.fail(request_id)
         self._log_change(life, was, breaker.state)
 
+    def ended_well(self, life: Life) -> None:
+        breaker = self._breakers.get(life)
+        if breaker is not None:
+            breaker.make_up()
+
     def dropped(self, life: Life, request_id: str) -> None:
         breaker = self._breakers.get(life)
         if breaker is not None:
@@ -135,28 +140,33 @@ class Breakers:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """One request's use of one instance. What came of it is told once: later words change nothing."""
+    """One request's use of one instance: it may succeed and fail later; once it is over nothing follows."""
 
     breakers: Breakers
     life: Life
     request_id: str
     began_s: float
-    told: bool = field(default=False, init=False)
+    succeeded: bool = field(default=False, init=False)
+    over: bool = field(default=False, init=False)
 
     def succeed(self) -> None:
         """The instance answered, or made progress."""
-        if not self.told:
-            self.told = True
+        if not self.succeeded and not self.over:
+            self.succeeded = True
             self.breakers.succeeded(self.life, self.began_s)
 
     def fail(self, *, silent: bool) -> None:
         """The instance broke, or was silent, which our own lag may explain."""
-        if not self.told:
-            self.told = True
+        if not self.over:
+            self.over = True
             self.breakers.failed(self.life, self.request_id, silent=silent)
 
     def end(self) -> None:
-        """The request is not there any more, and nothing is known of the instance because of it."""
-        if not self.told:
-            self.told = True
+        """The request is not there any more. If it has not succeeded, nothing is known of the instance."""
+        if self.over:
+            return
+        self.over = True
+        if self.succeeded:
+            self.breakers.ended_well(self.life)
+        else:
             self.breakers.dropped(self.life, self.request_id)

@@ -8,6 +8,7 @@ from services.gateway.admission_queue import AdmissionQueue
 from services.gateway.breakers import Breakers
 from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
+from services.gateway.crash_suspects import CrashSuspects
 from services.gateway.placement import free_seats
 from services.gateway.sent_load import SentLoad
 from services.gateway.tasks import Tasks
@@ -27,6 +28,7 @@ class SessionContext:
     sent_load: SentLoad
     admission_queue: AdmissionQueue
     breakers: Breakers
+    crash_suspects: CrashSuspects
     tasks: Tasks
 
     @classmethod
@@ -43,4 +45,5 @@ class SessionContext:
         queue = AdmissionQueue(seats, tasks.start)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
         breakers = Breakers(instance, fleet)
-        return cls(instance, config, bus, fleet, canceller, sent_load, queue, breakers, tasks)
+        suspects = CrashSuspects()
+        return cls(instance, config, bus, fleet, canceller, sent_load, queue, breakers, suspects, tasks)

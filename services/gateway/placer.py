@@ -12,6 +12,7 @@ from services.gateway.avoided_instances import MAX_BACKOFF_S, REFUSED_S, Avoided
 from services.gateway.block_names import BlockNames
 from services.gateway.breakers import Breakers
 from services.gateway.config import GatewayConfig
+from services.gateway.crash_record import CrashRecord
 from services.gateway.placement import (
     Need,
     Placement,
@@ -64,6 +65,7 @@ class Placer:
         sent_load: SentLoad,
         admission_queue: AdmissionQueue,
         breakers: Breakers,
+        crash_record: CrashRecord,
         rotation: int,
         cancel_epoch: Callable[[str], None],
     ) -> None:
@@ -79,6 +81,7 @@ class Placer:
         self._sent_load = sent_load
         self._admission_queue = admission_queue
         self._breakers = breakers
+        self._crash_record = crash_record
         self._request_id = request_id
         self._rotation = rotation
         self._cancel_epoch = cancel_epoch
@@ -123,6 +126,7 @@ class Placer:
             return None  # the last row of the failed placement came while we waited
         self._state.begin_epoch(placement)
         self.trials.begin(placement)
+        self._crash_record.begin_epoch(self.trials.views.values())
         layout = self._layout_of(placement)
         ids, hashes = self._sequence(layout)  # only now: until the new epoch, rows of the old one count
         try:

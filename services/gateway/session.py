@@ -19,6 +19,7 @@ from services.gateway.admission_queue import CLASSES
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
+from services.gateway.crash_suspects import culprit_error
 from services.gateway.outcome import Outcome
 from services.gateway.placement_trials import PlacementTrials
 from services.gateway.placer import Placer
@@ -35,6 +36,7 @@ from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
+    EngineFault,
     InternalError,
     PenstockError,
     Unavailable,
@@ -66,9 +68,11 @@ class Session:
         self.response = ResponseBuffer(context.config.max_buffered_tokens)
         self.timeline = RequestTimeline(request.client_sent_unix_us)
         self._context = context
+        self._suspects = context.crash_suspects
         self._budget = budget
         self._rotation = rotation
         self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
+        self._crash_record = context.crash_suspects.open_record(request_id)
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._trouble: PenstockError | None = None
@@ -106,13 +110,21 @@ class Session:
             metrics.DROPPED_MESSAGES.labels(reason="foreign_lost").inc()
             return
         hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
-        self._fail_placement(error_from_code(lost.code, lost.message, hop=hop))
+        trouble = error_from_code(lost.code, lost.message, hop=hop)
+        self._fail_placement(trouble)
+        if isinstance(trouble, EngineFault) and self._suspects.note_fault(self._crash_record, epoch):
+            self.end_as_culprit(hop)
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
         self._request_client.stop_asking(role, instance)
         if self.state.needs(role, instance):
             self._fail_placement(InstanceGone(f"{instance} is gone", hop=role))
+
+    def end_as_culprit(self, hop: str) -> None:
+        """The request took engines down."""
+        log.warning("request_convicted", request_id=self.request_id, epoch=self.state.epoch)
+        self._interrupt(culprit_error(hop))
 
     def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
@@ -136,6 +148,7 @@ class Session:
             outcome = await self._supervise()
         finally:
             self._end(outcome)
+            self._suspects.close_record(self._crash_record)
             if self.state.epoch:
                 self._context.admission_queue.note_end()
             try:
@@ -180,6 +193,7 @@ class Session:
         placer = await self._preprocess_request()
         try:
             while True:
+                await self._suspects.take_turn(self._crash_record)
                 await placer.place_request(self._deadline, self._asked)
                 trouble = await self._watch_placement(placer.trials)
                 if trouble is None:
@@ -240,6 +254,7 @@ class Session:
             sent_load=self._context.sent_load,
             admission_queue=self._context.admission_queue,
             breakers=self._context.breakers,
+            crash_record=self._crash_record,
             rotation=self._rotation,
             cancel_epoch=self._cancel_epoch,
         )
@@ -253,6 +268,7 @@ class Session:
         """None when the last row has come, else why the request must be placed anew."""
         while True:
             trials.note_progress(self.state.epoch_tokens, finished=bool(self.state.finish))
+            self._suspects.note_tokens(self._crash_record, self.state.epoch, self.state.epoch_tokens)
             if self.state.finish:
                 return None
             if self._trouble is not None and self._trouble_epoch == self.state.epoch:
