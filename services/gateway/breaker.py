@@ -1,6 +1,6 @@
 """Whether one instance is trusted with requests, by what became of those it was given. Pure, with a clock.
 
-closed ──(FAILURES requests in a row, in WINDOW_S)──► open ──(its time)──► half-open
+closed ──(FAILURES requests fail within WINDOW_S)──► open ──(its time)──► half-open
   ▲                                                     ▲                     │ one request: the probe
   └───────────────────────(it makes progress)───────────┼─────────────────────┤
                                                         └───────(it fails)────┘ for twice as long
