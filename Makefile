@@ -11,12 +11,13 @@ TORCH_INDEX ?=
 TORCH := torch==2.13.0
 
 UP ?=
+DRILLS ?=
 STAMP := $(VENV)/.stamp
 STUBS := protos/penstock/v1/inference_pb2.pyi
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos bench clean
+.PHONY: help setup demo up test lint format typecheck protos drills bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ protos: setup ## the Python of protos/penstock/v1/inference.proto
 		protos/penstock/v1/inference.proto
 	printf '%s\n' '# mypy: disable-error-code="type-arg"' | cat - $(STUBS) > $(STUBS).new
 	mv $(STUBS).new $(STUBS)
+
+drills: setup ## cancels, deadlines, crashes, overload, identity on real processes: tables, about 15 minutes
+	$(BIN)/python -m tests.chaos $(DRILLS)
 
 bench: setup ## the benchmarks: ratios against a floor measured in the same run
 	$(BIN)/python -m tests.bench.bench_pipeline

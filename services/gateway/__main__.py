@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
@@ -26,7 +27,7 @@ async def body(service: Service[GatewayConfig]) -> None:
     )
     fleet.on_lost(registry.on_instance_lost)
     await bus.serve(inbox(service.role, instance), registry.receive)
-    server = EdgeServer(registry, fleet, config)
+    server = EdgeServer(registry, ClientCancels(context, registry), fleet, config)
     await server.start()
     try:
         service.supervisor.start_task("health", server.watch_fleet)

@@ -13,6 +13,7 @@ import structlog
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.budget import Budget
+from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.outcome import Outcome
 from services.gateway.request import validate_request
@@ -34,8 +35,11 @@ Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
 
 
 class InferenceEdge(rpc.InferenceServicer):
-    def __init__(self, registry: SessionRegistry, config: GatewayConfig) -> None:
+    def __init__(
+        self, registry: SessionRegistry, client_cancels: ClientCancels, config: GatewayConfig
+    ) -> None:
         self._registry = registry
+        self._client_cancels = client_cancels
         self._config = config
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
@@ -55,6 +59,16 @@ class InferenceEdge(rpc.InferenceServicer):
                 session.cancel_request("the client ended the call")
         if outcome.error is not None:
             await call.abort(grpc.StatusCode[outcome.status], str(outcome.error)[:MAX_STATUS_CHARS])
+
+    async def Cancel(  # noqa: N802 - gRPC's name
+        self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
+    ) -> pb.CancelResponse:
+        try:
+            found = await self._client_cancels.cancel_request(request.request_id, tenant="")
+        except PenstockError as error:
+            status = grpc.StatusCode[Outcome.of(error).status]
+            await call.abort(status, str(error)[:MAX_STATUS_CHARS])
+        return pb.CancelResponse(found=found)
 
     def _open_session(self, request: pb.GenerateRequest, call: Call) -> tuple[Session, Budget]:
         valid = validate_request(request, drawn_seed=secrets.randbits(SEED_BITS))

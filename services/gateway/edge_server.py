@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.edge import InferenceEdge
 from services.gateway.session_registry import SessionRegistry
@@ -34,13 +35,19 @@ MIN_CLIENT_PING_MS = 1000
 
 
 class EdgeServer:
-    def __init__(self, registry: SessionRegistry, fleet: FleetView, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        client_cancels: ClientCancels,
+        fleet: FleetView,
+        config: GatewayConfig,
+    ) -> None:
         self._registry = registry
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._server = grpc.aio.server(options=_options(config))
-        rpc.add_InferenceServicer_to_server(InferenceEdge(registry, config), self._server)
+        rpc.add_InferenceServicer_to_server(InferenceEdge(registry, client_cancels, config), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

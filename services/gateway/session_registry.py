@@ -15,6 +15,7 @@ from services.gateway.context import SessionContext
 from services.gateway.request import Request
 from services.gateway.session import Session
 from services.gateway.text_row import TextRow
+from shared import messages
 from shared.bus import Delivery
 from shared.errors import PenstockError, Unavailable, UnknownMessage
 from shared.messages import (
@@ -91,6 +92,14 @@ class SessionRegistry:
         self.closing = True
         await self._idle.wait()
 
+    def cancel_session(self, request_id: str, tenant: str) -> bool:
+        """End one for a client of `tenant`; whether there is such a request."""
+        session = self._live.get(request_id)
+        if session is None or session.request.tenant != tenant:
+            return False
+        session.cancel_request("cancelled by its id")
+        return True
+
     async def cancel_sessions(self, timeout_s: float) -> None:
         """End what is still live; bounded."""
         self.closing = True
@@ -116,6 +125,9 @@ class SessionRegistry:
                     metrics.STALE_MESSAGES.inc()
                 else:
                     session.on_lost(envelope.epoch, message, delivery.sender)
+            case messages.ClientCancel(tenant):
+                found = self.cancel_session(envelope.request_id, tenant)
+                self._answer(envelope, messages.CancelAck(found, ""))
             case AuditRequest():
                 self._answer(envelope, self.audit())
             case SnapshotRequest():

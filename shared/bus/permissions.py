@@ -34,6 +34,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
         "decode": (messages.Reserve, messages.Cancel),
         "speculator": (messages.Cancel,),
         "detokenizer": (messages.Open, messages.Cancel),
+        "gateway": (messages.ClientCancel,),
     },
     "tokenizer": {},
     "retriever": {},

@@ -46,7 +46,7 @@ from shared.messages.packing import (
     unpack_hashes,
     unpack_ids,
 )
-from shared.messages.placement import Cancel, CancelAck, Lost, Open, Prefill, Reserve, Warm
+from shared.messages.placement import Cancel, CancelAck, ClientCancel, Lost, Open, Prefill, Reserve, Warm
 from shared.messages.tokens import Mark, Text, Tokens
 
 Message = (
@@ -62,6 +62,7 @@ Message = (
     | Warm
     | Cancel
     | CancelAck
+    | ClientCancel
     | Tokens
     | Text
     | Lost
@@ -99,6 +100,7 @@ __all__ = [
     "Cancel",
     "CancelAck",
     "ChatTurn",
+    "ClientCancel",
     "DraftBlock",
     "DraftClose",
     "DraftCommit",

@@ -92,6 +92,16 @@ class CancelAck:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientCancel:
+    """gateway → gateway: a client of ours wants a request of yours ended; answered by CancelAck.
+
+    `tenant` is whose client it is: a request of another tenant is not found.
+    """
+
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """any holder → gateway: this request cannot go on here (crash of a part, expired lease, gap).
 

@@ -12,6 +12,7 @@ import grpc.aio
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
@@ -244,7 +245,7 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     )
     view.on_lost(registry.on_instance_lost)
     await bus.serve(inbox("gateway", GATEWAY), registry.receive)
-    server = EdgeServer(registry, view, config)
+    server = EdgeServer(registry, ClientCancels(context, registry), view, config)
     await server.start()
     watcher = asyncio.create_task(server.watch_fleet())
     channel = grpc.aio.insecure_channel(server.address)

@@ -39,6 +39,11 @@ class InferenceStub:
                 request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
+        self.Cancel = channel.unary_unary(
+                '/penstock.v1.Inference/Cancel',
+                request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
+                response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer:
@@ -50,6 +55,14 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cancel(self, request, context):
+        """Ends a request from another call than its own: whoever has its id may ask any gateway. Its stream
+        ends as cancelled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -57,6 +70,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateRequest.FromString,
                     response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.SerializeToString,
+            ),
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelRequest.FromString,
+                    response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +104,33 @@ class Inference:
             '/penstock.v1.Inference/Generate',
             protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
             protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cancel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Inference/Cancel',
+            protos_dot_penstock_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
+            protos_dot_penstock_dot_v1_dot_inference__pb2.CancelResponse.FromString,
             options,
             channel_credentials,
             insecure,

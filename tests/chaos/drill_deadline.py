@@ -1,0 +1,165 @@
+"""Deadlines: expiry in each phase ends as expired, in time, naming the hop (design §7).
+
+Also at three times the load, with deadlines that only gRPC knows of, and with instances whose clocks are off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from protos.penstock.v1 import inference_pb2 as pb
+from tests.chaos.drill_cancel import GIVE_UP_S, HELD_OPEN, LONG_PROMPT, long_request, random_prompt
+from tests.chaos.load import Shape, closed_loop, one_call, open_loop
+from tests.chaos.report import DrillReport, percentile, spread
+from tests.chaos.skewed_clock import skewed_environ
+from tests.chaos.traffic import Stream, all_started
+from tests.chaos.world import Models, counted, stopped, until_serving
+from tests.support.client import connect, request
+from tests.support.stack import Stack
+
+LATE_LIMIT_MS = 50.0
+EXPIRE_MS = 200
+SEATS = 12
+SKEW_MS = {"decode-0": 300, "prefill-0": -300, "tokenizer-0": 300, "detokenizer-0": -300}
+SKEW_TOLERANCE_S = 0.02
+LOAD = 3.0
+HOPS = {
+    "seat": {"placement", "decode"},
+    "retrieve": {"retriever"},
+    "tokenize": {"tokenizer"},
+    "place": {"placement", "detokenizer"},
+    "prefill": {"prefill"},
+    "decode": {"decode"},
+}
+"""Whom an expiry in a phase may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    repeats: int
+    load_s: float
+    skewed: bool
+
+
+FULL = Scale(5, 20.0, skewed=True)
+SHORT = Scale(1, 0.0, skewed=False)
+
+
+class DeadlineDrill:
+    def __init__(self, stack: Stack, scale: Scale, report: DrillReport) -> None:
+        self._stack = stack
+        self._scale = scale
+        self._report = report
+        self.late_ms: list[float] = []
+        self.wrong: list[str] = []
+
+    async def expire_everywhere(self) -> None:
+        for phase in HOPS:
+            for which in ("total", "gRPC") if phase == "decode" else ("total", "first token", "gRPC"):
+                await self.expire_in(phase, which)
+
+    async def expire_in(self, phase: str, which: str) -> None:
+        """`which`: the total deadline, that of the first token, or that of the gRPC call alone."""
+        late_ms, hops = [], set()
+        async with connect(self._stack.grpc) as stub:
+            fillers = [Stream(long_request(seed)) for seed in range(SEATS if phase == "seat" else 0)]
+            filling = [asyncio.create_task(filler.follow(stub)) for filler in fillers]
+            await all_started(fillers)
+            for _ in range(self._scale.repeats):
+                role = HELD_OPEN.get(phase)
+                async with stopped(*(self._stack.instances(role) if role else ())):
+                    timeout_s = EXPIRE_MS / 1e3 if which == "gRPC" else GIVE_UP_S
+                    call = await one_call(stub, self._message(phase, which), timeout_s)
+                late_ms.append(call.total_s * 1e3 - EXPIRE_MS)
+                hop = "" if call.answer.end is None else call.answer.end.error.hop
+                hops.add(hop)
+                if (call.outcome, call.answer.ends) != ("expired", 1) or hop not in HOPS[phase]:
+                    self.wrong.append(f"{phase}, {which}: {call.outcome} at {hop!r} {call.answer.details}")
+                if not fillers:
+                    await until_serving(self._stack)
+            for filler in fillers:
+                assert filler.call is not None
+                filler.call.cancel()
+            await asyncio.gather(*filling)
+        await until_serving(self._stack)
+        self.late_ms += late_ms
+        self._report.add(phase, which, self._scale.repeats, spread(late_ms), ", ".join(sorted(hops)))
+
+    def _message(self, phase: str, which: str) -> pb.GenerateRequest:
+        message = long_request(3)
+        if phase == "prefill":
+            message = request(random_prompt(LONG_PROMPT), max_tokens=64, ignore_eos=True)
+        if phase == "retrieve":
+            message.ClearField("text")
+            message.chat.messages.add(role="user", content="What is a lease?")
+            message.retrieval.CopyFrom(pb.Retrieval(enabled=True, may_degrade=False))
+        if which == "total":
+            message.deadline_ms = EXPIRE_MS
+        elif which == "first token":
+            message.ttft_deadline_ms = EXPIRE_MS
+        return message
+
+    async def under_load(self) -> None:
+        """Three times what the stack can do, half of the deadlines told to gRPC alone."""
+        shape = Shape(600, deadline_ms=60_000)
+        async with connect(self._stack.grpc) as stub:
+            best = await closed_loop(stub, shape, SEATS, self._scale.load_s / 2)
+            rate = LOAD * len(best.calls) / best.seconds
+            shapes = (Shape(600, deadline_ms=1500), Shape(600, deadline_ms=1500, grpc_deadline=True))
+            load = await open_loop(stub, shapes, rate, self._scale.load_s)
+        late_ms = [1e3 * call.total_s - shapes[0].deadline_ms for call in load.calls]
+        outcomes = load.outcomes()
+        alien = {word for word in outcomes if word not in ("finished", "expired", "shed")}
+        self._report.add(f"{LOAD:g}x load", "half by gRPC", len(load.calls), spread(late_ms), dict(outcomes))
+        self._report.claim("every call gets its terminal event", dict(outcomes), holds=not alien)
+        self._report.claim(
+            f"at {LOAD:g}x load no call outlasts its deadline by {LATE_LIMIT_MS:g} ms (p99)",
+            f"{percentile(late_ms, 0.99):.1f} ms",
+            holds=percentile(late_ms, 0.99) <= LATE_LIMIT_MS,
+            timed=True,
+        )
+
+    def claim_all(self, where: str) -> None:
+        p99_ms = percentile(self.late_ms, 0.99)
+        text = f"terminal within {LATE_LIMIT_MS:g} ms of the deadline (p99){where}"
+        self._report.claim(text, f"{p99_ms:.1f} ms", holds=p99_ms <= LATE_LIMIT_MS, timed=True)
+        self._report.claim(
+            f"expiry in each phase is expired, at its hop{where}", self.wrong or "all", holds=not self.wrong
+        )
+
+    def claim_flagged(self) -> None:
+        """Each wrong clock shows in its instance's metrics."""
+        off = {
+            row.id: counted(row, "penstock_clock_skew_seconds", origin="gateway-0")
+            for row in self._stack.instances()
+            if row.id in SKEW_MS
+        }
+        right = all(abs(off[name] - ms / 1e3) < SKEW_TOLERANCE_S for name, ms in SKEW_MS.items())
+        shown = ", ".join(f"{name} {seconds * 1e3:+.0f} ms" for name, seconds in off.items())
+        self._report.claim("wrong clocks are flagged", shown, holds=right)
+
+
+async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
+    report = DrillReport(
+        "deadlines",
+        ("expires at", "deadline", "times", "later than the deadline p50 / p99 / max", "hop named"),
+    )
+    options, environ = models.options(copies=1, retriever=True), {"PENSTOCK_DECODE_MAX_SEQUENCES": str(SEATS)}
+    with Stack(*options, environ=environ) as stack:
+        drill = DeadlineDrill(stack, scale, report)
+        await drill.expire_everywhere()
+        drill.claim_all("")
+        if scale.load_s:
+            await drill.under_load()
+    if scale.skewed:
+        with tempfile.TemporaryDirectory() as scratch:
+            skew = skewed_environ(Path(scratch), SKEW_MS)
+            with Stack(*options, environ=environ | skew) as stack:
+                drill = DeadlineDrill(stack, scale, report)
+                await drill.expire_everywhere()
+                drill.claim_all(", clocks 300 ms off")
+                drill.claim_flagged()
+    return report

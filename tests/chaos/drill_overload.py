@@ -1,0 +1,179 @@
+"""Overload: three and ten times what the stack can do, steady and in bursts (design §12, §16).
+
+Admitted or shed at once, with a reason and a hint, by class; what is admitted finishes, and nobody is
+suspected who is merely busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protos.penstock.v1 import inference_pb2 as pb
+from tests.chaos.load import CLASSES, Load, Shape, closed_loop, open_loop
+from tests.chaos.report import DrillReport, percentile, spread
+from tests.chaos.traffic import Stream, all_started
+from tests.chaos.world import Models, resident_mb
+from tests.support.client import connect, request
+from tests.support.stack import Stack
+
+SEATS = 12
+SHAPE = Shape(600, deadline_ms=8_000, ttft_deadline_ms=4_000)
+GOODPUT_LIMIT = 0.9
+SHED_OWN_LIMIT_MS = 2.0
+RESIDENT_SLACK = 1.2
+UNREAD_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    best_s: float
+    load_s: float
+    loads: tuple[float, ...]
+    burst: int
+
+
+FULL = Scale(10.0, 30.0, (3.0, 10.0), 60)
+SHORT = Scale(1.5, 3.0, (3.0,), 0)
+
+
+class OverloadDrill:
+    def __init__(self, stack: Stack, scale: Scale, report: DrillReport) -> None:
+        self._stack = stack
+        self._scale = scale
+        self._report = report
+        self.goodputs: dict[str, float] = {}
+
+    async def hold_all(self) -> None:
+        async with connect(self._stack.grpc) as stub:
+            await closed_loop(stub, SHAPE, SEATS, self._scale.best_s / 4)  # pools and caches get their size
+            best = await closed_loop(stub, SHAPE, SEATS, self._scale.best_s)
+            self._tell("closed loop", best, best)
+            rate = len(best.ended("finished")) / best.seconds
+            before_mb = self._resident_mb()
+            for times in self._scale.loads:
+                self._tell(
+                    f"{times:g}x", await open_loop(stub, [SHAPE], times * rate, self._scale.load_s), best
+                )
+            if self._scale.burst:
+                bursts = await open_loop(stub, [SHAPE], 3 * rate, self._scale.load_s, burst=self._scale.burst)
+                self._tell(f"3x, {self._scale.burst} at a time", bursts, best)
+        self._claim_memory(before_mb)
+        await self._stack.until_idle()
+
+    def _tell(self, name: str, load: Load, best: Load) -> None:
+        outcomes, ratio = load.outcomes(), load.goodput / best.goodput
+        shed = load.ended("shed")
+        finished = "/".join(str(len(load.ended("finished", one))) for one in CLASSES)
+        low_ms = [call.answer.ttft_us / 1e3 for call in load.ended("finished", pb.PRIORITY_LOW)]
+        self._report.add(
+            name,
+            len(load.calls),
+            finished,
+            outcomes["shed"],
+            outcomes["expired"],
+            sum(outcomes.values()) - outcomes["finished"] - outcomes["shed"] - outcomes["expired"],
+            f"{ratio:.2f}",
+            spread([call.total_s * 1e3 for call in shed]),
+            spread(low_ms),
+            replaced(load),
+        )
+        if load is best:
+            return
+        self._claim_shed(name, load)
+        self._report.claim(
+            f"{name}: goodput at least {GOODPUT_LIMIT:.0%} of the best",
+            f"{ratio:.1%} ({load.goodput:.0f} and {best.goodput:.0f} tokens/s)",
+            holds=ratio >= GOODPUT_LIMIT,
+            timed=True,
+        )
+        alien = {word: n for word, n in outcomes.items() if word not in ("finished", "shed", "expired")}
+        self._report.claim(f"{name}: every call ends in a word of its own", alien or "all", holds=not alien)
+        self._report.claim(
+            f"{name}: nobody is suspected who is merely busy",
+            f"{replaced(load)} replacements, {self._lost()} instances lost",
+            holds=replaced(load) == 0 and self._lost() == 0,
+            timed=True,
+        )
+
+    def _claim_shed(self, name: str, load: Load) -> None:
+        shed = load.ended("shed")
+        if not shed:
+            self._report.claim(f"{name}: what cannot be served is shed", "nothing was", holds=False)
+            return
+        hints_ms = [call.answer.end.error.retry_after_ms for call in shed if call.answer.end is not None]
+        own_ms = [call.answer.end.timeline.total_us / 1e3 for call in shed if call.answer.end is not None]
+        reasons = {call.answer.status.name for call in shed}
+        self._report.claim(
+            f"{name}: shed with RESOURCE_EXHAUSTED, a reason and a hint",
+            f"{', '.join(reasons)}, {min(hints_ms)} to {max(hints_ms)} ms",
+            holds=reasons == {"RESOURCE_EXHAUSTED"} and min(hints_ms) > 0,
+        )
+        at_once_ms = percentile(own_ms, 0.5)
+        self._report.claim(
+            f"{name}: shedding costs the gateway {SHED_OWN_LIMIT_MS:g} ms at most (median)",
+            spread(own_ms),
+            holds=at_once_ms <= SHED_OWN_LIMIT_MS,
+            timed=True,
+        )
+
+    def _resident_mb(self) -> dict[str, float]:
+        return {row.id: resident_mb(row.pid) for row in self._stack.instances()}
+
+    def _claim_memory(self, before_mb: dict[str, float]) -> None:
+        grown = [
+            f"{name} {before_mb[name]:.0f} to {now_mb:.0f} MB"
+            for name, now_mb in self._resident_mb().items()
+            if now_mb > RESIDENT_SLACK * before_mb[name]
+        ]
+        self._report.claim("memory stays bounded", "; ".join(grown) or "flat", holds=not grown)
+
+    def _lost(self) -> int:
+        return sum('"event":"instance_lost"' in line.replace(" ", "") for line in self._stack.log)
+
+    async def slow_reader(self) -> None:
+        """Who does not read is cut off, and holds nothing then."""
+        async with connect(self._stack.grpc) as stub:
+            reader = Stream(
+                request("A story", max_tokens=6 * UNREAD_TOKENS, ignore_eos=True, logprobs=20),
+                stops_reading=True,
+            )
+            call = asyncio.create_task(reader.follow(stub))
+            await all_started([reader])
+            await self._stack.until_idle(20.0)
+            reader.reads_on.set()
+            await call
+        self._report.claim("a slow reader is cut off", reader.outcome, holds=reader.outcome == "cancelled")
+
+    async def too_large(self) -> None:
+        """What will never fit is no overload."""
+        async with connect(self._stack.grpc) as stub:
+            stream = await Stream(request(list(range(20, 400)) * 40, max_tokens=8)).follow(stub)
+        status = stream.answer.status.name
+        self._report.claim("what is too large is not shed", status, holds=status == "INVALID_ARGUMENT")
+
+
+def replaced(load: Load) -> int:
+    return sum(c.answer.end.usage.replacements for c in load.calls if c.answer.end is not None)
+
+
+HEAD: Sequence[str] = (
+    *("load", "sent", "finished high/normal/low", "shed", "expired", "other", "goodput"),
+    *("shed after p50 / p99 / max", "TTFT of low", "replaced"),
+)
+
+
+async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
+    report = DrillReport("overload", tuple(HEAD))
+    environ = {
+        "PENSTOCK_DECODE_MAX_SEQUENCES": str(SEATS),
+        "PENSTOCK_GATEWAY_MAX_BUFFERED_TOKENS": str(UNREAD_TOKENS),
+        "PENSTOCK_GATEWAY_MAX_SESSIONS": "2048",
+    }
+    with Stack(*models.options(copies=1), environ=environ) as stack:
+        drill = OverloadDrill(stack, scale, report)
+        await drill.hold_all()
+        await drill.slow_reader()
+        await drill.too_large()
+    return report
