@@ -132,6 +132,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
         gateways = self._service.fleet.instances("gateway")
         levels = (DegradationLevel.heard(view.heartbeat.degradation) for view in gateways)
         self._drafts.level = max(levels, default=DegradationLevel.NONE)
+        for job in self._book.in_phase(JobPhase.TRANSFERRING):
+            job.last_token_s = self._receiver.sampled_s(job.transfer_key)
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A lost speculator costs only speed."""
@@ -260,11 +262,6 @@ class DecodeActor(WorkerActor[DecodeJob]):
         job = self._book.jobs.get(sequence_key(*key))
         if job is not None:
             self._end(job)
-
-    async def on_tick(self) -> None:
-        await super().on_tick()
-        for job in self._book.in_phase(JobPhase.TRANSFERRING):
-            job.last_token_s = self._receiver.sampled_s(job.transfer_key)
 
     async def end_transfers(self) -> None:
         while self._failures:

@@ -70,9 +70,6 @@ class GatewayConfig(ServiceConfig):
     cancel_ack_s: float = field_of(
         0.25, help="wait for a CancelAck before the broadcast", minimum=0.01, maximum=10.0
     )
-    max_place_tries: int = field_of(
-        8, help="placements tried before a request is shed", minimum=1, maximum=100
-    )
     max_replacements: int = field_of(
         4, help="failures of workers that one request survives", minimum=0, maximum=100
     )
