@@ -10,13 +10,17 @@
     ├── TooLarge              over a named size limit
     ├── Overloaded            no room now; may carry a retry hint
     ├── Unavailable           nobody can serve this now
+    │   └── NoListener        nobody was there to be asked
     ├── DeadlineExpired       a deadline passed; names the hop
+    │   └── NoAnswer          whoever was asked said nothing in time
     ├── Cancelled             somebody asked for it to stop
     ├── StaleEpoch            a message of an earlier placement
     └── InternalError         a bug or a broken machine
+        └── EngineFault       an engine failed over a batch that this request was in
 
 An error crosses the bus as its `code`, its sentence, the hop and a retry hint, and is raised
-again as the same class on the other side.
+again as the same class on the other side. NoListener and NoAnswer are what an asker sees of silence: over the
+bus they are the plain errors that they are made of.
 """
 
 from __future__ import annotations
@@ -85,8 +89,16 @@ class Unavailable(PenstockError):
     code = "unavailable"
 
 
+class NoListener(Unavailable):
+    """Never an answer: nobody listens where it was asked."""
+
+
 class DeadlineExpired(PenstockError):
     code = "expired"
+
+
+class NoAnswer(DeadlineExpired):
+    """Never an answer: there was none. Who answers that a deadline passed is alive."""
 
 
 class Cancelled(PenstockError):
@@ -99,6 +111,12 @@ class StaleEpoch(PenstockError):
 
 class InternalError(PenstockError):
     code = "internal"
+
+
+class EngineFault(InternalError):
+    """The last words of a worker about a request that its engine was computing when it failed."""
+
+    code = "engine_fault"
 
 
 ERROR_TYPES: dict[str, type[PenstockError]] = {
@@ -117,6 +135,7 @@ ERROR_TYPES: dict[str, type[PenstockError]] = {
         Cancelled,
         StaleEpoch,
         InternalError,
+        EngineFault,
     )
 }
 

@@ -38,6 +38,9 @@ def build_ask_parser() -> argparse.ArgumentParser:
     limits = parser.add_argument_group("limits")
     limits.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for the whole answer")
     limits.add_argument("--ttft-deadline", type=seconds, metavar="SECONDS", help="for the first token")
+    limits.add_argument(
+        "--inter-token-deadline", type=seconds, metavar="SECONDS", help="from one token to the next"
+    )
     limits.add_argument("--priority", choices=tuple(PRIORITIES), default="normal")
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="one JSON object per event instead of text")
@@ -155,6 +158,8 @@ def _request(args: argparse.Namespace) -> pb.GenerateRequest:
         request.deadline_ms = _milliseconds(args.deadline)
     if args.ttft_deadline is not None:
         request.ttft_deadline_ms = _milliseconds(args.ttft_deadline)
+    if args.inter_token_deadline is not None:
+        request.inter_token_deadline_ms = _milliseconds(args.inter_token_deadline)
     return request
 
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -90,6 +91,16 @@ class AdmissionQueue:
             1 for ticket in self._waiting if ticket.model == model and ticket.priority_class <= priority_class
         )
         if not ahead and self._seats(model, 1) != 0:
+            return 0.0
+        return (ahead + 1) * self.seconds_per_end()
+
+    def remaining_wait_s(self, ticket: Ticket) -> float:
+        """How long a ticket that had its turn and found no seat would wait for the next one; 0 as above."""
+        order = partial(Ticket.order, now_s=self._clock.monotonic_s())
+        ahead = sum(
+            1 for other in self._waiting if other.model == ticket.model and order(other) < order(ticket)
+        )
+        if not ahead and self._has_seat(ticket):
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
 

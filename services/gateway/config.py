@@ -61,11 +61,14 @@ class GatewayConfig(ServiceConfig):
         minimum=0.1,
         maximum=600.0,
     )
+    hold_check_s: float = field_of(
+        2.0,
+        help="silence before the first token after which decode is asked whether it holds the request",
+        minimum=0.05,
+        maximum=600.0,
+    )
     cancel_ack_s: float = field_of(
         0.25, help="wait for a CancelAck before the broadcast", minimum=0.01, maximum=10.0
-    )
-    max_place_tries: int = field_of(
-        8, help="placements tried before a request is shed", minimum=1, maximum=100
     )
     max_replacements: int = field_of(
         4, help="failures of workers that one request survives", minimum=0, maximum=100

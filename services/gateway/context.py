@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.gateway.admission_queue import AdmissionQueue
+from services.gateway.breakers import Breakers
 from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
+from services.gateway.crash_suspects import CrashSuspects
 from services.gateway.degradation import Degradation
 from services.gateway.placement import free_seats
 from services.gateway.pressure import Pressure
@@ -29,6 +31,8 @@ class SessionContext:
     admission_queue: AdmissionQueue
     pressure: Pressure
     degradation: Degradation
+    breakers: Breakers
+    crash_suspects: CrashSuspects
     tasks: Tasks
 
     @classmethod
@@ -46,4 +50,19 @@ class SessionContext:
         queue = AdmissionQueue(seats, tasks.start)
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
-        return cls(instance, config, bus, fleet, canceller, sent_load, queue, pressure, Degradation(), tasks)
+        breakers = Breakers(instance, fleet)
+        suspects = CrashSuspects()
+        return cls(
+            instance=instance,
+            config=config,
+            bus=bus,
+            fleet=fleet,
+            canceller=canceller,
+            sent_load=sent_load,
+            admission_queue=queue,
+            pressure=pressure,
+            degradation=Degradation(),
+            breakers=breakers,
+            crash_suspects=suspects,
+            tasks=tasks,
+        )

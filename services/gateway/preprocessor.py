@@ -11,17 +11,17 @@ from functools import partial
 from services.gateway.admission import check_ttft
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.budget import Budget
-from services.gateway.config import GatewayConfig
-from services.gateway.placement import cheapest_instance, load_cost, serving
+from services.gateway.context import SessionContext
+from services.gateway.placement import cheapest_instance, leave_out, load_cost, serving
+from services.gateway.placement_trials import speaks_against
 from services.gateway.request import Request, served_model
 from services.gateway.request_client import RequestClient, unexpected_answer
-from services.gateway.sent_load import SentLoad
-from services.gateway.session_state import is_final
+from services.gateway.session_state import SessionState, is_final
 from services.gateway.waiting import wait_for_instances
-from shared.bus.fleet import FleetView, InstanceView
+from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
-from shared.errors import InvalidRequest, Overloaded, PenstockError, Unavailable
+from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.messages import (
     ChatTurn,
     Message,
@@ -56,17 +56,21 @@ class Prompt:
 class Preprocessor:
     def __init__(
         self,
-        fleet: FleetView,
-        config: GatewayConfig,
+        context: SessionContext,
+        request_id: str,
+        state: SessionState,
         request_client: RequestClient,
-        sent_load: SentLoad,
         budget: Budget,
         rotation: int,
     ) -> None:
-        self._fleet = fleet
-        self._config = config
+        self._context = context
+        self._fleet = context.fleet
+        self._config = context.config
+        self._breakers = context.breakers
+        self._request_id = request_id
+        self._state = state
         self._request_client = request_client
-        self._sent_load = sent_load
+        self._sent_load = context.sent_load
         self._budget = budget
         self._rotation = rotation
         self._model = ""  # until `admit_request` has found it
@@ -152,22 +156,63 @@ class Preprocessor:
         for attempt in range(MAX_ASKS):
             ready = partial(self._usable, role, avoided)
             views = await wait_for_instances(ready, role, Deadline.after(wait_s))
-            instance = cheapest_instance(views, load_cost, self._rotation + attempt)
+            shunned = self._breakers.shunned(views, self._request_id) | avoided.failed(views)
+            best = leave_out(views, shunned)
+            instance = cheapest_instance(best, load_cost, self._rotation + attempt)
+            view = next(view for view in best if view.heartbeat.instance == instance)
             only = len(views) == 1 or attempt == MAX_ASKS - 1
             try:
-                return await self._request_client.ask_instance(
-                    role, instance, message, end if only else end.shrink(share_s), work_ends=end
-                )
+                return await self._ask_one(view, message, end if only else end.shrink(share_s), end)
             except PenstockError as error:
                 if is_final(error) or end.expired():
                     raise
                 last_error = error
-            if not isinstance(last_error, Overloaded):
-                for view in views:
-                    if view.heartbeat.instance == instance:
-                        avoided.add_gone(view)
+            if isinstance(last_error, NoAnswer | Unavailable):
+                avoided.add_gone(view)
+            elif not isinstance(last_error, Overloaded):
+                avoided.add_failed(view)
             await asyncio.sleep(backoff_s(attempt))
         raise last_error
+
+    async def _ask_one(
+        self, view: InstanceView, message: Message, end: Deadline, work_ends: Deadline
+    ) -> Message:
+        """The answer of one instance; until it has answered, it holds something of the request.
+
+        Its breaker hears of an answer, of a break, and of a silence as long as no worker may be silent: the
+        share of a short request is none.
+        """
+        role, instance = view.heartbeat.role, view.heartbeat.instance
+        trial = self._breakers.begin_trial(view, self._request_id)
+        patient = end.remaining_s() >= self._config.ask_timeout_s
+        holder = self._state.begin_ask(role, instance)
+        try:
+            answer = await self._request_client.ask_instance(
+                role, instance, message, end, epoch=self._state.asks, work_ends=work_ends
+            )
+            trial.succeed()
+        except PenstockError as error:
+            if is_final(error):
+                trial.succeed()
+            elif speaks_against(error) and (patient or not isinstance(error, NoAnswer)):
+                trial.fail(silent=isinstance(error, NoAnswer | Unavailable))
+            if not isinstance(error, NoAnswer):
+                self._state.holders.discard(holder)
+            elif not self._budget.first_token.expired():
+                self._cancel_ask(holder)
+            raise
+        finally:
+            trial.end()
+        self._state.holders.discard(holder)
+        return answer
+
+    def _cancel_ask(self, holder: tuple[str, str]) -> None:
+        """Who did not answer in its share need not any more; meanwhile the next one is asked."""
+        self._state.holders.discard(holder)
+        work = self._context.canceller.cancel_holders(
+            self._request_id, self._state.asks, [holder], "replaced"
+        )
+        self._context.tasks.start(f"cancel-{self._request_id}", work)
 
     def _usable(self, role: str, avoided: AvoidedInstances) -> list[InstanceView]:
         return avoided.not_gone(serving(self._fleet.instances(role), role, self._model))

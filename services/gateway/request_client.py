@@ -11,6 +11,10 @@ from shared.errors import InternalError, Unavailable
 from shared.messages import Message
 
 
+class InstanceGone(Unavailable):
+    """The fleet view has lost the instance: nothing more need be learned of it."""
+
+
 class RequestClient:
     """Every question of one request. `total` is its deadline, which travels in the envelopes."""
 
@@ -31,7 +35,7 @@ class RequestClient:
         epoch: int = 0,
         work_ends: Deadline | None = None,
     ) -> Message:
-        """The answer; raises what the bus raises, and Unavailable at once when the instance is lost.
+        """The answer; raises what the bus raises, and InstanceGone at once when the instance is lost.
 
         `work_ends` is when what is asked for is of no more use to anybody; None: with the request.
         """
@@ -44,7 +48,7 @@ class RequestClient:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            raise Unavailable(f"{instance} stopped answering: retry", hop=role) from error
+            raise InstanceGone(f"{instance} stopped answering: retry", hop=role) from error
         finally:
             self._open.pop((role, instance), None)
 

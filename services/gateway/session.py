@@ -19,29 +19,33 @@ from services.gateway.admission_queue import CLASSES
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
+from services.gateway.crash_suspects import culprit_error
+from services.gateway.hold_check import is_forgotten
 from services.gateway.outcome import Outcome
+from services.gateway.placement_trials import PlacementTrials
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
 from services.gateway.rate_limits import Allowance
 from services.gateway.report import count_degraded, report_end
 from services.gateway.request import Request
-from services.gateway.request_client import RequestClient
+from services.gateway.request_client import InstanceGone, RequestClient
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import RowVerdict, SessionState, is_final
 from services.gateway.text_row import TextRow
 from services.gateway.token_log import TokenLog
-from shared.deadline import Deadline
+from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
+    EngineFault,
     InternalError,
     PenstockError,
     Unavailable,
     error_from_code,
 )
 from shared.kv_hash import BlockHasher
-from shared.messages import Lost, ScoredPassage
+from shared.messages import HoldCheck, Lost, Message, ScoredPassage
 from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -72,15 +76,19 @@ class Session:
         self.response = ResponseBuffer(context.config.max_buffered_tokens)
         self.timeline = RequestTimeline(request.client_sent_unix_us)
         self._context = context
+        self._suspects = context.crash_suspects
         self._budget = budget
         self._allowance = allowance
         self._rotation = rotation
         self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
+        self._crash_record = context.crash_suspects.open_record(request_id)
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._trouble: PenstockError | None = None
         self._trouble_epoch = 0
         self._arrived = asyncio.Event()
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_token_s = 0.0  # until it has begun
         self._outcome: Outcome | None = None
         self._call_ended = False
 
@@ -112,13 +120,22 @@ class Session:
         if not self.state.is_from(sender, *PLACED_ROLES):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_lost").inc()
             return
-        self._fail_placement(error_from_code(lost.code, lost.message, hop=lost.hop))
+        hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
+        trouble = error_from_code(lost.code, lost.message, hop=hop)
+        self._fail_placement(trouble)
+        if isinstance(trouble, EngineFault) and self._suspects.note_fault(self._crash_record, epoch):
+            self.end_as_culprit(hop)
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
         self._request_client.stop_asking(role, instance)
         if self.state.needs(role, instance):
-            self._fail_placement(Unavailable(f"{instance} is gone", hop=role))
+            self._fail_placement(InstanceGone(f"{instance} is gone", hop=role))
+
+    def end_as_culprit(self, hop: str) -> None:
+        """The request took engines down."""
+        log.warning("request_convicted", request_id=self.request_id, epoch=self.state.epoch)
+        self._interrupt(culprit_error(hop))
 
     def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
@@ -142,6 +159,7 @@ class Session:
             outcome = await self._supervise()
         finally:
             self._end(outcome)
+            self._suspects.close_record(self._crash_record)
             if self.state.epoch:
                 self._context.admission_queue.note_end()
             try:
@@ -153,15 +171,18 @@ class Session:
     async def _supervise(self) -> Outcome:
         """The work is a task of its own: nothing on its way can keep a cancel or a deadline from it."""
         work = asyncio.create_task(self._drive_request(), name=f"drive-{self.request_id}")
-        ends: tuple[asyncio.Future[Any], ...] = (work, self._interrupted)
+        ends: list[asyncio.Future[Any]] = [work, self._interrupted]
         try:
             while not work.done() and self._interruption is None:
                 deadline = self._deadline
                 if deadline.expired():
-                    self._interrupt(self.state.expired())
+                    late = "inter-token" if self.state.log.ids and deadline < self._budget.total else ""
+                    self._interrupt(self.state.expired(late))
                 else:
+                    # The first token brings a deadline that may be earlier; later ones only move it on.
+                    begun = [] if self._begun.done() else [self._begun]
                     await asyncio.wait(
-                        ends, timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
+                        [*ends, *begun], timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
                     )
         finally:
             await cancel_until_done(work)
@@ -169,8 +190,10 @@ class Session:
 
     @property
     def _deadline(self) -> Deadline:
-        """The one in force: until the client has a token it is that of the first."""
-        return self._budget.total if self.state.log.ids else self._budget.first_token
+        """The one in force: until the client has a token it is that of the first, then that of the next."""
+        if not self.state.log.ids:
+            return self._budget.first_token
+        return self._budget.next_token(self._last_token_s)
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -184,23 +207,22 @@ class Session:
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
         placer = await self._preprocess_request()
-        while True:
-            await placer.place_request(self._deadline, self._asked)
-            trouble = await self._watch_placement()
-            if trouble is None:
-                return self.state.finish
-            if self._begin_replacement(trouble):
-                return "length"
-            placer.avoid_failed(trouble)
+        try:
+            while True:
+                await self._suspects.take_turn(self._crash_record)
+                await placer.place_request(self._deadline, self._asked)
+                trouble = await self._watch_placement(placer.trials)
+                if trouble is None:
+                    return self.state.finish
+                placer.avoid_failed(trouble)
+                if self._begin_replacement(trouble):
+                    return "length"
+        finally:
+            placer.trials.end()
 
     async def _preprocess_request(self) -> Placer:
         preprocessor = Preprocessor(
-            self._context.fleet,
-            self._context.config,
-            self._request_client,
-            self._context.sent_load,
-            self._budget,
-            self._rotation,
+            self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
         )
         model = await preprocessor.admit_request(self.request.model)
         self._check_class(model)
@@ -236,6 +258,7 @@ class Session:
         return Placer(
             self.request,
             self.state,
+            request_id=self.request_id,
             gateway=self._context.instance,
             model=model,
             prompt_ids=prompt.token_ids,
@@ -250,6 +273,8 @@ class Session:
             request_client=self._request_client,
             sent_load=self._context.sent_load,
             admission_queue=self._context.admission_queue,
+            breakers=self._context.breakers,
+            crash_record=self._crash_record,
             rotation=self._rotation,
             cancel_epoch=self._cancel_epoch,
         )
@@ -269,9 +294,13 @@ class Session:
     def _asked(self) -> None:
         self.timeline.mark_phase("place")
 
-    async def _watch_placement(self) -> PenstockError | None:
+    async def _watch_placement(self, trials: PlacementTrials) -> PenstockError | None:
         """None when the last row has come, else why the request must be placed anew."""
-        while not self.state.finish:
+        while True:
+            trials.note_progress(self.state.epoch_tokens, finished=bool(self.state.finish))
+            self._suspects.note_tokens(self._crash_record, self.state.epoch, self.state.epoch_tokens)
+            if self.state.finish:
+                return None
             if self._trouble is not None and self._trouble_epoch == self.state.epoch:
                 return self._trouble
             self._arrived.clear()
@@ -279,17 +308,30 @@ class Session:
                 async with asyncio.timeout(self._stall_s()):
                     await self._arrived.wait()
             except TimeoutError:
-                return Unavailable("no token came for too long", hop="decode")
-        return None
+                if self.state.epoch_tokens:
+                    return Unavailable("no token came for too long", hop="decode")
+                if await is_forgotten(self._ask_hold, self._arrived):
+                    return Unavailable("the last tokens were lost on the way", hop="bus")
 
-    def _stall_s(self) -> float | None:
+    async def _ask_hold(self) -> Message:
+        assert self.state.placement is not None
+        return await self._request_client.ask_instance(
+            "decode",
+            self.state.placement.decode,
+            HoldCheck(),
+            self._deadline.shrink(self._context.config.ask_timeout_s),
+            epoch=self.state.epoch,
+        )
+
+    def _stall_s(self) -> float:
         """How long this placement may be silent in the phase it is in.
 
         Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
-        earlier placement. After its first token, KV is transferred, and both ends watch over that.
+        earlier placement; but somebody has to hold it. After its first token, KV is transferred, and both
+        ends watch over that.
         """
         if self.state.epoch_tokens == 0:
-            return None
+            return self._context.config.hold_check_s
         stall_s = self._context.config.stall_timeout_s
         return stall_s if self.state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)
 
@@ -312,6 +354,10 @@ class Session:
 
     def _relay_row(self, row: TextRow) -> None:
         self.timeline.add_row(row.marks)
+        if row.token_ids:
+            self._last_token_s = SYSTEM_CLOCK.monotonic_s()
+            if not self._begun.done():
+                self._begun.set_result(None)
         if row.finish:
             self.timeline.mark_last_row()
         try:
@@ -349,7 +395,8 @@ class Session:
             reason = "stop"
             stopped = outcome.finish == "stop_string"
             holders = [holder for holder in holders if stopped and holder[0] in TARGET_ROLES]
-        await self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, reason)
+        last = max(self.state.epoch, self.state.asks)  # nothing follows, at whoever still holds something
+        await self._context.canceller.cancel_holders(self.request_id, last, holders, reason)
 
     def _cancel_epoch(self, reason: str) -> None:
         """Tell the holders of an epoch that failed, without waiting for them."""

@@ -140,6 +140,7 @@ class SessionRegistry:
                 self._answer(envelope, Snapshot(0, b""))
             case Drain():
                 self._begin_drain()
+                self._answer(envelope, messages.Accepted())
             case _:
                 name = type(message).__name__
                 self._answer(envelope, UnknownMessage(f"a gateway does not take {name}"))
@@ -147,6 +148,9 @@ class SessionRegistry:
     def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A worker died, restarted or went silent."""
         log.info("instance_lost", peer_role=role, peer=instance, why=why)
+        culprit = self._context.crash_suspects.note_death(role, instance) if why == "restarted" else ""
+        if culprit in self._live:
+            self._live[culprit].end_as_culprit(role)
         for session in list(self._live.values()):
             session.on_instance_lost(role, instance)
 
@@ -187,4 +191,5 @@ class SessionRegistry:
             live=len(self._live),
             queued=queued,
             degradation=int(self._context.degradation.level),
+            breakers=self._context.breakers.report(),
         )

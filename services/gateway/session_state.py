@@ -27,14 +27,16 @@ class RowVerdict(Enum):
 class SessionState:
     """Phases: admit → [retrieve] → tokenize → place → prefill → decode → ended, and back to place.
 
-    `epoch` counts placements from 1. `holders` are the instances, as (role, instance), that may
-    hold something of this epoch. `epoch_tokens` came under this epoch; `fruitless`
-    counts the last placements that failed without a token.
+    `epoch` counts placements from 1; `asks` counts what retrievers and tokenizers were asked, for whom it
+    is the epoch. `holders` are the instances, as (role, instance), that may hold something of the latest of
+    either. `epoch_tokens` came under this epoch; `fruitless` counts the last placements that failed without a
+    token.
     """
 
     max_tokens: int
     phase: str = "admit"
     epoch: int = 0
+    asks: int = 0
     placement: Placement | None = None
     log: TokenLog = field(default_factory=lambda: TokenLog(0))
     holders: set[tuple[str, str]] = field(default_factory=set)
@@ -43,6 +45,12 @@ class SessionState:
     fruitless: int = 0
     cached_tokens: int = 0
     finish: str = ""
+
+    def begin_ask(self, role: str, instance: str) -> tuple[str, str]:
+        """The instance is about to be asked; returns it as one of the holders."""
+        self.asks += 1
+        self.holders.add((role, instance))
+        return role, instance
 
     def begin_epoch(self, placement: Placement) -> None:
         """A new placement: what comes under an earlier epoch is stale from now on."""
@@ -114,9 +122,9 @@ class SessionState:
     def end_session(self) -> None:
         self.phase = "ended"
 
-    def expired(self) -> DeadlineExpired:
-        """The error of a deadline that passed now."""
-        kind = "total" if self.log.ids else "first-token or total"
+    def expired(self, kind: str = "") -> DeadlineExpired:
+        """The error of a deadline that passed now; `kind` where it is not told by what has come."""
+        kind = kind or ("total" if self.log.ids else "first-token or total")
         hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
         return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
 

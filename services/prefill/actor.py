@@ -113,11 +113,11 @@ class PrefillActor(WorkerActor[PrefillJob]):
             max_model_len=engine.max_model_len,
             now_s=time.monotonic(),
         )
-        await self.replace_earlier(job)
+        await self.replace_earlier(job, delivery.sender)
         if job.key not in self._book.jobs:
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: max_cached_blocks(job.num_tokens)])
             job.cached_tokens = known * BLOCK_TOKENS
-            self._book.add(job, self._rate.tokens_per_s)
+            self.take_in(job, lambda: self._book.add(job, self._rate.tokens_per_s))
             self._service.changed()
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
 
@@ -235,4 +235,5 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def _tell_expired(self, expired: Iterable[LostJob]) -> None:
         for job, error in expired:
+            self.forget_grammar(job)
             await self._tell_lost(job, error)

@@ -15,7 +15,16 @@ Durations are integers in microseconds. Times are unix microseconds of the sende
 
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
-from shared.messages.fleet import AuditReport, AuditRequest, Drain, Heartbeat, Held, Snapshot, SnapshotRequest
+from shared.messages.fleet import (
+    AuditReport,
+    AuditRequest,
+    BreakerReport,
+    Drain,
+    Heartbeat,
+    Held,
+    Snapshot,
+    SnapshotRequest,
+)
 from shared.messages.front_half import ChatTurn, Retrieve, Retrieved, ScoredPassage, Tokenize, Tokenized
 from shared.messages.kv import (
     KvAbort,
@@ -37,7 +46,18 @@ from shared.messages.packing import (
     unpack_hashes,
     unpack_ids,
 )
-from shared.messages.placement import Cancel, CancelAck, ClientCancel, Lost, Open, Prefill, Reserve, Warm
+from shared.messages.placement import (
+    Cancel,
+    CancelAck,
+    ClientCancel,
+    HoldCheck,
+    HoldReport,
+    Lost,
+    Open,
+    Prefill,
+    Reserve,
+    Warm,
+)
 from shared.messages.tokens import Mark, Text, Tokens
 
 Message = (
@@ -54,6 +74,8 @@ Message = (
     | Cancel
     | CancelAck
     | ClientCancel
+    | HoldCheck
+    | HoldReport
     | Tokens
     | Text
     | Lost
@@ -87,6 +109,7 @@ __all__ = [
     "Accepted",
     "AuditReport",
     "AuditRequest",
+    "BreakerReport",
     "Cancel",
     "CancelAck",
     "ChatTurn",
@@ -101,6 +124,8 @@ __all__ = [
     "Failure",
     "Heartbeat",
     "Held",
+    "HoldCheck",
+    "HoldReport",
     "KvAbort",
     "KvAbortAck",
     "KvCredit",

@@ -47,6 +47,11 @@ HOP_SECONDS = Histogram(
     "penstock_hop_seconds", "Phases of a request by hop.", ["hop", "phase"], buckets=HOP_BUCKETS
 )
 QUEUE_DEPTH = Gauge("penstock_queue_depth", "Requests waiting.", ["service"])
+BREAKER_STATE = Gauge(
+    "penstock_breaker_state",
+    "Breakers of this gateway: 0 closed after failures, 1 half-open, 2 open.",
+    ["instance"],
+)
 REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
 API_KEYS = Gauge("penstock_api_keys", "API keys in force.")
 API_KEYS_STALE = Gauge(

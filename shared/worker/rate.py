@@ -1,4 +1,4 @@
-"""A measured rate: tokens per second of busy time, smoothed."""
+"""Measured and smoothed: tokens per second of busy time, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -30,3 +30,18 @@ class TokenRate:
     @property
     def tokens_per_s(self) -> float:
         return self._tokens * 1e6 / self._busy_us if self._busy_us else 0.0
+
+
+class StepTime:
+    """0 where no step of work that is still going on has been seen."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def observe(self, step_us: int) -> None:
+        now_s = step_us / 1e6
+        self.seconds = now_s if self.seconds == 0.0 else MEMORY * self.seconds + (1 - MEMORY) * now_s
+
+    def forget(self) -> None:
+        """The work is over, and says nothing of the next."""
+        self.seconds = 0.0

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.gateway.placement import Candidate, Need, Placement, choose_placement, missing_role
+from services.gateway.placement import (
+    Candidate,
+    Need,
+    Placement,
+    choose_placement,
+    leave_out,
+    leave_out_of_all,
+    missing_role,
+)
 from shared.errors import Unavailable
 from shared.messages import Heartbeat
 from tests.support.block_names import block_names
@@ -79,16 +87,27 @@ def test_a_missing_role_is_named(role: str) -> None:
     assert caught.value.hop == role
 
 
-def test_an_excluded_instance_is_not_chosen() -> None:
-    views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b", live=7))])
-    assert choose_placement(views, NEED, excluded={("decode", "a")}).decode == "b"
+def test_what_is_shunned_is_left_out_where_another_is_there() -> None:
+    views = [View(beat("decode", "a")), View(beat("decode", "b", live=7))]
+    assert leave_out(views, {("decode", "a")}) == views[1:]
+    assert leave_out(views, {("prefill", "a")}) == views
 
 
-def test_an_exclusion_belongs_to_one_role() -> None:
-    views = fleet(decode=[View(beat("decode", "x"))], prefill=[View(beat("prefill", "x"))])
-    with pytest.raises(Unavailable):
-        choose_placement(views, NEED, excluded={("decode", "x")})
-    assert choose_placement(views, NEED, excluded={("speculator", "x")}).prefill == "x"
+def test_where_all_are_shunned_they_are_used_anyway_and_what_matters_least_is_given_up_first() -> None:
+    views = [View(beat("decode", "a")), View(beat("decode", "b"))]
+    broken, full = {("decode", "a")}, {("decode", "b")}
+    assert leave_out(views, broken, full) == views[1:]
+    assert leave_out(views, full, broken) == views[:1]
+    assert leave_out(views, broken | full, set()) == views
+
+
+def test_what_is_shunned_is_used_where_no_other_pair_of_workers_has_one_kv_layout() -> None:
+    views = {
+        "decode": [View(beat("decode", "a", layout="one")), View(beat("decode", "b", layout="two"))],
+        "prefill": [View(beat("prefill", "a", layout="one"))],
+    }
+    assert leave_out_of_all(views, {("decode", "b")})["decode"] == views["decode"][:1]
+    assert leave_out_of_all(views, {("decode", "a")}) == views
 
 
 def test_equal_instances_take_turns() -> None:
