@@ -9,7 +9,7 @@ from services.gateway.breakers import Breakers
 from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.crash_suspects import CrashSuspects
-from services.gateway.placement import free_seats
+from services.gateway.placement import free_seats, leave_out, serving
 from services.gateway.sent_load import SentLoad
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
@@ -35,15 +35,14 @@ class SessionContext:
     def of(
         cls, instance: str, config: GatewayConfig, bus: Bus, fleet: FleetView, tasks: Tasks
     ) -> SessionContext:
-        sent_load = SentLoad()
+        sent_load, breakers = SentLoad(), Breakers(instance, fleet)
 
         def seats(model: str, blocks: int) -> int | None:
-            return free_seats(
-                [sent_load.with_sent(view) for view in fleet.instances("decode")], model, blocks
-            )
+            views = serving(fleet.instances("decode"), "decode", model)
+            trusted = leave_out(views, breakers.shunned(views, ""))
+            return free_seats([sent_load.with_sent(view) for view in trusted], model, blocks)
 
         queue = AdmissionQueue(seats, tasks.start)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
-        breakers = Breakers(instance, fleet)
         suspects = CrashSuspects()
         return cls(instance, config, bus, fleet, canceller, sent_load, queue, breakers, suspects, tasks)
