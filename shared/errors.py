@@ -3,6 +3,7 @@
     PenstockError
     ├── InvalidRequest        the caller must change the request
     │   └── NotFound          a model, document or instance that does not exist
+    ├── Unauthenticated       nobody knows who asks
     ├── ProtocolError         bytes from the bus that are not a message of ours
     │   ├── UnknownMessage    unknown type or unsupported version
     │   └── ChecksumMismatch  bytes that changed on the way
@@ -54,6 +55,10 @@ class NotFound(InvalidRequest):
     code = "not_found"
 
 
+class Unauthenticated(PenstockError):
+    code = "unauthenticated"
+
+
 class ProtocolError(PenstockError):
     code = "protocol"
 
@@ -71,7 +76,13 @@ class TooLarge(PenstockError):
 
 
 class Overloaded(PenstockError):
+    """`reason` is a word for metrics. It stays here: of another service one knows that it is full."""
+
     code = "overloaded"
+
+    def __init__(self, message: str, *, hop: str = "", retry_after_ms: int = 0, reason: str = "full") -> None:
+        super().__init__(message, hop=hop, retry_after_ms=retry_after_ms)
+        self.reason = reason
 
 
 class Unavailable(PenstockError):
@@ -113,6 +124,7 @@ ERROR_TYPES: dict[str, type[PenstockError]] = {
     for error in (
         InvalidRequest,
         NotFound,
+        Unauthenticated,
         ProtocolError,
         UnknownMessage,
         ChecksumMismatch,

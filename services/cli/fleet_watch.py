@@ -88,6 +88,10 @@ async def listening(address: BusAddress) -> AsyncIterator[tuple[Bus, Fleet]]:
 
 def add_bus_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    add_bus_location(parser)
+
+
+def add_bus_location(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nats-url", default="", metavar="URL", help="the bus (default: from stack.json)")
     add_state_dir(parser)
 

@@ -14,6 +14,7 @@ from services.cli.exit_codes import EXIT_FAILED
 from services.cli.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
 from services.cli.table import table
 from shared.deadline import MAX_SKEW_US
+from shared.degradation import DegradationLevel
 
 WATCH_S = 1.0
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
@@ -28,6 +29,7 @@ HEAD = (
     "tokens/s",
     "steps",
     "stalled s",
+    "left out",
     "skew ms",
     "breaker",
 )
@@ -91,6 +93,7 @@ def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
         f"{beat.tokens_per_s:.1f}",
         str(beat.steps),
         f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
+        DegradationLevel.heard(beat.degradation).word if beat.degradation else "-",
         f"{one.skew_us / 1e3:.1f}{skewed}",
         ", ".join(f"{state} ({gateway})" for gateway, state in avoiding.items()),
     )
@@ -115,6 +118,7 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "tokens_per_s": beat.tokens_per_s,
         "steps": beat.steps,
         "stalled_ms": beat.stalled_ms,
+        "degradation": DegradationLevel.heard(beat.degradation).word,
         "skew_us": one.skew_us,
         "skewed": abs(one.skew_us) > MAX_SKEW_US,
         "breakers": avoiding,

@@ -18,6 +18,7 @@ from services.decode.job import DecodeJob, read_job
 from services.decode.output import job_output
 from shared import messages
 from shared.bus import Delivery
+from shared.degradation import DegradationLevel
 from shared.engine import BLOCK_TOKENS, Engine, Reservation, StepResult
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
 from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
@@ -30,6 +31,7 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.rate import StepTime
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
 
@@ -61,6 +63,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             service.instance, service.config.draft_tokens, service.config.draft_batch_tokens
         )
         self._failures: deque[tuple[DecodeJob, PenstockError]] = deque()
+        self._step_time = StepTime()
         self._late_told = 0
 
     async def open_transfers(self) -> Transfers:
@@ -118,10 +121,19 @@ class DecodeActor(WorkerActor[DecodeJob]):
             vocab_size=engine.model_config.vocab_size,
             max_model_len=engine.max_model_len,
         )
-        await self.replace_earlier(job)
+        self._book.check_pace(job, self._step_time.seconds)
+        await self.replace_earlier(job, delivery.sender)
         if job.key in self._book.jobs:
             raise StaleEpoch("this placement of the request is here already")
-        self._book.add(job)
+        self.take_in(job, lambda: self._book.add(job))
+
+    async def on_tick(self) -> None:
+        await super().on_tick()
+        gateways = self._service.fleet.instances("gateway")
+        levels = (DegradationLevel.heard(view.heartbeat.degradation) for view in gateways)
+        self._drafts.level = max(levels, default=DegradationLevel.NONE)
+        for job in self._book.in_phase(JobPhase.TRANSFERRING):
+            job.last_token_s = self._receiver.sampled_s(job.transfer_key)
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A lost speculator costs only speed."""
@@ -140,7 +152,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
             if (job := self._book.jobs.get(output.key)) is not None and job.phase is JobPhase.DECODING
         ]
         await self._outbox.tokens(job_output(job, output) for job, output in outputs)
+        now_s = time.monotonic()
         for job, output in outputs:
+            job.last_token_s = now_s
             if output.finish_reason is None:
                 self._drafts.advance(
                     job.key, output.token_ids, output.proposed_drafts, output.accepted_drafts
@@ -148,9 +162,13 @@ class DecodeActor(WorkerActor[DecodeJob]):
             else:
                 self._end(job)
         self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
+        self._step_time.observe(result.step_us)
+        if not self._book.in_phase(JobPhase.DECODING):
+            self._step_time.forget()
 
     async def admit_jobs(self) -> None:
-        new, ready = self._book.in_phase(JobPhase.QUEUED), self._book.in_phase(JobPhase.READY)
+        new = self._book.in_phase(JobPhase.QUEUED)
+        ready = [job for job in self._book.in_phase(JobPhase.READY) if not job.compiling]
         if not new and not ready:
             return
         seating = await self._driver.seat(new, ready)
@@ -230,6 +248,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         job.first_tokens = token_ids
         job.transfer_us = exposed_us
         job.ready_s = time.monotonic()
+        job.last_token_s = job.ready_s - exposed_us / 1e6
         self.wake()
 
     def _on_failed(self, key: TransferKey, error: PenstockError) -> None:
@@ -273,6 +292,12 @@ class DecodeActor(WorkerActor[DecodeJob]):
         return True
 
     def deadline_passed(self, job: DecodeJob) -> DeadlineExpired:
+        if not job.deadline.expired():
+            return DeadlineExpired(
+                f"no token came within the inter-token deadline while decode was {job.phase.value}, after "
+                f"{job.num_outputs} tokens; allow more time from token to token",
+                hop="decode",
+            )
         return DeadlineExpired(
             f"the deadline passed while decode was {job.phase.value}, after {job.num_outputs} tokens; "
             "allow more time or ask for fewer tokens",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.decode.job import DecodeJob
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
 from shared.messages import Held
 from shared.worker.gateway_leases import IsAlive
@@ -21,8 +22,11 @@ class DecodeBook(JobBook[DecodeJob]):
 
     at_work = tuple(phase for phase in JobPhase if phase is not JobPhase.STOPPING)
 
-    def __init__(self, *, max_jobs: int, kv_blocks: int, is_alive: IsAlive) -> None:
+    def __init__(
+        self, *, max_jobs: int, kv_blocks: int, is_alive: IsAlive, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         super().__init__("decode", is_alive)
+        self._clock = clock
         self._max_jobs = max_jobs
         self._kv_blocks = kv_blocks
         self._promised_blocks = 0
@@ -44,6 +48,25 @@ class DecodeBook(JobBook[DecodeJob]):
             )
         self._take_in(job)
         self._promised_blocks += job.worst_blocks
+
+    def expired_at_work(self) -> list[DecodeJob]:
+        """Those too whose tokens do not come as fast as their clients wait for them."""
+        now_s = self._clock.monotonic_s()
+        return [
+            job
+            for job in self.jobs.values()
+            if job.phase in self.at_work and (job.deadline.expired() or job.awaited_too_long(now_s))
+        ]
+
+    def check_pace(self, job: DecodeJob, step_s: float) -> None:
+        """Raises Overloaded where steps take longer than the job's client waits for tokens."""
+        if job.inter_token_s is not None and step_s > job.inter_token_s:
+            raise Overloaded(
+                f"a step takes {1e3 * step_s:.0f} ms now and tokens are wanted every "
+                f"{1e3 * job.inter_token_s:.0f} ms; try another worker, later, or allow more",
+                hop="decode",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
 
     def remove(self, key: str) -> DecodeJob | None:
         """The job holds nothing any more."""

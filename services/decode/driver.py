@@ -53,7 +53,7 @@ def _attach(engine: Engine, job: DecodeJob) -> PenstockError | None:
             job.key,
             job.token_ids,
             job.spec.prompt_len,
-            job.spec.params,
+            job.params,
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
         )

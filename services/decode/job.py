@@ -13,7 +13,11 @@ from shared.worker.wire import engine_priority, read_sequence
 
 @dataclass(slots=True, kw_only=True)
 class DecodeJob(Job):
-    """`peer` is the prefill worker that its KV comes from."""
+    """`peer` is the prefill worker that its KV comes from.
+
+    `inter_token_s`: how long its client waits from tokens to tokens; `last_token_s`: when the last ones were
+    drawn, as far as this worker knows.
+    """
 
     speculator: str
     worst_blocks: int  # what it takes if it grows as long as it may
@@ -22,9 +26,17 @@ class DecodeJob(Job):
     transfer_us: int = 0
     ready_s: float = 0.0
     queue_us: int = 0
+    inter_token_s: float | None = None
+    last_token_s: float | None = None
     num_outputs: int = 0  # tokens decoded here
     proposed_drafts: int = 0
     accepted_drafts: int = 0
+
+    def awaited_too_long(self, now_s: float) -> bool:
+        """Whether its client has had no token for longer than it waits."""
+        if self.inter_token_s is None or self.last_token_s is None:
+            return False
+        return now_s - self.last_token_s >= self.inter_token_s
 
     @property
     def token_ids(self) -> list[int]:
@@ -58,4 +70,5 @@ def read_job(
         priority=engine_priority(reserve.priority),
         worst_blocks=-(-longest // HASH_BLOCK_TOKENS),
         envelope=envelope,
+        inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,
     )

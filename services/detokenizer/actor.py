@@ -83,6 +83,11 @@ class DetokenizerActor(BusActor):
         envelope = delivery.envelope
         if not envelope.request_id or not opened.gateway:
             raise InvalidRequest("Open needs a request_id in its envelope and a gateway")
+        if delivery.sender not in ("", opened.gateway):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
+            raise InvalidRequest(
+                f"{delivery.sender} opens a request for {opened.gateway}; a gateway opens its own"
+            )
         if self._service.stopping.is_set():
             raise Unavailable("this detokenizer is draining; open the request elsewhere")
         deadline = self.bus.deadline_of(envelope)
@@ -94,7 +99,9 @@ class DetokenizerActor(BusActor):
         envelope = delivery.envelope
         if not envelope.request_id:
             raise InvalidRequest("Cancel needs a request_id in its envelope")
-        ack = self._sessions.cancel_decoder(envelope.request_id, envelope.epoch, cancel.reason)
+        ack = self._sessions.cancel_decoder(
+            envelope.request_id, envelope.epoch, cancel.reason, delivery.sender
+        )
         await self.bus.answer(envelope, ack)
 
     # ---- time ---------------------------------------------------------------------------------------

@@ -11,7 +11,14 @@ from services.detokenizer.early_tokens import EarlyTokens
 from shared.actor import Tombstones
 from shared.actor.lease import LEASE_S, LeaseTable
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
-from shared.errors import Cancelled, Overloaded, PenstockError, ProtocolError, StaleEpoch
+from shared.errors import (
+    Cancelled,
+    InvalidRequest,
+    Overloaded,
+    PenstockError,
+    ProtocolError,
+    StaleEpoch,
+)
 from shared.messages import CancelAck, Held, Lost, Open, Tokens
 from shared.telemetry import metrics
 from shared.text.tokenizer import TextTokenizer
@@ -68,14 +75,18 @@ class DecoderSessions:
         """Expect tokens of this request; the output is what its early tokens and its replay give.
 
         Raises Cancelled when its cancel came first, StaleEpoch below or at an epoch that is open,
-        Overloaded when there are `max_sessions`, DeadlineExpired, InvalidRequest.
+        Overloaded when there are `max_sessions`, DeadlineExpired, InvalidRequest (a
+        request of another gateway is one).
         """
         if deadline is not None:
             deadline.check(HOP, self._clock)
-        over = self._over.refuses(request_id, epoch)
+        over = self._over.refuses(request_id, epoch, opened.gateway)
         if over:
             raise Cancelled(f"this placement was over before it was opened ({over})", hop=HOP)
         current = self._sessions.get(request_id)
+        if current is not None and current.gateway != opened.gateway:
+            _count("foreign_placement", 1)
+            raise InvalidRequest("another gateway has opened a request of this id; use ids of your own")
         if current is not None and epoch <= current.epoch:
             raise StaleEpoch(f"epoch {current.epoch} of this request is open already", hop=HOP)
         if current is None and len(self._sessions) >= self._config.max_sessions:
@@ -105,10 +116,18 @@ class DecoderSessions:
             self._take_row(row, output)
         return output
 
-    def cancel_decoder(self, request_id: str, epoch: int, reason: str) -> CancelAck:
-        """Give back what is held for the request at epochs up to `epoch`, and let nothing of it in again."""
-        self._over.add(request_id, epoch, reason or "cancelled")
+    def cancel_decoder(self, request_id: str, epoch: int, reason: str, sender: str = "") -> CancelAck:
+        """Give back what is held for the request at epochs up to `epoch`, and let nothing of it in again.
+
+        Only for the gateway that opened it, or whose name the id begins with; "" has not said who it is.
+        """
         session = self._sessions.get(request_id)
+        owner = _gateway_of(request_id) if session is None else session.gateway
+        if sender not in ("", owner):
+            _count("foreign_cancel", 1)
+            self._over.add(request_id, epoch, reason or "cancelled", by=sender)
+            return CancelAck(held=False, phase="")
+        self._over.add(request_id, epoch, reason or "cancelled")
         waiting = self._early.drop(request_id, epoch)
         if session is not None and session.epoch <= epoch:
             self._drop(session, reason or "cancelled")
@@ -181,7 +200,9 @@ class DecoderSessions:
 
     def _take_row(self, row: TokenRow, output: DecodedOutput) -> None:
         session = self._sessions.get(row.request_id)
-        if self._over.refuses(row.request_id, row.epoch) or (session and row.epoch < session.epoch):
+        if self._over.refuses(row.request_id, row.epoch, row.sender) or (
+            session and row.epoch < session.epoch
+        ):
             metrics.STALE_MESSAGES.inc()
             return
         if session is not None and row.epoch == session.epoch and not session.is_from_its_workers(row):
@@ -224,19 +245,26 @@ class DecoderSessions:
             self._report(row, lost, output)
 
     def _unknown(self, row: TokenRow, output: DecodedOutput) -> None:
-        if not self._over.refuses(row.request_id, row.epoch):
+        if not self._over.refuses(row.request_id, row.epoch, row.sender):
             message = f"tokens came for epoch {row.epoch} of a request that was not opened here"
             self._report(row, Lost("unknown", message, HOP), output)
 
     def _report(self, row: TokenRow, lost: Lost, output: DecodedOutput) -> None:
-        """Say so to the gateway that a request id begins with; no session is known."""
-        self._over.add(row.request_id, row.epoch, lost.code)
-        self._early.drop(row.request_id, row.epoch)
+        """Say so to the gateway that a request id begins with; no session of this epoch is known.
+
+        An older one ends by this only where the row is of its own workers: they would not have gone on to
+        another epoch by themselves. Anybody else's claim, true or not, is its gateway's to make.
+        """
+        self._over.add(row.request_id, row.epoch, lost.code, by=row.sender)
         older = self._sessions.get(row.request_id)
+        if older is not None and not older.is_from_its_workers(row):
+            _count("foreign_tokens", max(1, len(row.token_ids)))
+            return
+        self._early.drop(row.request_id, row.epoch)
         if older is not None:  # its gateway has moved on to this epoch
             self._drop(older, "replaced")
         metrics.DROPPED_MESSAGES.labels(reason=f"tokens_{lost.code}").inc()
-        gateway, _, _ = row.request_id.rpartition(".")
+        gateway = _gateway_of(row.request_id)
         if gateway:
             output.lost.append(LostRow(gateway, row.request_id, row.epoch, lost))
 
@@ -248,6 +276,11 @@ class DecoderSessions:
         self._sessions.pop(session.request_id, None)
         self._leases.drop(session.request_id)
         self._over.add(session.request_id, session.epoch, why)
+
+
+def _gateway_of(request_id: str) -> str:
+    """Gateways begin the ids of their requests with their names; "" when this one does not."""
+    return request_id.rpartition(".")[0]
 
 
 def _gap(session: DecoderSession) -> Lost:

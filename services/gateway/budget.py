@@ -1,4 +1,4 @@
-"""The time a request has: the first-token deadline and the total one, absolute from its arrival."""
+"""The time a request has: to its first token and in all, from its arrival; and from one token to the next."""
 
 from __future__ import annotations
 
@@ -11,15 +11,31 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 GRPC_MARGIN_S = 0.1
 """gRPC ends a call at its deadline by itself; ending it this much earlier lets the terminal event through."""
 GRPC_MARGIN_SHARE = 0.1
+INTER_TOKEN_MARGIN_S = 0.025
+"""How much later than a worker the gateway ends a request whose tokens do not come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`first_token` is never later than `total`; `first_token_s` is its length, of which hops get shares."""
+    """`first_token` is never later than `total`; `first_token_s` is its length, of which hops get shares.
+
+    `inter_token_s` is how long tokens may be awaited after the last ones, None: as long as `total` lasts.
+    """
 
     first_token: Deadline
     total: Deadline
     first_token_s: float
+    inter_token_s: float | None = None
+
+    def next_token(self, last_token_s: float) -> Deadline:
+        """Of the tokens after those that came at `last_token_s`.
+
+        The worker that makes them keeps this one too and knows better what they waited for, so it gets a
+        moment to say so first.
+        """
+        if self.inter_token_s is None:
+            return self.total
+        return min(self.total, Deadline(last_token_s + self.inter_token_s + INTER_TOKEN_MARGIN_S))
 
     @classmethod
     def of(
@@ -40,4 +56,10 @@ class Budget:
         if request.ttft_deadline_ms is not None:
             first_token_s = request.ttft_deadline_ms / 1000
         first_token_s = min(first_token_s, total_s)
-        return cls(Deadline.after(first_token_s, clock), Deadline.after(total_s, clock), first_token_s)
+        inter_token_ms = request.inter_token_deadline_ms
+        return cls(
+            Deadline.after(first_token_s, clock),
+            Deadline.after(total_s, clock),
+            first_token_s,
+            None if inter_token_ms is None else inter_token_ms / 1000,
+        )

@@ -15,6 +15,15 @@ class GatewayConfig(ServiceConfig):
         4 << 20, help="longest gRPC request, bytes", minimum=1 << 10, maximum=64 << 20
     )
 
+    tls_cert: str = field_of("", help="file with the edge's certificates, PEM; empty = no TLS")
+    tls_key: str = field_of("", help="file with the key of tls_cert, PEM, without a passphrase")
+    tls_client_ca: str = field_of(
+        "", help="file with the certificates that a client's must be signed by; empty = clients need none"
+    )
+    api_keys: str = field_of(
+        "", help="file of the API keys that clients need (`penstock keys new`); empty = an open edge"
+    )
+
     max_sessions: int = field_of(
         256, help="live requests; above it new ones are shed", minimum=1, maximum=65536
     )
@@ -50,6 +59,12 @@ class GatewayConfig(ServiceConfig):
         3.0,
         help="silence after the first token before the request is placed anew",
         minimum=0.1,
+        maximum=600.0,
+    )
+    hold_check_s: float = field_of(
+        2.0,
+        help="silence before the first token after which decode is asked whether it holds the request",
+        minimum=0.05,
         maximum=600.0,
     )
     cancel_ack_s: float = field_of(

@@ -9,8 +9,10 @@ from services.gateway.breakers import Breakers
 from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.crash_suspects import CrashSuspects
+from services.gateway.degradation import Degradation
 from services.gateway.placement import free_seats, leave_out, serving
-from services.gateway.sent_load import SentLoad
+from services.gateway.pressure import Pressure
+from services.gateway.sent_load import LoadedView, SentLoad
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
@@ -27,6 +29,8 @@ class SessionContext:
     canceller: Canceller
     sent_load: SentLoad
     admission_queue: AdmissionQueue
+    pressure: Pressure
+    degradation: Degradation
     breakers: Breakers
     crash_suspects: CrashSuspects
     tasks: Tasks
@@ -37,12 +41,29 @@ class SessionContext:
     ) -> SessionContext:
         sent_load, breakers = SentLoad(), Breakers(instance, fleet)
 
+        def loaded(role: str) -> list[LoadedView]:
+            return [sent_load.with_sent(view) for view in fleet.instances(role)]
+
         def seats(model: str, blocks: int) -> int | None:
             views = serving(fleet.instances("decode"), "decode", model)
             trusted = leave_out(views, breakers.shunned(views, ""))
             return free_seats([sent_load.with_sent(view) for view in trusted], model, blocks)
 
         queue = AdmissionQueue(seats, tasks.start)
+        pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
         suspects = CrashSuspects()
-        return cls(instance, config, bus, fleet, canceller, sent_load, queue, breakers, suspects, tasks)
+        return cls(
+            instance=instance,
+            config=config,
+            bus=bus,
+            fleet=fleet,
+            canceller=canceller,
+            sent_load=sent_load,
+            admission_queue=queue,
+            pressure=pressure,
+            degradation=Degradation(),
+            breakers=breakers,
+            crash_suspects=suspects,
+            tasks=tasks,
+        )

@@ -43,6 +43,7 @@ def placement_messages(
             prefill=placement.prefill,
             speculator=placement.speculator,
             priority=request.priority,
+            inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
         ),
         "prefill": Prefill(
             token_ids=token_ids,

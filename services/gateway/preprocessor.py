@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,6 +20,7 @@ from services.gateway.session_state import SessionState, is_final
 from services.gateway.waiting import wait_for_instances
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
+from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.messages import (
     ChatTurn,
@@ -36,7 +39,10 @@ from shared.text.retrieval_prompt import retrieval_prompt
 MAX_ASKS = 4
 """How often a role is asked, an instance that failed not again for a moment, before the request fails."""
 NO_RETRIEVAL = "retrieval"
-"""What was degraded when no retriever answered in its share."""
+"""What was degraded when no retriever answered in its share, or none was asked."""
+FEWER_PASSAGES = "retrieval depth"
+DEPTH_SHARE = 0.5
+"""Of the passages that were asked for, where there are to be fewer; at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class Preprocessor:
         self._request_id = request_id
         self._state = state
         self._request_client = request_client
+        self._sent_load = context.sent_load
         self._budget = budget
         self._rotation = rotation
         self._model = ""  # until `admit_request` has found it
@@ -73,18 +80,31 @@ class Preprocessor:
         workers = partial(self._fleet.instances, "decode")
         views = await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
         self._model = served_model(wanted_model, {view.heartbeat.model for view in views})
-        self.check_ttft(0)
+        self.check_ttft()
         return self._model
 
-    def check_ttft(self, prompt_tokens: int) -> None:
-        """Raise Overloaded when the first token cannot come in time."""
+    def check_ttft(self, prompt_tokens: int = 0, block_hashes: Sequence[bytes] = ()) -> None:
+        """Raise Overloaded or DeadlineExpired when the first token cannot come in time."""
         views = serving(self._fleet.instances("prefill"), "prefill", self._model)
-        beats = [view.heartbeat for view in views]
-        check_ttft(beats, prompt_tokens, self._budget.first_token.remaining_s())
+        loaded = [self._sent_load.with_sent(view) for view in views]
+        check_ttft(loaded, self._budget.first_token.remaining_s(), prompt_tokens, block_hashes)
 
-    async def retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
-        """Passages and what was degraded: none rather than late ones where the request allows that."""
-        question = Retrieve(request.question, request.passages, request.may_degrade)
+    async def retrieve_passages(
+        self, request: Request, level: DegradationLevel
+    ) -> tuple[tuple[ScoredPassage, ...], str]:
+        """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
+        rather than late ones."""
+        wanted = request.passages
+        if request.may_degrade and level >= DegradationLevel.RETRIEVAL:
+            return (), NO_RETRIEVAL
+        if request.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
+            wanted = math.ceil(DEPTH_SHARE * wanted)
+        passages, degraded = await self._ask_retriever(request, wanted)
+        return passages, degraded or (FEWER_PASSAGES if wanted < request.passages else "")
+
+    async def _ask_retriever(self, request: Request, wanted: int) -> tuple[tuple[ScoredPassage, ...], str]:
+        """Up to `wanted` passages, and what the retriever left out itself."""
+        question = Retrieve(request.question, wanted, request.may_degrade)
         share_s = self._config.retrieve_share * self._budget.first_token_s
         end = self._budget.first_token.shrink(share_s) if request.may_degrade else self._budget.first_token
         try:
@@ -142,7 +162,7 @@ class Preprocessor:
             view = next(view for view in best if view.heartbeat.instance == instance)
             only = len(views) == 1 or attempt == MAX_ASKS - 1
             try:
-                return await self._ask_one(view, message, end if only else end.shrink(share_s))
+                return await self._ask_one(view, message, end if only else end.shrink(share_s), end)
             except PenstockError as error:
                 if is_final(error) or end.expired():
                     raise
@@ -154,7 +174,9 @@ class Preprocessor:
             await asyncio.sleep(backoff_s(attempt))
         raise last_error
 
-    async def _ask_one(self, view: InstanceView, message: Message, end: Deadline) -> Message:
+    async def _ask_one(
+        self, view: InstanceView, message: Message, end: Deadline, work_ends: Deadline
+    ) -> Message:
         """The answer of one instance; until it has answered, it holds something of the request.
 
         Its breaker hears of an answer, of a break, and of a silence as long as no worker may be silent: the
@@ -166,7 +188,7 @@ class Preprocessor:
         holder = self._state.begin_ask(role, instance)
         try:
             answer = await self._request_client.ask_instance(
-                role, instance, message, end, epoch=self._state.asks
+                role, instance, message, end, epoch=self._state.asks, work_ends=work_ends
             )
             trial.succeed()
         except PenstockError as error:

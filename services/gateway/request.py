@@ -29,9 +29,11 @@ PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none.
+    """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none; that
+    from tokens to tokens has no default.
 
-    `passages` is how many passages are wanted; 0: no retrieval. KV is shared within `tenant` alone.
+    `passages` is how many passages are wanted; 0: no retrieval. KV is shared within `tenant` alone;
+    it comes from the client's API key, never from the client.
     """
 
     model: str
@@ -47,15 +49,22 @@ class Request:
     priority: int
     client_sent_unix_us: int
     tenant: str = ""
+    inter_token_deadline_ms: int | None = None
 
     @property
     def question(self) -> str:
         """What retrieval searches for: the text, or the last message of the chat."""
         return self.chat[-1].content if self.chat else self.text or ""
 
+    @property
+    def prompt_bytes(self) -> int:
+        """Of a prompt that is no ids, in UTF-8."""
+        texts = [turn.content for turn in self.chat] or [self.text or ""]
+        return sum(len(text.encode()) for text in texts)
 
-def validate_request(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
-    """The request in `message`; raises InvalidRequest naming the field and what is allowed.
+
+def validate_request(message: pb.GenerateRequest, *, drawn_seed: int, tenant: str = "") -> Request:
+    """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
     The model's own limits (its name, context and vocabulary) are checked where they are known.
     """
@@ -77,6 +86,8 @@ def validate_request(message: pb.GenerateRequest, *, drawn_seed: int) -> Request
         deadline_ms=_deadline(message, "deadline_ms"),
         priority=_priority(message),
         client_sent_unix_us=_client_sent(message),
+        tenant=tenant,
+        inter_token_deadline_ms=_inter_token_deadline(message),
     )
     if request.passages:
         _check_question(request)
@@ -174,6 +185,15 @@ def _deadline(message: pb.GenerateRequest, name: str) -> int | None:
     if not 1 <= value <= MAX_DEADLINE_MS:
         raise InvalidRequest(f"{name} is {value}: send milliseconds from 1 to {MAX_DEADLINE_MS}")
     return value
+
+
+def _inter_token_deadline(message: pb.GenerateRequest) -> int | None:
+    value = message.inter_token_deadline_ms
+    if not 0 <= value <= MAX_DEADLINE_MS:
+        raise InvalidRequest(
+            f"inter_token_deadline_ms is {value}: send milliseconds up to {MAX_DEADLINE_MS}, or 0 for any"
+        )
+    return value or None
 
 
 def _priority(message: pb.GenerateRequest) -> int:

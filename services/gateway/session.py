@@ -14,17 +14,19 @@ from typing import Any
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.admission import check_wait
+from services.gateway.admission import check_class, check_wait
 from services.gateway.admission_queue import CLASSES
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.crash_suspects import culprit_error
+from services.gateway.hold_check import is_forgotten
 from services.gateway.outcome import Outcome
 from services.gateway.placement_trials import PlacementTrials
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
-from services.gateway.report import report_end
+from services.gateway.rate_limits import Allowance
+from services.gateway.report import count_degraded, report_end
 from services.gateway.request import Request
 from services.gateway.request_client import InstanceGone, RequestClient
 from services.gateway.request_timeline import RequestTimeline
@@ -32,7 +34,7 @@ from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import RowVerdict, SessionState, is_final
 from services.gateway.text_row import TextRow
 from services.gateway.token_log import TokenLog
-from shared.deadline import Deadline
+from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -43,7 +45,7 @@ from shared.errors import (
     error_from_code,
 )
 from shared.kv_hash import BlockHasher
-from shared.messages import Lost, ScoredPassage
+from shared.messages import HoldCheck, Lost, Message, ScoredPassage
 from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -60,7 +62,13 @@ class Session:
     """One request. `run_request` is its life; the other public methods only note what happened."""
 
     def __init__(
-        self, context: SessionContext, request_id: str, request: Request, budget: Budget, rotation: int
+        self,
+        context: SessionContext,
+        request_id: str,
+        request: Request,
+        budget: Budget,
+        allowance: Allowance,
+        rotation: int,
     ) -> None:
         self.request_id = request_id
         self.request = request
@@ -70,6 +78,7 @@ class Session:
         self._context = context
         self._suspects = context.crash_suspects
         self._budget = budget
+        self._allowance = allowance
         self._rotation = rotation
         self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
         self._crash_record = context.crash_suspects.open_record(request_id)
@@ -78,6 +87,8 @@ class Session:
         self._trouble: PenstockError | None = None
         self._trouble_epoch = 0
         self._arrived = asyncio.Event()
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_token_s = 0.0  # until it has begun
         self._outcome: Outcome | None = None
         self._call_ended = False
 
@@ -160,15 +171,18 @@ class Session:
     async def _supervise(self) -> Outcome:
         """The work is a task of its own: nothing on its way can keep a cancel or a deadline from it."""
         work = asyncio.create_task(self._drive_request(), name=f"drive-{self.request_id}")
-        ends: tuple[asyncio.Future[Any], ...] = (work, self._interrupted)
+        ends: list[asyncio.Future[Any]] = [work, self._interrupted]
         try:
             while not work.done() and self._interruption is None:
                 deadline = self._deadline
                 if deadline.expired():
-                    self._interrupt(self.state.expired())
+                    late = "inter-token" if self.state.log.ids and deadline < self._budget.total else ""
+                    self._interrupt(self.state.expired(late))
                 else:
+                    # The first token brings a deadline that may be earlier; later ones only move it on.
+                    begun = [] if self._begun.done() else [self._begun]
                     await asyncio.wait(
-                        ends, timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
+                        [*ends, *begun], timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
                     )
         finally:
             await cancel_until_done(work)
@@ -176,8 +190,10 @@ class Session:
 
     @property
     def _deadline(self) -> Deadline:
-        """The one in force: until the client has a token it is that of the first."""
-        return self._budget.total if self.state.log.ids else self._budget.first_token
+        """The one in force: until the client has a token it is that of the first, then that of the next."""
+        if not self.state.log.ids:
+            return self._budget.first_token
+        return self._budget.next_token(self._last_token_s)
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -209,19 +225,22 @@ class Session:
             self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
         )
         model = await preprocessor.admit_request(self.request.model)
-        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
-        check_wait(wait_s, self._budget.first_token.remaining_s())
+        self._check_class(model)
+        self._check_wait(model)
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
         if self.request.passages:
             self.state.phase = "retrieve"
-            passages, degraded = await preprocessor.retrieve_passages(self.request)
+            level = self._context.degradation.level
+            passages, degraded = await preprocessor.retrieve_passages(self.request, level)
+            count_degraded(degraded)
             self.timeline.mark_phase("retrieve")
         self.state.phase = "tokenize"
         layout = usual_layout(self._context.fleet.instances("decode"), model)
         prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
         self.timeline.mark_phase("tokenize")
+        self._allowance.count_prompt(len(prompt.token_ids))
         self.state.log = TokenLog(len(prompt.token_ids))
         self.response.put_prompt(
             pb.PromptInfo(
@@ -234,7 +253,8 @@ class Session:
             )
         )
         self.state.phase = "place"
-        preprocessor.check_ttft(len(prompt.token_ids))
+        preprocessor.check_ttft(len(prompt.token_ids), prompt.block_hashes)
+        self._check_wait(model)  # of a burst, others may have come to the queue in the meantime
         return Placer(
             self.request,
             self.state,
@@ -259,6 +279,16 @@ class Session:
             cancel_epoch=self._cancel_epoch,
         )
 
+    def _check_class(self, model: str) -> None:
+        """Raise Overloaded when requests of its priority are shed."""
+        pressure, level = self._context.pressure, self._context.degradation.level
+        check_class(level, CLASSES[self.request.priority], pressure.of(model), pressure.usual_budget_s)
+
+    def _check_wait(self, model: str) -> None:
+        """Raise Overloaded when the request's turn at decode is not expected in time."""
+        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
+        check_wait(wait_s, self._budget.first_token.remaining_s())
+
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 
     def _asked(self) -> None:
@@ -278,16 +308,30 @@ class Session:
                 async with asyncio.timeout(self._stall_s()):
                     await self._arrived.wait()
             except TimeoutError:
-                return Unavailable("no token came for too long", hop="decode")
+                if self.state.epoch_tokens:
+                    return Unavailable("no token came for too long", hop="decode")
+                if await is_forgotten(self._ask_hold, self._arrived):
+                    return Unavailable("the last tokens were lost on the way", hop="bus")
 
-    def _stall_s(self) -> float | None:
+    async def _ask_hold(self) -> Message:
+        assert self.state.placement is not None
+        return await self._request_client.ask_instance(
+            "decode",
+            self.state.placement.decode,
+            HoldCheck(),
+            self._deadline.shrink(self._context.config.ask_timeout_s),
+            epoch=self.state.epoch,
+        )
+
+    def _stall_s(self) -> float:
         """How long this placement may be silent in the phase it is in.
 
         Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
-        earlier placement. After its first token, KV is transferred, and both ends watch over that.
+        earlier placement; but somebody has to hold it. After its first token, KV is transferred, and both
+        ends watch over that.
         """
         if self.state.epoch_tokens == 0:
-            return None
+            return self._context.config.hold_check_s
         stall_s = self._context.config.stall_timeout_s
         return stall_s if self.state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)
 
@@ -310,6 +354,10 @@ class Session:
 
     def _relay_row(self, row: TextRow) -> None:
         self.timeline.add_row(row.marks)
+        if row.token_ids:
+            self._last_token_s = SYSTEM_CLOCK.monotonic_s()
+            if not self._begun.done():
+                self._begun.set_result(None)
         if row.finish:
             self.timeline.mark_last_row()
         try:
@@ -335,6 +383,8 @@ class Session:
 
     def _end(self, outcome: Outcome) -> None:
         self.state.end_session()
+        # First, so that a client that hears of the end has room for its next request.
+        self._allowance.settle(self.state.used_tokens)
         self.response.put_end(outcome)
 
     async def _cancel_at_end(self, outcome: Outcome) -> None:

@@ -114,12 +114,17 @@ class SessionState:
         """All tokens asked for are in the log: nothing is left to place anew."""
         return len(self.log.ids) >= self.max_tokens
 
+    @property
+    def used_tokens(self) -> int:
+        """What the request counts for: nothing when no worker was asked to compute it."""
+        return self.log.prompt_tokens + len(self.log.ids) if self.epoch else 0
+
     def end_session(self) -> None:
         self.phase = "ended"
 
-    def expired(self) -> DeadlineExpired:
-        """The error of a deadline that passed now."""
-        kind = "total" if self.log.ids else "first-token or total"
+    def expired(self, kind: str = "") -> DeadlineExpired:
+        """The error of a deadline that passed now; `kind` where it is not told by what has come."""
+        kind = kind or ("total" if self.log.ids else "first-token or total")
         hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
         return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
 

@@ -27,8 +27,12 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.rate import TokenRate
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
+
+MEASURED_STEP_TOKENS = 64
+"""The rate by which long prompts are predicted is that of steps with at least so many tokens."""
 
 MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 
@@ -61,6 +65,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         super().__init__(service, model_id, PrefillDriver(load, mirror, self.wake), mirror)
         self._config = service.config
         self._make_sender = make_sender
+        self._rate = TokenRate(min(MEASURED_STEP_TOKENS, service.config.max_batch_tokens))
         self._ended_transfers: deque[tuple[TransferKey, PenstockError | None]] = deque()
 
     async def open_transfers(self) -> Transfers:
@@ -108,11 +113,11 @@ class PrefillActor(WorkerActor[PrefillJob]):
             max_model_len=engine.max_model_len,
             now_s=time.monotonic(),
         )
-        await self.replace_earlier(job)
+        await self.replace_earlier(job, delivery.sender)
         if job.key not in self._book.jobs:
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: max_cached_blocks(job.num_tokens)])
             job.cached_tokens = known * BLOCK_TOKENS
-            self._book.add(job, self._rate.tokens_per_s)
+            self.take_in(job, lambda: self._book.add(job, self._rate.tokens_per_s))
             self._service.changed()
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
 
@@ -230,4 +235,5 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def _tell_expired(self, expired: Iterable[LostJob]) -> None:
         for job, error in expired:
+            self.forget_grammar(job)
             await self._tell_lost(job, error)

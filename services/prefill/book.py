@@ -40,15 +40,21 @@ class PrefillBook(JobBook[PrefillJob]):
         chosen: list[PrefillJob] = []
         lost: list[LostJob] = []
         while room_tokens > 0 and len(self.queue):
-            taken = self.queue.take_entry()
+            taken = self.queue.take_entry(lambda key: not self.jobs[key].compiling)
             lost += self._expired_in_queue(entry.key for entry in taken.expired)
-            if taken.entry is not None:
-                job = self.jobs[taken.entry.key]
-                chosen.append(job)
-                room_tokens -= job.remaining_tokens
+            if taken.entry is None:
+                break
+            job = self.jobs[taken.entry.key]
+            chosen.append(job)
+            room_tokens -= job.remaining_tokens
+            if self.queue.claims_room(taken.entry):
+                break
         return chosen, lost
 
     def put_back(self, job: PrefillJob) -> None:
+        """The job found no room in the engine."""
+        if job.refused_s is None:
+            job.refused_s = time.monotonic()
         self.queue.put_back(job.entry())
 
     def remove(self, key: str) -> PrefillJob | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -47,7 +48,7 @@ class PrefillDriver(EngineDriver[StepResult]):
                 _admit(
                     engine,
                     job.key,
-                    job.spec,
+                    dataclasses.replace(job.spec, params=job.params),
                     self._moving(on_layer),
                     priority=job.priority,
                     deadline_us=round(job.first_token.at_s * 1e6),

@@ -21,6 +21,7 @@ class PrefillJob(Job):
     cached_tokens: int = 0  # a guess until the engine has admitted it
     started_s: float = 0.0
     computed_tokens: int = 0
+    refused_s: float | None = None  # when it first found no room in the engine
 
     @property
     def num_tokens(self) -> int:
@@ -32,7 +33,7 @@ class PrefillJob(Job):
         return self.num_tokens - max(self.computed_tokens, self.cached_tokens)
 
     def entry(self) -> Entry:
-        return Entry(self.key, self.remaining_tokens, self.first_token, -self.priority)
+        return Entry(self.key, self.remaining_tokens, self.first_token, -self.priority, self.refused_s)
 
 
 def read_job(

@@ -1,24 +1,40 @@
-"""Who is prefilled next: earliest deadline first within a priority class. Pure and bounded."""
+"""Who is prefilled next: earliest deadline first within a priority class. Pure and bounded.
+
+Who found no room at its turn is overtaken by smaller ones only for PATIENCE_S: then it claims the room, and
+nobody of its class or below is taken before it. Each further PATIENCE_S it claims it against one class more.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import Overloaded
 
 MIN_RETRY_MS = 50
+PATIENCE_S = 1.0
+"""How long others may take the room that a prompt did not find."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request that waits. `num_tokens` are those still to compute; the greater priority goes first."""
+    """A request that waits. `num_tokens` are those still to compute; the greater priority goes first.
+
+    `refused_s`: when it first found no room at its turn, None when it has not.
+    """
 
     key: str
     num_tokens: int
     deadline: Deadline
     priority: int = 0
+    refused_s: float | None = None
+
+    def claims(self, now_s: float) -> int:
+        """How many classes, its own first, it claims the room against; 0: others may take it."""
+        return 0 if self.refused_s is None else int((now_s - self.refused_s) / PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +74,46 @@ class DeadlineQueue:
         insort(self._ordered, (rank, entry), key=lambda item: item[0])
         self.queued_tokens += entry.num_tokens
 
-    def take_entry(self) -> Dequeued:
-        """Remove the most urgent entry that still has time, and every expired one before it."""
+    def take_entry(self, can_start: Callable[[str], bool] = lambda _: True) -> Dequeued:
+        """Remove the most urgent entry that still has time and can start, and every expired one before it."""
         expired: list[Entry] = []
-        while self._ordered:
-            entry = self._ordered.pop(0)[1]
-            self.queued_tokens -= entry.num_tokens
-            if not entry.deadline.expired(self._clock):
-                return Dequeued(entry, tuple(expired))
-            expired.append(entry)
-        return Dequeued(None, tuple(expired))
+        for entry in self._in_turn():
+            if entry.deadline.expired(self._clock):
+                expired.append(entry)
+            elif can_start(entry.key):
+                self.remove(entry.key)
+                break
+        else:
+            entry = None
+        for late in expired:
+            self.remove(late.key)
+        return Dequeued(entry, tuple(expired))
 
     @property
     def first_priority(self) -> int | None:
         """Of the most urgent entry; None when nothing waits."""
-        return self._ordered[0][1].priority if self._ordered else None
+        return next((entry.priority for entry in self._in_turn()), None)
+
+    def claims_room(self, entry: Entry) -> bool:
+        """Whether nobody may be taken behind `entry` until it has started."""
+        return entry.claims(self._clock.monotonic_s()) > 0
+
+    def _in_turn(self) -> list[Entry]:
+        waiting = [entry for _, entry in self._ordered]
+        if all(entry.refused_s is None for entry in waiting):
+            return waiting
+        now_s = self._clock.monotonic_s()
+
+        def turn(entry: Entry) -> tuple[int, float]:
+            claims = entry.claims(now_s)
+            if not claims:
+                return -entry.priority, math.inf
+            return -(entry.priority + claims - 1), entry.refused_s or 0.0
+
+        return sorted(waiting, key=turn)  # where that is equal, as they stand
 
     def put_back(self, entry: Entry) -> None:
-        """The taken entry could not start yet: it is first among its equals again, over any limit."""
+        """The taken entry found no room: it is first among its equals again, over any limit."""
         insort(self._ordered, ((-entry.priority, entry.deadline.at_s, 0), entry), key=lambda item: item[0])
         self.queued_tokens += entry.num_tokens
 

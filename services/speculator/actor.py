@@ -18,12 +18,13 @@ from shared import messages
 from shared.actor.lease import LEASE_S
 from shared.bus import Delivery
 from shared.engine import Engine
-from shared.errors import UnknownMessage
+from shared.errors import PenstockError, UnknownMessage
 from shared.messages import CancelAck, DraftBlock, DraftResync, Held, unpack_ids
 from shared.service import Service
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor, WorkerLoad
+from shared.worker.grammar_compiler import GrammarCompiler
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import sequence_key
 
@@ -42,6 +43,7 @@ class SpeculatorActor(EngineActor):
     """Owns the draft model's engine and the sessions."""
 
     _driver: EngineDriver[DraftTick]
+    _grammar_compiler: GrammarCompiler | None = None  # until there is an engine
 
     def __init__(
         self,
@@ -53,6 +55,16 @@ class SpeculatorActor(EngineActor):
         super().__init__(service, model_id, EngineDriver("draft-engine", load, mirror, self.wake), mirror)
         self._config = service.config
         self._sessions = DraftSessions(limit=service.config.max_sessions, lease_s=LEASE_S)
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        grammars = self._driver.engine.grammars
+        self._grammar_compiler = GrammarCompiler(self._service.role, grammars, self.wake)
+
+    async def on_stop(self) -> None:
+        if self._grammar_compiler is not None:
+            await self._grammar_compiler.close()
+        await super().on_stop()
 
     def worker_load(self) -> WorkerLoad:
         return WorkerLoad(
@@ -100,8 +112,13 @@ class SpeculatorActor(EngineActor):
 
     def _open_session(self, request_id: str, epoch: int, opened: messages.DraftOpen) -> None:
         params = dataclasses.replace(opened.sampling, logprobs=-1)
+        key = sequence_key(request_id, epoch)
+        assert self._grammar_compiler is not None
+        self._grammar_compiler.check_room(params.grammar)
+        if params.grammar is not None:
+            self._grammar_compiler.begin(key, params.grammar)
         self._sessions.open_session(
-            sequence_key(request_id, epoch),
+            key,
             request_id,
             epoch,
             opened.decode,
@@ -123,9 +140,23 @@ class SpeculatorActor(EngineActor):
             resync = DraftResync(tuple(item[0] for item in unknown), tuple(item[1] for item in unknown))
             await self._outbox.tell("decode", commit.decode, resync)
 
+    def _take_grammars(self) -> None:
+        assert self._grammar_compiler is not None
+        for key, result in self._grammar_compiler.take_ended():
+            if isinstance(result, PenstockError):
+                self._refuse_session(key, result.message)
+            else:
+                self._sessions.take_grammar(key, result)
+
+    def _refuse_session(self, key: str, why: str) -> None:
+        self._sessions.drop(key)
+        metrics.DRAFT_SESSIONS_REFUSED.inc()
+        log.debug("draft_session_refused", why=why)
+
     # ---- one turn -----------------------------------------------------------------------------------
 
     async def turn(self) -> bool:
+        self._take_grammars()
         if self._driver.stepping:
             tick = self._driver.take_result()
             if tick is None:
@@ -148,9 +179,7 @@ class SpeculatorActor(EngineActor):
     async def _send_blocks(self, tick: DraftTick) -> None:
         """One block per decode worker."""
         for key, why in tick.drafted.refused.items():
-            self._sessions.drop(key)
-            metrics.DRAFT_SESSIONS_REFUSED.inc()
-            log.debug("draft_session_refused", why=why)
+            self._refuse_session(key, why)
         rows: dict[str, list[tuple[DraftSession, int, tuple[int, ...]]]] = {}
         for key, session, base in tick.sessions:
             guesses = tick.drafted.token_ids.get(key, ())

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.engine.sampling.grammar import CompiledGrammar
 from shared.sampling import SamplingParams
 
 
 @dataclass(slots=True)
 class DraftSession:
-    """What a decode worker has made final, and how many tokens it wants guessed after that (0 = none now)."""
+    """What a decode worker has made final, and how many tokens it wants guessed after that (0 = none now).
+
+    `compiling`: its grammar is not there yet, so nothing can be guessed.
+    """
 
     request_id: str
     epoch: int
@@ -22,6 +27,11 @@ class DraftSession:
     params: SamplingParams
     used_at_s: float
     wanted: int = 0
+    compiling: bool = False
+
+    @property
+    def has_wish(self) -> bool:
+        return self.wanted > 0 and not self.compiling
 
 
 class DraftSessions:
@@ -49,7 +59,14 @@ class DraftSessions:
             self._sessions.popitem(last=False)
             self.evicted += 1
         self._sessions[key] = DraftSession(
-            request_id, epoch, decode, tokens, prompt_len, params, self._clock.monotonic_s()
+            request_id,
+            epoch,
+            decode,
+            tokens,
+            prompt_len,
+            params,
+            self._clock.monotonic_s(),
+            compiling=params.grammar is not None,
         )
 
     def commit(self, key: str, base: int, token_ids: Sequence[int], wanted: int) -> bool:
@@ -68,14 +85,23 @@ class DraftSessions:
 
     def take_wishes(self, most: int) -> list[tuple[str, DraftSession, int]]:
         """At most `most` sessions that want a draft, longest idle first, with how many tokens; each once."""
-        wishes = [(key, session, session.wanted) for key, session in self._sessions.items() if session.wanted]
+        wishes = [
+            (key, session, session.wanted) for key, session in self._sessions.items() if session.has_wish
+        ]
         for _, session, _ in wishes[:most]:
             session.wanted = 0
         return wishes[:most]
 
     @property
     def has_wishes(self) -> bool:
-        return any(session.wanted for session in self._sessions.values())
+        return any(session.has_wish for session in self._sessions.values())
+
+    def take_grammar(self, key: str, grammar: CompiledGrammar) -> None:
+        """What the session waited for; one that is gone did not wait any longer."""
+        session = self._sessions.get(key)
+        if session is not None:
+            session.params = dataclasses.replace(session.params, grammar=grammar)
+            session.compiling = False
 
     def drop(self, key: str) -> bool:
         return self._sessions.pop(key, None) is not None

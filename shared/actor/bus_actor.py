@@ -16,6 +16,7 @@ CONTROL_MESSAGES = (
     messages.Cancel,
     messages.Drain,
     messages.AuditRequest,
+    messages.HoldCheck,
     messages.KvAbort,
     messages.KvAbortAck,
     messages.DraftClose,

@@ -19,34 +19,41 @@ class Tombstone:
 
 
 class Tombstones:
-    """At most `limit` of them, each for `ttl_s`; the oldest makes room for the newest."""
+    """At most `limit` of them, each for `ttl_s`; the oldest makes room for the newest.
+
+    One that was put up `by` an instance stands in that one's way alone; "" in everybody's.
+    """
 
     def __init__(self, ttl_s: float = TTL_S, limit: int = LIMIT, clock: Clock = SYSTEM_CLOCK) -> None:
         self._ttl_s = ttl_s
         self._limit = limit
         self._clock = clock
-        self._stones: OrderedDict[str, Tombstone] = OrderedDict()
+        self._stones: OrderedDict[tuple[str, str], Tombstone] = OrderedDict()  # by request and instance
 
     def __len__(self) -> int:
         return len(self._stones)
 
-    def add(self, request_id: str, epoch: int, reason: str) -> None:
+    def add(self, request_id: str, epoch: int, reason: str, *, by: str = "") -> None:
         """Refuse the request at epochs <= `epoch`; a lower epoch than known changes nothing."""
         now_s = self._clock.monotonic_s()
         self._expire(now_s)
-        known = self._stones.get(request_id)
+        key = (request_id, by)
+        known = self._stones.get(key)
         if known is not None and known.epoch > epoch:
             return
-        self._stones[request_id] = Tombstone(epoch, reason, now_s + self._ttl_s)
-        self._stones.move_to_end(request_id)
+        self._stones[key] = Tombstone(epoch, reason, now_s + self._ttl_s)
+        self._stones.move_to_end(key)
         if len(self._stones) > self._limit:
             self._stones.popitem(last=False)
 
-    def refuses(self, request_id: str, epoch: int) -> str:
-        """The reason of the cancel that forbids this epoch, "" when nothing does."""
+    def refuses(self, request_id: str, epoch: int, instance: str = "") -> str:
+        """The reason of the cancel that forbids this epoch to `instance`, "" when nothing does."""
         self._expire(self._clock.monotonic_s())
-        stone = self._stones.get(request_id)
-        return stone.reason if stone is not None and epoch <= stone.epoch else ""
+        for by in {"", instance}:
+            stone = self._stones.get((request_id, by))
+            if stone is not None and epoch <= stone.epoch:
+                return stone.reason
+        return ""
 
     def _expire(self, now_s: float) -> None:
         """Insertion order is expiry order, since every stone lives equally long."""

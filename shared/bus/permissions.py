@@ -31,7 +31,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
         "tokenizer": (messages.Tokenize, messages.Cancel),
         "retriever": (messages.Retrieve, messages.Cancel),
         "prefill": (messages.Prefill, messages.Warm, messages.Cancel),
-        "decode": (messages.Reserve, messages.Cancel),
+        "decode": (messages.Reserve, messages.HoldCheck, messages.Cancel),
         "speculator": (messages.Cancel,),
         "detokenizer": (messages.Open, messages.Cancel),
         "gateway": (messages.ClientCancel,),

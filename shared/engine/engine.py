@@ -26,6 +26,7 @@ from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
 from shared.engine.model_runner import LayerCallback, ModelInput, ModelRunner
 from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
+from shared.engine.sampling.grammar import Grammars
 from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
@@ -289,6 +290,11 @@ class Engine:
         self._scheduler.check(part)
         self._check_from = part.stop % self.blocks.num_blocks
         return len(part)
+
+    @property
+    def grammars(self) -> Grammars:
+        """Compiles what sequences may be held to; may be used from another thread than the engine's."""
+        return self._input_processor.grammars
 
     def predict_prefill_us(self, num_tokens: int, cached_tokens: int = 0) -> float:
         """How long a prompt would take to compute, alone; 0 until enough steps were seen."""

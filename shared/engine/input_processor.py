@@ -26,7 +26,7 @@ class InputProcessor:
         self._model = model
         self._hasher = hasher
         self._layout = layout
-        self._grammars = Grammars(config.model_dir, model.vocab_size, model.eos_token_ids)
+        self.grammars = Grammars(config.model_dir, model.vocab_size, model.eos_token_ids)
         self._num_sequences = 0
 
     def sequence(
@@ -50,7 +50,7 @@ class InputProcessor:
         if len(token_ids) > prompt_len and token_ids[-1] in end_ids:
             raise InvalidRequest(f"the sequence has ended with id {token_ids[-1]}; nothing is left to draw")
         if params.grammar is not None:
-            grammar = self._grammars.compile(params.grammar)
+            grammar = self.grammars.compile(params.grammar)
             params = dataclasses.replace(params, grammar=grammar)
             if len(token_ids) > prompt_len:
                 GrammarState(grammar, token_ids[prompt_len:])  # refuses what does not follow the grammar

@@ -196,6 +196,10 @@ class IncomingTransfer:
         """Everything is here, or nothing of it is needed because the request is already over."""
         return self.done is not None and (self._missing == 0 or self.done.finish != "")
 
+    @property
+    def sampled_s(self) -> float | None:
+        return None if self.done is None else self._done_s - max(0, self.done.waited_us) / 1e6
+
     def exposed_us(self, now_s: float) -> int:
         """From the sampling of the token to now: what of the transfer the request had to wait for."""
         assert self.done is not None

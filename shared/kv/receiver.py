@@ -162,6 +162,11 @@ class KvReceiver:
         if incoming is not None and incoming.key == key and incoming.phase is not IncomingPhase.ABORTING:
             self._abort(incoming, reason)
 
+    def sampled_s(self, key: TransferKey) -> float | None:
+        """When the tokens after the prompt were drawn; None while that is not known."""
+        incoming = self._requests.get(key[0])
+        return incoming.sampled_s if incoming is not None and incoming.key == key else None
+
     def peer_lost(self, prefill: str) -> None:
         """That prefill worker is gone: it will send nothing any more, and what comes late lands nowhere."""
         for incoming in tuple(self._transfers.values()):
@@ -196,6 +201,9 @@ class KvReceiver:
         key = (envelope.request_id, envelope.epoch)
         if incoming is None or incoming.key != key:
             self._ended.handle_message(key, message)
+            return True
+        if delivery.sender not in ("", incoming.prefill):
+            metrics.DROPPED_MESSAGES.labels("foreign_kv").inc()
             return True
         match message:
             case KvReady():

@@ -95,7 +95,7 @@ class KvSender:
             request_id, epoch, origin, decode, block_ids, deadline, self._memory.num_layers, self._now()
         )
         self._transfers[key] = outgoing
-        early = self._unknown.take_early(key)
+        early = self._unknown.take_early(key, decode)
         if early is None:
             return
         if early.grant is None:
@@ -155,7 +155,9 @@ class KvSender:
                 key = (envelope.request_id, envelope.epoch)
                 outgoing = self._transfers.get(key)
                 if outgoing is None:
-                    self._unknown.handle_message(key, message, envelope, self._now())
+                    self._unknown.handle_message(key, message, envelope, delivery.sender, self._now())
+                elif delivery.sender not in ("", outgoing.decode):
+                    metrics.DROPPED_MESSAGES.labels("foreign_kv").inc()
                 else:
                     self._handle_known(outgoing, message)
             case _:

@@ -11,7 +11,7 @@ from shared.kv.expiring import Expiring
 from shared.kv.limits import LEASE_S, MAX_EARLY, MAX_TOMBSTONES, TOMBSTONE_S
 from shared.kv.transfer_key import TransferKey
 from shared.messages import Envelope, KvAbort, KvAbortAck, KvCredit, KvGrant, KvMissing, KvReceived
-from shared.telemetry.metrics import STALE_MESSAGES
+from shared.telemetry.metrics import DROPPED_MESSAGES, STALE_MESSAGES
 
 ReceiverMessage = KvGrant | KvCredit | KvMissing | KvReceived | KvAbort | KvAbortAck
 
@@ -36,28 +36,31 @@ class UnknownTransfers:
 
     def __init__(self, control_sender: ControlSender) -> None:
         self._control_sender = control_sender
-        self._early: Expiring[TransferKey, EarlyMessage] = Expiring(MAX_EARLY, LEASE_S)
+        self._early: Expiring[tuple[TransferKey, str], EarlyMessage] = Expiring(MAX_EARLY, LEASE_S)
+        """By transfer and sender: who the transfer's decode worker is, nobody knows yet."""
         self._ended: Expiring[TransferKey, str] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)  # the decode instance
 
-    def take_early(self, key: TransferKey) -> EarlyMessage | None:
-        """What came for a transfer before it was offered."""
-        return self._early.pop(key)
+    def take_early(self, key: TransferKey, decode: str) -> EarlyMessage | None:
+        """What came of `decode` ("" of one that did not say who it is) before the transfer was offered."""
+        return self._early.pop((key, decode)) or self._early.pop((key, ""))
 
     def remember_ended(self, key: TransferKey, decode: str, now_s: float) -> None:
         self._ended.put(key, decode, now_s)
 
     def handle_message(
-        self, key: TransferKey, message: ReceiverMessage, envelope: Envelope, now_s: float
+        self, key: TransferKey, message: ReceiverMessage, envelope: Envelope, sender: str, now_s: float
     ) -> None:
         ended_at = self._ended.get(key)
-        if isinstance(message, KvGrant) and ended_at is None:
-            known = self._early.get(key)
+        if ended_at is not None and sender not in ("", ended_at):
+            DROPPED_MESSAGES.labels("foreign_kv").inc()
+        elif isinstance(message, KvGrant) and ended_at is None:
+            known = self._early.get((key, sender))
             if known is None or known.grant is not None:
-                self._early.put(key, EarlyMessage(message), now_s)
+                self._early.put((key, sender), EarlyMessage(message), now_s)
         elif isinstance(message, KvAbort):
-            early = self._early.get(key)
+            early = self._early.get((key, sender))
             decode = ended_at or (decode_of(early.grant) if early and early.grant else "")
-            self._early.put(key, EarlyMessage(None), now_s)
+            self._early.put((key, sender), EarlyMessage(None), now_s)
             if decode:
                 self._tell(decode, KvAbortAck(message.transfer), envelope)
         elif isinstance(message, KvGrant) and ended_at:

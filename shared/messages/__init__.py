@@ -46,7 +46,18 @@ from shared.messages.packing import (
     unpack_hashes,
     unpack_ids,
 )
-from shared.messages.placement import Cancel, CancelAck, ClientCancel, Lost, Open, Prefill, Reserve, Warm
+from shared.messages.placement import (
+    Cancel,
+    CancelAck,
+    ClientCancel,
+    HoldCheck,
+    HoldReport,
+    Lost,
+    Open,
+    Prefill,
+    Reserve,
+    Warm,
+)
 from shared.messages.tokens import Mark, Text, Tokens
 
 Message = (
@@ -63,6 +74,8 @@ Message = (
     | Cancel
     | CancelAck
     | ClientCancel
+    | HoldCheck
+    | HoldReport
     | Tokens
     | Text
     | Lost
@@ -111,6 +124,8 @@ __all__ = [
     "Failure",
     "Heartbeat",
     "Held",
+    "HoldCheck",
+    "HoldReport",
     "KvAbort",
     "KvAbortAck",
     "KvCredit",

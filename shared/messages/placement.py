@@ -32,7 +32,8 @@ class Reserve:
     """gateway → decode: make room; KV will come from `prefill`, tokens go to `detokenizer`.
 
     `token_ids` = prompt + tokens generated so far; `prompt_len` marks the border between them.
-    `speculator` is "" when drafts are off.
+    `speculator` is "" when drafts are off. `inter_token_us` is the longest time that its client waits from
+    tokens to tokens; 0: any.
     """
 
     token_ids: bytes
@@ -44,6 +45,7 @@ class Reserve:
     prefill: str
     speculator: str
     priority: int
+    inter_token_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +113,15 @@ class Lost:
     code: str
     message: str
     hop: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldCheck:
+    """gateway → decode (ask): do you work on this request at this epoch?"""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldReport:
+    """False also for a request that has ended as it should: then its last row has been sent."""
+
+    held: bool

@@ -81,7 +81,7 @@ def build_engine(
             "from prefill to decode; set it to 1"
         )
     try:
-        return Engine(
+        engine = Engine(
             _engine_config(config, model_dir),
             pool_buffer,
             _log_progress(model_id),
@@ -89,6 +89,8 @@ def build_engine(
         )
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
+    engine.grammars.prepare()
+    return engine
 
 
 def _engine_config(config: EngineServiceConfig, model_dir: Path) -> EngineConfig:

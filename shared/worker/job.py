@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from enum import Enum
 
 from shared.deadline import Deadline
+from shared.engine.sampling.grammar import CompiledGrammar
 from shared.errors import ProtocolError
 from shared.kv.chunk import MAX_EPOCH
 from shared.kv.transfer_key import TransferKey
 from shared.messages import Envelope
+from shared.sampling import SamplingParams
 from shared.worker.wire import SequenceSpec, sequence_key
 
 
@@ -29,7 +32,10 @@ class JobPhase(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A request under one epoch. `peer` is the worker at the other end of its KV transfer."""
+    """A request under one epoch. `peer` is the worker at the other end of its KV transfer.
+
+    The engine takes it only when `grammar` is there, where its parameters want one.
+    """
 
     request_id: str
     epoch: int
@@ -40,10 +46,23 @@ class Job:
     spec: SequenceSpec
     priority: int  # the engine's: the least goes first
     phase: JobPhase = JobPhase.QUEUED
+    grammar: CompiledGrammar | None = None
 
     @property
     def key(self) -> str:
         return sequence_key(self.request_id, self.epoch)
+
+    @property
+    def compiling(self) -> bool:
+        """Its grammar is not compiled yet."""
+        return self.spec.params.grammar is not None and self.grammar is None
+
+    @property
+    def params(self) -> SamplingParams:
+        """For the engine."""
+        if self.grammar is None:
+            return self.spec.params
+        return dataclasses.replace(self.spec.params, grammar=self.grammar)
 
     @property
     def transfer_key(self) -> TransferKey:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import ClassVar, Generic, TypeVar
 
 from shared.actor import Tombstones
-from shared.errors import Cancelled, StaleEpoch
+from shared.errors import Cancelled, InvalidRequest, StaleEpoch
 from shared.telemetry import metrics
 from shared.worker.gateway_leases import GatewayLeases, IsAlive
 from shared.worker.job import Job, JobPhase
@@ -26,19 +26,30 @@ class JobBook(Generic[J]):
         self._hop = hop
         self._leases = GatewayLeases(is_alive)
 
-    def check_epoch(self, request_id: str, epoch: int) -> None:
-        """Raises Cancelled or StaleEpoch when this placement is over before it came."""
-        reason = self.tombstones.refuses(request_id, epoch)
+    def check_epoch(self, request_id: str, epoch: int, gateway: str) -> None:
+        """Raises Cancelled or StaleEpoch when this placement is over before it came, InvalidRequest when the
+        request is another gateway's."""
+        reason = self.tombstones.refuses(request_id, epoch, gateway)
         if reason:
             raise Cancelled(f"the request was cancelled before it arrived ({reason})", hop=self._hop)
+        if any(job.gateway != gateway for job in self.of_request(request_id)):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
+            raise InvalidRequest("another gateway has placed a request of this id; use ids of your own")
         if any(job.epoch > epoch for job in self.of_request(request_id)):
             metrics.STALE_MESSAGES.inc()
             raise StaleEpoch("a later placement of this request is here already", hop=self._hop)
 
-    def cancel(self, request_id: str, epoch: int, reason: str) -> list[J]:
-        """What a cancel ends here; a placement up to this epoch that comes later is refused."""
-        self.tombstones.add(request_id, epoch, reason)
-        return [job for job in self.of_request(request_id) if job.epoch <= epoch]
+    def cancel(self, request_id: str, epoch: int, reason: str, sender: str = "") -> list[J]:
+        """What a cancel of `sender` ends here: what that gateway has placed ("": it has not said who it is).
+
+        A placement of it up to this epoch that comes later is refused.
+        """
+        self.tombstones.add(request_id, epoch, reason, by=sender)
+        jobs = [job for job in self.of_request(request_id) if job.epoch <= epoch]
+        own = [job for job in jobs if sender in ("", job.gateway)]
+        if len(own) < len(jobs):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_cancel").inc()
+        return own
 
     def of_request(self, request_id: str) -> list[J]:
         return [job for job in self.jobs.values() if job.request_id == request_id]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import structlog
@@ -20,17 +21,20 @@ from shared.errors import (
     DeadlineExpired,
     EngineFault,
     InternalError,
+    InvalidRequest,
     Overloaded,
     PenstockError,
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import CancelAck, Message
+from shared.messages import CancelAck, HoldReport, Message
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor
+from shared.worker.grammar_compiler import GrammarCompiler
 from shared.worker.job import Job, JobPhase
 from shared.worker.job_book import JobBook
+from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()
 
@@ -60,6 +64,7 @@ class WorkerActor(EngineActor, Generic[J]):
     _driver: EngineDriver[StepResult]
     _book: JobBook[J]  # from `open_transfers` on
     _transfers: Transfers
+    _grammar_compiler: GrammarCompiler
     _transferring: asyncio.Task[None] | None = None
     _idle: asyncio.Event
 
@@ -111,6 +116,8 @@ class WorkerActor(EngineActor, Generic[J]):
     async def on_start(self) -> None:
         await super().on_start()
         self._idle = asyncio.Event()
+        grammars = self._driver.engine.grammars
+        self._grammar_compiler = GrammarCompiler(self._service.role, grammars, self.wake)
         self._transfers = await self.open_transfers()
         self._transferring = asyncio.create_task(self._transfers.run_transfers(), name="kv-transfers")
         self._transferring.add_done_callback(lambda _: self.wake())
@@ -122,6 +129,7 @@ class WorkerActor(EngineActor, Generic[J]):
             self._transferring.cancel()
             await asyncio.gather(self._transferring, return_exceptions=True)
             self.close_transfers()
+            await self._grammar_compiler.close()
         await super().on_stop()
 
     async def give_up(self) -> None:
@@ -158,31 +166,61 @@ class WorkerActor(EngineActor, Generic[J]):
         match delivery.message:
             case messages.Cancel(reason):
                 await self._cancel(delivery, reason)
+            case messages.HoldCheck():
+                await self._report_hold(delivery)
             case _:
                 await self.on_work(delivery)
 
     def unknown(self, message: Message) -> UnknownMessage:
         return UnknownMessage(f"a {self._service.role} worker has no use for {type(message).__name__}")
 
-    async def replace_earlier(self, job: J) -> None:
+    async def replace_earlier(self, job: J, sender: str) -> None:
         """Every placement passes here before the book takes it: earlier ones of its request end.
 
-        Raises Overloaded while draining, Cancelled or StaleEpoch when it comes too late.
+        Raises Overloaded while draining, Cancelled or StaleEpoch when it comes too late, InvalidRequest where
+        `sender` is not the gateway that it names.
         """
+        if sender not in ("", job.gateway):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
+            raise InvalidRequest(f"{sender} places a request for {job.gateway}; a gateway places its own")
         if self._service.stopping.is_set():
             raise Overloaded("this worker is draining; use another one")
-        self._book.check_epoch(job.request_id, job.epoch)
+        self._book.check_epoch(job.request_id, job.epoch, job.gateway)
         for earlier in self._book.of_request(job.request_id):
             if earlier.key != job.key:
                 await self._stop(earlier, "replaced")
 
+    def take_in(self, job: J, add: Callable[[], None]) -> None:
+        """`add` puts the job into the book; its grammar is compiled meanwhile. Raises Overloaded, changing
+        nothing."""
+        self._grammar_compiler.check_room(job.spec.params.grammar)
+        add()
+        if job.spec.params.grammar is not None:
+            self._grammar_compiler.begin(job.key, job.spec.params.grammar)
+
+    async def _take_grammars(self) -> None:
+        for key, result in self._grammar_compiler.take_ended():
+            job = self._book.jobs.get(key)
+            if job is None:
+                continue
+            if isinstance(result, PenstockError):
+                await self._lose(job, result)
+            else:
+                job.grammar = result
+
     async def _cancel(self, delivery: Delivery, reason: str) -> None:
         envelope = delivery.envelope
-        jobs = self._book.cancel(envelope.request_id, envelope.epoch, reason)
+        jobs = self._book.cancel(envelope.request_id, envelope.epoch, reason, delivery.sender)
         phase = jobs[0].phase.value if jobs else ""
         for job in jobs:
             await self._stop(job, reason)
         await self.bus.answer(envelope, CancelAck(bool(jobs), phase))
+
+    async def _report_hold(self, delivery: Delivery) -> None:
+        envelope = delivery.envelope
+        job = self._book.jobs.get(sequence_key(envelope.request_id, envelope.epoch))
+        held = job is not None and job.phase is not JobPhase.STOPPING
+        await self.bus.reply(envelope, HoldReport(held))
 
     # ---- time and neighbours ------------------------------------------------------------------------
 
@@ -209,6 +247,7 @@ class WorkerActor(EngineActor, Generic[J]):
         if self._transferring is not None and self._transferring.done():
             raise InternalError("the KV transfers ended") from self._transferring.exception()
         await self.end_transfers()
+        await self._take_grammars()
         if self._driver.stepping:
             result = self._driver.take_result()
             if result is None:
@@ -229,7 +268,7 @@ class WorkerActor(EngineActor, Generic[J]):
     async def _stop(self, job: J, reason: str) -> None:
         """Its session knows already."""
         await self.answer_pending(job, Cancelled(f"the request was cancelled ({reason})"))
-        self.give_back(job, reason)
+        self._give_back(job, reason)
 
     async def _lose(self, job: J, error: PenstockError) -> None:
         """The job cannot go on here: its session hears of it, then everything is given back."""
@@ -237,7 +276,16 @@ class WorkerActor(EngineActor, Generic[J]):
             return
         if not await self.answer_pending(job, error):
             await self._tell_lost(job, error)
-        self.give_back(job, error.code)
+        self._give_back(job, error.code)
+
+    def _give_back(self, job: J, reason: str) -> None:
+        self.forget_grammar(job)
+        self.give_back(job, reason)
+
+    def forget_grammar(self, job: J) -> None:
+        """It is not to be compiled for this job any more."""
+        if job.compiling:
+            self._grammar_compiler.forget(job.key)
 
     async def _tell_lost(self, job: J, error: PenstockError) -> None:
         await self._outbox.lost(job.gateway, job.request_id, job.epoch, error)

@@ -1,11 +1,14 @@
 """Structured output: which ids keep the output within a grammar. No torch here.
 
 The parsing is llguidance's. A grammar is compiled once per engine and copied for every sequence; the copy
-walks along with the sequence's tokens. It holds nothing that the tokens cannot rebuild.
+walks along with the sequence's tokens. It holds nothing that the tokens cannot rebuild. Compiling may take
+half a second, so whoever serves many does it in another thread than the steps; the library lets go of
+Python's lock meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -38,6 +41,9 @@ JSON_WHITESPACE = r"[ \n\t]{0,24}"
 
 T = TypeVar("T")
 
+_stack_size_lock = threading.Lock()
+"""The size of new threads' stacks is the process's: two that set it at once would leave it set."""
+
 
 class Matchers:
     """Makes matchers of one grammar. Its copies share what their lexer learns from one mask to the next, and
@@ -67,7 +73,11 @@ class CompiledGrammar(Grammar):
 
 
 class Grammars:
-    """Compiles grammars for the model in `model_dir`, whose tokenizer.json is read at the first one."""
+    """Compiles grammars for the model in `model_dir`, whose tokenizer.json is read at the first one unless
+    `prepare` has been called. Of one model and one tokenizer, so the cache goes by content alone.
+
+    Any thread may compile, one at a time.
+    """
 
     def __init__(self, model_dir: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._path = Path(model_dir) / "tokenizer.json"
@@ -75,26 +85,46 @@ class Grammars:
         self._eos_ids = list(eos_ids)
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()  # latest use last
+        self._cache_lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Read the tokenizer now. Seconds long for a large vocabulary, and it holds Python's lock: nothing
+        else moves meanwhile. Without a usable one there is nothing to do; each grammar will say why."""
+        with contextlib.suppress(InvalidRequest):
+            self._tokenizer = self._tokenizer or self._load_tokenizer()
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
-        """Raises InvalidRequest that says what is wrong with the grammar, or that there is no tokenizer."""
-        grammar = Grammar(grammar.kind, grammar.text)
+        """One that is compiled already is returned as it is.
+
+        Raises InvalidRequest that says what is wrong with the grammar, or that there is no tokenizer.
+        """
+        if isinstance(grammar, CompiledGrammar):
+            return grammar
         grammar.validate()
-        compiled = self._compiled.get(grammar)
+        compiled = self.cached(grammar)
         if compiled is None:
             compiled = self._compile(grammar)
-            self._compiled[grammar] = compiled
-            if len(self._compiled) > MAX_CACHED_GRAMMARS:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(grammar)
+            with self._cache_lock:
+                self._compiled[grammar] = compiled
+                if len(self._compiled) > MAX_CACHED_GRAMMARS:
+                    self._compiled.popitem(last=False)
         return compiled
+
+    def cached(self, grammar: Grammar) -> CompiledGrammar | None:
+        """What has been compiled lately, None when it has to be compiled."""
+        with self._cache_lock:
+            compiled = self._compiled.get(grammar)
+            if compiled is not None:
+                self._compiled.move_to_end(grammar)
+            return compiled
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         tokenizer = self._tokenizer = self._tokenizer or self._load_tokenizer()
+        source = _on_deep_stack(lambda: _source(grammar))  # once: a matcher may be built in mid-step
         return CompiledGrammar(
             grammar.kind,
             grammar.text,
-            matchers=Matchers(lambda: _on_deep_stack(lambda: _matcher(tokenizer, grammar))),
+            matchers=Matchers(lambda: _on_deep_stack(lambda: _matcher(tokenizer, grammar, source))),
             vocab_size=self._vocab_size,
             eos_ids=tuple(tokenizer.eos_tokens),
         )
@@ -176,7 +206,7 @@ class GrammarState:
         self._matcher.consume_tokens([*self._output_ids, *drafts])
 
 
-def _matcher(tokenizer: LLTokenizer, grammar: Grammar) -> LLMatcher:
+def _matcher(tokenizer: LLTokenizer, grammar: Grammar, source: str) -> LLMatcher:
     """Raises InvalidRequest for a grammar that is none, or of which not even the first mask can be made."""
     limits = LLParserLimits(
         step_lexer_fuel=MAX_STEP_LEXER_FUEL,
@@ -185,7 +215,7 @@ def _matcher(tokenizer: LLTokenizer, grammar: Grammar) -> LLMatcher:
         verbose_errors=False,
     )
     try:
-        matcher = LLMatcher(tokenizer, _source(grammar), log_level=0, limits=limits)
+        matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
     except ValueError as error:
         raise _bad(grammar, str(error)) from error
     first = matcher.deep_copy()
@@ -197,17 +227,20 @@ def _matcher(tokenizer: LLTokenizer, grammar: Grammar) -> LLMatcher:
 
 
 def _source(grammar: Grammar) -> str:
-    """The grammar as the library takes it."""
-    if grammar.kind == "regex":
-        return LLMatcher.grammar_from_regex(grammar.text)
-    if grammar.kind == "ebnf":
-        if is_lark_syntax(grammar.text):
+    """The grammar as the library takes it. Raises InvalidRequest for one that cannot be converted."""
+    try:
+        if grammar.kind == "regex":
+            return LLMatcher.grammar_from_regex(grammar.text)
+        if grammar.kind == "ebnf" and is_lark_syntax(grammar.text):
             return LLMatcher.grammar_from_lark(grammar.text)
-        if len(grammar.text) > MAX_GBNF_CHARS:
-            raise _bad(grammar, f"GBNF may have {MAX_GBNF_CHARS} characters; send Lark's notation")
-        return grammar_from("gbnf", grammar.text)
-    schema = grammar.text or '{"type": "object"}'
-    return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": JSON_WHITESPACE})
+        if grammar.kind == "ebnf":
+            if len(grammar.text) > MAX_GBNF_CHARS:
+                raise _bad(grammar, f"GBNF may have {MAX_GBNF_CHARS} characters; send Lark's notation")
+            return grammar_from("gbnf", grammar.text)
+        schema = grammar.text or '{"type": "object"}'
+        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": JSON_WHITESPACE})
+    except ValueError as error:
+        raise _bad(grammar, str(error)) from error
 
 
 def _bad(grammar: Grammar, fault: str) -> InvalidRequest:
@@ -229,11 +262,12 @@ def _on_deep_stack(work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001  (the caller raises it)
             done.set_exception(error)
 
-    before = threading.stack_size(COMPILER_STACK_BYTES)
-    try:
-        threading.Thread(target=run, name="grammar-compiler").start()
-    except RuntimeError as error:
-        raise Overloaded("there is no memory to compile a grammar; try again later") from error
-    finally:
-        threading.stack_size(before)
+    with _stack_size_lock:
+        before = threading.stack_size(COMPILER_STACK_BYTES)
+        try:
+            threading.Thread(target=run, name="grammar-compiler").start()
+        except RuntimeError as error:
+            raise Overloaded("there is no memory to compile a grammar; try again later") from error
+        finally:
+            threading.stack_size(before)
     return done.result()

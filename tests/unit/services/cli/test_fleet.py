@@ -54,6 +54,7 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "12.5",
         "0",
         "-",
+        "-",
         "100.0",
         "!",
     ]
@@ -67,6 +68,17 @@ def test_status_shows_progress_and_who_stalls() -> None:
     assert (row[2], row[8:10]) == ("stalled", ["71", "6.2"])
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["state"], described["steps"], described["stalled_ms"]) == ("stalled", 71, 6_250)
+
+
+def test_status_shows_what_a_gateway_leaves_out() -> None:
+    fleet = Fleet()
+    beat = dataclasses.replace(BEAT, role="gateway", degradation=4)
+    fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+    head, row = _shown(fleet.all(), as_json=False).splitlines()
+    assert "left out" in head
+    assert "retrieval_depth" in row.split()
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert described["degradation"] == "retrieval_depth"
 
 
 def test_status_shows_which_gateways_keep_away_from_an_instance() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
@@ -15,16 +16,34 @@ from shared.engine import Engine
 from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.receiver import KvReceiver
 from shared.kv.transfer_key import TransferKey
-from shared.messages import Cancel, CancelAck, DraftCommit, Held, Message, Reserve, Tokens, pack_ids
+from shared.messages import (
+    Cancel,
+    CancelAck,
+    DraftCommit,
+    Failure,
+    Held,
+    HoldCheck,
+    HoldReport,
+    Lost,
+    Message,
+    Reserve,
+    Tokens,
+    pack_ids,
+)
+from shared.sampling import Grammar
 from shared.service import Service
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
-from tests.support.engine import make_engine, save_random_model
+from tests.support.clock import FakeClock
+from tests.support.engine import make_engine
+from tests.support.grammar import save_model_with_tokenizer
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.sampling import sampling
+from tests.support.slow_grammar import held_compiler
 from tests.support.wait import until
 
 PROMPT = (1, 2, 3, 4)
+SLOW = Grammar("regex", "[ -~]+")
 SPECULATOR = "penstock.speculator.speculator-0"
 
 
@@ -34,6 +53,7 @@ class PlayedReceiver:
     def __init__(self, on_complete: OnComplete, on_released: OnReleased) -> None:
         self.complete = on_complete
         self.acknowledge_abort = on_released
+        self.drawn_s: float | None = None
         self.expected: list[TransferKey] = []
         self.aborted: list[TransferKey] = []
 
@@ -52,6 +72,9 @@ class PlayedReceiver:
 
     def held(self) -> tuple[Held, ...]:
         return ()
+
+    def sampled_s(self, _key: TransferKey) -> float | None:
+        return self.drawn_s
 
 
 class Worker(DecodeActor):
@@ -73,8 +96,15 @@ class Worker(DecodeActor):
     async def send(self, message: Message, request_id: str = "r", epoch: int = 1) -> None:
         await self.handle(self.sent.asked(message, request_id, epoch))
 
-    async def reserve(self, request_id: str = "r", epoch: int = 1, speculator: str = "") -> None:
-        how = sampling(ignore_eos=True, max_tokens=40)
+    async def reserve(
+        self,
+        request_id: str = "r",
+        epoch: int = 1,
+        speculator: str = "",
+        grammar: Grammar | None = None,
+        inter_token_us: int = 0,
+    ) -> None:
+        how = sampling(ignore_eos=True, max_tokens=40, grammar=grammar)
         reserve = Reserve(
             pack_ids(PROMPT),
             len(PROMPT),
@@ -85,12 +115,15 @@ class Worker(DecodeActor):
             "prefill-0",
             speculator,
             0,
+            inter_token_us,
         )
         await self.send(reserve, request_id, epoch)
 
-    async def decode(self, request_id: str = "r", epoch: int = 1, speculator: str = "") -> None:
+    async def decode(
+        self, request_id: str = "r", epoch: int = 1, speculator: str = "", inter_token_us: int = 0
+    ) -> None:
         """Place it, and let it join the batch."""
-        await self.reserve(request_id, epoch, speculator)
+        await self.reserve(request_id, epoch, speculator, inter_token_us=inter_token_us)
         await self.step()
         self.played.complete((request_id, epoch), (5,), "", 0)
         await self.step()
@@ -113,13 +146,17 @@ class Worker(DecodeActor):
             if key == (request_id, epoch)
         )
 
+    def lost(self) -> list[Lost]:
+        """What the gateway was told."""
+        return [one for one in self.sent.to("penstock.gateway.gateway-0") if isinstance(one, Lost)]
+
     def kinds_held(self) -> set[str]:
         return {held.kind for held in self.held()}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
+    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -186,3 +223,133 @@ async def test_a_lost_speculator_has_no_draft_and_gets_no_commit(worker: Worker)
     assert "draft" not in worker.kinds_held()
     assert len(worker.sent.to(SPECULATOR)) == told
     assert worker.decoded() > before
+
+
+# ---- grammars ----
+
+
+async def test_a_batch_decodes_on_while_the_grammar_of_another_is_compiled(worker: Worker) -> None:
+    with held_compiler(SLOW) as held:
+        await worker.decode("beside")
+        await worker.reserve("constrained", grammar=SLOW)
+        await worker.step()
+        worker.played.complete(("constrained", 1), (5,), "", 0)
+        await asyncio.to_thread(held.begun.wait)
+        before = worker.decoded("beside")
+        for _ in range(3):
+            await worker.step()
+        assert worker.decoded("beside") >= before + 2
+        assert worker.decoded("constrained") == 0
+        held.go_on.set()
+
+        async def joined() -> bool:
+            await worker.step()
+            return worker.decoded("constrained") > 0
+
+        await until(joined)
+
+
+async def test_a_cancel_while_its_grammar_is_compiled_gives_everything_back(worker: Worker) -> None:
+    with held_compiler(SLOW) as held:
+        await worker.reserve(grammar=SLOW)
+        await worker.step()
+        worker.played.complete(("r", 1), (5,), "", 0)
+        await asyncio.to_thread(held.begun.wait)
+        await worker.send(Cancel("cancelled"))
+        assert worker.sent.to(REPLY)[-1] == CancelAck(held=True, phase="ready")
+        await worker.step()
+        assert worker.kinds_held() == set()
+
+
+async def test_a_bad_grammar_ends_the_transfer_and_is_told_to_the_gateway(worker: Worker) -> None:
+    await worker.reserve(grammar=Grammar("regex", "(ab"))
+
+    async def told() -> bool:
+        await worker.step()
+        return any(one.code == "invalid_request" for one in worker.lost()) or any(
+            isinstance(one, Failure) and one.code == "invalid_request" for one in worker.sent.to(REPLY)
+        )
+
+    await until(told)
+    for key in worker.played.aborted:
+        worker.played.acknowledge_abort(key)
+    await worker.step()
+    assert worker.kinds_held() == set()
+
+
+# ---- the deadline from token to token ----
+
+SECOND_US = 1_000_000
+
+
+async def test_a_job_whose_next_token_does_not_come_in_time_expires(worker: Worker) -> None:
+    await worker.decode(inter_token_us=SECOND_US)
+    clock = worker._book._clock = FakeClock(time.monotonic())
+    await worker.step()
+    assert worker.lost() == []
+    clock.advance(60.0)
+    await worker.step()
+    (lost,) = worker.lost()
+    assert (lost.code, lost.hop) == ("expired", "decode")
+    assert "inter-token deadline while decode was decoding" in lost.message
+    await worker.step()
+    assert worker.kinds_held() == set()
+
+
+async def test_a_job_without_that_deadline_waits(worker: Worker) -> None:
+    await worker.decode()
+    clock = worker._book._clock = FakeClock(time.monotonic())
+    clock.advance(3600.0)
+    await worker.step()
+    assert worker.lost() == []
+
+
+async def test_a_transfer_that_takes_longer_than_the_next_token_may_expires(worker: Worker) -> None:
+    await worker.reserve(inter_token_us=SECOND_US)
+    await worker.step()
+    clock = worker._book._clock = FakeClock(time.monotonic())
+    clock.advance(60.0)
+    await worker.on_tick()
+    await worker.step()
+    assert worker.lost() == []  # its first token has not been drawn, as far as is known here
+    worker.played.drawn_s = clock.monotonic_s() - 1.0
+    await worker.on_tick()
+    await worker.step()
+    (lost,) = worker.lost()
+    assert "inter-token deadline while decode was transferring" in lost.message
+
+
+async def test_steps_that_take_too_long_for_a_job_refuse_it_while_they_last(worker: Worker) -> None:
+    await worker.decode("beside")
+    await worker.step()
+    assert worker._step_time.seconds > 0
+    worker._step_time.observe(1000 * SECOND_US)
+    await worker.reserve("fast", inter_token_us=SECOND_US)
+    (refusal,) = [one for one in worker.sent.to(REPLY) if isinstance(one, Failure)]
+    assert (refusal.code, refusal.hop) == ("overloaded", "decode")
+    assert refusal.retry_after_ms > 0
+    await worker.reserve("any")
+    await worker.send(Cancel("cancelled"), "beside")
+    await worker.send(Cancel("cancelled"), "any")
+    for _ in range(3):
+        await worker.step()
+    await worker.reserve("fast", inter_token_us=SECOND_US)
+    await worker.step()
+    assert ("fast", 1) in worker.played.expected
+
+
+# ---- who asks whether it is held ----
+
+
+async def test_decode_says_whether_it_holds_a_request_at_an_epoch(worker: Worker) -> None:
+    await worker.reserve()
+    await worker.step()
+
+    async def holds(epoch: int) -> Message:
+        await worker.send(HoldCheck(), epoch=epoch)
+        return worker.sent.to(REPLY)[-1]
+
+    assert await holds(1) == HoldReport(held=True)
+    assert await holds(2) == HoldReport(held=False)
+    worker.played.complete(("r", 1), (5,), "length", 0)  # the first token was the last
+    assert await holds(1) == HoldReport(held=False)

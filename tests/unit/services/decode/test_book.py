@@ -64,15 +64,15 @@ def test_a_cancelled_epoch_cannot_come_in() -> None:
     jobs = book()
     jobs.tombstones.add("r", 2, "cancelled")
     with pytest.raises(Cancelled):
-        jobs.check_epoch("r", 2)
-    jobs.check_epoch("r", 3)
+        jobs.check_epoch("r", 2, "g")
+    jobs.check_epoch("r", 3, "g")
 
 
 def test_an_epoch_below_the_one_held_is_stale() -> None:
     jobs = book()
     jobs.add(job("r", epoch=3))
     with pytest.raises(StaleEpoch):
-        jobs.check_epoch("r", 2)
+        jobs.check_epoch("r", 2, "g")
 
 
 def test_a_job_whose_gateway_was_never_heard_has_a_lease_all_the_same() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from services.detokenizer.config import DetokenizerConfig
@@ -10,7 +12,7 @@ from services.detokenizer.decoder_sessions import DecodedOutput, DecoderSessions
 from shared.actor.lease import LEASE_S
 from shared.deadline import Deadline
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch
-from shared.messages import Mark, Open, Tokens, pack_ids
+from shared.messages import CancelAck, Mark, Open, Tokens, pack_ids
 from shared.sampling import TokenLogprob
 from tests.support.clock import FakeClock
 from tests.support.metric import value
@@ -288,6 +290,61 @@ def test_an_id_without_a_gateway_is_dropped_and_counted(sessions: DecoderSession
     assert sessions.tick() == DecodedOutput()
     assert value("penstock_dropped_messages_total", reason="tokens_unknown") == before + 1
     assert_empty(sessions)
+
+
+def test_tokens_of_a_later_epoch_end_a_decoder_only_when_its_own_workers_send_them(
+    sessions: DecoderSessions, clock: FakeClock
+) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(prefill="prefill-0", decode="decode-0"), None)
+    before = value("penstock_dropped_messages_total", reason="foreign_tokens")
+    sessions.decode_tokens(step(IDS, 0, epoch=7), "decode-1")
+    clock.advance(1.01)
+    assert sessions.tick() == DecodedOutput()
+    assert sessions.decode_tokens(step((-5,), 0, epoch=8), "decode-1") == DecodedOutput()  # malformed
+    assert len(sessions) == 1
+    assert value("penstock_dropped_messages_total", reason="foreign_tokens") == before + len(IDS) + 1
+    sessions.decode_tokens(step(IDS, 0, epoch=2), "decode-0")
+    clock.advance(1.01)
+    assert [lost.lost.code for lost in sessions.tick().lost] == ["unknown"]
+    assert len(sessions) == 0
+
+
+def test_tokens_of_a_stranger_do_not_keep_a_later_epoch_from_being_opened(
+    sessions: DecoderSessions, clock: FakeClock
+) -> None:
+    for epoch in (1, 9):
+        sessions.decode_tokens(step((-5,), 0, epoch=epoch), "decode-1")
+        clock.advance(1.01)
+        sessions.tick()
+    sessions.open_decoder(REQUEST, 2, opening(prefill="prefill-0", decode="decode-0"), None)
+    assert text_of(sessions.decode_tokens(step(IDS, 0, epoch=2), "decode-0")) == TEXT
+
+
+# ---- who may say so -----------------------------------------------------------------------------
+
+
+def test_a_gateway_cannot_cancel_the_decoder_of_another(sessions: DecoderSessions) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(), None)
+    before = value("penstock_dropped_messages_total", reason="foreign_cancel")
+    assert sessions.cancel_decoder(REQUEST, 9, "cancelled", "gateway-1") == CancelAck(held=False, phase="")
+    assert value("penstock_dropped_messages_total", reason="foreign_cancel") == before + 1
+    assert text_of(sessions.decode_tokens(step(IDS, 0))) == TEXT
+    assert sessions.cancel_decoder(REQUEST, 1, "cancelled", GATEWAY).held
+
+
+def test_a_cancel_of_another_gateway_that_comes_first_neither_refuses_nor_drops_anything(
+    sessions: DecoderSessions,
+) -> None:
+    sessions.decode_tokens(step(IDS, 0))  # waits for its Open
+    assert not sessions.cancel_decoder(REQUEST, 1, "cancelled", "gateway-1").held
+    assert text_of(sessions.open_decoder(REQUEST, 1, opening(), None)) == TEXT
+
+
+def test_a_gateway_cannot_open_the_request_of_another_anew(sessions: DecoderSessions) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(), None)
+    with pytest.raises(InvalidRequest, match="another gateway"):
+        sessions.open_decoder(REQUEST, 2, replace(opening(), gateway="gateway-1"), None)
+    assert text_of(sessions.decode_tokens(step(IDS, 0))) == TEXT
 
 
 # ---- replay -------------------------------------------------------------------------------------

@@ -176,6 +176,22 @@ def test_the_earliest_deadline_wins(
     assert seconds(Budget.of(request(**fields), CONFIG, call_s, clock), clock) == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"deadline_ms": 10_000}, 10.0),
+        ({"deadline_ms": 10_000, "inter_token_deadline_ms": 500}, 4.525),
+        ({"deadline_ms": 10_000, "inter_token_deadline_ms": 8000}, 10.0),
+    ],
+)
+def test_the_next_token_is_due_its_time_after_the_last_or_at_the_end(
+    fields: dict[str, int], expected: float
+) -> None:
+    clock = FakeClock(1000.0)
+    budget = Budget.of(request(**fields), CONFIG, None, clock)
+    assert round(budget.next_token(1004.0).at_s - 1000.0, 3) == expected
+
+
 # ---- request timeline ----------------------------------------------------------------------------
 
 

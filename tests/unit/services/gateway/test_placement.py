@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.gateway.admission import check_room, check_ttft, predict_ttft_s
 from services.gateway.placement import (
     Candidate,
     Need,
@@ -17,7 +16,7 @@ from services.gateway.placement import (
     leave_out_of_all,
     missing_role,
 )
-from shared.errors import Overloaded, Unavailable
+from shared.errors import Unavailable
 from shared.messages import Heartbeat
 from tests.support.block_names import block_names
 
@@ -175,34 +174,6 @@ def test_a_placement_knows_who_it_uses_in_which_role() -> None:
     assert placement.uses("decode", "x")
     assert not placement.uses("prefill", "x")
     assert not placement.uses("tokenizer", "x")
-
-
-def test_the_predicted_first_token_waits_for_the_shortest_queue() -> None:
-    busy = beat("prefill", "a", queued_tokens=4000, tokens_per_s=1000.0)
-    busier = beat("prefill", "b", queued_tokens=9000, tokens_per_s=1000.0)
-    assert predict_ttft_s([busy, busier], 1000) == pytest.approx(5.0)
-
-
-def test_an_idle_or_unmeasured_prefill_promises_nothing() -> None:
-    busy = beat("prefill", "a", queued_tokens=4000, tokens_per_s=1000.0)
-    assert predict_ttft_s([busy, beat("prefill", "b", tokens_per_s=1000.0)], 1000) == 0.0
-    assert predict_ttft_s([beat("prefill", "b", queued_tokens=9000)], 1000) == 0.0
-    assert predict_ttft_s([], 1000) == 0.0
-
-
-def test_a_request_that_cannot_be_served_in_time_is_shed_with_a_hint() -> None:
-    busy = [beat("prefill", "a", queued_tokens=3000, tokens_per_s=1000.0)]
-    check_ttft(busy, 0, remaining_s=3.0)
-    with pytest.raises(Overloaded) as caught:
-        check_ttft(busy, 500, remaining_s=3.0)
-    assert caught.value.retry_after_ms == 500
-
-
-def test_a_gateway_without_room_sheds() -> None:
-    check_room(7, 8, 0.0)
-    with pytest.raises(Overloaded) as caught:
-        check_room(8, 8, 0.0)
-    assert caught.value.retry_after_ms > 0
 
 
 def test_workers_with_different_kv_layouts_are_never_placed_together() -> None:

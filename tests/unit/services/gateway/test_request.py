@@ -74,6 +74,7 @@ ALLOWED = {
     "logprobs zero": text(logprobs=0),
     "most logprobs": text(logprobs=sampling_rules.MAX_TOP_LOGPROBS),
     "shortest deadline": plain(deadline_ms=1, ttft_deadline_ms=1),
+    "longest inter-token deadline": plain(inter_token_deadline_ms=rules.MAX_DEADLINE_MS),
     "longest deadline": plain(deadline_ms=rules.MAX_DEADLINE_MS),
     "most passages": plain(retrieval=pb.Retrieval(enabled=True, k=rules.MAX_PASSAGES)),
     "longest model name": plain(model="m" * rules.MAX_MODEL_CHARS),
@@ -128,6 +129,11 @@ REFUSED = {
     "many logprobs": (text(logprobs=21), "sampling.logprobs"),
     "deadline zero": (plain(deadline_ms=0), "deadline_ms"),
     "ttft deadline negative": (plain(ttft_deadline_ms=-5), "ttft_deadline_ms"),
+    "inter-token deadline negative": (plain(inter_token_deadline_ms=-1), "inter_token_deadline_ms"),
+    "inter-token deadline too long": (
+        plain(inter_token_deadline_ms=rules.MAX_DEADLINE_MS + 1),
+        "inter_token_deadline_ms",
+    ),
     "deadline too long": (plain(deadline_ms=rules.MAX_DEADLINE_MS + 1), "deadline_ms"),
     "k zero": (plain(retrieval=pb.Retrieval(k=0)), "retrieval.k"),
     "k large": (plain(retrieval=pb.Retrieval(enabled=True, k=17)), "retrieval.k"),
@@ -200,6 +206,7 @@ def test_unset_options_take_the_documented_defaults() -> None:
     assert (sampling.max_tokens, sampling.min_tokens, sampling.logprobs, sampling.seed) == (128, 0, -1, 77)
     assert (request.passages, request.may_degrade, request.priority) == (0, True, 0)
     assert (request.deadline_ms, request.ttft_deadline_ms) == (None, None)
+    assert request.inter_token_deadline_ms is None
 
 
 def test_unconstrained_unless_asked_for() -> None:

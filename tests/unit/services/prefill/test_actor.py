@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -10,38 +12,47 @@ import pytest
 
 from services.prefill.actor import PrefillActor
 from services.prefill.config import PrefillConfig
+from services.prefill.queue import PATIENCE_S
 from shared.bus import Delivery
 from shared.bus.bulk import BulkConnection
 from shared.engine import Engine
 from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.messages import (
+    Accepted,
     Cancel,
     CancelAck,
     Envelope,
     KvAbort,
     KvAbortAck,
     KvGrant,
+    Lost,
     Message,
     Prefill,
     Tokens,
     pack_ids,
 )
+from shared.sampling import Grammar
 from shared.service import Service
+from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
-from tests.support.engine import make_engine, save_random_model
+from tests.support.clock import FakeClock
+from tests.support.engine import make_engine
+from tests.support.grammar import save_model_with_tokenizer
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.sampling import sampling
+from tests.support.slow_grammar import held_compiler
 from tests.support.wait import until
 
 CHUNK = 16
 PROMPT = range(1, 5 * CHUNK)
+SLOW = Grammar("regex", "[ -~]+")
 
 
 class Worker(PrefillActor):
     """Its mailbox and its turns are in the hands of the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kv_blocks: int = 64) -> None:
         service = Service("prefill", PrefillConfig(), "prefill-0")
         self.sent = service.bus = NotedBus()
 
@@ -54,7 +65,7 @@ class Worker(PrefillActor):
         super().__init__(
             service,
             "model",
-            lambda: make_engine(folder, max_batch_tokens=CHUNK),
+            lambda: make_engine(folder, max_batch_tokens=CHUNK, kv_blocks=kv_blocks),
             make_sender,
             PrefixMirror(),
         )
@@ -63,12 +74,33 @@ class Worker(PrefillActor):
         await self.handle(self.sent.asked(message, request_id, epoch))
         return self.sent.to(REPLY).pop()
 
-    async def place(self, request_id: str = "r", epoch: int = 1) -> None:
-        how = sampling(ignore_eos=True)
+    async def place(
+        self,
+        request_id: str = "r",
+        epoch: int = 1,
+        *,
+        grammar: Grammar | None = None,
+        prompt: Sequence[int] = PROMPT,
+        seconds: float = 60.0,
+    ) -> None:
+        how = sampling(ignore_eos=True, grammar=grammar)
         prefill = Prefill(
-            pack_ids(PROMPT), len(PROMPT), b"", how, "gateway-0", "detokenizer-0", "decode-0", 0
+            pack_ids(prompt), len(prompt), b"", how, "gateway-0", "detokenizer-0", "decode-0", 0
         )
-        await self.send(prefill, request_id, epoch)
+        await self.handle(self.sent.asked(prefill, request_id, epoch, seconds=seconds))
+        assert isinstance(self.sent.to(REPLY).pop(), Accepted)
+
+    def lost(self) -> list[str]:
+        """The codes of what the gateway was told."""
+        return [one.code for one in self.sent.to("penstock.gateway.gateway-0") if isinstance(one, Lost)]
+
+    async def until_lost(self) -> list[str]:
+        async def told() -> list[str]:
+            await self.step()
+            return self.lost()
+
+        await until(told)
+        return self.lost()
 
     async def step(self) -> None:
         """One turn, and what it began."""
@@ -98,7 +130,7 @@ class Worker(PrefillActor):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
+    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -164,3 +196,71 @@ async def test_a_cancel_in_transfer_keeps_the_blocks_until_the_abort_is_acknowle
     worker.receive(Delivery(Envelope("r", 1), KvAbortAck(1)))
     await worker.step()
     assert list(worker.held()) == []
+
+
+# ---- grammars ----
+
+
+async def test_a_prompt_is_computed_while_the_grammar_of_another_is_compiled(worker: Worker) -> None:
+    with held_compiler(SLOW) as held:
+        await worker.place("constrained", grammar=SLOW)
+        await asyncio.to_thread(held.begun.wait)
+        await worker.place("beside")
+        await worker.until_first_token("beside")
+        assert [held.phase for held in worker.held() if held.request_id == "constrained"] == ["queued"]
+        held.go_on.set()
+        await worker.until_first_token("constrained")
+
+
+async def test_a_bad_grammar_is_refused_before_anything_is_computed(worker: Worker) -> None:
+    await worker.place(grammar=Grammar("regex", "(ab"))
+    assert await worker.until_lost() == ["invalid_request"]
+    assert (worker._driver.steps, list(worker.held())) == (0, [])
+
+
+async def test_a_cancel_while_its_grammar_is_compiled_gives_everything_back(worker: Worker) -> None:
+    with held_compiler(SLOW) as held:
+        await worker.place(grammar=SLOW)
+        await asyncio.to_thread(held.begun.wait)
+        assert await worker.send(Cancel("cancelled")) == CancelAck(held=True, phase="queued")
+        await worker.step()
+        assert list(worker.held()) == []
+
+
+async def test_a_deadline_passes_while_the_grammar_is_compiled(worker: Worker) -> None:
+    clock = FakeClock()
+    with held_compiler(SLOW):
+        await worker.place(grammar=SLOW)
+        clock.advance(1e9)
+        worker._book.queue._clock = clock
+        await worker.on_tick()
+        assert worker.lost() == ["expired"]
+        await worker.step()
+        assert list(worker.held()) == []
+
+
+# ---- room ----
+
+
+async def test_a_prompt_that_found_no_room_is_not_overtaken_for_ever(folder: Path) -> None:
+    """Smaller ones of an earlier deadline keep coming, and each finds room beside those on their way out."""
+    worker = Worker(folder, kv_blocks=6)
+    await worker.on_start()
+    clock = worker._book.queue._clock = FakeClock(time.monotonic())
+    try:
+        await worker.place("first", prompt=range(1, 2 * CHUNK))
+        await worker.until_first_token("first")
+        await worker.place("big")  # 5 blocks of 6, of which 2 are taken
+        for number in range(6):
+            await worker.place(f"small-{number}", prompt=range(1, CHUNK), seconds=30.0)
+            await worker.step()
+            await worker.step()
+            clock.advance(PATIENCE_S / 2)
+        started = {job.request_id for job in worker._book.jobs.values() if job.phase is not JobPhase.QUEUED}
+        assert "small-0" in started
+        assert "small-5" not in started
+        for request_id in sorted(started):
+            await worker.send(Cancel("cancelled"), request_id)
+        await worker.until_first_token("big")
+    finally:
+        await worker.on_stop()

@@ -10,11 +10,13 @@ from services.prefill.book import PrefillBook
 from services.prefill.config import PrefillConfig
 from services.prefill.job import PrefillJob, read_job
 from services.prefill.kv_announcer import ready_blocks
+from services.prefill.queue import PATIENCE_S
 from services.prefill.warming import Warming
 from shared.deadline import Deadline
 from shared.errors import Cancelled, Overloaded, ProtocolError, StaleEpoch
 from shared.messages import Envelope, Prefill, Warm, pack_ids
 from shared.worker.job import JobPhase
+from tests.support.clock import FakeClock
 from tests.support.sampling import sampling
 
 
@@ -92,10 +94,10 @@ def test_epochs_of_the_past_are_refused() -> None:
     jobs = book()
     jobs.tombstones.add("cancelled", 1, "cancelled")
     with pytest.raises(Cancelled):
-        jobs.check_epoch("cancelled", 1)
+        jobs.check_epoch("cancelled", 1, "g")
     jobs.add(job("r", epoch=2), 0.0)
     with pytest.raises(StaleEpoch):
-        jobs.check_epoch("r", 1)
+        jobs.check_epoch("r", 1, "g")
 
 
 def test_a_job_needs_a_deadline() -> None:
@@ -125,3 +127,19 @@ def test_a_prefix_is_warmed_only_when_there_is_nothing_else_to_do() -> None:
     warming.done()
     assert warming.offer(warm, busy=False)
     assert warming.key != first
+
+
+def test_nobody_is_taken_behind_a_job_that_claims_room() -> None:
+    jobs = book()
+    jobs.add(job("big"), 0.0)
+    (big,), _ = jobs.take_jobs(1)
+    jobs.put_back(big)
+    jobs.add(job("small", tokens=10), 0.0)
+    both, _ = jobs.take_jobs(1000)
+    assert [one.request_id for one in both] == ["big", "small"]
+    for one in both:
+        jobs.put_back(one)
+    assert big.refused_s is not None
+    jobs.queue._clock = FakeClock(big.refused_s + PATIENCE_S)
+    alone, _ = jobs.take_jobs(1000)
+    assert alone == [big]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from services.prefill.queue import MIN_RETRY_MS, DeadlineQueue, Entry
+from services.prefill.queue import MIN_RETRY_MS, PATIENCE_S, DeadlineQueue, Entry
 from shared.deadline import Deadline
 from shared.errors import Overloaded
 from tests.support.clock import FakeClock
@@ -111,3 +113,60 @@ def test_an_entry_put_back_is_first_among_its_equals() -> None:
     assert taken is not None
     queue.put_back(taken)
     assert drain(queue) == ["a", "b"]
+
+
+def refused(queue: DeadlineQueue, key: str, clock: FakeClock) -> None:
+    """The first in turn, which must be `key`, finds no room."""
+    taken = queue.take_entry().entry
+    assert taken is not None
+    assert taken.key == key
+    queue.put_back(dataclasses.replace(taken, refused_s=clock.monotonic_s()))
+
+
+@pytest.mark.parametrize(
+    ("priority", "waited", "first"),
+    [
+        (0, 0.99, "newcomer"),
+        (0, 1.0, "refused"),
+        (-1, 1.0, "newcomer"),
+        (-1, 1.99, "newcomer"),
+        (-1, 2.0, "refused"),
+        (1, 1.0, "refused"),
+    ],
+)
+def test_who_found_no_room_claims_it_after_its_patience_and_later_against_higher_classes(
+    priority: int, waited: float, first: str
+) -> None:
+    clock = FakeClock(100.0)
+    queue = make_queue(clock)
+    queue.push(entry("refused", at_s=900.0, priority=priority), 0.0)
+    refused(queue, "refused", clock)
+    clock.advance(waited * PATIENCE_S)
+    queue.push(entry("newcomer", at_s=150.0, priority=max(0, priority)), 0.0)
+    assert drain(queue)[0] == first
+
+
+def test_of_two_that_claim_room_the_first_refused_goes_first() -> None:
+    clock = FakeClock(100.0)
+    queue = make_queue(clock)
+    queue.push(entry("a", at_s=900.0), 0.0)
+    refused(queue, "a", clock)
+    queue.push(entry("b", at_s=150.0), 0.0)
+    clock.advance(0.5)
+    refused(queue, "b", clock)
+    clock.advance(2 * PATIENCE_S - 0.6)
+    assert drain(queue) == ["a", "b"]
+
+
+def test_who_cannot_start_yet_is_passed_over_but_expires() -> None:
+    clock = FakeClock(100.0)
+    queue = make_queue(clock)
+    for key, at_s in (("compiling", 110.0), ("ready", 120.0)):
+        queue.push(entry(key, at_s), 0.0)
+    taken = queue.take_entry(lambda key: key != "compiling").entry
+    assert taken is not None
+    assert taken.key == "ready"
+    assert queue.take_entry(lambda _: False).entry is None
+    clock.advance(20.0)
+    assert [late.key for late in queue.take_entry(lambda _: False).expired] == ["compiling"]
+    assert queue.queued_tokens == 0

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
+import pytest
+
 from shared.bus import Delivery
 from shared.bus.bulk import BulkConnection
 from shared.bus.bulk_stream import BulkSink
@@ -16,9 +18,20 @@ from shared.kv.chunk import ChunkHeader
 from shared.kv.receiver import KvReceiver
 from shared.kv.sender import KvSender
 from shared.kv.transfer_key import TransferKey
-from shared.messages import Envelope, KvAbort, KvAbortAck, KvGrant, Message
+from shared.messages import (
+    Envelope,
+    KvAbort,
+    KvAbortAck,
+    KvCredit,
+    KvDone,
+    KvGrant,
+    KvMissing,
+    KvReceived,
+    Message,
+)
 from tests.support.clock import FakeClock
 from tests.support.kv_pair import SMALL, SUBJECT, PlainPool
+from tests.support.metric import value
 from tests.support.noted_bus import NotedBus
 from tests.support.wait import until
 
@@ -63,8 +76,8 @@ class Sending:
         self.sender.offer_transfer(*KEY, "gateway-0", "decode-0", BLOCKS, deadline)
         self.hear(KvGrant(1, SMALL.fingerprint(), 0, len(BLOCKS), "nats", SUBJECT, CELL_BYTES))
 
-    def hear(self, message: Message) -> None:
-        assert self.sender.handle_message(Delivery(Envelope(*KEY), message))
+    def hear(self, message: Message, sender: str = "decode-0") -> None:
+        assert self.sender.handle_message(Delivery(Envelope(*KEY), message, sender))
 
     def aborts(self) -> int:
         return len([m for m in self.bus.to("penstock.decode.decode-0") if isinstance(m, KvAbort)])
@@ -94,8 +107,8 @@ class Receiving:
         deadline = Deadline.after(60.0, self.clock)
         self.receiver.expect_transfer(*KEY, "gateway-0", "prefill-0", 1, BLOCKS, 0, len(BLOCKS), deadline)
 
-    def hear(self, message: Message) -> None:
-        assert self.receiver.handle_message(Delivery(Envelope(*KEY), message))
+    def hear(self, message: Message, sender: str = "prefill-0") -> None:
+        assert self.receiver.handle_message(Delivery(Envelope(*KEY), message, sender))
 
     def aborts(self) -> int:
         return len([m for m in self.bus.to("penstock.prefill.prefill-0") if isinstance(m, KvAbort)])
@@ -171,3 +184,48 @@ async def test_a_chunk_of_a_transfer_that_is_being_aborted_leaves_the_pool_as_it
     before = side.pool.memory.tobytes()
     assert not side.chunk_comes(1)
     assert side.pool.memory.tobytes() == before
+
+
+# ---- who may say so ----
+
+
+@pytest.mark.parametrize(
+    "message",
+    [KvAbort(1, "forged"), KvReceived(1), KvMissing(1, (0,)), KvCredit(1, 10 * CELL_BYTES, 20 * CELL_BYTES)],
+    ids=lambda message: type(message).__name__,
+)
+async def test_only_its_decode_worker_is_heard_about_an_outgoing_transfer(message: Message) -> None:
+    side = Sending()
+    before = value("penstock_dropped_messages_total", reason="foreign_kv")
+    side.hear(message, "decode-1")
+    assert (side.released, [held.phase for held in side.sender.held()]) == ([], ["sending"])
+    assert value("penstock_dropped_messages_total", reason="foreign_kv") == before + 1
+
+
+async def test_only_its_prefill_worker_is_heard_about_an_incoming_transfer() -> None:
+    side = Receiving()
+    before = value("penstock_dropped_messages_total", reason="foreign_kv")
+    for message in (KvAbort(1, "forged"), KvDone(1, (7,), "stop", 0)):
+        side.hear(message, "prefill-1")
+    side.receiver.abort_transfer(KEY, "cancelled")
+    side.hear(KvAbortAck(1), "prefill-1")
+    assert side.released == []
+    assert value("penstock_dropped_messages_total", reason="foreign_kv") == before + 3
+    side.hear(KvAbortAck(1))
+    assert side.released == [KEY]
+
+
+async def test_what_a_stranger_says_before_the_transfer_is_offered_does_not_touch_it() -> None:
+    side = Sending()
+    other = ("gateway-0.2", 1)
+    foreign = Envelope(*other)
+    assert side.sender.handle_message(Delivery(foreign, KvAbort(1, "forged"), "decode-1"))
+    assert side.sender.handle_message(
+        Delivery(
+            foreign,
+            KvGrant(5, SMALL.fingerprint(), 0, 1, "nats", SUBJECT, CELL_BYTES),
+            "decode-0",
+        )
+    )
+    side.sender.offer_transfer(*other, "gateway-0", "decode-0", (6,), Deadline.after(60.0, side.clock))
+    assert [held.phase for held in side.sender.held()] == ["sending", "sending"]

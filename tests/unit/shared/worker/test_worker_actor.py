@@ -14,7 +14,15 @@ from shared import messages
 from shared.bus import Bus, Delivery
 from shared.deadline import Deadline
 from shared.engine import StepResult
-from shared.errors import DeadlineExpired, InternalError, Overloaded, PenstockError, Unavailable
+from shared.errors import (
+    Cancelled,
+    DeadlineExpired,
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+    PenstockError,
+    Unavailable,
+)
 from shared.messages import Cancel, CancelAck, Envelope, Lost, Message
 from shared.service import Service
 from shared.worker.driver import EngineDriver
@@ -27,6 +35,7 @@ from shared.worker.wire import SequenceSpec
 from shared.worker.worker_actor import Transfers, WorkerActor
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine, save_random_model
+from tests.support.metric import value
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
@@ -89,8 +98,8 @@ class Worker(WorkerActor[Job]):
     def jobs(self) -> list[str]:
         return list(self._book.jobs)
 
-    def add(self, request_id: str, epoch: int = 1, *, gateway: str = "gateway-0", peer: str = "p") -> Job:
-        job = Job(
+    def made(self, request_id: str, epoch: int = 1, *, gateway: str = "gateway-0", peer: str = "p") -> Job:
+        return Job(
             request_id=request_id,
             epoch=epoch,
             gateway=gateway,
@@ -100,6 +109,9 @@ class Worker(WorkerActor[Job]):
             spec=SequenceSpec([1], 1, [], sampling()),
             priority=0,
         )
+
+    def add(self, request_id: str, epoch: int = 1, *, gateway: str = "gateway-0", peer: str = "p") -> Job:
+        job = self.made(request_id, epoch, gateway=gateway, peer=peer)
         self._book._take_in(job)
         return job
 
@@ -151,8 +163,9 @@ async def worker(service: Service[DecodeConfig], folder: Path) -> AsyncIterator[
     await worker.on_stop()
 
 
-async def cancel(worker: Worker, request_id: str, epoch: int) -> CancelAck:
-    await worker.on_message(Delivery(Envelope(request_id, epoch, reply="gateway"), Cancel("cancelled")))
+async def cancel(worker: Worker, request_id: str, epoch: int, sender: str = "") -> CancelAck:
+    envelope = Envelope(request_id, epoch, reply="gateway")
+    await worker.on_message(Delivery(envelope, Cancel("cancelled"), sender))
     answer = worker.sent.answers.pop()
     assert isinstance(answer, CancelAck)
     return answer
@@ -166,11 +179,41 @@ async def test_a_cancel_ends_its_epoch_and_leaves_a_later_one_alone(worker: Work
     assert worker.jobs == []
 
 
+async def test_a_gateway_cannot_cancel_what_another_one_has_placed(worker: Worker) -> None:
+    worker.add("r", gateway="gateway-0")
+    before = value("penstock_dropped_messages_total", reason="foreign_cancel")
+    assert await cancel(worker, "r", 9, "gateway-1") == CancelAck(held=False, phase="")
+    assert worker.jobs == ["r/1"]
+    assert value("penstock_dropped_messages_total", reason="foreign_cancel") == before + 1
+    assert await cancel(worker, "r", 1, "gateway-0") == CancelAck(held=True, phase="queued")
+
+
+async def test_a_cancel_that_overtakes_its_request_counts_for_its_own_gateway_alone(worker: Worker) -> None:
+    await cancel(worker, "r", 9, "gateway-1")
+    await worker.replace_earlier(worker.made("r", 1), "gateway-0")
+    await cancel(worker, "r", 1, "gateway-0")
+    with pytest.raises(Cancelled):
+        await worker.replace_earlier(worker.made("r", 1), "gateway-0")
+    await worker.replace_earlier(worker.made("r", 2), "gateway-0")
+
+
+@pytest.mark.parametrize(("gateway", "sender"), [("gateway-1", "gateway-1"), ("gateway-0", "gateway-1")])
+async def test_a_gateway_cannot_replace_what_another_one_has_placed(
+    worker: Worker, gateway: str, sender: str
+) -> None:
+    worker.add("r", gateway="gateway-0")
+    before = value("penstock_dropped_messages_total", reason="foreign_placement")
+    with pytest.raises(InvalidRequest, match=r"of your own|places its own"):
+        await worker.replace_earlier(worker.made("r", 2, gateway=gateway), sender)
+    assert worker.jobs == ["r/1"]
+    assert value("penstock_dropped_messages_total", reason="foreign_placement") == before + 1
+
+
 async def test_a_new_placement_ends_earlier_ones_of_its_request_alone(worker: Worker) -> None:
     worker.add("r", 1)
     worker.add("other", 1)
     later = worker.add("r", 2)
-    await worker.replace_earlier(later)
+    await worker.replace_earlier(later, "gateway-0")
     assert worker.jobs == ["other/1", "r/2"]
 
 
@@ -180,7 +223,7 @@ async def test_a_worker_that_drains_takes_no_placement(
     job = worker.add("r")
     service.begin_drain()
     with pytest.raises(Overloaded, match="draining"):
-        await worker.replace_earlier(job)
+        await worker.replace_earlier(job, "gateway-0")
 
 
 async def test_a_gateway_that_is_gone_takes_its_jobs_along_and_a_suspect_one_does_not(

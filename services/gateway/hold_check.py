@@ -1,0 +1,38 @@
+"""A placement without a token yet: is it still held? Where it is not, the row that ended it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from shared.errors import PenstockError
+from shared.messages import HoldReport, Message
+from shared.tasks import cancel_until_done
+
+LAST_ROW_S = 0.25
+"""How long a row that is on its way may take beyond the answer of who has let go of its request."""
+
+
+async def is_forgotten(ask: Callable[[], Awaitable[Message]], arrived: asyncio.Event) -> bool:
+    """Whether `ask` (a HoldCheck) says that nobody works on the request, and nothing arrives all the same.
+
+    Returns at once when something arrives. Who does not answer is not taken for one who has forgotten.
+    """
+    answer = asyncio.create_task(_held(ask), name="hold-check")
+    arrival = asyncio.create_task(arrived.wait(), name="arrival")
+    try:
+        await asyncio.wait((answer, arrival), return_when=asyncio.FIRST_COMPLETED)
+        if arrival.done() or answer.result():
+            return False
+        await asyncio.wait((arrival,), timeout=LAST_ROW_S)
+        return not arrival.done()
+    finally:
+        await cancel_until_done(answer, arrival)
+
+
+async def _held(ask: Callable[[], Awaitable[Message]]) -> bool:
+    try:
+        answer = await ask()
+    except PenstockError:
+        return True
+    return not isinstance(answer, HoldReport) or answer.held

@@ -1,0 +1,112 @@
+"""`penstock drain` on a running stack: the instance ends, and no stream notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from protos.penstock.v1 import inference_pb2_grpc as rpc
+from tests.e2e.conftest import options
+from tests.support.client import Answer, connect, generate, request
+from tests.support.data import REPOSITORY
+from tests.support.stack import Stack
+from tests.support.wait import until
+
+STREAMS = 4
+REQUEST = request("Once upon a time", max_tokens=300, ignore_eos=True)
+DRAIN_TIMEOUT_S = 100
+
+
+@pytest.fixture(scope="module")
+def stack(model_dir: Path) -> Iterator[Stack]:
+    two = ("--prefill", "2", "--detokenizer", "2")
+    with Stack(*options(model_dir, None, 2, "auto"), *two) as running:
+        yield running
+
+
+async def drain(stack: Stack, instance: str, *argv: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "services.cli",
+            "drain",
+            instance,
+            "--state-dir",
+            str(stack.state_dir),
+            *argv,
+        ),
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    async with asyncio.timeout(DRAIN_TIMEOUT_S):
+        out, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode()
+
+
+async def stream_on(stub: rpc.InferenceStub, enough: asyncio.Event, answers: list[Answer]) -> None:
+    """One stream after the other, so that there is work wherever it is drained."""
+    while not enough.is_set():
+        answers.append(await generate(stub, REQUEST))
+
+
+@asynccontextmanager
+async def streaming(stub: rpc.InferenceStub) -> AsyncIterator[list[Answer]]:
+    """Streams until the end of the block; it begins when each has run once."""
+    enough = asyncio.Event()
+    answers: list[Answer] = []
+    running = [asyncio.create_task(stream_on(stub, enough, answers)) for _ in range(STREAMS)]
+    try:
+        await until(lambda: len(answers) >= STREAMS)
+        yield answers
+    finally:
+        enough.set()
+        await asyncio.gather(*running)
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill", "detokenizer"])
+async def test_streams_of_a_drained_instance_finish_exactly_and_a_fresh_one_takes_its_place(
+    stack: Stack, role: str
+) -> None:
+    drained = stack.instances(role)[0]
+    async with connect(stack.grpc) as stub:
+        expected = await generate(stub, REQUEST)
+        async with streaming(stub) as answers:
+            code, said = await drain(stack, drained.id)
+            await until(lambda: stack.instances(role)[0].pid != drained.pid, timeout_s=60)
+    assert code == 0, said
+    begun, ended = said.splitlines()
+    assert re.fullmatch(rf"{drained.id} drains; it holds \d+", begun)
+    assert re.fullmatch(rf"{drained.id} has left .*after [\d.]+ s", ended)
+    for answer in answers:
+        assert (answer.outcome, answer.ids, answer.text) == ("finished", expected.ids, expected.text)
+
+
+async def test_who_does_not_end_in_time_goes_on_draining(stack: Stack) -> None:
+    drained = stack.instances("decode")[0]
+    async with connect(stack.grpc) as stub, streaming(stub) as answers:
+        code, said = await drain(stack, drained.id, "--timeout", "0.000001")
+        await until(lambda: stack.instances("decode")[0].pid != drained.pid, timeout_s=60)
+    assert code == 3
+    assert re.fullmatch(
+        rf"{drained.id} still holds \d+ after 1e-06 s and goes on draining", said.splitlines()[1]
+    )
+    assert {answer.end.outcome for answer in answers if answer.end} == {pb.OUTCOME_FINISHED}
+
+
+async def test_an_instance_that_does_not_exist_is_not_drained(stack: Stack) -> None:
+    code, said = await drain(stack, "decode-9")
+    assert code == 1
+    assert said.startswith("no instance 'decode-9' is heard on this bus; there is decode-0, ")

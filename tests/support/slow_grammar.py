@@ -1,0 +1,41 @@
+"""A compiler of grammars that a test holds up: compiling goes on when the test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from shared.engine.sampling import grammar as grammar_module
+from shared.sampling import Grammar
+
+
+class HeldCompiler:
+    def __init__(self, slow: Grammar) -> None:
+        self._slow = slow
+        self._build = grammar_module._matcher
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.compiled: list[Grammar] = []
+
+    def matcher(self, tokenizer: LLTokenizer, grammar: Grammar, source: str) -> LLMatcher:
+        self.compiled.append(grammar)
+        if grammar == self._slow:
+            self.begun.set()
+            assert self.go_on.wait(60)
+        return self._build(tokenizer, grammar, source)
+
+
+@contextmanager
+def held_compiler(slow: Grammar) -> Iterator[HeldCompiler]:
+    """`slow` is compiled only from `go_on` on, which is set at the end."""
+    held = HeldCompiler(slow)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grammar_module, "_matcher", held.matcher)
+        try:
+            yield held
+        finally:
+            held.go_on.set()

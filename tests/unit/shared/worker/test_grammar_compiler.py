@@ -1,0 +1,109 @@
+"""Grammars compiled beside the steps: once for all who wait, a bounded number, none for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shared.engine.sampling.grammar import CompiledGrammar, Grammars
+from shared.errors import InvalidRequest, Overloaded
+from shared.sampling import Grammar
+from shared.worker import grammar_compiler
+from shared.worker.grammar_compiler import GrammarCompiler, GrammarResult
+from tests.support.grammar import EOS, VOCAB, save_tokenizer
+from tests.support.slow_grammar import held_compiler
+from tests.support.wait import until
+
+SLOW, OTHER = Grammar("regex", "a+"), Grammar("regex", "b+")
+
+
+@pytest.fixture
+def grammars(tmp_path: Path) -> Grammars:
+    save_tokenizer(tmp_path)
+    return Grammars(str(tmp_path), VOCAB, (EOS,))
+
+
+@pytest.fixture
+async def compiler(grammars: Grammars) -> AsyncIterator[GrammarCompiler]:
+    compiler = GrammarCompiler("decode", grammars, lambda: None)
+    yield compiler
+    await compiler.close()
+
+
+async def ended(compiler: GrammarCompiler, count: int) -> dict[str, GrammarResult]:
+    results: dict[str, GrammarResult] = {}
+
+    def all_there() -> bool:
+        results.update(compiler.take_ended())
+        return len(results) == count
+
+    await until(all_there)
+    return results
+
+
+async def test_who_wants_the_same_grammar_waits_for_one_compilation(compiler: GrammarCompiler) -> None:
+    with held_compiler(SLOW) as held:
+        for key in ("a/1", "b/1"):
+            compiler.begin(key, SLOW)
+        await asyncio.to_thread(held.begun.wait)
+        held.go_on.set()
+        results = await ended(compiler, 2)
+        compiler.begin("c/1", SLOW)
+        results |= await ended(compiler, 1)
+    assert held.compiled == [SLOW]
+    assert len({id(result) for result in results.values()}) == 1
+    assert isinstance(results["a/1"], CompiledGrammar)
+
+
+async def test_a_bad_grammar_ends_with_its_error(compiler: GrammarCompiler) -> None:
+    compiler.begin("a/1", Grammar("regex", "(ab"))
+    results = await ended(compiler, 1)
+    assert isinstance(results["a/1"], InvalidRequest)
+
+
+async def test_a_fault_of_the_compiler_is_the_grammars(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panic(*_: object) -> None:
+        raise BaseException("panicked")  # noqa: TRY002 - what a panic in Rust comes as
+
+    monkeypatch.setattr("shared.engine.sampling.grammar._matcher", panic)
+    compiler.begin("a/1", SLOW)
+    results = await ended(compiler, 1)
+    assert isinstance(results["a/1"], InvalidRequest)
+    monkeypatch.undo()
+    compiler.begin("b/1", SLOW)
+    assert isinstance((await ended(compiler, 1))["b/1"], CompiledGrammar)
+
+
+async def test_more_grammars_than_may_wait_are_refused_with_a_hint(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_compiler, "MAX_WAITING_GRAMMARS", 2)
+    with held_compiler(SLOW):
+        compiler.begin("a/1", SLOW)
+        compiler.check_room(OTHER)
+        compiler.begin("b/1", OTHER)
+        with pytest.raises(Overloaded) as refused:
+            compiler.check_room(Grammar("regex", "c+"))
+        assert refused.value.retry_after_ms > 0
+        compiler.check_room(OTHER)  # it is on its way
+        compiler.check_room(None)
+
+
+async def test_a_compilation_that_nobody_waits_for_does_not_begin(compiler: GrammarCompiler) -> None:
+    with held_compiler(SLOW) as held:
+        compiler.begin("a/1", SLOW)
+        await asyncio.to_thread(held.begun.wait)
+        compiler.begin("b/1", OTHER)
+        compiler.begin("c/1", OTHER)
+        compiler.forget("b/1")
+        compiler.forget("c/1")
+        compiler.forget("a/1")  # has begun: it ends, and is told to nobody
+        held.go_on.set()
+        compiler.begin("d/1", Grammar("regex", "d+"))
+        assert list(await ended(compiler, 1)) == ["d/1"]
+    assert OTHER not in held.compiled
