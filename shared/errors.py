@@ -3,19 +3,24 @@
     PenstockError
     ├── InvalidRequest        the caller must change the request
     │   └── NotFound          a model, document or instance that does not exist
+    ├── Unauthenticated       nobody knows who asks
     ├── ProtocolError         bytes from the bus that are not a message of ours
     │   ├── UnknownMessage    unknown type or unsupported version
     │   └── ChecksumMismatch  bytes that changed on the way
     ├── TooLarge              over a named size limit
     ├── Overloaded            no room now; may carry a retry hint
     ├── Unavailable           nobody can serve this now
+    │   └── NoListener        nobody was there to be asked
     ├── DeadlineExpired       a deadline passed; names the hop
+    │   └── NoAnswer          whoever was asked said nothing in time
     ├── Cancelled             somebody asked for it to stop
     ├── StaleEpoch            a message of an earlier placement
     └── InternalError         a bug or a broken machine
+        └── EngineFault       an engine failed over a batch that this request was in
 
 An error crosses the bus as its `code`, its sentence, the hop and a retry hint, and is raised
-again as the same class on the other side.
+again as the same class on the other side. NoListener and NoAnswer are what an asker sees of silence: over the
+bus they are the plain errors that they are made of.
 """
 
 from __future__ import annotations
@@ -50,6 +55,10 @@ class NotFound(InvalidRequest):
     code = "not_found"
 
 
+class Unauthenticated(PenstockError):
+    code = "unauthenticated"
+
+
 class ProtocolError(PenstockError):
     code = "protocol"
 
@@ -67,15 +76,29 @@ class TooLarge(PenstockError):
 
 
 class Overloaded(PenstockError):
+    """`reason` is a word for metrics. It stays here: of another service one knows that it is full."""
+
     code = "overloaded"
+
+    def __init__(self, message: str, *, hop: str = "", retry_after_ms: int = 0, reason: str = "full") -> None:
+        super().__init__(message, hop=hop, retry_after_ms=retry_after_ms)
+        self.reason = reason
 
 
 class Unavailable(PenstockError):
     code = "unavailable"
 
 
+class NoListener(Unavailable):
+    """Never an answer: nobody listens where it was asked."""
+
+
 class DeadlineExpired(PenstockError):
     code = "expired"
+
+
+class NoAnswer(DeadlineExpired):
+    """Never an answer: there was none. Who answers that a deadline passed is alive."""
 
 
 class Cancelled(PenstockError):
@@ -90,11 +113,18 @@ class InternalError(PenstockError):
     code = "internal"
 
 
+class EngineFault(InternalError):
+    """The last words of a worker about a request that its engine was computing when it failed."""
+
+    code = "engine_fault"
+
+
 ERROR_TYPES: dict[str, type[PenstockError]] = {
     error.code: error
     for error in (
         InvalidRequest,
         NotFound,
+        Unauthenticated,
         ProtocolError,
         UnknownMessage,
         ChecksumMismatch,
@@ -105,6 +135,7 @@ ERROR_TYPES: dict[str, type[PenstockError]] = {
         Cancelled,
         StaleEpoch,
         InternalError,
+        EngineFault,
     )
 }
 

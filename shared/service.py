@@ -98,6 +98,7 @@ class Service(Generic[C]):
             "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
             "prefix_event_id": 0, "added": b"", "removed": b"",
             "steps": 0, "stalled_ms": round(self.watchdog.worst.stalled_s * 1e3),
+            "degradation": 0, "best_tokens_per_s": 0.0,
         }  # fmt: skip
         return Heartbeat(**{**fields, **overrides})
 

@@ -13,6 +13,7 @@ COMMANDS = {
     "ask": "send one prompt and stream the answer",
     "status": "show the fleet: instances, queues, KV, rates",
     "audit": "show what every instance holds, per request",
+    "keys": "make API keys for the gateway",
     "drain": "let one instance finish its work and end",
     "index": "build the retriever's index of a folder",
     "bench": "measure the engine on this machine",

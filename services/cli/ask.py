@@ -13,9 +13,10 @@ import grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.answer_output import AnswerOutput, JsonOutput, TextOutput
 from services.cli.ask_request import parse_request
-from services.cli.exit_codes import EXIT_CANCELLED, EXIT_EXPIRED, EXIT_FAILED, EXIT_SHED
+from services.cli.exit_codes import EXIT_CANCELLED, EXIT_EXPIRED, EXIT_FAILED, EXIT_SHED, EXIT_USAGE
+from services.cli.gateway_channel import call_metadata, open_channel
 from services.cli.stack_file import stack_address
-from shared.errors import Unavailable
+from shared.errors import InvalidRequest, Unavailable
 
 METHOD = "/penstock.v1.Inference/Generate"
 
@@ -37,12 +38,6 @@ STATUS_OUTCOMES = {
 BACKSTOP_S = 5.0
 """Beyond the request's own deadline: the gateway should have ended the call by itself."""
 
-CHANNEL_OPTIONS = (
-    ("grpc.keepalive_time_ms", 20_000),  # a gateway's machine that vanished is noticed
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.enable_http_proxy", 0),
-)
-
 
 def main(argv: Sequence[str]) -> int:
     args, request = parse_request(argv)
@@ -51,14 +46,25 @@ def main(argv: Sequence[str]) -> int:
     )
     try:
         address = args.grpc or stack_address(args.state_dir, "grpc", "--grpc HOST:PORT")
+        metadata = call_metadata(args)
+        channel = open_channel(address, args)
     except Unavailable as error:
         print(f"penstock ask: {error}", file=sys.stderr)
         return EXIT_FAILED
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        return _ask(channel, address, request, output)
+    except InvalidRequest as error:
+        print(f"penstock ask: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    with channel:
+        return _ask(channel, address, request, output, metadata)
 
 
-def _ask(channel: grpc.Channel, address: str, request: pb.GenerateRequest, output: AnswerOutput) -> int:
+def _ask(
+    channel: grpc.Channel,
+    address: str,
+    request: pb.GenerateRequest,
+    output: AnswerOutput,
+    metadata: tuple[tuple[str, str], ...],
+) -> int:
     timeout_s = request.deadline_ms / 1e3 + BACKSTOP_S if request.HasField("deadline_ms") else None
     generate = channel.unary_stream(
         METHOD,
@@ -66,7 +72,7 @@ def _ask(channel: grpc.Channel, address: str, request: pb.GenerateRequest, outpu
         response_deserializer=pb.GenerateEvent.FromString,
     )
     request.client_sent_unix_us = time.time_ns() // 1000
-    call = generate(request, timeout=timeout_s)
+    call = generate(request, timeout=timeout_s, metadata=metadata)
     terminal: pb.Terminal | None = None
     try:
         for event in call:
@@ -102,7 +108,8 @@ def _show(event: pb.GenerateEvent, output: AnswerOutput) -> pb.Terminal | None:
 def _terminal_of(error: grpc.RpcError, address: str) -> pb.Terminal:
     status, details = error.code(), error.details() or ""
     if status == grpc.StatusCode.UNAVAILABLE:
-        return _failed("unavailable", f"no gateway answers at {address}: {details}; is the stack running?")
+        advice = "is the stack running? Over TLS it needs --tls-ca"
+        return _failed("unavailable", f"no gateway answers at {address}: {details}; {advice}")
     return pb.Terminal(
         outcome=STATUS_OUTCOMES.get(status, pb.OUTCOME_FAILED),
         error=pb.Error(code=status.name.lower(), message=details or f"the call ended with {status.name}"),

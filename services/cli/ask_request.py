@@ -9,6 +9,7 @@ from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.arguments import finite, logit_bias, natural, seconds, token_id_list
+from services.cli.gateway_channel import add_channel_options
 from services.cli.stack_file import add_state_dir
 from shared.sampling import SCALARS
 
@@ -28,6 +29,7 @@ def build_ask_parser() -> argparse.ArgumentParser:
         prog="penstock ask",
         description="Send one prompt to the running stack and stream the answer to stdout.",
         epilog="Exit code: 0 finished, 1 failed, 2 wrong usage, 3 expired, 4 shed, 5 cancelled.",
+        allow_abbrev=False,  # an --api-key that nobody offers must not be taken for --api-key-file
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - reads it from stdin")
     _add_prompt(parser)
@@ -46,6 +48,7 @@ def build_ask_parser() -> argparse.ArgumentParser:
     where = parser.add_argument_group("where")
     where.add_argument("--grpc", default="", metavar="HOST:PORT", help="gateway (default: from stack.json)")
     add_state_dir(parser)
+    add_channel_options(parser)
     return parser
 
 

@@ -14,6 +14,7 @@ from services.cli.exit_codes import EXIT_FAILED
 from services.cli.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
 from services.cli.table import table
 from shared.deadline import MAX_SKEW_US
+from shared.degradation import DegradationLevel
 
 WATCH_S = 1.0
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
@@ -28,7 +29,9 @@ HEAD = (
     "tokens/s",
     "steps",
     "stalled s",
+    "left out",
     "skew ms",
+    "breaker",
 )
 
 
@@ -57,13 +60,24 @@ async def _status(address: BusAddress, args: argparse.Namespace) -> int:
 
 def _shown(seen: list[Seen], *, as_json: bool) -> str:
     if as_json:
-        return json.dumps({"instances": [_described(one) for one in seen]})
+        return json.dumps({"instances": [_described(one, _avoiding(one, seen)) for one in seen]})
     if not seen:
         return "no instance is heard on this bus; is the stack running?"
-    return table(HEAD, [_row(one) for one in seen])
+    return table(HEAD, [_row(one, _avoiding(one, seen)) for one in seen])
 
 
-def _row(one: Seen) -> tuple[str, ...]:
+def _avoiding(one: Seen, seen: list[Seen]) -> dict[str, str]:
+    """The gateways that keep their requests away from this life of the instance, and in which state."""
+    life = (one.beat.role, one.beat.instance, one.beat.incarnation)
+    return {
+        gateway.beat.instance: report.state
+        for gateway in seen
+        for report in gateway.beat.breakers
+        if (report.role, report.instance, report.incarnation) == life
+    }
+
+
+def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
     beat = one.beat
     kv = f"{beat.kv_blocks - beat.kv_blocks_free}/{beat.kv_blocks}" if beat.kv_blocks else "-"
     skewed = " !" if abs(one.skew_us) > MAX_SKEW_US else ""
@@ -79,11 +93,13 @@ def _row(one: Seen) -> tuple[str, ...]:
         f"{beat.tokens_per_s:.1f}",
         str(beat.steps),
         f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
+        DegradationLevel.heard(beat.degradation).word if beat.degradation else "-",
         f"{one.skew_us / 1e3:.1f}{skewed}",
+        ", ".join(f"{state} ({gateway})" for gateway, state in avoiding.items()),
     )
 
 
-def _described(one: Seen) -> dict[str, Any]:
+def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
     beat = one.beat
     return {
         "role": beat.role,
@@ -102,6 +118,8 @@ def _described(one: Seen) -> dict[str, Any]:
         "tokens_per_s": beat.tokens_per_s,
         "steps": beat.steps,
         "stalled_ms": beat.stalled_ms,
+        "degradation": DegradationLevel.heard(beat.degradation).word,
         "skew_us": one.skew_us,
         "skewed": abs(one.skew_us) > MAX_SKEW_US,
+        "breakers": avoiding,
     }

@@ -18,6 +18,7 @@ from services.decode.job import DecodeJob, read_job
 from services.decode.output import job_output
 from shared import messages
 from shared.bus import Delivery
+from shared.degradation import DegradationLevel
 from shared.engine import BLOCK_TOKENS, Engine, Reservation, StepResult
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
 from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
@@ -125,6 +126,14 @@ class DecodeActor(WorkerActor[DecodeJob]):
         if job.key in self._book.jobs:
             raise StaleEpoch("this placement of the request is here already")
         self.take_in(job, lambda: self._book.add(job))
+
+    async def on_tick(self) -> None:
+        await super().on_tick()
+        gateways = self._service.fleet.instances("gateway")
+        levels = (DegradationLevel.heard(view.heartbeat.degradation) for view in gateways)
+        self._drafts.level = max(levels, default=DegradationLevel.NONE)
+        for job in self._book.in_phase(JobPhase.TRANSFERRING):
+            job.last_token_s = self._receiver.sampled_s(job.transfer_key)
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A lost speculator costs only speed."""
@@ -253,11 +262,6 @@ class DecodeActor(WorkerActor[DecodeJob]):
         job = self._book.jobs.get(sequence_key(*key))
         if job is not None:
             self._end(job)
-
-    async def on_tick(self) -> None:
-        await super().on_tick()
-        for job in self._book.in_phase(JobPhase.TRANSFERRING):
-            job.last_token_s = self._receiver.sampled_s(job.transfer_key)
 
     async def end_transfers(self) -> None:
         while self._failures:

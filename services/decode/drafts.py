@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.decode.draft_length import DraftLength
+from shared.degradation import DegradationLevel
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, pack_ids
 from shared.sampling import SamplingParams
 from shared.worker.wire import sequence_key
@@ -79,6 +80,8 @@ class DraftBook:
     longest: int
     batch_tokens: int
     counts: DraftCounts = field(default_factory=DraftCounts)
+    level: DegradationLevel = DegradationLevel.NONE
+    """What the fleet leaves out now: half of every draft, then all of them."""
     _sessions: dict[str, _Session] = field(default_factory=dict)
     _closed: list[_Session] = field(default_factory=list)
 
@@ -158,9 +161,13 @@ class DraftBook:
 
     def outgoing(self) -> list[Outgoing]:
         """Messages after a step: sessions to open and to close, and one commit per speculator."""
+        if self.level >= DegradationLevel.NO_DRAFTS:
+            return self._closes()
         messages = [*self._closes(), *self._opens()]
         rows: dict[str, list[tuple[_Session, int]]] = {}
         limit = self.batch_tokens // max(1, len(self._sessions))
+        if self.level >= DegradationLevel.SHORT_DRAFTS:
+            limit = min(limit, max(1, self.longest // 2))
         for session in self._sessions.values():
             if not (session.known and session.advanced):
                 continue

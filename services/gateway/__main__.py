@@ -6,6 +6,8 @@ from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
+from services.gateway.key_gate import KeyGate
+from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from shared.bus.subjects import inbox
@@ -16,7 +18,7 @@ FINISH_TIMEOUT_S = 1.0
 
 async def body(service: Service[GatewayConfig]) -> None:
     config, bus, fleet, instance = service.config, service.bus, service.fleet, service.instance
-    tasks = Tasks()
+    key_gate, tasks = KeyGate.of(config), Tasks()
     context = SessionContext.of(instance, config, bus, fleet, tasks)
     registry = SessionRegistry(
         context,
@@ -27,10 +29,14 @@ async def body(service: Service[GatewayConfig]) -> None:
     )
     fleet.on_lost(registry.on_instance_lost)
     await bus.serve(inbox(service.role, instance), registry.receive)
-    server = EdgeServer(registry, ClientCancels(context, registry), fleet, config)
+    server = EdgeServer(registry, ClientCancels(context, registry), key_gate, fleet, config)
     await server.start()
     try:
         service.supervisor.start_task("health", server.watch_fleet)
+        service.supervisor.start_task("api-keys", key_gate.watch_file)
+        service.supervisor.start_task(
+            "pressure", lambda: watch_pressure(context.pressure, context.degradation, service.changed)
+        )
         service.on_drain(server.drain)
         await server.serving.wait()
         await service.ready(registry.status)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -19,6 +20,7 @@ AGING_S = 5.0
 """A request that waits rises by one class in this time, so that no class starves."""
 ENDS_REMEMBERED = 32
 CLASSES: dict[int, int] = {pb.PRIORITY_HIGH: 1, pb.PRIORITY_NORMAL: 2, pb.PRIORITY_LOW: 3}
+LOWEST_CLASS = max(CLASSES.values())
 STARTED_CLASS = 0
 """Of a request that its client has tokens of: it goes before everything new."""
 
@@ -59,7 +61,8 @@ class AdmissionQueue:
         self._clock = clock
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
         self._placing: set[Ticket] = set()  # have their turn, and are not in any heartbeat yet
-        self._ends_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)
+        self._gaps_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)
+        self._gap_began_s = 0.0  # while somebody waits: when a request has ended last, or the waiting began
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -76,8 +79,11 @@ class AdmissionQueue:
             self._placing.discard(ticket)
 
     def note_end(self) -> None:
-        """A request that had a seat has ended."""
-        self._ends_s.append(self._clock.monotonic_s())
+        """A request that had a seat has ended: while others wait, that tells how fast seats come free."""
+        if self._waiting:
+            now_s = self._clock.monotonic_s()
+            self._gaps_s.append(now_s - self._gap_began_s)
+            self._gap_began_s = now_s
 
     def expected_wait_s(self, model: str, priority_class: int) -> float:
         """How long a request that came now would wait for its turn; 0 when nobody can tell, too."""
@@ -88,20 +94,34 @@ class AdmissionQueue:
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
 
-    def seconds_per_end(self) -> float:
-        """How long it takes until a request ends, 0 while nobody can tell.
-
-        From the ends that were seen, up to now: a fleet that stopped is not as fast as it was.
-        """
-        if len(self._ends_s) < 2:
+    def remaining_wait_s(self, ticket: Ticket) -> float:
+        """How long a ticket that had its turn and found no seat would wait for the next one; 0 as above."""
+        order = partial(Ticket.order, now_s=self._clock.monotonic_s())
+        ahead = sum(
+            1 for other in self._waiting if other.model == ticket.model and order(other) < order(ticket)
+        )
+        if not ahead and self._has_seat(ticket):
             return 0.0
-        return (self._clock.monotonic_s() - self._ends_s[0]) / len(self._ends_s)
+        return (ahead + 1) * self.seconds_per_end()
+
+    def seconds_per_end(self) -> float:
+        """How long it takes until a seat comes free, 0 while nobody can tell.
+
+        From the ends that were seen while requests waited, up to now: a fleet that stopped is not as fast as
+        it was.
+        """
+        if not self._gaps_s:
+            return 0.0
+        mean_s = sum(self._gaps_s) / len(self._gaps_s)
+        open_s = self._clock.monotonic_s() - self._gap_began_s if self._waiting else 0.0
+        return max(mean_s, (sum(self._gaps_s) + open_s) / (len(self._gaps_s) + 1))
 
     # ---- turns --------------------------------------------------------------------------------------
 
     async def _wait_for_turn(self, ticket: Ticket) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._waiting:
+            self._gap_began_s = self._clock.monotonic_s()
             self._start("admission", self._hand_out_turns())
         self._waiting[ticket] = turn
         try:

@@ -4,51 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from services.gateway.breakers import Life, life_of
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Clock
 
-BUSY_S = 0.25
-"""How long an instance that was full is avoided: its next heartbeat tells more."""
+REFUSED_S = 0.3
+"""A refusal is old with the instance's next heartbeat, which tells of its room, or after this."""
 GONE_S = 0.75
 """How long an instance that did not answer is avoided: by then the fleet view knows whether it is dead."""
 FAILED_S = 5.0
 """How long an instance that failed a placement is avoided, where there is another."""
 FIRST_BACKOFF_S = 0.005
-MAX_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 0.25
 
 
 class AvoidedInstances:
+    """By the lives of instances: a restarted one is welcome at once."""
+
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._busy: dict[tuple[str, str], float] = {}
-        self._gone: dict[tuple[str, str, int], float] = {}
+        self._refused_s: dict[Life, float] = {}  # when
+        self._failed: dict[Life, float] = {}  # until when
+        self._gone: dict[Life, float] = {}
 
-    def add_busy(self, view: InstanceView) -> None:
-        self._busy[view.heartbeat.role, view.heartbeat.instance] = self._clock.monotonic_s() + BUSY_S
+    def add_refused(self, view: InstanceView) -> None:
+        """It had no room."""
+        self._refused_s[life_of(view)] = self._clock.monotonic_s()
 
     def add_failed(self, view: InstanceView) -> None:
         """It took the request and could not go on with it."""
-        self._busy[view.heartbeat.role, view.heartbeat.instance] = self._clock.monotonic_s() + FAILED_S
+        self._failed[life_of(view)] = self._clock.monotonic_s() + FAILED_S
 
     def add_gone(self, view: InstanceView) -> None:
-        """Only this life of the instance: a restarted one is welcome at once."""
-        self._gone[_life(view)] = self._clock.monotonic_s() + GONE_S
+        """It did not answer."""
+        self._gone[life_of(view)] = self._clock.monotonic_s() + GONE_S
 
     def not_gone(self, views: Iterable[InstanceView]) -> list[InstanceView]:
         now_s = self._clock.monotonic_s()
-        return [view for view in views if self._gone.get(_life(view), 0.0) <= now_s]
+        return [view for view in views if self._gone.get(life_of(view), 0.0) <= now_s]
 
-    def busy(self) -> set[tuple[str, str]]:
-        """(role, instance) of those that were full, or failed, a moment ago."""
+    def failed(self, views: Iterable[InstanceView]) -> set[tuple[str, str]]:
+        """Of `views`, as (role, instance), those that failed the request a moment ago."""
         now_s = self._clock.monotonic_s()
-        return {key for key, until_s in self._busy.items() if until_s > now_s}
+        return {life_of(view)[:2] for view in views if self._failed.get(life_of(view), 0.0) > now_s}
+
+    def refused(self, views: Iterable[InstanceView]) -> set[tuple[str, str]]:
+        """Of `views`, as (role, instance), those that had no room and have not been heard of since."""
+        now_s = self._clock.monotonic_s()
+        return {
+            life_of(view)[:2]
+            for view in views
+            if (at_s := self._refused_s.get(life_of(view))) is not None
+            and view.last_seen_s <= at_s
+            and now_s < at_s + REFUSED_S
+        }
 
 
 def backoff_s(attempt: int) -> float:
     """How long to wait after failed attempt number `attempt`, counted from 0."""
     return min(FIRST_BACKOFF_S * 2.0**attempt, MAX_BACKOFF_S)
-
-
-def _life(view: InstanceView) -> tuple[str, str, int]:
-    beat = view.heartbeat
-    return beat.role, beat.instance, beat.incarnation

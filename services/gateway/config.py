@@ -15,6 +15,15 @@ class GatewayConfig(ServiceConfig):
         4 << 20, help="longest gRPC request, bytes", minimum=1 << 10, maximum=64 << 20
     )
 
+    tls_cert: str = field_of("", help="file with the edge's certificates, PEM; empty = no TLS")
+    tls_key: str = field_of("", help="file with the key of tls_cert, PEM, without a passphrase")
+    tls_client_ca: str = field_of(
+        "", help="file with the certificates that a client's must be signed by; empty = clients need none"
+    )
+    api_keys: str = field_of(
+        "", help="file of the API keys that clients need (`penstock keys new`); empty = an open edge"
+    )
+
     max_sessions: int = field_of(
         256, help="live requests; above it new ones are shed", minimum=1, maximum=65536
     )
@@ -60,9 +69,6 @@ class GatewayConfig(ServiceConfig):
     )
     cancel_ack_s: float = field_of(
         0.25, help="wait for a CancelAck before the broadcast", minimum=0.01, maximum=10.0
-    )
-    max_place_tries: int = field_of(
-        8, help="placements tried before a request is shed", minimum=1, maximum=100
     )
     max_replacements: int = field_of(
         4, help="failures of workers that one request survives", minimum=0, maximum=100

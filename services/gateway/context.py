@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.gateway.admission_queue import AdmissionQueue
+from services.gateway.breakers import Breakers
 from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
+from services.gateway.crash_suspects import CrashSuspects
+from services.gateway.degradation import Degradation
 from services.gateway.placement import free_seats
-from services.gateway.sent_load import SentLoad
+from services.gateway.pressure import Pressure
+from services.gateway.sent_load import LoadedView, SentLoad
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
@@ -25,6 +29,10 @@ class SessionContext:
     canceller: Canceller
     sent_load: SentLoad
     admission_queue: AdmissionQueue
+    pressure: Pressure
+    degradation: Degradation
+    breakers: Breakers
+    crash_suspects: CrashSuspects
     tasks: Tasks
 
     @classmethod
@@ -33,11 +41,28 @@ class SessionContext:
     ) -> SessionContext:
         sent_load = SentLoad()
 
+        def loaded(role: str) -> list[LoadedView]:
+            return [sent_load.with_sent(view) for view in fleet.instances(role)]
+
         def seats(model: str, blocks: int) -> int | None:
-            return free_seats(
-                [sent_load.with_sent(view) for view in fleet.instances("decode")], model, blocks
-            )
+            return free_seats(loaded("decode"), model, blocks)
 
         queue = AdmissionQueue(seats, tasks.start)
+        pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
-        return cls(instance, config, bus, fleet, canceller, sent_load, queue, tasks)
+        breakers = Breakers(instance, fleet)
+        suspects = CrashSuspects()
+        return cls(
+            instance=instance,
+            config=config,
+            bus=bus,
+            fleet=fleet,
+            canceller=canceller,
+            sent_load=sent_load,
+            admission_queue=queue,
+            pressure=pressure,
+            degradation=Degradation(),
+            breakers=breakers,
+            crash_suspects=suspects,
+            tasks=tasks,
+        )

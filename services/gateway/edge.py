@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -15,7 +16,10 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.budget import Budget
 from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
+from services.gateway.edge_status import retry_details
+from services.gateway.key_gate import KeyGate
 from services.gateway.outcome import Outcome
+from services.gateway.report import count_outcome
 from services.gateway.request import validate_request
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.session import Session
@@ -28,6 +32,8 @@ log = structlog.get_logger()
 SEED_BITS = 63
 WRITE_GRACE_S = 5.0
 """How long after the total deadline a client that does not read may keep its call open."""
+AUTHORIZATION = "authorization"
+"""The metadata that holds `Bearer <key>`."""
 MAX_STATUS_CHARS = 400
 """Of the message in the status of a call; the terminal event has all of it."""
 
@@ -36,10 +42,15 @@ Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
 
 class InferenceEdge(rpc.InferenceServicer):
     def __init__(
-        self, registry: SessionRegistry, client_cancels: ClientCancels, config: GatewayConfig
+        self,
+        registry: SessionRegistry,
+        client_cancels: ClientCancels,
+        key_gate: KeyGate,
+        config: GatewayConfig,
     ) -> None:
         self._registry = registry
         self._client_cancels = client_cancels
+        self._key_gate = key_gate
         self._config = config
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
@@ -58,22 +69,36 @@ class InferenceEdge(rpc.InferenceServicer):
                 # When the call was dropped this is what cancels the request; after an end it does nothing.
                 session.cancel_request("the client ended the call")
         if outcome.error is not None:
-            await call.abort(grpc.StatusCode[outcome.status], str(outcome.error)[:MAX_STATUS_CHARS])
+            message = str(outcome.error)[:MAX_STATUS_CHARS]
+            code = grpc.StatusCode[outcome.status]
+            await call.abort(code, message, retry_details(code.value[0], message, outcome.retry_after_ms))
 
     async def Cancel(  # noqa: N802 - gRPC's name
         self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
     ) -> pb.CancelResponse:
         try:
-            found = await self._client_cancels.cancel_request(request.request_id, tenant="")
+            key = self._key_gate.identify(_authorization(call))
+            found = await self._client_cancels.cancel_request(request.request_id, tenant=key.tenant)
         except PenstockError as error:
             status = grpc.StatusCode[Outcome.of(error).status]
             await call.abort(status, str(error)[:MAX_STATUS_CHARS])
         return pb.CancelResponse(found=found)
 
     def _open_session(self, request: pb.GenerateRequest, call: Call) -> tuple[Session, Budget]:
-        valid = validate_request(request, drawn_seed=secrets.randbits(SEED_BITS))
+        key = self._key_gate.identify(_authorization(call))
+        valid = validate_request(request, drawn_seed=secrets.randbits(SEED_BITS), tenant=key.tenant)
         budget = Budget.of(valid, self._config, call.time_remaining())
-        return self._registry.open_session(valid, budget), budget
+        allowance = self._key_gate.admit(key, valid)
+        try:
+            return self._registry.open_session(valid, budget, allowance), budget
+        except BaseException:
+            allowance.undo()
+            raise
+
+
+def _authorization(call: grpc.aio.ServicerContext[Any, Any]) -> list[str | bytes]:
+    """The values of that header."""
+    return [value for name, value in call.invocation_metadata() or () if name == AUTHORIZATION]
 
 
 async def _write_response(session: Session, call: Call) -> Outcome:
@@ -100,7 +125,7 @@ async def _refuse(request: pb.GenerateRequest, error: PenstockError, call: Call)
     error.hop = error.hop or "gateway"
     outcome = Outcome.of(error)
     timeline.mark_phase("admit")
-    metrics.REQUESTS.labels(outcome=outcome.word).inc()
+    count_outcome(outcome)
     log.info("request_refused", outcome=outcome.word, error=str(error))
     await call.write(pb.GenerateEvent(end=outcome.terminal_event(pb.Usage(), timeline.to_event())))
     return outcome

@@ -15,6 +15,8 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.edge import InferenceEdge
+from services.gateway.edge_certificate import EdgeCertificate, is_loopback
+from services.gateway.key_gate import KeyGate
 from services.gateway.session_registry import SessionRegistry
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
@@ -39,6 +41,7 @@ class EdgeServer:
         self,
         registry: SessionRegistry,
         client_cancels: ClientCancels,
+        key_gate: KeyGate,
         fleet: FleetView,
         config: GatewayConfig,
     ) -> None:
@@ -47,7 +50,9 @@ class EdgeServer:
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._server = grpc.aio.server(options=_options(config))
-        rpc.add_InferenceServicer_to_server(InferenceEdge(registry, client_cancels, config), self._server)
+        self._certificate = EdgeCertificate.of(config)
+        edge = InferenceEdge(registry, client_cancels, key_gate, config)
+        rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
@@ -60,14 +65,21 @@ class EdgeServer:
         await self._set_health(serving=False)
         host = f"[{self._config.grpc_host}]" if ":" in self._config.grpc_host else self._config.grpc_host
         try:
-            port = self._server.add_insecure_port(f"{host}:{self._config.grpc_port}")
+            port = self._add_port(f"{host}:{self._config.grpc_port}")
         except RuntimeError as error:
             raise Unavailable(
                 f"cannot listen on {host}:{self._config.grpc_port}: free it or set another grpc_port"
             ) from error
         await self._server.start()
         self.address = f"{host}:{port}"
-        log.info("grpc_listening", grpc=self.address)
+        log.info("grpc_listening", grpc=self.address, tls=self._certificate is not None)
+        if self._config.api_keys and self._certificate is None and not is_loopback(self._config.grpc_host):
+            log.warning("api_keys_in_clear", help="keys can be read on their way; set tls_cert and tls_key")
+
+    def _add_port(self, address: str) -> int:
+        if self._certificate is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, self._certificate.credentials())
 
     async def watch_fleet(self) -> None:
         """Keep the health service true: SERVING while every needed role has an instance that is ready."""

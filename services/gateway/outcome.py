@@ -14,6 +14,7 @@ from shared.errors import (
     Overloaded,
     PenstockError,
     TooLarge,
+    Unauthenticated,
     Unavailable,
 )
 from shared.sampling import SamplingParams
@@ -73,6 +74,11 @@ class Outcome:
         """The name of the canonical gRPC status."""
         return "OK" if self.error is None else _status_of(self.error)
 
+    @property
+    def retry_after_ms(self) -> int:
+        """When the client may come back; 0 where that would not help."""
+        return 0 if self.error is None else _retry_after_ms(self.error)
+
     def terminal_event(self, usage: pb.Usage, timeline: pb.Timeline) -> pb.Terminal:
         return pb.Terminal(
             outcome=_EVENT_OUTCOMES[self.word],
@@ -102,6 +108,7 @@ _STATUS: tuple[tuple[type[PenstockError], str], ...] = (
     (NotFound, "NOT_FOUND"),
     (InvalidRequest, "INVALID_ARGUMENT"),
     (TooLarge, "INVALID_ARGUMENT"),
+    (Unauthenticated, "UNAUTHENTICATED"),
     (Unavailable, "UNAVAILABLE"),
 )
 """The first type that fits; NotFound is an InvalidRequest too."""
@@ -111,8 +118,17 @@ def _status_of(error: PenstockError) -> str:
     return next((status for error_type, status in _STATUS if isinstance(error, error_type)), "INTERNAL")
 
 
-def _error_event(error: PenstockError) -> pb.Error:
-    retry_after_ms = max(0, error.retry_after_ms)
+def _retry_after_ms(error: PenstockError) -> int:
+    hint_ms = max(0, error.retry_after_ms)
     if isinstance(error, Overloaded):  # "come back at once" would be the same crowd again
-        retry_after_ms = retry_after_ms or SHED_RETRY_MS
-    return pb.Error(code=error.code, message=error.message, hop=error.hop, retry_after_ms=retry_after_ms)
+        return hint_ms or SHED_RETRY_MS
+    return hint_ms
+
+
+def _error_event(error: PenstockError) -> pb.Error:
+    return pb.Error(
+        code=error.code,
+        message=error.message,
+        hop=error.hop,
+        retry_after_ms=_retry_after_ms(error),
+    )

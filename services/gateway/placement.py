@@ -84,36 +84,50 @@ def free_seats(decodes: Sequence[Candidate], model: str, blocks: int) -> int | N
     )
 
 
-def missing_role(fleet: Mapping[str, Sequence[Candidate]], excluded: Collection[tuple[str, str]] = ()) -> str:
-    """The first of the roles to place on with no instance outside `excluded` (role, instance), else ""."""
-    for role in PLACED_ROLES:
-        if not any((role, view.heartbeat.instance) not in excluded for view in fleet.get(role, ())):
-            return role
-    return ""
+def missing_role(fleet: Mapping[str, Sequence[Candidate]]) -> str:
+    """The first of the roles to place on with no instance, else ""."""
+    return next((role for role in PLACED_ROLES if not fleet.get(role)), "")
+
+
+def leave_out(views: Sequence[C], *shunned: Collection[tuple[str, str]]) -> Sequence[C]:
+    """`views` without those that one of the sets names as (role, instance).
+
+    Fails open: where nobody would be left, the last set is given up, then the one before it. An instance
+    that may work is better than none.
+    """
+    for count in range(len(shunned), 0, -1):
+        named = set().union(*shunned[:count])
+        left = [view for view in views if (view.heartbeat.role, view.heartbeat.instance) not in named]
+        if left:
+            return left
+    return views
+
+
+def leave_out_of_all(
+    fleet: Mapping[str, Sequence[C]], *shunned: Collection[tuple[str, str]]
+) -> Mapping[str, Sequence[C]]:
+    """`leave_out` in every role, unless no prefill and decode that are left would have the same KV layout."""
+    left = {role: leave_out(views, *shunned) for role, views in fleet.items()}
+    layouts = [{view.heartbeat.layout for view in left.get(role, ())} for role in ("prefill", "decode")]
+    return left if layouts[0] & layouts[1] else fleet
 
 
 def choose_placement(
     fleet: Mapping[str, Sequence[Candidate]],
     need: Need,
     *,
-    excluded: Collection[tuple[str, str]] = (),
     rotation: int = 0,
 ) -> Placement:
     """The cheapest instance of every role; equals take turns by `rotation`.
 
-    Raises Unavailable naming the role that has no instance outside `excluded`.
+    Raises Unavailable naming a role that has no instance.
     """
-    role = missing_role(fleet, excluded)
+    role = missing_role(fleet)
     if role:
         raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
 
     def usable(role: str, layouts: Collection[str] | None = None) -> list[Candidate]:
-        return [
-            view
-            for view in fleet.get(role, ())
-            if (role, view.heartbeat.instance) not in excluded
-            and (layouts is None or view.heartbeat.layout in layouts)
-        ]
+        return [view for view in fleet.get(role, ()) if layouts is None or view.heartbeat.layout in layouts]
 
     def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
         return cheapest_instance(usable(role), cost, rotation)

@@ -6,23 +6,34 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
+from services.gateway.admission import check_wait
 from services.gateway.admission_queue import CLASSES, STARTED_CLASS, AdmissionQueue, Ticket
-from services.gateway.avoided_instances import AvoidedInstances, backoff_s
+from services.gateway.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
 from services.gateway.block_names import BlockNames
+from services.gateway.breakers import Breakers
 from services.gateway.config import GatewayConfig
-from services.gateway.placement import Need, Placement, choose_placement, missing_role, needed_blocks, serving
+from services.gateway.crash_record import CrashRecord
+from services.gateway.placement import (
+    Need,
+    Placement,
+    choose_placement,
+    leave_out_of_all,
+    needed_blocks,
+    serving,
+)
+from services.gateway.placement_messages import placement_messages
+from services.gateway.placement_trials import PlacementTrials
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.sent_load import Load, SentLoad
 from services.gateway.session_state import SessionState, is_final
-from services.gateway.waiting import wait_for_placed_roles
+from services.gateway.waiting import POLL_S, wait_for_placed_roles
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
-from shared.errors import DeadlineExpired, PenstockError, Unavailable
+from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.messages import Accepted, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
+from shared.messages import Accepted, Message
 from shared.tasks import cancel_until_done
-from shared.text.incremental import PROMPT_TAIL_TOKENS
 
 
 class Refused(Exception):
@@ -43,6 +54,7 @@ class Placer:
         request: Request,
         state: SessionState,
         *,
+        request_id: str,
         gateway: str,
         model: str,
         prompt_ids: tuple[int, ...],
@@ -52,6 +64,8 @@ class Placer:
         request_client: RequestClient,
         sent_load: SentLoad,
         admission_queue: AdmissionQueue,
+        breakers: Breakers,
+        crash_record: CrashRecord,
         rotation: int,
         cancel_epoch: Callable[[str], None],
     ) -> None:
@@ -66,33 +80,42 @@ class Placer:
         self._request_client = request_client
         self._sent_load = sent_load
         self._admission_queue = admission_queue
+        self._breakers = breakers
+        self._crash_record = crash_record
+        self._request_id = request_id
         self._rotation = rotation
         self._cancel_epoch = cancel_epoch
         self._avoided = AvoidedInstances()
+        self.trials = PlacementTrials(breakers, fleet, request_id)
         self._arrived_s = SYSTEM_CLOCK.monotonic_s()
 
     async def place_request(self, deadline: Deadline, asked: Callable[[], None]) -> None:
         """Return when all three workers hold the request; `asked` is called when they have been asked.
 
-        Raises what no worker would answer differently, Overloaded when all are full, Unavailable when
-        none is there.
+        Who finds all full waits its turn again, as long as the deadline lets it come. Raises what no worker
+        would answer differently, Overloaded when no turn can come in time, Unavailable when a role stays
+        without an instance.
         """
         ticket = self._ticket(deadline)
-        wait_s = min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
         until: Deadline | None = None  # for roles that have no instance, one after the other or in turn
-        refusals = 0
+        failures = 0
         for attempt in itertools.count():
             async with self._admission_queue.turn(ticket):
-                until = until or Deadline.after(wait_s)
+                until = until or Deadline.after(self._wait_s(deadline))
                 refused = await self._try_placement(deadline, until, attempt, asked)
             if refused is None:
                 return
-            # Who is gone is waited for; who is full is not asked for ever.
-            refusals += not isinstance(refused.error, Unavailable)
-            most = self._config.max_place_tries
-            if until.expired() if isinstance(refused.error, Unavailable) else refusals >= most:
+            if isinstance(refused.error, Overloaded):
+                self._check_turn(ticket, refused.error, deadline)
+                until = None
+            elif isinstance(refused.error, Unavailable):
+                if until.expired():
+                    raise refused.error from refused
+            elif failures >= self._config.max_replacements:
                 raise refused.error from refused
-            await asyncio.sleep(backoff_s(attempt))
+            else:
+                failures += 1
+            await self._back_off(refused.role, attempt)
 
     async def _try_placement(
         self, deadline: Deadline, until: Deadline, attempt: int, asked: Callable[[], None]
@@ -102,11 +125,14 @@ class Placer:
         if self._state.finish:
             return None  # the last row of the failed placement came while we waited
         self._state.begin_epoch(placement)
+        self.trials.begin(placement)
+        self._crash_record.begin_epoch(self.trials.views.values())
         layout = self._layout_of(placement)
         ids, hashes = self._sequence(layout)  # only now: until the new epoch, rows of the old one count
         try:
             await self._ask_all(placement, ids, hashes, deadline, asked)
         except Refused as refused:
+            self.trials.end()
             self._cancel_epoch("replaced")
             if is_final(refused.error):
                 raise refused.error from refused
@@ -114,6 +140,33 @@ class Placer:
             return refused
         self._state.placed()
         return None
+
+    def _wait_s(self, deadline: Deadline) -> float:
+        """How long to wait for a role without a ready instance."""
+        return min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
+
+    def _check_turn(self, ticket: Ticket, full: Overloaded, deadline: Deadline) -> None:
+        """Raise Overloaded when no other turn can come in time, as the queue or who refused it says."""
+        remaining_s = deadline.remaining_s()
+        check_wait(self._admission_queue.remaining_wait_s(ticket), remaining_s)
+        if remaining_s <= max(full.retry_after_ms / 1000, MAX_BACKOFF_S):
+            raise full
+
+    async def _back_off(self, role: str, attempt: int) -> None:
+        """A little longer each time; where all of a role have refused, until one tells what room it has."""
+        await asyncio.sleep(backoff_s(attempt))
+        until = Deadline.after(REFUSED_S)
+        while (views := self._usable(role)) and len(self._avoided.refused(views)) == len(views):
+            if until.expired():
+                return
+            await asyncio.sleep(POLL_S)
+
+    def avoid_failed(self, trouble: PenstockError) -> None:
+        """The placement failed: its replacement goes elsewhere than to who failed it, if there is another."""
+        if trouble.hop in self.trials.views:
+            self._avoided.add_failed(self.trials.views[trouble.hop])
+        self.trials.fail(trouble.hop, trouble)
+        self.trials.end()
 
     def _ticket(self, deadline: Deadline) -> Ticket:
         output_tokens = self._request.sampling.max_tokens - len(self._state.log.ids)
@@ -125,14 +178,6 @@ class Placer:
             blocks=needed_blocks(tokens),
             arrived_s=self._arrived_s,
         )
-
-    def avoid_failed(self, trouble: PenstockError) -> None:
-        """The placement failed: its replacement goes elsewhere than to who failed it, if there is another."""
-        placement = self._state.placement
-        instance = "" if placement is None else placement.instance_of(trouble.hop)
-        view = self._fleet.get(trouble.hop, instance) if instance else None
-        if view is not None:
-            self._avoided.add_failed(view)
 
     def _sequence(self, layout: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Prompt and log as one prompt, with the names of its blocks for workers of `layout`."""
@@ -147,15 +192,15 @@ class Placer:
     async def _choose(self, until: Deadline, attempt: int) -> Placement:
         """A placement on instances that may be tried now; waits for roles that have none."""
         placed = await wait_for_placed_roles(self._usable, until)
-        usable = {**placed, "speculator": self._usable("speculator")}
-        fleet = {role: [self._sent_load.with_sent(view) for view in views] for role, views in usable.items()}
-        busy = self._avoided.busy()
-        if missing_role(fleet, busy):
-            busy = set()  # all of a role are full: ask again rather than give up
+        views = [view for found in placed.values() for view in found]
+        shunned = self._breakers.shunned(views, self._request_id) | self._avoided.failed(views)
+        preferred = leave_out_of_all(placed, shunned, self._avoided.refused(views))
+        usable = {**preferred, "speculator": self._usable("speculator")}
+        fleet = {role: [self._sent_load.with_sent(view) for view in found] for role, found in usable.items()}
         ids, hashes = self._sequence(self._block_names.layout)
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
         need = Need(hashes, len(ids), left)
-        return choose_placement(fleet, need, excluded=busy, rotation=self._rotation + attempt)
+        return choose_placement(fleet, need, rotation=self._rotation + attempt)
 
     def _usable(self, role: str) -> list[InstanceView]:
         """Instances of `role` that serve the model and are not known to be gone."""
@@ -173,13 +218,16 @@ class Placer:
 
         A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
         """
-        messages = self._messages(placement, ids, hashes, deadline)
+        messages = placement_messages(
+            placement, self._request, self._state.log, self._gateway, ids, hashes, deadline
+        )
         loads = self._note_sent(placement, ids, hashes)
         asks = [
             asyncio.create_task(
-                self._ask_one(role, instance, message, deadline, loads[role]), name=f"ask-{instance}"
+                self._ask_one(role, placement.instance_of(role), message, deadline, loads[role]),
+                name=f"ask-{placement.instance_of(role)}",
             )
-            for (role, instance), message in messages.items()
+            for role, message in messages.items()
         ]
         asked()
         try:
@@ -216,13 +264,16 @@ class Placer:
             answer = await self._request_client.ask_instance(
                 role, instance, message, deadline.shrink(self._config.ask_timeout_s), epoch=self._state.epoch
             )
-        except DeadlineExpired as error:
+        except NoAnswer as error:
+            if deadline.expired():
+                raise Refused(role, instance, error) from error
+            self.trials.fail(role, error)
             late = Unavailable(f"{instance} did not answer in time: retry", hop=role)
-            raise Refused(role, instance, error if deadline.expired() else late) from error
-        except Unavailable as error:
-            raise Refused(role, instance, error) from error
+            raise Refused(role, instance, late) from error
         except PenstockError as error:
-            self._state.holders.discard((role, instance))
+            if not isinstance(error, Unavailable):
+                self._state.holders.discard((role, instance))
+            self.trials.fail(role, error)
             raise Refused(role, instance, error) from error
         if not isinstance(answer, Accepted):
             raise Refused(role, instance, unexpected_answer(answer, role))
@@ -230,59 +281,16 @@ class Placer:
         if role == "prefill" and not self._state.replacements:
             self._state.cached_tokens = answer.cached_tokens
 
-    def _messages(
-        self,
-        placement: Placement,
-        ids: tuple[int, ...],
-        hashes: tuple[bytes, ...],
-        deadline: Deadline,
-    ) -> dict[tuple[str, str], Message]:
-        log, request = self._state.log, self._request
-        token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
-        return {
-            ("detokenizer", placement.detokenizer): Open(
-                gateway=self._gateway,
-                prompt_tail=pack_ids(self._prompt_ids[-PROMPT_TAIL_TOKENS:]),
-                replay=pack_ids(log.ids),
-                emitted_chars=log.emitted_chars,
-                next_position=log.next_position,
-                stop=request.stop,
-                prefill=placement.prefill,
-                decode=placement.decode,
-            ),
-            ("decode", placement.decode): Reserve(
-                token_ids=token_ids,
-                prompt_len=len(self._prompt_ids),
-                block_hashes=packed_hashes,
-                sampling=request.sampling,
-                gateway=self._gateway,
-                detokenizer=placement.detokenizer,
-                prefill=placement.prefill,
-                speculator=placement.speculator,
-                priority=request.priority,
-                inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
-            ),
-            ("prefill", placement.prefill): Prefill(
-                token_ids=token_ids,
-                prompt_len=len(self._prompt_ids),
-                block_hashes=packed_hashes,
-                sampling=request.sampling,
-                gateway=self._gateway,
-                detokenizer=placement.detokenizer,
-                decode=placement.decode,
-                priority=request.priority,
-                first_token_us=deadline.to_unix_us(),
-            ),
-        }
-
     def _avoid(self, refused: Refused) -> None:
         view = self._fleet.get(refused.role, refused.instance)
         if view is None:
             return
         if isinstance(refused.error, Unavailable):
             self._avoided.add_gone(view)
+        elif isinstance(refused.error, Overloaded):
+            self._avoided.add_refused(view)
         else:
-            self._avoided.add_busy(view)
+            self._avoided.add_failed(view)
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from services.gateway.admission import check_ttft
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.budget import Budget
-from services.gateway.config import GatewayConfig
-from services.gateway.placement import cheapest_instance, load_cost, serving
+from services.gateway.context import SessionContext
+from services.gateway.placement import cheapest_instance, leave_out, load_cost, serving
+from services.gateway.placement_trials import speaks_against
 from services.gateway.request import Request, served_model
 from services.gateway.request_client import RequestClient, unexpected_answer
-from services.gateway.session_state import is_final
+from services.gateway.session_state import SessionState, is_final
 from services.gateway.waiting import wait_for_instances
-from shared.bus.fleet import FleetView, InstanceView
+from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
-from shared.errors import InvalidRequest, Overloaded, PenstockError, Unavailable
+from shared.degradation import DegradationLevel
+from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.messages import (
     ChatTurn,
     Message,
@@ -35,7 +39,10 @@ from shared.text.retrieval_prompt import retrieval_prompt
 MAX_ASKS = 4
 """How often a role is asked, an instance that failed not again for a moment, before the request fails."""
 NO_RETRIEVAL = "retrieval"
-"""What was degraded when no retriever answered in its share."""
+"""What was degraded when no retriever answered in its share, or none was asked."""
+FEWER_PASSAGES = "retrieval depth"
+DEPTH_SHARE = 0.5
+"""Of the passages that were asked for, where there are to be fewer; at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +56,21 @@ class Prompt:
 class Preprocessor:
     def __init__(
         self,
-        fleet: FleetView,
-        config: GatewayConfig,
+        context: SessionContext,
+        request_id: str,
+        state: SessionState,
         request_client: RequestClient,
         budget: Budget,
         rotation: int,
     ) -> None:
-        self._fleet = fleet
-        self._config = config
+        self._context = context
+        self._fleet = context.fleet
+        self._config = context.config
+        self._breakers = context.breakers
+        self._request_id = request_id
+        self._state = state
         self._request_client = request_client
+        self._sent_load = context.sent_load
         self._budget = budget
         self._rotation = rotation
         self._model = ""  # until `admit_request` has found it
@@ -67,18 +80,31 @@ class Preprocessor:
         workers = partial(self._fleet.instances, "decode")
         views = await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
         self._model = served_model(wanted_model, {view.heartbeat.model for view in views})
-        self.check_ttft(0)
+        self.check_ttft()
         return self._model
 
-    def check_ttft(self, prompt_tokens: int) -> None:
-        """Raise Overloaded when the first token cannot come in time."""
+    def check_ttft(self, prompt_tokens: int = 0, block_hashes: Sequence[bytes] = ()) -> None:
+        """Raise Overloaded or DeadlineExpired when the first token cannot come in time."""
         views = serving(self._fleet.instances("prefill"), "prefill", self._model)
-        beats = [view.heartbeat for view in views]
-        check_ttft(beats, prompt_tokens, self._budget.first_token.remaining_s())
+        loaded = [self._sent_load.with_sent(view) for view in views]
+        check_ttft(loaded, self._budget.first_token.remaining_s(), prompt_tokens, block_hashes)
 
-    async def retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
-        """Passages and what was degraded: none rather than late ones where the request allows that."""
-        question = Retrieve(request.question, request.passages, request.may_degrade)
+    async def retrieve_passages(
+        self, request: Request, level: DegradationLevel
+    ) -> tuple[tuple[ScoredPassage, ...], str]:
+        """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
+        rather than late ones."""
+        wanted = request.passages
+        if request.may_degrade and level >= DegradationLevel.RETRIEVAL:
+            return (), NO_RETRIEVAL
+        if request.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
+            wanted = math.ceil(DEPTH_SHARE * wanted)
+        passages, degraded = await self._ask_retriever(request, wanted)
+        return passages, degraded or (FEWER_PASSAGES if wanted < request.passages else "")
+
+    async def _ask_retriever(self, request: Request, wanted: int) -> tuple[tuple[ScoredPassage, ...], str]:
+        """Up to `wanted` passages, and what the retriever left out itself."""
+        question = Retrieve(request.question, wanted, request.may_degrade)
         share_s = self._config.retrieve_share * self._budget.first_token_s
         end = self._budget.first_token.shrink(share_s) if request.may_degrade else self._budget.first_token
         try:
@@ -130,22 +156,63 @@ class Preprocessor:
         for attempt in range(MAX_ASKS):
             ready = partial(self._usable, role, avoided)
             views = await wait_for_instances(ready, role, Deadline.after(wait_s))
-            instance = cheapest_instance(views, load_cost, self._rotation + attempt)
+            shunned = self._breakers.shunned(views, self._request_id) | avoided.failed(views)
+            best = leave_out(views, shunned)
+            instance = cheapest_instance(best, load_cost, self._rotation + attempt)
+            view = next(view for view in best if view.heartbeat.instance == instance)
             only = len(views) == 1 or attempt == MAX_ASKS - 1
             try:
-                return await self._request_client.ask_instance(
-                    role, instance, message, end if only else end.shrink(share_s)
-                )
+                return await self._ask_one(view, message, end if only else end.shrink(share_s), end)
             except PenstockError as error:
                 if is_final(error) or end.expired():
                     raise
                 last_error = error
-            if not isinstance(last_error, Overloaded):
-                for view in views:
-                    if view.heartbeat.instance == instance:
-                        avoided.add_gone(view)
+            if isinstance(last_error, NoAnswer | Unavailable):
+                avoided.add_gone(view)
+            elif not isinstance(last_error, Overloaded):
+                avoided.add_failed(view)
             await asyncio.sleep(backoff_s(attempt))
         raise last_error
+
+    async def _ask_one(
+        self, view: InstanceView, message: Message, end: Deadline, work_ends: Deadline
+    ) -> Message:
+        """The answer of one instance; until it has answered, it holds something of the request.
+
+        Its breaker hears of an answer, of a break, and of a silence as long as no worker may be silent: the
+        share of a short request is none.
+        """
+        role, instance = view.heartbeat.role, view.heartbeat.instance
+        trial = self._breakers.begin_trial(view, self._request_id)
+        patient = end.remaining_s() >= self._config.ask_timeout_s
+        holder = self._state.begin_ask(role, instance)
+        try:
+            answer = await self._request_client.ask_instance(
+                role, instance, message, end, epoch=self._state.asks, work_ends=work_ends
+            )
+            trial.succeed()
+        except PenstockError as error:
+            if is_final(error):
+                trial.succeed()
+            elif speaks_against(error) and (patient or not isinstance(error, NoAnswer)):
+                trial.fail(silent=isinstance(error, NoAnswer | Unavailable))
+            if not isinstance(error, NoAnswer):
+                self._state.holders.discard(holder)
+            elif not self._budget.first_token.expired():
+                self._cancel_ask(holder)
+            raise
+        finally:
+            trial.end()
+        self._state.holders.discard(holder)
+        return answer
+
+    def _cancel_ask(self, holder: tuple[str, str]) -> None:
+        """Who did not answer in its share need not any more; meanwhile the next one is asked."""
+        self._state.holders.discard(holder)
+        work = self._context.canceller.cancel_holders(
+            self._request_id, self._state.asks, [holder], "replaced"
+        )
+        self._context.tasks.start(f"cancel-{self._request_id}", work)
 
     def _usable(self, role: str, avoided: AvoidedInstances) -> list[InstanceView]:
         return avoided.not_gone(serving(self._fleet.instances(role), role, self._model))

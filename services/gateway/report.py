@@ -7,15 +7,35 @@ import structlog
 from services.gateway.outcome import Outcome
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.session_state import SessionState
-from shared.roles import hop_of_phase
+from shared.errors import Overloaded
+from shared.roles import ROLES, hop_of_phase
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
+LEFT_OUT = ("retrieval", "retrieval depth", "no corpus")
+"""What a request may have been answered without, as its client is told."""
+UNKNOWN_HOP = "unknown"
+"""Where whoever was full did not say who it is."""
+
+
+def count_outcome(outcome: Outcome) -> None:
+    """Once per request, whether it became a session or not."""
+    metrics.REQUESTS.labels(outcome=outcome.word).inc()
+    if isinstance(outcome.error, Overloaded):
+        hop = outcome.error.hop if outcome.error.hop in ROLES else UNKNOWN_HOP
+        metrics.SHED.labels(hop=hop, reason=outcome.error.reason).inc()
+
+
+def count_degraded(what: str) -> None:
+    """A request goes on with less, or with everything where `what` is empty."""
+    if what:
+        metrics.DEGRADED_REQUESTS.labels(what=what if what in LEFT_OUT else "other").inc()
+
 
 def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline: RequestTimeline) -> None:
     """Once per request, after its call has ended, so that no client waits for it."""
-    metrics.REQUESTS.labels(outcome=outcome.word).inc()
+    count_outcome(outcome)
     bucket = metrics.prompt_bucket(state.log.prompt_tokens)
     if timeline.ttft_us is not None:
         metrics.TIME_TO_FIRST_TOKEN.labels(prompt_tokens=bucket).observe(timeline.ttft_us / 1e6)

@@ -32,7 +32,8 @@ class Request:
     """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none; that
     from tokens to tokens has no default.
 
-    `passages` is how many passages are wanted; 0: no retrieval. KV is shared within `tenant` alone.
+    `passages` is how many passages are wanted; 0: no retrieval. KV is shared within `tenant` alone;
+    it comes from the client's API key, never from the client.
     """
 
     model: str
@@ -55,9 +56,15 @@ class Request:
         """What retrieval searches for: the text, or the last message of the chat."""
         return self.chat[-1].content if self.chat else self.text or ""
 
+    @property
+    def prompt_bytes(self) -> int:
+        """Of a prompt that is no ids, in UTF-8."""
+        texts = [turn.content for turn in self.chat] or [self.text or ""]
+        return sum(len(text.encode()) for text in texts)
 
-def validate_request(message: pb.GenerateRequest, *, drawn_seed: int) -> Request:
-    """The request in `message`; raises InvalidRequest naming the field and what is allowed.
+
+def validate_request(message: pb.GenerateRequest, *, drawn_seed: int, tenant: str = "") -> Request:
+    """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
     The model's own limits (its name, context and vocabulary) are checked where they are known.
     """
@@ -79,6 +86,7 @@ def validate_request(message: pb.GenerateRequest, *, drawn_seed: int) -> Request
         deadline_ms=_deadline(message, "deadline_ms"),
         priority=_priority(message),
         client_sent_unix_us=_client_sent(message),
+        tenant=tenant,
         inter_token_deadline_ms=_inter_token_deadline(message),
     )
     if request.passages:

@@ -11,8 +11,12 @@ from shared.errors import InternalError, Unavailable
 from shared.messages import Message
 
 
+class InstanceGone(Unavailable):
+    """The fleet view has lost the instance: nothing more need be learned of it."""
+
+
 class RequestClient:
-    """Every question of one request. `total` is the deadline that travels in the envelopes."""
+    """Every question of one request. `total` is its deadline, which travels in the envelopes."""
 
     def __init__(self, bus: Bus, gateway: str, request_id: str, total: Deadline) -> None:
         self._bus = bus
@@ -22,10 +26,20 @@ class RequestClient:
         self._open: dict[tuple[str, str], asyncio.Timeout] = {}
 
     async def ask_instance(
-        self, role: str, instance: str, message: Message, deadline: Deadline, *, epoch: int = 0
+        self,
+        role: str,
+        instance: str,
+        message: Message,
+        deadline: Deadline,
+        *,
+        epoch: int = 0,
+        work_ends: Deadline | None = None,
     ) -> Message:
-        """The answer; raises what the bus raises, and Unavailable at once when the instance is lost."""
-        envelope = self._bus.envelope(self._request_id, epoch, self._total, self._gateway)
+        """The answer; raises what the bus raises, and InstanceGone at once when the instance is lost.
+
+        `work_ends` is when what is asked for is of no more use to anybody; None: with the request.
+        """
+        envelope = self._bus.envelope(self._request_id, epoch, work_ends or self._total, self._gateway)
         scope = asyncio.timeout(None)
         try:
             async with scope:
@@ -34,7 +48,7 @@ class RequestClient:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            raise Unavailable(f"{instance} stopped answering: retry", hop=role) from error
+            raise InstanceGone(f"{instance} stopped answering: retry", hop=role) from error
         finally:
             self._open.pop((role, instance), None)
 

@@ -14,18 +14,21 @@ from typing import Any
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.admission import check_wait
+from services.gateway.admission import check_class, check_wait
 from services.gateway.admission_queue import CLASSES
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
+from services.gateway.crash_suspects import culprit_error
 from services.gateway.hold_check import is_forgotten
 from services.gateway.outcome import Outcome
+from services.gateway.placement_trials import PlacementTrials
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
-from services.gateway.report import report_end
+from services.gateway.rate_limits import Allowance
+from services.gateway.report import count_degraded, report_end
 from services.gateway.request import Request
-from services.gateway.request_client import RequestClient
+from services.gateway.request_client import InstanceGone, RequestClient
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import RowVerdict, SessionState, is_final
@@ -35,6 +38,7 @@ from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
+    EngineFault,
     InternalError,
     PenstockError,
     Unavailable,
@@ -58,7 +62,13 @@ class Session:
     """One request. `run_request` is its life; the other public methods only note what happened."""
 
     def __init__(
-        self, context: SessionContext, request_id: str, request: Request, budget: Budget, rotation: int
+        self,
+        context: SessionContext,
+        request_id: str,
+        request: Request,
+        budget: Budget,
+        allowance: Allowance,
+        rotation: int,
     ) -> None:
         self.request_id = request_id
         self.request = request
@@ -66,9 +76,12 @@ class Session:
         self.response = ResponseBuffer(context.config.max_buffered_tokens)
         self.timeline = RequestTimeline(request.client_sent_unix_us)
         self._context = context
+        self._suspects = context.crash_suspects
         self._budget = budget
+        self._allowance = allowance
         self._rotation = rotation
         self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
+        self._crash_record = context.crash_suspects.open_record(request_id)
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._trouble: PenstockError | None = None
@@ -107,13 +120,22 @@ class Session:
         if not self.state.is_from(sender, *PLACED_ROLES):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_lost").inc()
             return
-        self._fail_placement(error_from_code(lost.code, lost.message, hop=lost.hop))
+        hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
+        trouble = error_from_code(lost.code, lost.message, hop=hop)
+        self._fail_placement(trouble)
+        if isinstance(trouble, EngineFault) and self._suspects.note_fault(self._crash_record, epoch):
+            self.end_as_culprit(hop)
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
         self._request_client.stop_asking(role, instance)
         if self.state.needs(role, instance):
-            self._fail_placement(Unavailable(f"{instance} is gone", hop=role))
+            self._fail_placement(InstanceGone(f"{instance} is gone", hop=role))
+
+    def end_as_culprit(self, hop: str) -> None:
+        """The request took engines down."""
+        log.warning("request_convicted", request_id=self.request_id, epoch=self.state.epoch)
+        self._interrupt(culprit_error(hop))
 
     def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
@@ -137,6 +159,7 @@ class Session:
             outcome = await self._supervise()
         finally:
             self._end(outcome)
+            self._suspects.close_record(self._crash_record)
             if self.state.epoch:
                 self._context.admission_queue.note_end()
             try:
@@ -184,33 +207,40 @@ class Session:
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
         placer = await self._preprocess_request()
-        while True:
-            await placer.place_request(self._deadline, self._asked)
-            trouble = await self._watch_placement()
-            if trouble is None:
-                return self.state.finish
-            if self._begin_replacement(trouble):
-                return "length"
-            placer.avoid_failed(trouble)
+        try:
+            while True:
+                await self._suspects.take_turn(self._crash_record)
+                await placer.place_request(self._deadline, self._asked)
+                trouble = await self._watch_placement(placer.trials)
+                if trouble is None:
+                    return self.state.finish
+                placer.avoid_failed(trouble)
+                if self._begin_replacement(trouble):
+                    return "length"
+        finally:
+            placer.trials.end()
 
     async def _preprocess_request(self) -> Placer:
         preprocessor = Preprocessor(
-            self._context.fleet, self._context.config, self._request_client, self._budget, self._rotation
+            self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
         )
         model = await preprocessor.admit_request(self.request.model)
-        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
-        check_wait(wait_s, self._budget.first_token.remaining_s())
+        self._check_class(model)
+        self._check_wait(model)
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
         if self.request.passages:
             self.state.phase = "retrieve"
-            passages, degraded = await preprocessor.retrieve_passages(self.request)
+            level = self._context.degradation.level
+            passages, degraded = await preprocessor.retrieve_passages(self.request, level)
+            count_degraded(degraded)
             self.timeline.mark_phase("retrieve")
         self.state.phase = "tokenize"
         layout = usual_layout(self._context.fleet.instances("decode"), model)
         prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
         self.timeline.mark_phase("tokenize")
+        self._allowance.count_prompt(len(prompt.token_ids))
         self.state.log = TokenLog(len(prompt.token_ids))
         self.response.put_prompt(
             pb.PromptInfo(
@@ -223,10 +253,12 @@ class Session:
             )
         )
         self.state.phase = "place"
-        preprocessor.check_ttft(len(prompt.token_ids))
+        preprocessor.check_ttft(len(prompt.token_ids), prompt.block_hashes)
+        self._check_wait(model)  # of a burst, others may have come to the queue in the meantime
         return Placer(
             self.request,
             self.state,
+            request_id=self.request_id,
             gateway=self._context.instance,
             model=model,
             prompt_ids=prompt.token_ids,
@@ -241,18 +273,34 @@ class Session:
             request_client=self._request_client,
             sent_load=self._context.sent_load,
             admission_queue=self._context.admission_queue,
+            breakers=self._context.breakers,
+            crash_record=self._crash_record,
             rotation=self._rotation,
             cancel_epoch=self._cancel_epoch,
         )
+
+    def _check_class(self, model: str) -> None:
+        """Raise Overloaded when requests of its priority are shed."""
+        pressure, level = self._context.pressure, self._context.degradation.level
+        check_class(level, CLASSES[self.request.priority], pressure.of(model), pressure.usual_budget_s)
+
+    def _check_wait(self, model: str) -> None:
+        """Raise Overloaded when the request's turn at decode is not expected in time."""
+        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
+        check_wait(wait_s, self._budget.first_token.remaining_s())
 
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 
     def _asked(self) -> None:
         self.timeline.mark_phase("place")
 
-    async def _watch_placement(self) -> PenstockError | None:
+    async def _watch_placement(self, trials: PlacementTrials) -> PenstockError | None:
         """None when the last row has come, else why the request must be placed anew."""
-        while not self.state.finish:
+        while True:
+            trials.note_progress(self.state.epoch_tokens, finished=bool(self.state.finish))
+            self._suspects.note_tokens(self._crash_record, self.state.epoch, self.state.epoch_tokens)
+            if self.state.finish:
+                return None
             if self._trouble is not None and self._trouble_epoch == self.state.epoch:
                 return self._trouble
             self._arrived.clear()
@@ -264,7 +312,6 @@ class Session:
                     return Unavailable("no token came for too long", hop="decode")
                 if await is_forgotten(self._ask_hold, self._arrived):
                     return Unavailable("the last tokens were lost on the way", hop="bus")
-        return None
 
     async def _ask_hold(self) -> Message:
         assert self.state.placement is not None
@@ -336,6 +383,8 @@ class Session:
 
     def _end(self, outcome: Outcome) -> None:
         self.state.end_session()
+        # First, so that a client that hears of the end has room for its next request.
+        self._allowance.settle(self.state.used_tokens)
         self.response.put_end(outcome)
 
     async def _cancel_at_end(self, outcome: Outcome) -> None:
@@ -346,7 +395,8 @@ class Session:
             reason = "stop"
             stopped = outcome.finish == "stop_string"
             holders = [holder for holder in holders if stopped and holder[0] in TARGET_ROLES]
-        await self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, reason)
+        last = max(self.state.epoch, self.state.asks)  # nothing follows, at whoever still holds something
+        await self._context.canceller.cancel_holders(self.request_id, last, holders, reason)
 
     def _cancel_epoch(self, reason: str) -> None:
         """Tell the holders of an epoch that failed, without waiting for them."""

@@ -12,6 +12,7 @@ import structlog
 from services.gateway.admission import check_room
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
+from services.gateway.rate_limits import Allowance
 from services.gateway.request import Request
 from services.gateway.session import Session
 from services.gateway.text_row import TextRow
@@ -61,17 +62,22 @@ class SessionRegistry:
 
     # ---- opening and ending ------------------------------------------------------------------------
 
-    def open_session(self, request: Request, budget: Budget) -> Session:
-        """Start a session; raises Overloaded when there is no room, Unavailable while draining."""
+    def open_session(self, request: Request, budget: Budget, allowance: Allowance) -> Session:
+        """Start a session; raises Overloaded when there is no room, Unavailable while draining.
+
+        A session that was started settles the allowance, whatever becomes of it.
+        """
         if self.closing:
+            metrics.SHED.labels(hop="gateway", reason="drain").inc()
             raise Unavailable("this gateway is draining: use another one", hop="gateway")
         check_room(
             len(self._live),
             self._context.config.max_sessions,
             self._context.admission_queue.seconds_per_end(),
         )
+        self._context.pressure.note_budget(budget.first_token_s)
         request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
-        session = Session(self._context, request_id, request, budget, next(self._turns))
+        session = Session(self._context, request_id, request, budget, allowance, next(self._turns))
         self._live[request_id] = session
         self._idle.clear()
         self._context.tasks.start(request_id, self._run_session(session))
@@ -142,6 +148,9 @@ class SessionRegistry:
     def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A worker died, restarted or went silent."""
         log.info("instance_lost", peer_role=role, peer=instance, why=why)
+        culprit = self._context.crash_suspects.note_death(role, instance) if why == "restarted" else ""
+        if culprit in self._live:
+            self._live[culprit].end_as_culprit(role)
         for session in list(self._live.values()):
             session.on_instance_lost(role, instance)
 
@@ -178,5 +187,9 @@ class SessionRegistry:
         queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
         return self._heartbeat(
-            capacity=self._context.config.max_sessions, live=len(self._live), queued=queued
+            capacity=self._context.config.max_sessions,
+            live=len(self._live),
+            queued=queued,
+            degradation=int(self._context.degradation.level),
+            breakers=self._context.breakers.report(),
         )

@@ -27,14 +27,16 @@ class RowVerdict(Enum):
 class SessionState:
     """Phases: admit → [retrieve] → tokenize → place → prefill → decode → ended, and back to place.
 
-    `epoch` counts placements from 1. `holders` are the instances, as (role, instance), that may
-    hold something of this epoch. `epoch_tokens` came under this epoch; `fruitless`
-    counts the last placements that failed without a token.
+    `epoch` counts placements from 1; `asks` counts what retrievers and tokenizers were asked, for whom it
+    is the epoch. `holders` are the instances, as (role, instance), that may hold something of the latest of
+    either. `epoch_tokens` came under this epoch; `fruitless` counts the last placements that failed without a
+    token.
     """
 
     max_tokens: int
     phase: str = "admit"
     epoch: int = 0
+    asks: int = 0
     placement: Placement | None = None
     log: TokenLog = field(default_factory=lambda: TokenLog(0))
     holders: set[tuple[str, str]] = field(default_factory=set)
@@ -43,6 +45,12 @@ class SessionState:
     fruitless: int = 0
     cached_tokens: int = 0
     finish: str = ""
+
+    def begin_ask(self, role: str, instance: str) -> tuple[str, str]:
+        """The instance is about to be asked; returns it as one of the holders."""
+        self.asks += 1
+        self.holders.add((role, instance))
+        return role, instance
 
     def begin_epoch(self, placement: Placement) -> None:
         """A new placement: what comes under an earlier epoch is stale from now on."""
@@ -105,6 +113,11 @@ class SessionState:
     def complete(self) -> bool:
         """All tokens asked for are in the log: nothing is left to place anew."""
         return len(self.log.ids) >= self.max_tokens
+
+    @property
+    def used_tokens(self) -> int:
+        """What the request counts for: nothing when no worker was asked to compute it."""
+        return self.log.prompt_tokens + len(self.log.ids) if self.epoch else 0
 
     def end_session(self) -> None:
         self.phase = "ended"

@@ -24,9 +24,10 @@ from shared.messages import Heartbeat
 from shared.tasks import cancel_until_done
 
 POLL_S = 0.05
-STOP_TIMEOUT_S = 15.0
-GATEWAY_TIMEOUT_S = 11.0
-"""Of the stop's time, what the gateways may take to finish their requests before the others stop."""
+STOP_TIMEOUT_S = 20.0
+GATEWAY_TIMEOUT_S = 15.0
+"""Of the stop's time, what the gateways may take to finish their requests before the others stop: their drain
+(`drain_timeout_s`), and then a moment in which every stream that is left hears how it ended."""
 
 LEAST_TIMEOUT_S = 2.0
 KILL_TIMEOUT_S = 5.0

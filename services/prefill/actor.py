@@ -27,8 +27,12 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.rate import TokenRate
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
+
+MEASURED_STEP_TOKENS = 64
+"""The rate by which long prompts are predicted is that of steps with at least so many tokens."""
 
 MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 
@@ -61,6 +65,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         super().__init__(service, model_id, PrefillDriver(load, mirror, self.wake), mirror)
         self._config = service.config
         self._make_sender = make_sender
+        self._rate = TokenRate(min(MEASURED_STEP_TOKENS, service.config.max_batch_tokens))
         self._ended_transfers: deque[tuple[TransferKey, PenstockError | None]] = deque()
 
     async def open_transfers(self) -> Transfers:

@@ -59,6 +59,7 @@ class RetrieverActor(BusActor):
         self._batch: list[Question] = []
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._crash: BaseException | None = None
         self._tombstones = Tombstones()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=HOP)
 
@@ -80,7 +81,7 @@ class RetrieverActor(BusActor):
             case Retrieve() as retrieve:
                 await self._on_retrieve(delivery, retrieve)
             case Cancel() as cancel:
-                ack = self._cancel(delivery, cancel)
+                ack = await self._cancel(delivery, cancel)
                 await self.bus.answer(delivery.envelope, ack)
             case other:
                 raise UnknownMessage(f"a retriever has no use for {type(other).__name__}")
@@ -107,7 +108,7 @@ class RetrieverActor(BusActor):
             )
         self._waiting.append(asked)
 
-    def _cancel(self, delivery: Delivery, cancel: Cancel) -> CancelAck:
+    async def _cancel(self, delivery: Delivery, cancel: Cancel) -> CancelAck:
         request_id, epoch = delivery.envelope.request_id, delivery.envelope.epoch
         self._tombstones.add(request_id, epoch, cancel.reason)
         held = [
@@ -118,6 +119,7 @@ class RetrieverActor(BusActor):
         phase = "searching" if any(asked in self._batch for asked in held) else "queued" if held else ""
         for asked in held:
             self._forget(asked)
+            await self.refuse(asked.delivery, cancelled(cancel.reason))
         return CancelAck(bool(held), phase)
 
     def _forget(self, asked: Question) -> None:
@@ -130,6 +132,8 @@ class RetrieverActor(BusActor):
 
     async def turn(self) -> bool:
         """Answer what has reached its limit, then give the thread the next batch when it is free."""
+        if self._crash is not None:
+            raise self._crash
         for asked in [asked for asked in (*self._waiting, *self._batch) if asked.next_limit.expired()]:
             self._forget(asked)
             await self._give(asked, _late(asked))
@@ -143,25 +147,32 @@ class RetrieverActor(BusActor):
         return False
 
     async def _run_batch(self, search: Search | None) -> None:
-        """Answers in every case, so the task never ends with an exception of its own."""
+        """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
         assert search is not None
         batch = list(self._batch)
         loop = asyncio.get_running_loop()
         answers: Sequence[Retrieved | InternalError]
+        panic: BaseException | None = None
         try:
             answers = await loop.run_in_executor(self._thread, search, [asked.retrieve for asked in batch])
-        except Exception:
+        except BaseException as error:
+            if self._ended:  # all have been answered
+                raise
             log.exception("retrieve_failed", questions=len(batch))
+            panic = None if isinstance(error, Exception) else error
             answers = [InternalError("the search failed; the retriever's log has the cause")] * len(batch)
         for asked, answer in zip(batch, answers, strict=True):
             if asked in self._batch:  # else it was answered at its limit, or cancelled
                 self._batch.remove(asked)
                 await self._give(asked, answer)
+        if panic is not None:
+            raise panic
 
     def _on_done(self, work: asyncio.Task[None]) -> None:
+        """A panic leaves this actor to its supervisor: who knows what it has left behind."""
         self._work = None
-        if not work.cancelled() and work.exception() is not None:
-            log.error("retrieve_batch_failed", exc_info=work.exception())
+        if not work.cancelled():
+            self._crash = self._crash or work.exception()
         self.wake()
 
     async def _give(self, asked: Question, answer: Retrieved | PenstockError) -> None:

@@ -10,10 +10,18 @@ import structlog
 
 from services.tokenizer.config import TokenizerConfig
 from services.tokenizer.prompt_tokenizer import PromptTokenizer, text_chars
-from shared.actor import BusActor
+from shared.actor import BusActor, Tombstones
+from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
-from shared.errors import InternalError, Overloaded, PenstockError, Unavailable, UnknownMessage
-from shared.messages import Cancel, CancelAck, Heartbeat, Held, Tokenize
+from shared.errors import (
+    DeadlineExpired,
+    InternalError,
+    Overloaded,
+    PenstockError,
+    Unavailable,
+    UnknownMessage,
+)
+from shared.messages import Cancel, CancelAck, Envelope, Heartbeat, Held, Tokenize
 from shared.service import Service
 from shared.telemetry import metrics
 
@@ -34,6 +42,8 @@ class TokenizerActor(BusActor):
         self._model_id = model_id
         self._waiting: deque[Delivery] = deque()
         self._running: dict[asyncio.Task[None], Delivery] = {}
+        self._tombstones = Tombstones()
+        self._crash: BaseException | None = None
         self._threads = ThreadPoolExecutor(service.config.workers, thread_name_prefix=HOP)
 
     def status(self) -> Heartbeat:
@@ -55,18 +65,22 @@ class TokenizerActor(BusActor):
     async def on_message(self, delivery: Delivery) -> None:
         match delivery.message:
             case Tokenize() as prompt:
-                self._check_deadline(delivery)
+                self._check_wanted(delivery)
                 if text_chars(prompt) <= INLINE_CHARS:
                     await self.bus.reply(delivery.envelope, self._prompts.tokenize_prompt(prompt))
                 else:
                     self._queue(delivery)
-            case Cancel():
-                ack = self._cancel(delivery.envelope.request_id, delivery.envelope.epoch)
+            case Cancel() as cancel:
+                ack = await self._cancel(delivery.envelope, cancel)
                 await self.bus.answer(delivery.envelope, ack)
             case other:
                 raise UnknownMessage(f"a tokenizer has no use for {type(other).__name__}")
 
-    def _check_deadline(self, delivery: Delivery) -> None:
+    def _check_wanted(self, delivery: Delivery) -> None:
+        """Raises Cancelled or DeadlineExpired for a prompt that nobody waits for any more."""
+        reason = self._tombstones.refuses(delivery.envelope.request_id, delivery.envelope.epoch)
+        if reason:
+            raise cancelled(reason)
         deadline = self.bus.deadline_of(delivery.envelope)
         if deadline is not None:
             deadline.check(HOP)
@@ -79,21 +93,27 @@ class TokenizerActor(BusActor):
             )
         self._waiting.append(delivery)
 
-    def _cancel(self, request_id: str, epoch: int) -> CancelAck:
+    async def _cancel(self, envelope: Envelope, cancel: Cancel) -> CancelAck:
         """A prompt that waits is forgotten; one in a thread is finished and its answer has no reader."""
-        kept = [
-            asked
-            for asked in self._waiting
-            if asked.envelope.request_id != request_id or asked.envelope.epoch > epoch
-        ]
-        held = len(kept) < len(self._waiting)
-        self._waiting = deque(kept)
-        return CancelAck(held, "queued" if held else "")
+        request_id, epoch = envelope.request_id, envelope.epoch
+        self._tombstones.add(request_id, epoch, cancel.reason)
+        dropped = [asked for asked in self._waiting if _is_of(asked, request_id, epoch)]
+        for asked in dropped:
+            self._waiting.remove(asked)
+            await self.refuse(asked, cancelled(cancel.reason))
+        running = any(_is_of(asked, request_id, epoch) for asked in self._running.values())
+        phase = "queued" if dropped else "tokenizing" if running else ""
+        return CancelAck(bool(phase), phase)
 
     # ---- work ---------------------------------------------------------------------------------------
 
     async def turn(self) -> bool:
-        """Start as many waiting prompts as there are free threads."""
+        """Refuse what has expired, start as many waiting prompts as there are free threads."""
+        if self._crash is not None:
+            raise self._crash
+        for asked in [asked for asked in self._waiting if self._expired(asked)]:
+            self._waiting.remove(asked)
+            await self.refuse(asked, DeadlineExpired("the deadline passed before it was this prompt's turn"))
         while self._waiting and len(self._running) < self._service.config.workers:
             asked = self._waiting.popleft()
             task = asyncio.create_task(self._work(asked), name="tokenize")
@@ -102,22 +122,30 @@ class TokenizerActor(BusActor):
         metrics.QUEUE_DEPTH.labels(service=HOP).set(len(self._waiting))
         return False
 
+    def _expired(self, asked: Delivery) -> bool:
+        deadline = self.bus.deadline_of(asked.envelope)
+        return deadline is not None and deadline.expired()
+
     async def _work(self, asked: Delivery) -> None:
-        """Answers in every case, so the task never ends with an exception of its own."""
+        """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
         assert isinstance(asked.message, Tokenize)
         try:
-            self._check_deadline(asked)
             loop = asyncio.get_running_loop()
             answer = await loop.run_in_executor(self._threads, self._prompts.tokenize_prompt, asked.message)
             await self.bus.reply(asked.envelope, answer)
         except PenstockError as error:
             await self.refuse(asked, error)
-        except Exception:
+        except BaseException as error:
             log.exception("tokenize_failed", request_id=asked.envelope.request_id)
             await self.refuse(asked, InternalError("tokenizing failed; the tokenizer's log has the cause"))
+            if not isinstance(error, Exception):
+                raise
 
     def _done(self, task: asyncio.Task[None]) -> None:
+        """A panic leaves this actor to its supervisor: who knows what it has left behind."""
         del self._running[task]
+        if not task.cancelled():
+            self._crash = self._crash or task.exception()
         self.wake()
 
     async def on_stop(self) -> None:
@@ -127,3 +155,7 @@ class TokenizerActor(BusActor):
         if self._running:
             await asyncio.wait(self._running)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_of(asked: Delivery, request_id: str, epoch: int) -> bool:
+    return asked.envelope.request_id == request_id and asked.envelope.epoch <= epoch

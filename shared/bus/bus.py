@@ -19,7 +19,7 @@ from shared.bus import codec, subjects
 from shared.bus.connection import Connection, internal
 from shared.bus.credentials import Credentials
 from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
-from shared.errors import DeadlineExpired, PenstockError, ProtocolError, Unavailable
+from shared.errors import NoAnswer, PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Failure, Heartbeat, Message
 from shared.telemetry import metrics
 
@@ -128,8 +128,8 @@ class Bus:
         await self._send(self._subject(address, message), message, envelope)
 
     async def ask(self, address: str, message: Message, envelope: Envelope, deadline: Deadline) -> Message:
-        """The reply. Raises the typed error of a Failure, Unavailable at once when nobody listens at
-        `address`, DeadlineExpired naming the role asked.
+        """The reply. Raises the typed error of a Failure, NoListener at once when nobody listens at
+        `address`, NoAnswer at the deadline; each names the role asked.
         """
         hop = subjects.role_of_subject(address)
         deadline.check(hop)
@@ -138,7 +138,7 @@ class Bus:
                 self._subject(address, message), codec.encode(message, envelope), deadline.remaining_s()
             )
         except TimeoutError as error:
-            raise DeadlineExpired(f"{address} gave no answer before the deadline", hop=hop) from error
+            raise NoAnswer(f"{address} gave no answer before the deadline", hop=hop) from error
         except Unavailable as error:
             error.hop = error.hop or hop
             raise

@@ -21,7 +21,7 @@ from shared.bus.client import TlsClient, is_refusal, login, refusal
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
 from shared.bus.subjects import answers
-from shared.errors import InternalError, TooLarge, Unavailable
+from shared.errors import InternalError, NoListener, TooLarge, Unavailable
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
@@ -133,7 +133,7 @@ class Connection:
         await self._guarded(self.client.publish(subject, data, reply=reply))
 
     async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
-        """Raises TimeoutError at the timeout, Unavailable at once when nobody listens there."""
+        """Raises TimeoutError at the timeout, NoListener at once when nobody listens there."""
         self.check_room(subject, len(data))
         answer = await self._guarded(self.client.request(subject, data, timeout=timeout_s))
         return bytes(answer.data)
@@ -146,7 +146,7 @@ class Connection:
         except TimeoutError:
             raise
         except nats.errors.NoRespondersError as error:
-            raise Unavailable("nobody listens there; it has stopped or has not started yet") from error
+            raise NoListener("nobody listens there; it has stopped or has not started yet") from error
         except nats.errors.Error as error:
             raise Unavailable(f"NATS at {self.url} refused a message: {_sentence(error)}") from error
         if task and task.cancelling() > cancels:

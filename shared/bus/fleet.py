@@ -12,6 +12,7 @@ import structlog
 from shared.bus import subjects
 from shared.bus.bus import Bus, Delivery
 from shared.bus.fleet_state import HEARTBEAT_S, SUSPECT_AFTER_S, FleetState, InstanceView, OnLost
+from shared.bus.own_lag import OwnLag
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Heartbeat, Snapshot, SnapshotRequest
@@ -41,6 +42,7 @@ class FleetView:
     def __init__(self, clock: Clock = SYSTEM_CLOCK, *, keeps_prefixes: bool = False) -> None:
         self._clock = clock
         self._state = FleetState(clock, keeps_prefixes=keeps_prefixes)
+        self.own_lag = OwnLag(clock)
         self._bus: Bus
         self._sweeper: asyncio.Task[None] | None = None
         self._snapshots: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -132,6 +134,7 @@ class FleetView:
         passed_s = now_s - swept_s
         listened_s = min(passed_s, SWEEP_S) if self._bus.connected else 0.0
         self._state.excuse(passed_s - listened_s)
+        self.own_lag.note(passed_s - listened_s)
         if not self._state.anyone_silent() or await self._heard_all():
             self._state.sweep()
         return now_s

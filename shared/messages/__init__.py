@@ -15,7 +15,16 @@ Durations are integers in microseconds. Times are unix microseconds of the sende
 
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
-from shared.messages.fleet import AuditReport, AuditRequest, Drain, Heartbeat, Held, Snapshot, SnapshotRequest
+from shared.messages.fleet import (
+    AuditReport,
+    AuditRequest,
+    BreakerReport,
+    Drain,
+    Heartbeat,
+    Held,
+    Snapshot,
+    SnapshotRequest,
+)
 from shared.messages.front_half import ChatTurn, Retrieve, Retrieved, ScoredPassage, Tokenize, Tokenized
 from shared.messages.kv import (
     KvAbort,
@@ -100,6 +109,7 @@ __all__ = [
     "Accepted",
     "AuditReport",
     "AuditRequest",
+    "BreakerReport",
     "Cancel",
     "CancelAck",
     "ChatTurn",

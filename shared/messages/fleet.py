@@ -6,6 +6,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class BreakerReport:
+    """A gateway keeps its requests away from this life of an instance. `state`: open or half-open."""
+
+    role: str
+    instance: str
+    incarnation: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Every instance, every 250 ms and on change, to `fleet.<role>.<instance>`.
 
@@ -15,7 +25,10 @@ class Heartbeat:
     without moving (0 while everything moves); beyond the watchdog's limit the state is stalled. `layout` is
     the fingerprint of a worker's KV: KV passes only between workers where these are equal, and block hashes
     cover it. Prefix events: `added` and `removed` block hashes since the last heartbeat; `prefix_event_id`
-    counts them, so that a gap is seen.
+    counts them, so that a gap is seen. `degradation` is a gateway's level
+    (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
+    `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
+    at most.
     """
 
     role: str
@@ -40,6 +53,9 @@ class Heartbeat:
     removed: bytes
     steps: int = 0
     stalled_ms: int = 0
+    degradation: int = 0
+    best_tokens_per_s: float = 0.0
+    breakers: tuple[BreakerReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,39 @@ HOP_SECONDS = Histogram(
     "penstock_hop_seconds", "Phases of a request by hop.", ["hop", "phase"], buckets=HOP_BUCKETS
 )
 QUEUE_DEPTH = Gauge("penstock_queue_depth", "Requests waiting.", ["service"])
+BREAKER_STATE = Gauge(
+    "penstock_breaker_state",
+    "Breakers of this gateway: 0 closed after failures, 1 half-open, 2 open.",
+    ["instance"],
+)
 REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
+API_KEYS = Gauge("penstock_api_keys", "API keys in force.")
+API_KEYS_STALE = Gauge(
+    "penstock_api_keys_stale",
+    "1 while the file of API keys cannot be used and its last good state is in force.",
+)
+TLS_STALE = Gauge(
+    "penstock_tls_stale",
+    "1 while the files of the edge's certificate cannot be used and the last good ones are in force.",
+)
+API_KEY_REFUSALS = Counter(
+    "penstock_api_key_refusals_total",
+    "Calls refused for want of a key or for a limit of one; tenants are those of the file.",
+    ["reason", "tenant"],
+)
+SHED = Counter(
+    "penstock_shed_total", "Requests that were refused for want of room or time.", ["hop", "reason"]
+)
+"""reason: sessions, wait, ttft, priority and drain are the gateway's own; full is what others said."""
+DEGRADED_REQUESTS = Counter(
+    "penstock_degraded_requests_total", "Requests that were answered with less.", ["what"]
+)
+DEGRADATION_LEVEL = Gauge(
+    "penstock_degradation_level", "What is left out under pressure: 0 nothing to 7 new requests."
+)
+DEGRADATION_STEPS = Counter(
+    "penstock_degradation_steps_total", "Levels of degradation entered and left.", ["step", "direction"]
+)
 
 KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])

@@ -61,6 +61,8 @@ class EngineDriver(Generic[R]):
         self.facts = Facts()
         self.steps = 0
         """Steps whose results were taken."""
+        self.faulty = False
+        """A step has failed."""
         self.loaded = False
         self.engine: Engine
         """Only its constants (config, layout, limits) may be read outside of its thread."""
@@ -139,6 +141,7 @@ class EngineDriver(Generic[R]):
         if self._step is None or not self._step.done():
             return None
         step, self._step = self._step, None
+        self.faulty = step.cancelled() or step.exception() is not None
         result, facts = step.result()
         self.steps += 1
         self._learn(facts)

@@ -88,6 +88,7 @@ class EngineActor(BusActor):
             layout=engine.layout.fingerprint(),
             kv_blocks=engine.config.kv_blocks,
             tokens_per_s=self._rate.tokens_per_s,
+            best_tokens_per_s=self._rate.best_tokens_per_s,
             steps=self._driver.steps,
             prefix_event_id=delta.event_id,
             added=delta.added,

@@ -7,18 +7,29 @@ MEMORY = 0.9
 
 
 class TokenRate:
-    """0 until the first observation. Idle time does not count: this is how fast work goes."""
+    """0 until the first observation. Idle time does not count: this is how fast work goes.
 
-    def __init__(self) -> None:
-        self.tokens_per_s = 0.0
+    Steps weigh by their tokens, and those of fewer than `least_tokens` do not count: they show what a step
+    costs, not what its tokens do, and a long prompt would multiply that.
+    """
+
+    def __init__(self, least_tokens: int = 1) -> None:
+        self._least_tokens = least_tokens
+        self._tokens = 0.0
+        self._busy_us = 0.0
+        self.best_tokens_per_s = 0.0
+        """The highest that it has been: slow steps of a busy machine do not hide what can be done."""
 
     def observe(self, tokens: int, busy_us: int) -> None:
-        if tokens <= 0 or busy_us <= 0:
+        if tokens < self._least_tokens or busy_us <= 0:
             return
-        now = tokens * 1e6 / busy_us
-        self.tokens_per_s = (
-            now if self.tokens_per_s == 0.0 else MEMORY * self.tokens_per_s + (1 - MEMORY) * now
-        )
+        self._tokens = MEMORY * self._tokens + tokens
+        self._busy_us = MEMORY * self._busy_us + busy_us
+        self.best_tokens_per_s = max(self.best_tokens_per_s, self.tokens_per_s)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self._tokens * 1e6 / self._busy_us if self._busy_us else 0.0
 
 
 class StepTime:

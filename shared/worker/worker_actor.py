@@ -19,6 +19,7 @@ from shared.engine import StepResult
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
+    EngineFault,
     InternalError,
     InvalidRequest,
     Overloaded,
@@ -132,12 +133,17 @@ class WorkerActor(EngineActor, Generic[J]):
         await super().on_stop()
 
     async def give_up(self) -> None:
-        role = self._service.role
-        error: PenstockError = InternalError(f"the {role} worker failed; its log has the cause", hop=role)
-        if self._stopping:
-            error = Unavailable(f"the {role} worker has stopped", hop=role)
         for job in list(self._book.jobs.values()):
-            await self._lose(job, error)
+            await self._lose(job, self._last_words(job))
+
+    def _last_words(self, job: J) -> PenstockError:
+        """To the session of a job that is here at the end; whom the engine failed over is told so."""
+        role = self._service.role
+        if self._stopping:
+            return Unavailable(f"the {role} worker has stopped", hop=role)
+        if self._driver.faulty and job.phase in (JobPhase.COMPUTING, JobPhase.DECODING):
+            return EngineFault(f"the {role} engine failed over this batch; its log has the cause", hop=role)
+        return InternalError(f"the {role} worker failed; its log has the cause", hop=role)
 
     async def drained(self) -> None:
         while self._driver.loaded and self._book.jobs:

@@ -10,7 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import grpc
+
 from protos.penstock.v1 import inference_pb2 as pb
+from protos.penstock.v1 import inference_pb2_grpc as rpc
 from tests.chaos.load import CLASSES, Load, Shape, closed_loop, open_loop
 from tests.chaos.report import DrillReport, percentile, spread
 from tests.chaos.traffic import Stream, all_started
@@ -24,6 +27,8 @@ GOODPUT_LIMIT = 0.9
 SHED_OWN_LIMIT_MS = 2.0
 RESIDENT_SLACK = 1.2
 UNREAD_TOKENS = 1024
+SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16))
+"""Of a client that lets no more be sent ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,8 @@ class OverloadDrill:
 
     async def slow_reader(self) -> None:
         """Who does not read is cut off, and holds nothing then."""
-        async with connect(self._stack.grpc) as stub:
+        async with grpc.aio.insecure_channel(self._stack.grpc, options=SMALL_WINDOW) as channel:
+            stub = rpc.InferenceStub(channel)
             reader = Stream(
                 request("A story", max_tokens=6 * UNREAD_TOKENS, ignore_eos=True, logprobs=20),
                 stops_reading=True,

@@ -1,10 +1,10 @@
-"""A short set of the drills (`make drills` holds all of them): what must hold on any machine, however slow."""
+"""A short set of the drills (`make drills` holds all): what must hold on any machine, however slow."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos import drill_cancel, drill_crash, drill_deadline, drill_overload
+from tests.chaos import drill_cancel, drill_crash, drill_deadline, drill_identity, drill_overload
 from tests.chaos.world import Models
 
 
@@ -30,4 +30,9 @@ async def test_expiry_in_every_phase_names_its_hop(models: Models) -> None:
 
 async def test_under_overload_every_call_is_served_or_shed_with_a_hint(models: Models) -> None:
     report = await drill_overload.hold(models, drill_overload.SHORT)
+    assert report.broken(timed=False) == []
+
+
+async def test_what_is_not_an_instances_to_say_is_refused(models: Models) -> None:
+    report = await drill_identity.hold(models, drill_identity.SHORT)
     assert report.broken(timed=False) == []

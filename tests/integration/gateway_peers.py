@@ -16,6 +16,8 @@ from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
+from services.gateway.key_gate import KeyGate
+from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from shared.bus import Bus, Delivery
@@ -43,6 +45,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.sampling import TokenLogprob
+from shared.tasks import cancel_until_done
 from tests.support.block_names import hashes_of
 from tests.support.wait import until
 
@@ -225,6 +228,7 @@ class Running:
     registry: SessionRegistry
     server: EdgeServer
     fleet: FleetView
+    key_gate: KeyGate
 
     async def knows(self, role: str, count: int) -> None:
         await until(lambda: len(self.fleet.instances(role)) == count)
@@ -245,16 +249,20 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     )
     view.on_lost(registry.on_instance_lost)
     await bus.serve(inbox("gateway", GATEWAY), registry.receive)
-    server = EdgeServer(registry, ClientCancels(context, registry), view, config)
+    key_gate = KeyGate.of(config)
+    server = EdgeServer(registry, ClientCancels(context, registry), key_gate, view, config)
     await server.start()
-    watcher = asyncio.create_task(server.watch_fleet())
+    watchers = [
+        asyncio.create_task(server.watch_fleet()),
+        asyncio.create_task(key_gate.watch_file()),
+        asyncio.create_task(watch_pressure(context.pressure, context.degradation, lambda: None)),
+    ]
     channel = grpc.aio.insecure_channel(server.address)
     try:
-        yield Running(rpc.InferenceStub(channel), channel, registry, server, view)
+        yield Running(rpc.InferenceStub(channel), channel, registry, server, view, key_gate)
     finally:
         await channel.close(None)
-        watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
+        await cancel_until_done(*watchers)
         await server.stop()
         await tasks.finish(1.0)
         await view.stop()

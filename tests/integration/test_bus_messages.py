@@ -15,7 +15,17 @@ from shared.bus.connection import Connection
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import NOBODY, everything_at, inbox, subject_of
 from shared.deadline import Deadline
-from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, TooLarge, Unavailable
+from shared.errors import (
+    DeadlineExpired,
+    InvalidRequest,
+    NoAnswer,
+    NoListener,
+    Overloaded,
+    PenstockError,
+    ProtocolError,
+    TooLarge,
+    Unavailable,
+)
 from shared.messages import (
     Accepted,
     Cancel,
@@ -117,13 +127,23 @@ async def test_a_failure_is_raised_again_as_its_own_class(bus: Bus, server: Serv
 
 
 async def test_nobody_listening_is_unavailable_at_once_and_names_the_role(bus: Bus) -> None:
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(NoListener) as caught:
         await bus.ask(inbox("decode", "decode-9"), Cancel("stop"), Envelope(), Deadline.after(60))
     assert caught.value.hop == "decode"
 
 
+@pytest.mark.parametrize(("code", "error"), [("expired", DeadlineExpired), ("unavailable", Unavailable)])
+async def test_who_answers_with_an_error_was_not_silent(
+    bus: Bus, server: Server, code: str, error: type[PenstockError]
+) -> None:
+    server.answers[Cancel] = Failure(code, "too late", "prefill", 0)
+    with pytest.raises(error) as caught:
+        await bus.ask(PREFILL, Cancel("stop"), Envelope(), soon())
+    assert type(caught.value) is error
+
+
 async def test_silence_expires_and_names_the_role(bus: Bus, server: Server) -> None:
-    with pytest.raises(DeadlineExpired) as caught:
+    with pytest.raises(NoAnswer) as caught:
         await bus.ask(PREFILL, Cancel("stop"), Envelope(), Deadline.after(0.05))
     assert caught.value.hop == "prefill"
     assert len(server.got) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from tests.support.certificate import make_certificate
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 40
@@ -41,9 +43,10 @@ TIMELINE = pb.Timeline(
 class Peer:
     """A server with one method; `requests` keeps what it was sent, `gone` is set when a call was dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: grpc.ServerCredentials | None = None) -> None:
         self.script: Script = lambda _request, _context: iter(())
         self.requests: queue.Queue[pb.GenerateRequest] = queue.Queue()
+        self.authorization: queue.Queue[list[str | bytes]] = queue.Queue()
         self.gone = threading.Event()
         self.server = grpc.server(futures.ThreadPoolExecutor(4))
         handler = grpc.unary_stream_rpc_method_handler(
@@ -54,11 +57,19 @@ class Peer:
         self.server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(METHOD, {"Generate": handler}),)
         )
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        any_port = "127.0.0.1:0"
+        port = (
+            self.server.add_insecure_port(any_port)
+            if tls is None
+            else self.server.add_secure_port(any_port, tls)
+        )
+        self.address = f"127.0.0.1:{port}"
         self.server.start()
 
     def _generate(self, request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
         self.requests.put(request)
+        sent = context.invocation_metadata()
+        self.authorization.put([value for name, value in sent if name == "authorization"])
         context.add_callback(self.gone.set)
         yield from self.script(request, context)
 
@@ -297,6 +308,41 @@ def test_the_address_comes_from_stack_json(peer: Peer, tmp_path: Path) -> None:
         env=environ(),
     )
     assert (done.returncode, done.stdout) == (0, "Hello wörld\n")
+
+
+def test_the_key_goes_with_the_call(peer: Peer, tmp_path: Path) -> None:
+    peer.script = finished
+    file = tmp_path / "key"
+    file.write_text("psk_secret\n")
+    assert ask(peer, "hi", "--api-key-file", str(file)).returncode == 0
+    assert ask(peer, "hi").returncode == 0
+    assert [peer.authorization.get_nowait() for _ in range(2)] == [["Bearer psk_secret"], []]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_over_tls_it_talks_to_who_has_a_certificate_of_the_authority_alone(tmp_path: Path) -> None:
+    own, other = make_certificate(tmp_path / "own"), make_certificate(tmp_path / "other")
+    pair = (own.key.read_bytes(), own.certificate.read_bytes())
+    peer = Peer(grpc.ssl_server_credentials([pair], other.certificate.read_bytes(), require_client_auth=True))
+    peer.script = finished
+    mine = ("--tls-cert", str(other.certificate), "--tls-key", str(other.key))
+    try:
+        done = ask(peer, "hi", "--tls-ca", str(own.certificate), *mine)
+        assert (done.returncode, done.stdout) == (0, "Hello wörld\n"), done.stderr
+        for wrong in (("--tls-ca", str(other.certificate), *mine), ("--tls-ca", str(own.certificate)), ()):
+            done = ask(peer, "hi", *wrong)
+            assert done.returncode == 1
+            assert "no gateway answers" in done.stderr
+    finally:
+        peer.server.stop(None).wait(TIMEOUT_S)
+
+
+def test_files_that_cannot_be_used_are_wrong_usage(peer: Peer) -> None:
+    done = ask(peer, "hi", "--tls-ca", "/nowhere/at/all")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "penstock ask: /nowhere/at/all cannot be read (No such file or directory)\n",
+    )
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"grpc": 5}'])

@@ -42,19 +42,22 @@ async def test_a_full_worker_is_replaced_by_another_under_a_new_epoch(nats_url: 
     assert peers.cancels() == {"prefill-0": [(1, "replaced")], "detokenizer-0": [(1, "replaced")]}
 
 
-async def test_a_fleet_that_stays_full_sheds_with_a_retry_hint(nats_url: str) -> None:
-    full = Overloaded("no blocks left", hop="decode", retry_after_ms=70)
+async def test_a_fleet_that_stays_full_sheds_with_its_hint_before_the_deadline(nats_url: str) -> None:
+    full = Overloaded("no blocks left", hop="decode", retry_after_ms=700)
 
     def decode(message: Message) -> Answer:
         return full if isinstance(message, Reserve) else default_answer(message)
 
-    async with fleet(nats_url) as peers, gateway(nats_url, max_place_tries=3) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
         peers["decode-0"].answers = decode
-        answer = await generate(running.stub, ask("hello"))
-        assert len(peers["decode-0"].of(Reserve)) == 3
+        request = ask("hello")
+        request.ttft_deadline_ms = 2000
+        answer = await generate(running.stub, request)
     assert (answer.outcome, answer.status) == ("shed", grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert answer.end is not None
-    assert answer.end.error.retry_after_ms == 70
+    assert answer.end.error.retry_after_ms == 700
 
 
 @pytest.mark.parametrize(
@@ -67,9 +70,13 @@ async def test_a_retry_hint_of_zero_never_reaches_a_client(
     def full(message: Message) -> Answer:
         return Overloaded("draining") if isinstance(message, asked) else default_answer(message)
 
-    async with fleet(nats_url) as peers, gateway(nats_url, max_place_tries=2) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
         peers[instance].answers = full
-        answer = await generate(running.stub, ask("hello"))
+        request = ask("hello")
+        request.ttft_deadline_ms = 1500
+        answer = await generate(running.stub, request)
     assert (answer.outcome, answer.status) == ("shed", grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert answer.end is not None
     assert answer.end.error.retry_after_ms > 0

@@ -70,7 +70,7 @@ async def test_a_request_that_was_refused_is_cancelled_with_its_call(nats_url: s
 
 async def test_a_cancel_that_meets_a_refusal_is_never_lost(nats_url: str) -> None:
     """A worker that refuses for ever, and clients that leave at every moment of that."""
-    async with fleet(nats_url) as peers, gateway(nats_url, max_place_tries=100) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
         refuse(peers, "decode-0", 1_000_000)
         for number in range(40):
             before = len(peers["decode-0"].of(Reserve))

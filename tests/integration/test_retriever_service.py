@@ -38,6 +38,10 @@ SUBJECT = inbox("retriever", "retriever-0")
 START_TIMEOUT_S = 100.0
 
 
+class Panic(BaseException):
+    """As those of extensions in Rust: no Exception."""
+
+
 class HeldSearch:
     """Answers every question with itself, once the test lets it."""
 
@@ -50,6 +54,8 @@ class HeldSearch:
         assert self.go.wait(30)
         if questions[0].query == "crash":
             raise RuntimeError("the index is broken")
+        if questions[0].query == "panic":
+            raise Panic
         return [
             Retrieved((ScoredPassage("source", question.query, 1.0),), "", 1, 1) for question in questions
         ]
@@ -238,6 +244,24 @@ async def test_a_search_that_crashes_is_an_answer_and_the_next_question_works(ri
         await rig.retrieve("crash")
     assert (await rig.retrieve("where?")).passages
     assert await rig.held() == []
+
+
+async def test_a_panic_in_the_search_is_an_answer_and_the_next_life_of_the_actor_works(rig: Rig) -> None:
+    rig.search.go.set()
+    restarts = metric.total("penstock_actor_restarts_total")
+    with pytest.raises(InternalError, match="log has the cause"):
+        await rig.retrieve("panic")
+    await until(lambda: metric.total("penstock_actor_restarts_total") == restarts + 1)
+    assert (await rig.retrieve("where?")).passages
+    assert await rig.held() == []
+
+
+async def test_whose_question_is_cancelled_is_told_at_once(rig: Rig) -> None:
+    asked = asyncio.create_task(rig.retrieve("first", request_id="a"))
+    await rig.until_held(("a", "searching"))
+    await rig.ask(Cancel("cancelled"), request_id="a")
+    with pytest.raises(Cancelled):
+        await asked
 
 
 async def test_without_a_corpus_a_question_degrades_or_is_told_how_to_index(

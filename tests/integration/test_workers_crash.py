@@ -28,7 +28,7 @@ async def test_a_failed_step_loses_its_requests_and_its_process_and_the_next_one
         )
         await worker.place(unlucky)
         lost = await worker.edge.lost(unlucky)
-        assert (lost.code, lost.hop) == ("internal", "prefill")
+        assert (lost.code, lost.hop) == ("engine_fault", "prefill")
         await until(lambda: gone, timeout_s=WAIT_S)
         assert gone[0] == (PREFILL, "stopped", True)  # in order, and after its requests were told
         await worker.until_the_next_life_serves(first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 
 from shared.bus import Delivery
 from shared.bus.subjects import inbox
+from shared.degradation import DegradationLevel
 from shared.engine import LLM, SamplingParams
 from shared.messages import (
     DraftBlock,
@@ -20,6 +22,7 @@ from shared.messages import (
     DraftCommit,
     DraftOpen,
     DraftResync,
+    Heartbeat,
     Message,
     pack_ids,
 )
@@ -169,6 +172,44 @@ async def test_accepted_drafts_make_steps_of_several_tokens(edge: Edge, oracle: 
     assert stream.token_ids == expected
     assert counts["count:draft_proposed"] >= counts["count:draft_accepted"] > 0
     assert stream.steps == len(expected) - counts["count:draft_accepted"]
+
+
+async def test_a_decode_worker_drafts_no_more_when_a_gateway_says_so_and_again_later(edge: Edge) -> None:
+    asked: list[Message] = []
+    await edge.bus.serve(inbox("speculator", PLAYED), lambda delivery: asked.append(delivery.message))
+    calm = edge.gateway.status()
+
+    def say(level: DegradationLevel) -> None:
+        edge.gateway.status = lambda: dataclasses.replace(calm, degradation=int(level))
+        edge.gateway.changed()
+
+    async def drafts_are(wanted: bool) -> bool:
+        asked.clear()
+        await edge.generate([5, 6, 7], how=sampling(max_tokens=4, ignore_eos=True), speculator=PLAYED)
+        return any(isinstance(message, DraftCommit) for message in asked) is wanted
+
+    await until(lambda: drafts_are(True), timeout_s=WAIT_S)
+    say(DegradationLevel.NO_DRAFTS)
+    await until(lambda: drafts_are(False), timeout_s=WAIT_S)
+    say(DegradationLevel.NONE)
+    await until(lambda: drafts_are(True), timeout_s=WAIT_S)
+
+
+async def test_prefill_measures_its_rate_by_chunks_and_not_by_tiny_prompts(edge: Edge) -> None:
+    def beat() -> Heartbeat:
+        view = edge.fleet.get("prefill", PREFILL)
+        assert view is not None
+        return view.heartbeat
+
+    now_us = time.time_ns() // 1000
+    await until(lambda: beat().sent_unix_us > now_us)  # it tells of all that was before
+    before = beat()
+    await edge.generate([5, 6, 7])
+    await until(lambda: beat().steps > before.steps)
+    assert beat().tokens_per_s == before.tokens_per_s
+    await edge.generate([5, 6, 7] * 60)
+    await until(lambda: beat().tokens_per_s != before.tokens_per_s)
+    assert beat().best_tokens_per_s >= beat().tokens_per_s > 0
 
 
 async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) -> None:

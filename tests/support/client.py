@@ -82,11 +82,14 @@ async def connect(address: str) -> AsyncIterator[rpc.InferenceStub]:
 
 
 async def generate(
-    stub: rpc.InferenceStub, message: pb.GenerateRequest, timeout_s: float = CALL_TIMEOUT_S
+    stub: rpc.InferenceStub,
+    message: pb.GenerateRequest,
+    timeout_s: float = CALL_TIMEOUT_S,
+    metadata: Sequence[tuple[str, str]] = (),
 ) -> Answer:
     answer = Answer()
     started = time.perf_counter()
-    call = stub.Generate(message, timeout=timeout_s)
+    call = stub.Generate(message, timeout=timeout_s, metadata=tuple(metadata))
     try:
         async for event in call:
             answer.add(event, started)

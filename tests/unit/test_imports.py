@@ -39,6 +39,7 @@ ORDER = (
     "telemetry",
     "health",
     "roles",
+    "degradation",
     "sampling",
     "kv_hash",
     "messages",

@@ -6,7 +6,7 @@ import json
 from services.cli.audit import Audit
 from services.cli.fleet_watch import Fleet
 from services.cli.status import _shown
-from shared.messages import AuditReport, Heartbeat, Held
+from shared.messages import AuditReport, BreakerReport, Heartbeat, Held
 
 BEAT = Heartbeat(
     "decode", "decode-0", 1, "ready", 1_000, "host", 7, "h:1", "m", "", 8, 2, 1, 5, 100, 60, 12.5, 0, b"", b""
@@ -54,6 +54,7 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "12.5",
         "0",
         "-",
+        "-",
         "100.0",
         "!",
     ]
@@ -67,6 +68,32 @@ def test_status_shows_progress_and_who_stalls() -> None:
     assert (row[2], row[8:10]) == ("stalled", ["71", "6.2"])
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["state"], described["steps"], described["stalled_ms"]) == ("stalled", 71, 6_250)
+
+
+def test_status_shows_what_a_gateway_leaves_out() -> None:
+    fleet = Fleet()
+    beat = dataclasses.replace(BEAT, role="gateway", degradation=4)
+    fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+    head, row = _shown(fleet.all(), as_json=False).splitlines()
+    assert head.split()[-4:-2] == ["left", "out"]
+    assert row.split()[-2] == "retrieval_depth"
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert described["degradation"] == "retrieval_depth"
+
+
+def test_status_shows_which_gateways_keep_away_from_an_instance() -> None:
+    fleet = Fleet()
+    fleet.observe(BEAT, received_unix_us=1_000, now_s=0.0)
+    reports = (BreakerReport("decode", "decode-0", 1, "open"), BreakerReport("decode", "decode-0", 9, "open"))
+    for number, breakers in enumerate((reports, reports[1:])):
+        gateway = dataclasses.replace(BEAT, role="gateway", instance=f"gateway-{number}", breakers=breakers)
+        fleet.observe(gateway, received_unix_us=1_000, now_s=0.0)
+    head, row, *gateways = _shown(fleet.all(), as_json=False).splitlines()
+    assert head.split()[-1] == "breaker"
+    assert row.split()[-2:] == ["open", "(gateway-0)"]
+    assert not any("open" in line for line in gateways)
+    described, *_ = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert described["breakers"] == {"gateway-0": "open"}
 
 
 def test_a_clock_a_second_ahead_is_marked_in_status_whatever_comes_late() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from services.decode.draft_length import MIN_RATE, PROBE_AFTER_STEPS, PROBE_TOKENS, DraftLength
 from services.decode.drafts import REOPEN_AFTER_TOKENS, DraftBook, Outgoing, still_ahead
+from shared.degradation import DegradationLevel
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, unpack_ids
 from shared.worker.wire import sequence_key
 from tests.support.sampling import sampling
@@ -219,6 +220,48 @@ def test_drafts_shrink_as_the_batch_grows() -> None:
     for index in range(8):
         book.advance(sequence_key(f"r{index}", 1), (5,), 0, 0)
     assert [item for item in book.outgoing() if isinstance(item.message, DraftCommit)] == []
+
+
+def test_under_pressure_drafts_are_half_as_long() -> None:
+    book = make_book(longest=8)
+    opened(book)
+    (whole,) = commit_of(book.outgoing()).lengths
+    book.advance(KEY, (7,), 8, 8)
+    book.level = DegradationLevel.SHORT_DRAFTS
+    (half,) = commit_of(book.outgoing()).lengths
+    assert (whole, half) == (6, 5)  # both with one for the step that runs
+    short = make_book(longest=1)
+    short.level = DegradationLevel.SHORT_DRAFTS
+    opened(short)
+    assert commit_of(short.outgoing()).lengths == (2,)
+
+
+@pytest.mark.parametrize("level", [level for level in DegradationLevel if level >= 2])
+def test_under_more_pressure_nothing_is_drafted_and_later_nothing_is_missing(level: DegradationLevel) -> None:
+    book = make_book()
+    opened(book)
+    book.outgoing()
+    book.level = level
+    opened(book, request_id="new")
+    book.advance(KEY, (7,), 0, 0)
+    assert book.outgoing() == []
+    opened(book, request_id="gone")
+    book.close_draft(sequence_key("gone", 1))
+    book.advance(KEY, (8,), 0, 0)
+    book.level = DegradationLevel.NONE
+    opened_late, commit = book.outgoing()
+    assert opened_late.request_id == "new"
+    assert isinstance(commit.message, DraftCommit)
+    assert (commit.message.bases, commit.message.token_ids) == ((3, 3), ((7, 8), ()))
+
+
+def test_sessions_are_closed_at_every_level() -> None:
+    book = make_book()
+    opened(book)
+    book.outgoing()
+    book.level = DegradationLevel.NO_DRAFTS
+    book.close_draft(KEY)
+    assert [type(item.message) for item in book.outgoing()] == [DraftClose]
 
 
 def test_draft_length_follows_acceptance() -> None:

@@ -142,12 +142,13 @@ async def test_who_gives_up_leaves_the_queue_and_holds_no_seat(house: House) -> 
 
 
 async def test_the_expected_wait_is_that_of_the_queue_that_is_there(house: House) -> None:
+    house.come("low", house.ticket(LOW))
+    await waiting(house, 1)
     assert house.queue.expected_wait_s("m", NORMAL) == 0.0  # nothing has ended yet: nobody can tell
     for _ in range(4):
-        house.clock.advance(2.0)
+        house.clock.advance(1.5)
         house.queue.note_end()
     assert house.queue.seconds_per_end() == pytest.approx(1.5)
-    house.come("low", house.ticket(LOW))
     house.come("normal", house.ticket(NORMAL))
     await waiting(house, 2)
     assert house.queue.expected_wait_s("m", HIGH) == pytest.approx(1.5)
@@ -156,9 +157,35 @@ async def test_the_expected_wait_is_that_of_the_queue_that_is_there(house: House
     assert house.queue.expected_wait_s("other", LOW) == pytest.approx(1.5)
 
 
+async def test_a_fleet_that_stopped_is_not_as_fast_as_it_was(house: House) -> None:
+    house.come("first", house.ticket())
+    await waiting(house, 1)
+    for _ in range(3):
+        house.clock.advance(1.0)
+        house.queue.note_end()
+    house.clock.advance(9.0)
+    assert house.queue.seconds_per_end() == pytest.approx(3.0)
+
+
+async def test_an_hour_in_which_nobody_waited_does_not_make_the_next_one_wait_long(house: House) -> None:
+    house.come("first", house.ticket())
+    await waiting(house, 1)
+    house.clock.advance(1.0)
+    house.queue.note_end()
+    await house.free(1)
+    for _ in range(3):
+        house.clock.advance(1200.0)
+        house.queue.note_end()
+    house.seats = 0
+    assert house.queue.expected_wait_s("m", NORMAL) == pytest.approx(1.0)
+
+
 async def test_nobody_is_expected_to_wait_while_there_are_seats(house: House) -> None:
+    house.come("first", house.ticket())
+    await waiting(house, 1)
     for _ in range(4):
         house.clock.advance(2.0)
         house.queue.note_end()
+    await house.free(1)
     house.seats = 2
     assert house.queue.expected_wait_s("m", NORMAL) == 0.0

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.gateway.admission import check_room, check_ttft, predict_ttft_s
-from services.gateway.placement import Candidate, Need, Placement, choose_placement, missing_role
-from shared.errors import Overloaded, Unavailable
+from services.gateway.placement import (
+    Candidate,
+    Need,
+    Placement,
+    choose_placement,
+    leave_out,
+    leave_out_of_all,
+    missing_role,
+)
+from shared.errors import Unavailable
 from shared.messages import Heartbeat
 from tests.support.block_names import block_names
 
@@ -80,16 +87,27 @@ def test_a_missing_role_is_named(role: str) -> None:
     assert caught.value.hop == role
 
 
-def test_an_excluded_instance_is_not_chosen() -> None:
-    views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b", live=7))])
-    assert choose_placement(views, NEED, excluded={("decode", "a")}).decode == "b"
+def test_what_is_shunned_is_left_out_where_another_is_there() -> None:
+    views = [View(beat("decode", "a")), View(beat("decode", "b", live=7))]
+    assert leave_out(views, {("decode", "a")}) == views[1:]
+    assert leave_out(views, {("prefill", "a")}) == views
 
 
-def test_an_exclusion_belongs_to_one_role() -> None:
-    views = fleet(decode=[View(beat("decode", "x"))], prefill=[View(beat("prefill", "x"))])
-    with pytest.raises(Unavailable):
-        choose_placement(views, NEED, excluded={("decode", "x")})
-    assert choose_placement(views, NEED, excluded={("speculator", "x")}).prefill == "x"
+def test_where_all_are_shunned_they_are_used_anyway_and_what_matters_least_is_given_up_first() -> None:
+    views = [View(beat("decode", "a")), View(beat("decode", "b"))]
+    broken, full = {("decode", "a")}, {("decode", "b")}
+    assert leave_out(views, broken, full) == views[1:]
+    assert leave_out(views, full, broken) == views[:1]
+    assert leave_out(views, broken | full, set()) == views
+
+
+def test_what_is_shunned_is_used_where_no_other_pair_of_workers_has_one_kv_layout() -> None:
+    views = {
+        "decode": [View(beat("decode", "a", layout="one")), View(beat("decode", "b", layout="two"))],
+        "prefill": [View(beat("prefill", "a", layout="one"))],
+    }
+    assert leave_out_of_all(views, {("decode", "b")})["decode"] == views["decode"][:1]
+    assert leave_out_of_all(views, {("decode", "a")}) == views
 
 
 def test_equal_instances_take_turns() -> None:
@@ -156,34 +174,6 @@ def test_a_placement_knows_who_it_uses_in_which_role() -> None:
     assert placement.uses("decode", "x")
     assert not placement.uses("prefill", "x")
     assert not placement.uses("tokenizer", "x")
-
-
-def test_the_predicted_first_token_waits_for_the_shortest_queue() -> None:
-    busy = beat("prefill", "a", queued_tokens=4000, tokens_per_s=1000.0)
-    busier = beat("prefill", "b", queued_tokens=9000, tokens_per_s=1000.0)
-    assert predict_ttft_s([busy, busier], 1000) == pytest.approx(5.0)
-
-
-def test_an_idle_or_unmeasured_prefill_promises_nothing() -> None:
-    busy = beat("prefill", "a", queued_tokens=4000, tokens_per_s=1000.0)
-    assert predict_ttft_s([busy, beat("prefill", "b", tokens_per_s=1000.0)], 1000) == 0.0
-    assert predict_ttft_s([beat("prefill", "b", queued_tokens=9000)], 1000) == 0.0
-    assert predict_ttft_s([], 1000) == 0.0
-
-
-def test_a_request_that_cannot_be_served_in_time_is_shed_with_a_hint() -> None:
-    busy = [beat("prefill", "a", queued_tokens=3000, tokens_per_s=1000.0)]
-    check_ttft(busy, 0, remaining_s=3.0)
-    with pytest.raises(Overloaded) as caught:
-        check_ttft(busy, 500, remaining_s=3.0)
-    assert caught.value.retry_after_ms == 500
-
-
-def test_a_gateway_without_room_sheds() -> None:
-    check_room(7, 8, 0.0)
-    with pytest.raises(Overloaded) as caught:
-        check_room(8, 8, 0.0)
-    assert caught.value.retry_after_ms > 0
 
 
 def test_workers_with_different_kv_layouts_are_never_placed_together() -> None:

@@ -121,6 +121,14 @@ def test_a_lost_instance_matters_only_while_it_is_needed(tokens: int, role: str,
     assert not state.needs(role, f"{role}-1")
 
 
+def test_who_is_asked_in_the_front_half_holds_something_under_the_number_of_the_ask() -> None:
+    state = SessionState(1)
+    assert state.begin_ask("retriever", "retriever-0") == ("retriever", "retriever-0")
+    state.begin_ask("tokenizer", "tokenizer-0")
+    assert state.asks == 2
+    assert state.take_holders() == {("retriever", "retriever-0"), ("tokenizer", "tokenizer-0")}
+
+
 def test_a_finished_request_needs_nobody() -> None:
     state = placed()
     row(state, 5, finish="length")

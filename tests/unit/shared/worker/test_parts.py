@@ -162,9 +162,35 @@ def test_what_a_heard_gateway_holds_stays_and_what_a_silent_one_holds_expires() 
 
 def test_a_measured_rate_starts_with_the_first_step_and_follows_slowly() -> None:
     rate = TokenRate()
-    rate.observe(100, 1_000_000)
-    assert rate.tokens_per_s == 100.0
+    assert rate.tokens_per_s == 0.0
+    for _ in range(100):
+        rate.observe(100, 1_000_000)
+    assert rate.tokens_per_s == pytest.approx(100.0)
     rate.observe(200, 1_000_000)
-    assert rate.tokens_per_s == pytest.approx(110.0)
+    assert rate.tokens_per_s == pytest.approx(110.0, rel=1e-3)
     rate.observe(0, 1_000_000)
-    assert rate.tokens_per_s == pytest.approx(110.0)
+    assert rate.tokens_per_s == pytest.approx(110.0, rel=1e-3)
+
+
+def test_a_measured_rate_weighs_steps_by_their_tokens() -> None:
+    rate = TokenRate()
+    rate.observe(512, 100_000)
+    rate.observe(8, 5_000)  # nearly all of it is what a step costs
+    assert rate.tokens_per_s == pytest.approx(4900, rel=0.01)
+
+
+def test_a_rate_keeps_its_best() -> None:
+    rate = TokenRate()
+    rate.observe(512, 100_000)
+    for _ in range(50):
+        rate.observe(512, 800_000)
+    assert rate.tokens_per_s == pytest.approx(640, rel=0.05)
+    assert rate.best_tokens_per_s == pytest.approx(5120)
+
+
+def test_steps_of_few_tokens_measure_no_rate() -> None:
+    rate = TokenRate(least_tokens=64)
+    rate.observe(63, 5_000)
+    assert rate.tokens_per_s == 0.0
+    rate.observe(64, 16_000)
+    assert rate.tokens_per_s == pytest.approx(4000.0)

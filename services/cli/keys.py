@@ -1,0 +1,118 @@
+"""`penstock keys new`: makes an API key, shows it once, and puts its hash into the gateway's file of keys."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from services.cli.exit_codes import EXIT_FAILED
+from shared.api_key_file import (
+    LIMITS,
+    ApiKey,
+    KeyLimits,
+    describe_api_key,
+    hash_api_key,
+    new_api_key,
+    parse_api_keys,
+    read_key_file,
+)
+from shared.errors import InvalidRequest
+
+FILE_VARIABLE = "PENSTOCK_GATEWAY_API_KEYS"
+TENANT_CHARS = 50
+NAME_BYTES = 3
+"""What a name is made of that nobody gave."""
+MODE = 0o600
+HELP = {
+    "requests_per_min": "requests that it may begin in a minute",
+    "concurrency": "requests that it may have at a time",
+    "tokens_per_min": "tokens of prompts and outputs in a minute",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = build_keys_parser()
+    args = parser.parse_args(argv)
+    file = Path(args.file or os.environ.get(FILE_VARIABLE, ""))
+    if file == Path():
+        parser.error(f"say which file: pass --file FILE or set {FILE_VARIABLE}, as for the gateway")
+    secret = new_api_key()
+    name = args.name or f"{args.tenant[:TENANT_CHARS]}-{secrets.token_hex(NAME_BYTES)}"
+    limits = KeyLimits(*(getattr(args, limit) for limit in LIMITS))
+    try:
+        add_api_key(file, ApiKey(name, args.tenant, hash_api_key(secret), limits))
+    except InvalidRequest as error:
+        print(f"penstock keys: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:
+        print(f"penstock keys: {file} cannot be written ({error.strerror})", file=sys.stderr)
+        return EXIT_FAILED
+    print(secret)
+    print(f"{name} of {args.tenant} is in {file}; its key is shown this once", file=sys.stderr)
+    return 0
+
+
+def build_keys_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock keys",
+        description="The API keys of the gateway. A running one sees a change of their file within a second; "
+        "to take a key away, remove its entry.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    new = commands.add_parser("new", help="make a key, print it once, add its hash to the file")
+    new.add_argument("--tenant", required=True, help="whose key it is; KV is shared within a tenant alone")
+    new.add_argument("--name", default="", help="of the key, in messages and logs (default: made up)")
+    new.add_argument("--file", default="", help=f"the gateway's api_keys (default: {FILE_VARIABLE})")
+    for limit in LIMITS:
+        option = "--" + limit.replace("_", "-")
+        new.add_argument(option, type=int, metavar="N", help=f"{HELP[limit]} (default: no limit)")
+    return parser
+
+
+def add_api_key(file: Path, key: ApiKey) -> None:
+    """Append an entry in one step: who reads the file sees it before or after, and no other entry is lost.
+
+    Raises InvalidRequest when the file, or what it would become, is none that a gateway takes; OSError.
+    """
+    file = file.resolve()  # what a link leads to is replaced, not the link
+    with _locked(file.parent):
+        text = read_key_file(file) if file.exists() else ""
+        text += ("\n" if text else "") + describe_api_key(key)
+        parse_api_keys(text, file)
+        _replace(file, text)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The folder, because the file itself is another one after each change."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(file: Path, text: str) -> None:
+    """Nobody else may read it, whatever was before; its owner stays, who may be the gateway's user."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fchmod(out.fileno(), MODE)
+            if file.exists() and (owner := file.stat()).st_uid != os.geteuid():
+                os.fchown(out.fileno(), owner.st_uid, owner.st_gid)
+            os.fsync(out.fileno())
+        new.replace(file)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,102 @@
+"""What speaks for a request having taken engines down. Pure, with a clock."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shared.bus.fleet import InstanceView
+from shared.bus.fleet_state import HEARTBEAT_S
+from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.roles import TARGET_ROLES
+
+SUDDEN_S = 3.0
+"""An engine that dies in silence may have died of what it was given this long before, not of older work."""
+PROVEN_TOKENS = 4
+"""A request with so many tokens of a new placement is past what an engine failed over: that may have kept
+only the tokens of its last step from being delivered."""
+STAYS_REMEMBERED = 8
+"""It takes a moment until a dead worker's next life tells that it died; a request may have moved on twice."""
+
+
+@dataclass(slots=True)
+class Stay:
+    """A request at an engine, under one epoch. `tokens` came meanwhile."""
+
+    view: InstanceView
+    began_s: float
+    left_s: float = math.inf
+    tokens: int = 0
+
+    def may_have_killed(self) -> bool:
+        """Whether the engine's life ended just when it had begun to compute this request.
+
+        Prefill computes until the first token is out, decode from then on. Of a prefill worker where others
+        waited nobody knows whose turn it was; and a life ended when it was last heard of, or when it stalled.
+        """
+        beat = self.view.heartbeat
+        if beat.role == "prefill":
+            computing = self.tokens == 0 and (not beat.queued or beat.queued + beat.live <= 1)
+        else:
+            computing = self.tokens == 1
+        end_s = self.view.last_seen_s - beat.stalled_ms / 1e3
+        sudden = -HEARTBEAT_S <= end_s - self.began_s <= SUDDEN_S
+        return computing and sudden and end_s <= self.left_s
+
+
+class CrashRecord:
+    """Of one request. A strike is an engine that failed over it, or died when it had begun to compute it;
+    progress of the request since then takes it back."""
+
+    def __init__(self, request_id: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.request_id = request_id
+        self.strikes = 0
+        self.named = False
+        """A worker's last words named it: a strike that is no coincidence in time."""
+        self.placed_s = 0.0
+        self._clock = clock
+        self._stays: deque[Stay] = deque(maxlen=STAYS_REMEMBERED)
+        self._struck_epoch = 0
+
+    def begin_epoch(self, views: Iterable[InstanceView]) -> None:
+        """It is placed on `views`."""
+        self._leave()
+        self.placed_s = self._clock.monotonic_s()
+        self._stays += [Stay(view, self.placed_s) for view in views if view.heartbeat.role in TARGET_ROLES]
+
+    def note_tokens(self, epoch: int, tokens: int) -> None:
+        """So many came of this placement."""
+        for stay in self._here():
+            stay.tokens = tokens
+        if tokens >= PROVEN_TOKENS and epoch > self._struck_epoch:
+            self.strikes, self.named = 0, False
+
+    def note_fault(self, epoch: int) -> None:
+        """A worker said that its engine failed over a batch with this request."""
+        if epoch > self._struck_epoch:
+            self._struck_epoch = epoch
+            self.strikes += 1
+            self.named = True
+
+    def note_death(self, role: str, instance: str) -> bool:
+        """The life of the instance that it may have been at is over; whether that is a strike."""
+        here = [stay for stay in self._stays if _is_at(stay, role, instance)]
+        for stay in here:
+            self._stays.remove(stay)
+        struck = any(stay.may_have_killed() for stay in here)
+        self.strikes += struck
+        return struck
+
+    def _here(self) -> list[Stay]:
+        return [stay for stay in self._stays if stay.left_s == math.inf]
+
+    def _leave(self) -> None:
+        for stay in self._here():
+            stay.left_s = self._clock.monotonic_s()
+
+
+def _is_at(stay: Stay, role: str, instance: str) -> bool:
+    beat = stay.view.heartbeat
+    return (beat.role, beat.instance) == (role, instance)

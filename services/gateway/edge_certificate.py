@@ -1,0 +1,125 @@
+"""The certificate of the gRPC edge, from its files, and anew when they change: each new connection looks."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from pathlib import Path
+
+import grpc
+import structlog
+
+from services.gateway.config import GatewayConfig
+from services.gateway.file_signature import FileSignature, file_signature
+from shared.config import ConfigError
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+
+class EdgeCertificate:
+    """Raises ConfigError with a sentence when the files make no certificate.
+
+    A renewed certificate counts from the next connection on; while the files make none (one may be written
+    before the other), the last good one does.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._files = {
+            name: Path(getattr(config, name))
+            for name in ("tls_cert", "tls_key", "tls_client_ca")
+            if getattr(config, name)
+        }
+        self._signature = self._look()
+        self._configuration = self._load()
+
+    @classmethod
+    def of(cls, config: GatewayConfig) -> EdgeCertificate | None:
+        """None for an edge without TLS."""
+        given = {name: bool(getattr(config, name)) for name in ("tls_cert", "tls_key", "tls_client_ca")}
+        if not any(given.values()):
+            return None
+        for name in ("tls_cert", "tls_key"):
+            if not given[name]:
+                others = " and ".join(other for other in given if given[other])
+                raise ConfigError(
+                    f"{others} of the gateway is set and {name} is not: set tls_cert and tls_key"
+                )
+        return cls(config)
+
+    def credentials(self) -> grpc.ServerCredentials:
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration,
+            self._changed,  # type: ignore[arg-type]  # None is "no change", gRPC says; its stubs do not
+            require_client_authentication="tls_client_ca" in self._files,
+        )
+
+    def _changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC for each new connection, in a thread of its own: None when nothing is new."""
+        signature = self._look()
+        if signature == self._signature:
+            return None
+        self._signature = signature
+        try:
+            self._configuration = self._load()
+        except ConfigError as error:
+            metrics.TLS_STALE.set(1)
+            log.error("tls_files_unusable", error=str(error))  # noqa: TRY400 - a sentence for the operator
+            return None
+        metrics.TLS_STALE.set(0)
+        log.info("tls_files_loaded")
+        return self._configuration
+
+    def _load(self) -> grpc.ServerCertificateConfiguration:
+        pem = {name: _read(name, file) for name, file in self._files.items()}
+        _check_pair(self._files["tls_cert"], self._files["tls_key"])
+        authorities = pem.get("tls_client_ca")
+        if authorities is not None:
+            _check_authorities(self._files["tls_client_ca"], authorities)
+        if self._look() != self._signature:  # what was checked may not be what was read
+            raise ConfigError(
+                "the files of the edge's certificate changed while they were read: they are read again"
+            )
+        return grpc.ssl_server_certificate_configuration(
+            [(pem["tls_key"], pem["tls_cert"])], root_certificates=authorities
+        )
+
+    def _look(self) -> list[FileSignature]:
+        return [file_signature(file) for file in self._files.values()]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it; a name other than localhost may be anything."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _read(name: str, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name} {file} cannot be read ({error.strerror}): name a PEM file") from error
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    """gRPC would take anything and then fail every handshake."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
+        raise ConfigError(
+            f"tls_cert {certificate} and tls_key {key} are no certificate and its key, in PEM and without a "
+            f"passphrase ({_reason(error)})"
+        ) from error
+
+
+def _check_authorities(file: Path, pem: bytes) -> None:
+    try:
+        ssl.create_default_context(cadata=pem.decode())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tls_client_ca {file} holds no certificates in PEM ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or str(error)

@@ -1,0 +1,59 @@
+"""What the three workers of a placement are asked."""
+
+from __future__ import annotations
+
+from services.gateway.placement import Placement
+from services.gateway.request import Request
+from services.gateway.token_log import TokenLog
+from shared.deadline import Deadline
+from shared.messages import Message, Open, Prefill, Reserve, pack_hashes, pack_ids
+from shared.text.incremental import PROMPT_TAIL_TOKENS
+
+
+def placement_messages(
+    placement: Placement,
+    request: Request,
+    log: TokenLog,
+    gateway: str,
+    ids: tuple[int, ...],
+    hashes: tuple[bytes, ...],
+    first_token: Deadline,
+) -> dict[str, Message]:
+    """By role. `ids` are those of prompt and log, with the names of their blocks."""
+    token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
+    prompt_ids = ids[: log.prompt_tokens]
+    return {
+        "detokenizer": Open(
+            gateway=gateway,
+            prompt_tail=pack_ids(prompt_ids[-PROMPT_TAIL_TOKENS:]),
+            replay=pack_ids(log.ids),
+            emitted_chars=log.emitted_chars,
+            next_position=log.next_position,
+            stop=request.stop,
+            prefill=placement.prefill,
+            decode=placement.decode,
+        ),
+        "decode": Reserve(
+            token_ids=token_ids,
+            prompt_len=len(prompt_ids),
+            block_hashes=packed_hashes,
+            sampling=request.sampling,
+            gateway=gateway,
+            detokenizer=placement.detokenizer,
+            prefill=placement.prefill,
+            speculator=placement.speculator,
+            priority=request.priority,
+            inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
+        ),
+        "prefill": Prefill(
+            token_ids=token_ids,
+            prompt_len=len(prompt_ids),
+            block_hashes=packed_hashes,
+            sampling=request.sampling,
+            gateway=gateway,
+            detokenizer=placement.detokenizer,
+            decode=placement.decode,
+            priority=request.priority,
+            first_token_us=first_token.to_unix_us(),
+        ),
+    }

@@ -1,0 +1,172 @@
+"""The file of API keys: who may use the edge, as which tenant, how much. It holds hashes, never a key.
+
+    [[key]]
+    name = "web"                    # unique; in messages and logs
+    tenant = "acme"                 # may have several keys; KV is shared within a tenant alone
+    hash = "sha256:…"               # of the key, 64 hex digits
+    requests_per_min = 600          # the limits are optional; they count at each gateway by itself
+    concurrency = 16
+    tokens_per_min = 200000         # of prompt and output
+
+A hash without salt and stretching is enough where keys are random (`new_api_key`): nobody can guess one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from shared.errors import InvalidRequest
+
+MAX_FILE_BYTES = 4 << 20
+MAX_KEYS = 4096
+"""It bounds what is kept per key and per tenant, metrics too."""
+KEY_BYTES = 32
+KEY_PREFIX = "psk_"
+"""What scanners for leaked secrets can look for."""
+MAX_REQUESTS_PER_MIN = 1_000_000
+MAX_CONCURRENCY = 65_536
+MAX_TOKENS_PER_MIN = 1_000_000_000
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*key[ \t]*\]\]", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What a key may use at one gateway; None: without limit."""
+
+    requests_per_min: int | None = None
+    concurrency: int | None = None
+    tokens_per_min: int | None = None
+
+
+HIGHEST = KeyLimits(MAX_REQUESTS_PER_MIN, MAX_CONCURRENCY, MAX_TOKENS_PER_MIN)
+LIMITS = tuple(field.name for field in fields(KeyLimits))
+TEXTS = ("name", "tenant", "hash")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An entry of the file. `hash` is `hash_api_key` of the key itself, which nobody but its client has."""
+
+    name: str
+    tenant: str
+    hash: str
+    limits: KeyLimits = KeyLimits()
+
+
+def new_api_key() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def hash_api_key(key: str) -> str:
+    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_key_file(path: Path) -> str:
+    """The text of the file. Raises InvalidRequest when there is none that could be one."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise InvalidRequest(
+            f"the API keys {path} cannot be read ({error.strerror}); "
+            "`penstock keys new --tenant NAME --file FILE` makes such a file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the API keys {path} are not UTF-8 text") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidRequest(f"the API keys {path} are larger than {MAX_FILE_BYTES} bytes")
+    return text
+
+
+def parse_api_keys(text: str, source: object) -> tuple[ApiKey, ...]:
+    """All keys of a file. Raises InvalidRequest naming `source`, the entry and its line.
+
+    No message shows a value: somebody may have written the key itself where its hash belongs.
+    """
+    entries = _entries(text, source)
+    lines = [text.count("\n", 0, found.start()) + 1 for found in _HEADER.finditer(text)]
+    keys: list[ApiKey] = []
+    names: dict[str, str] = {}
+    hashes: dict[str, str] = {}
+    for number, entry in enumerate(entries, start=1):
+        line = f" (line {lines[number - 1]})" if len(lines) == len(entries) else ""
+        place = f"key {number}{line}"
+        key = _key(entry, f"{source}: {place}")
+        if key.name in names:
+            raise InvalidRequest(f"{source}: {place} has the name of {names[key.name]}: give it another one")
+        if key.hash in hashes:
+            raise InvalidRequest(f"{source}: {place} has the hash of {hashes[key.hash]}: make a key for each")
+        names[key.name] = hashes[key.hash] = place
+        keys.append(key)
+    return tuple(keys)
+
+
+def describe_api_key(key: ApiKey) -> str:
+    """The entry, as it stands in a file."""
+    lines = [f'{name} = "{getattr(key, name)}"' for name in TEXTS]
+    stated = {name: getattr(key.limits, name) for name in LIMITS}
+    lines += [f"{name} = {value}" for name, value in stated.items() if value is not None]
+    return "\n".join(["[[key]]", *lines, ""])
+
+
+def _entries(text: str, source: object) -> list[dict[str, Any]]:
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the API keys {source} are not TOML: {error}") from error
+    entries = table.pop("key", [])
+    if table:
+        raise InvalidRequest(f"{source} has {_listed(table)}: write nothing but [[key]] entries")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidRequest(f"{source}: key is no list of tables: write [[key]] above each entry")
+    if len(entries) > MAX_KEYS:
+        raise InvalidRequest(f"{source} has {len(entries)} keys: at most {MAX_KEYS} are allowed")
+    return entries
+
+
+def _key(entry: dict[str, Any], place: str) -> ApiKey:
+    unknown = sorted(set(entry) - {*TEXTS, *LIMITS})
+    if unknown:
+        raise InvalidRequest(f"{place} has {_listed(unknown)}: it may have {', '.join((*TEXTS, *LIMITS))}")
+    tenant, name, key_hash = (_text(entry, field, place) for field in ("tenant", "name", "hash"))
+    return ApiKey(name, tenant, key_hash, KeyLimits(*(_limit(entry, limit, place) for limit in LIMITS)))
+
+
+def _text(entry: dict[str, Any], field: str, place: str) -> str:
+    value = entry.get(field)
+    wanted, allowed = (
+        (_HASH, "sha256: and 64 hex digits, which `penstock keys new` writes: never the key itself")
+        if field == "hash"
+        else (_NAME, "1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit")
+    )
+    if not isinstance(value, str) or not wanted.fullmatch(value):
+        missing = "has no" if field not in entry else "has a wrong"
+        raise InvalidRequest(f"{place} {missing} {field}: it must be {allowed}")
+    return value
+
+
+def _limit(entry: dict[str, Any], field: str, place: str) -> int | None:
+    value = entry.get(field)
+    highest: int = getattr(HIGHEST, field)
+    if value is not None and (type(value) is not int or not 1 <= value <= highest):
+        raise InvalidRequest(
+            f"{place} has a wrong {field}: it must be a whole number from 1 to {highest}; "
+            "without it there is no limit, and a key that may do nothing is one to remove"
+        )
+    return value
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names out of a file, none that could be a secret put in the wrong place."""
+    return ", ".join(sorted(name if _NAME.fullmatch(name) and len(name) < 32 else "…" for name in names))

@@ -1,0 +1,445 @@
+"""API keys at a real edge: who comes in, as which tenant, how much, and what a change of their file does."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.rate_limits import KeyLedger
+from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
+from shared.messages import Message, Open, Prefill, Reserve, Tokenize
+from tests.integration.gateway_peers import Answer as PeerAnswer
+from tests.integration.gateway_peers import (
+    Fleet,
+    Running,
+    ask,
+    default_answer,
+    fleet,
+    gateway,
+)
+from tests.support.client import Answer, generate
+from tests.support.metric import value
+from tests.support.wait import until
+
+REFUSALS = "penstock_api_key_refusals_total"
+
+
+class Client:
+    """A key and what its holder sends."""
+
+    def __init__(self, name: str, tenant: str, **limits: int) -> None:
+        self.secret = new_api_key()
+        self.key = ApiKey(name, tenant, hash_api_key(self.secret), KeyLimits(**limits))
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.secret}"),)
+
+    async def ask(self, running: Running, message: pb.GenerateRequest | None = None) -> Answer:
+        return await generate(running.stub, message or ask("hello"), metadata=self.metadata)
+
+    def ledger(self, running: Running) -> KeyLedger:
+        return running.key_gate._ledgers[self.key.hash]
+
+
+def write(file: Path, *clients: Client) -> str:
+    """The file in one step, as whoever changes it should."""
+    new = file.with_suffix(".new")
+    new.write_text("\n".join(describe_api_key(client.key) for client in clients))
+    new.replace(file)
+    return str(file)
+
+
+def damage(file: Path, content: str | None) -> None:
+    """None: away with it."""
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content.encode("latin-1"))
+
+
+async def in_force(running: Running, *clients: Client) -> None:
+    """The gateway has noticed by itself that these are the keys now, with their limits."""
+    wanted = {client.key.hash: client.key.limits for client in clients}
+    gate = running.key_gate
+    await until(lambda: {key: ledger._limits for key, ledger in gate._ledgers.items()} == wanted)
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("services.gateway.key_gate.POLL_S", 0.02)
+    return tmp_path / "keys.toml"
+
+
+async def finish(peers: Fleet, call: Awaitable[Answer], epoch: int = 1) -> Answer:
+    """Answer the call with one token, the last."""
+    task = asyncio.ensure_future(call)
+    seen = len(peers["prefill-0"].of(Prefill))
+    await until(lambda: len(peers["prefill-0"].of(Prefill)) > seen or task.done())
+    if not task.done():
+        await peers.text(peers["prefill-0"].of(Prefill)[-1][0].request_id, 5, "a", epoch=epoch, finish="stop")
+    return await task
+
+
+# ---- who comes in -------------------------------------------------------------------------------------
+
+STRANGERS: dict[str, tuple[tuple[tuple[str, str], ...], str]] = {
+    "nothing": ((), "no_key"),
+    "an empty value": ((("authorization", ""),), "unknown_key"),
+    "an empty bearer": ((("authorization", "Bearer "),), "unknown_key"),
+    "another scheme": ((("authorization", "Basic c2VjcmV0"),), "unknown_key"),
+    "an unknown key": ((("authorization", f"Bearer {new_api_key()}"),), "unknown_key"),
+    "two values": ((("authorization", "Bearer a"), ("authorization", "Bearer b")), "unknown_key"),
+    "a key of 8 KB": ((("authorization", "Bearer " + "x" * 6000),), "unknown_key"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+async def test_who_shows_no_valid_key_gets_one_terminal_event_that_says_what_to_send(
+    nats_url: str, keys: Path, name: str
+) -> None:
+    metadata, reason = STRANGERS[name]
+    before = value(REFUSALS, reason=reason, tenant="")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, Client("a", "t"))) as running:
+        answer = await generate(running.stub, pb.GenerateRequest(), metadata=metadata)
+        assert running.registry.audit().held == ()
+    assert (answer.status, answer.outcome, answer.ends) == (grpc.StatusCode.UNAUTHENTICATED, "failed", 1)
+    assert answer.end is not None
+    assert (answer.end.error.code, answer.end.error.hop) == ("unauthenticated", "gateway")
+    assert "send" in answer.details
+    assert value(REFUSALS, reason=reason, tenant="") == before + 1
+    assert not peers["tokenizer-0"].got
+
+
+async def test_a_key_of_a_megabyte_is_refused_by_grpc_and_the_gateway_serves_on(
+    nats_url: str, keys: Path
+) -> None:
+    client = Client("a", "t")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
+        huge = (("authorization", "Bearer " + "x" * (1 << 20)),)
+        assert (
+            await generate(running.stub, ask(), metadata=huge)
+        ).status is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await finish(peers, client.ask(running))).outcome == "finished"
+
+
+async def test_a_flood_of_wrong_keys_opens_nothing_and_stops_nobody(nats_url: str, keys: Path) -> None:
+    client = Client("a", "t")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
+        call = asyncio.create_task(client.ask(running))
+        envelope, _ = await peers.placed()
+        for _ in range(20):
+            wrong = [(("authorization", f"Bearer {new_api_key()}"),) for _ in range(50)]
+            answers = await asyncio.gather(*(generate(running.stub, ask(), metadata=one) for one in wrong))
+            assert {answer.status for answer in answers} == {grpc.StatusCode.UNAUTHENTICATED}
+        assert len(running.key_gate._ledgers) == 1
+        assert [held.request_id for held in running.registry.audit().held] == [envelope.request_id]
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await call).outcome == "finished"
+
+
+async def test_health_and_reflection_need_no_key(nats_url: str, keys: Path) -> None:
+    async with fleet(nats_url), gateway(nats_url, api_keys=write(keys, Client("a", "t"))) as running:
+        health = health_pb2_grpc.HealthStub(running.channel)
+        await health.Check(health_pb2.HealthCheckRequest(service="penstock.v1.Inference"))
+        stub = reflection_pb2_grpc.ServerReflectionStub(running.channel)
+        call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        assert [answer async for answer in call]
+
+
+async def test_without_a_file_everybody_comes_in_as_nobody_in_particular(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        answer = await finish(peers, Client("a", "t").ask(running))
+    assert answer.outcome == "finished"
+    assert [message.tenant for message in tokenized(peers)] == [""]
+
+
+# ---- the tenant ---------------------------------------------------------------------------------------
+
+
+def tokenized(peers: Fleet) -> list[Tokenize]:
+    return [message for _, message in peers["tokenizer-0"].of(Tokenize) if isinstance(message, Tokenize)]
+
+
+async def test_the_tenant_is_that_of_the_key_whatever_the_client_says(nats_url: str, keys: Path) -> None:
+    one, other = Client("one", "acme"), Client("other", "rival")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, one, other)) as running:
+        for client in (one, other):
+            claims = (("tenant", "acme"), ("x-tenant", "acme"), ("penstock-tenant", "acme"))
+            call = generate(running.stub, ask("hello"), metadata=client.metadata + claims)
+            assert (await finish(peers, call)).outcome == "finished"
+    assert [message.tenant for message in tokenized(peers)] == ["acme", "rival"]
+
+
+async def test_blocks_of_two_tenants_have_different_names_at_every_worker(nats_url: str, keys: Path) -> None:
+    one, other = Client("one", "acme"), Client("other", "rival")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, one, other)) as running:
+        for client in (one, one, other):
+            call = client.ask(running, ask("the same prompt, longer than a block"))
+            task = asyncio.create_task(call)
+            seen = len(peers["prefill-0"].of(Prefill))
+            await until(lambda seen=seen: len(peers["prefill-0"].of(Prefill)) > seen)  # type: ignore[misc]
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await until(lambda: running.registry.audit().held == ())
+    names = [m.block_hashes for _, m in peers["prefill-0"].of(Prefill) if isinstance(m, Prefill)]
+    reserved = [m.block_hashes for _, m in peers["decode-0"].of(Reserve) if isinstance(m, Reserve)]
+    assert names[0] == names[1] != names[2]
+    assert reserved == names
+    assert len(names[0]) >= 32
+
+
+async def test_a_client_can_cancel_its_tenants_requests_and_no_others(nats_url: str, keys: Path) -> None:
+    one, other = Client("one", "acme"), Client("other", "rival")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, one, other)) as running:
+        call = asyncio.create_task(one.ask(running))
+        envelope, _ = await peers.placed()
+        wanted = pb.CancelRequest(request_id=envelope.request_id)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await running.stub.Cancel(wanted)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert not (await running.stub.Cancel(wanted, metadata=other.metadata)).found
+        assert not call.done()
+        assert (await running.stub.Cancel(wanted, metadata=one.metadata)).found
+        assert (await call).outcome == "cancelled"
+
+
+# ---- limits -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        ({"requests_per_min": 1}, "requests_per_min"),
+        ({"concurrency": 1}, "concurrency"),
+        ({"tokens_per_min": 200}, "tokens_per_min"),
+    ],
+)
+async def test_over_a_limit_a_request_is_shed_with_the_limits_name_and_a_hint(
+    nats_url: str, keys: Path, limits: dict[str, int], limit: str
+) -> None:
+    client, free = Client("a", "over"), Client("b", "free")
+    before = value(REFUSALS, reason=limit, tenant="over")
+    client.key = dataclasses.replace(client.key, limits=KeyLimits(**limits))
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client, free)) as running:
+        call = asyncio.create_task(client.ask(running))
+        envelope, _ = await peers.placed()
+        refused = await client.ask(running)
+        asked = len(tokenized(peers))
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await call).outcome == "finished"
+        assert (await finish(peers, free.ask(running))).outcome == "finished"
+    assert (refused.status, refused.outcome, refused.ends) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "shed",
+        1,
+    )
+    assert refused.end is not None
+    assert f"{limit} = " in refused.end.error.message
+    assert refused.end.error.retry_after_ms > 0
+    assert asked == 1
+    assert value(REFUSALS, reason=limit, tenant="over") == before + 1
+
+
+async def test_what_can_never_fit_is_an_invalid_argument(nats_url: str, keys: Path) -> None:
+    client = Client("a", "t", tokens_per_min=100)
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
+        ids = pb.TokenIds(ids=range(1, 92))
+        exact = pb.GenerateRequest(token_ids=ids, sampling=pb.Sampling(max_tokens=10))
+        refused = await client.ask(running, exact)
+        assert not tokenized(peers)
+        guessed = await client.ask(running, ask("x" * 91, max_tokens=10))
+        assert not peers["prefill-0"].of(Prefill)
+        fits = await finish(peers, client.ask(running, ask("hello", max_tokens=95)))
+        assert client.ledger(running).live == 0
+    for answer in (refused, guessed):
+        assert (answer.status, answer.outcome) == (grpc.StatusCode.INVALID_ARGUMENT, "failed")
+        assert answer.end is not None
+        assert answer.end.error.code == "too_large"
+        assert "101 tokens or more and the key a has tokens_per_min = 100" in answer.details
+    assert fits.outcome == "finished"
+
+
+async def test_tokens_that_were_not_used_are_given_back(nats_url: str, keys: Path) -> None:
+    client = Client("a", "t", tokens_per_min=100)
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
+        for _ in range(5):  # each reserves 95 and uses 6
+            answer = await finish(peers, client.ask(running, ask("hello", max_tokens=90)))
+            assert answer.outcome == ("finished" if _ == 0 else "shed")
+            small = await finish(peers, client.ask(running, ask("hello", max_tokens=5)))
+            assert small.outcome == "finished"
+
+
+# ---- what was taken is given back ----------------------------------------------------------------------
+
+End = Callable[[Running, Fleet, Client], Awaitable[object]]
+
+
+def silent(peers: Fleet, *kinds: type[Message]) -> None:
+    def answers(message: Message) -> PeerAnswer:
+        return None if isinstance(message, kinds) else default_answer(message)
+
+    for peer in peers.peers.values():
+        peer.answers = answers
+
+
+async def finished(running: Running, peers: Fleet, client: Client) -> None:
+    assert (await finish(peers, client.ask(running))).outcome == "finished"
+
+
+async def failed(running: Running, _: Fleet, client: Client) -> None:
+    assert (await client.ask(running, pb.GenerateRequest(text="x", model="gpt"))).outcome == "failed"
+
+
+async def invalid(running: Running, _: Fleet, client: Client) -> None:
+    assert (await client.ask(running, pb.GenerateRequest())).outcome == "failed"
+
+
+async def expired(running: Running, peers: Fleet, client: Client) -> None:
+    silent(peers, Reserve, Open, Prefill)
+    answer = await client.ask(running, pb.GenerateRequest(text="x", ttft_deadline_ms=300))
+    assert answer.outcome == "expired"
+
+
+async def shed(running: Running, peers: Fleet, client: Client) -> None:
+    peers["prefill-0"].say(queued_tokens=100_000, tokens_per_s=1000.0)
+    await until(lambda: running.fleet.instances("prefill")[0].heartbeat.queued_tokens)
+    answer = await client.ask(running, pb.GenerateRequest(text="x", ttft_deadline_ms=5000))
+    assert answer.outcome == "shed"
+    peers["prefill-0"].say(queued_tokens=0, tokens_per_s=0.0)
+    await until(lambda: not running.fleet.instances("prefill")[0].heartbeat.queued_tokens)
+
+
+async def cancelled_by_id(running: Running, peers: Fleet, client: Client) -> None:
+    call = asyncio.create_task(client.ask(running))
+    envelope, _ = await peers.placed()
+    await running.stub.Cancel(pb.CancelRequest(request_id=envelope.request_id), metadata=client.metadata)
+    assert (await call).outcome == "cancelled"
+
+
+async def dropped_in_mid_stream(running: Running, peers: Fleet, client: Client) -> None:
+    call = running.stub.Generate(ask("hello"), metadata=client.metadata)
+    envelope, _ = await peers.placed()
+    await peers.text(envelope.request_id, 5, "a")
+    while not (await call.read()).text.text:
+        pass
+    call.cancel()
+
+
+async def dropped_before_admission(running: Running, peers: Fleet, client: Client) -> None:
+    silent(peers, Tokenize)
+    call = running.stub.Generate(ask("hello"), metadata=client.metadata)
+    await until(lambda: tokenized(peers))
+    call.cancel()
+
+
+async def drained(running: Running, _: Fleet, client: Client) -> None:
+    running.registry.closing = True
+    assert (await client.ask(running)).status is grpc.StatusCode.UNAVAILABLE
+    running.registry.closing = False
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        finished,
+        failed,
+        invalid,
+        expired,
+        shed,
+        cancelled_by_id,
+        dropped_in_mid_stream,
+        dropped_before_admission,
+        drained,
+    ],
+    ids=lambda end: end.__name__,
+)
+async def test_however_a_request_ends_its_place_is_free_again(nats_url: str, keys: Path, end: End) -> None:
+    client = Client("a", "t", concurrency=1)
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
+        await end(running, peers, client)
+        await until(lambda: client.ledger(running).live == 0)
+        silent(peers)
+        assert (await finish(peers, client.ask(running))).outcome == "finished"
+        assert client.ledger(running).live == 0
+
+
+async def test_the_next_request_may_follow_the_end_of_the_last_at_once(nats_url: str, keys: Path) -> None:
+    client = Client("a", "t", concurrency=1)
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
+        for _ in range(10):
+            assert (await finish(peers, client.ask(running))).outcome == "finished"
+
+
+async def test_a_full_gateway_gives_back_what_it_has_no_room_for(nats_url: str, keys: Path) -> None:
+    client, other = Client("a", "t", requests_per_min=1, tokens_per_min=200), Client("b", "t")
+    options = {"api_keys": write(keys, client, other), "max_sessions": 1}
+    async with fleet(nats_url) as peers, gateway(nats_url, **options) as running:
+        call = asyncio.create_task(other.ask(running))
+        envelope, _ = await peers.placed()
+        for _ in range(3):
+            refused = await client.ask(running)
+            assert "sessions of this gateway" in refused.details
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        await call
+        await until(lambda: running.registry.audit().held == ())
+        assert (await finish(peers, client.ask(running))).outcome == "finished"
+
+
+# ---- a change of the file ------------------------------------------------------------------------------
+
+
+async def test_a_removed_key_lets_its_live_requests_finish_and_begins_no_more(
+    nats_url: str, keys: Path
+) -> None:
+    old, new = Client("old", "t"), Client("new", "t")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, old)) as running:
+        call = asyncio.create_task(old.ask(running))
+        envelope, _ = await peers.placed()
+        write(keys, new)
+        await in_force(running, new)
+        assert (await old.ask(running)).status is grpc.StatusCode.UNAUTHENTICATED
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await call).outcome == "finished"
+        assert (await finish(peers, new.ask(running))).outcome == "finished"
+
+
+async def test_limits_change_while_requests_are_live(nats_url: str, keys: Path) -> None:
+    client = Client("a", "t", concurrency=1)
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
+        call = asyncio.create_task(client.ask(running))
+        envelope, _ = await peers.placed()
+        assert (await client.ask(running)).outcome == "shed"
+        client.key = dataclasses.replace(client.key, limits=KeyLimits(concurrency=2))
+        write(keys, client)
+        await in_force(running, client)
+        assert (await finish(peers, client.ask(running))).outcome == "finished"
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await call).outcome == "finished"
+        assert client.ledger(running).live == 0
+
+
+@pytest.mark.parametrize("content", ["[[key]]\nname = 1\n", "", "\xff", None], ids=repr)
+async def test_a_file_that_cannot_be_used_changes_nothing_until_it_is_put_right(
+    nats_url: str, keys: Path, content: str | None
+) -> None:
+    client, new = Client("a", "t"), Client("new", "t")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
+        damage(keys, content)
+        await until(lambda: value("penstock_api_keys_stale") == 1)
+        assert (await finish(peers, client.ask(running))).outcome == "finished"
+        write(keys, new)
+        await in_force(running, new)
+        assert value("penstock_api_keys_stale") == 0
+        assert (await client.ask(running)).status is grpc.StatusCode.UNAUTHENTICATED
+        assert (await finish(peers, new.ask(running))).outcome == "finished"

@@ -1,0 +1,80 @@
+"""Whoever has work of a request queued before its placement is told when nobody waits for it any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from shared.messages import Cancel, Message, Retrieve, Retrieved, Tokenize
+from tests.integration.gateway_peers import Answer, Peer, ask, default_answer, fleet, gateway
+from tests.support.client import generate
+from tests.support.wait import until
+
+ROLES = ("tokenizer", "prefill", "decode", "detokenizer", "retriever")
+
+
+def silent(message: Message) -> Answer:
+    return None if isinstance(message, Tokenize | Retrieve) else default_answer(message)
+
+
+def answering(message: Message) -> Answer:
+    return Retrieved((), "", 1, 1) if isinstance(message, Retrieve) else default_answer(message)
+
+
+def retrieving(*, may_degrade: bool) -> pb.GenerateRequest:
+    request = ask("hello")
+    request.retrieval.enabled = True
+    request.retrieval.may_degrade = may_degrade
+    return request
+
+
+def cancelled(peer: Peer) -> list[tuple[int, str]]:
+    return [(envelope.epoch, m.reason) for envelope, m in peer.of(Cancel) if isinstance(m, Cancel)]
+
+
+@pytest.mark.parametrize(("role", "asked"), [("tokenizer", Tokenize), ("retriever", Retrieve)])
+async def test_a_client_that_leaves_cancels_the_work_that_is_queued(
+    nats_url: str, role: str, asked: type[Message]
+) -> None:
+    async with fleet(nats_url, *ROLES) as peers, gateway(nats_url) as running:
+        for known in ROLES:
+            await running.knows(known, 1)
+        for peer in peers.peers.values():
+            peer.answers = answering
+        holder = peers[f"{role}-0"]
+        holder.answers = silent
+        call = running.stub.Generate(retrieving(may_degrade=False))
+        ((envelope, _),) = await until(lambda: holder.of(asked))  # type: ignore[misc]  # what it was sent
+        call.cancel()
+        await until(lambda: not running.registry.audit().held)
+        ((epoch, reason),) = cancelled(holder)
+        assert (epoch >= envelope.epoch, reason) == (True, "cancelled")
+        others = [peer for name, peer in peers.peers.items() if name != holder.instance]
+        assert not any(cancelled(peer) for peer in others)
+
+
+async def test_a_retriever_that_is_not_waited_for_any_more_is_told_so(nats_url: str) -> None:
+    async with fleet(nats_url, *ROLES) as peers, gateway(nats_url, retrieve_share=0.01) as running:
+        for known in ROLES:
+            await running.knows(known, 1)
+        peers["retriever-0"].answers = silent
+        request = retrieving(may_degrade=True)
+        request.ttft_deadline_ms = 20_000
+        call = asyncio.create_task(generate(running.stub, request))
+        envelope, _ = await peers.placed()
+        await until(lambda: cancelled(peers["retriever-0"]) == [(1, "replaced")])
+        (tokenize, _), *_ = peers["tokenizer-0"].of(Tokenize)
+        assert tokenize.epoch == 2  # what is cancelled is the ask before it
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        await call
+
+
+async def test_a_tokenizer_that_answered_is_not_told_of_a_later_cancel(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        call = running.stub.Generate(ask("hello"))
+        await peers.placed()
+        call.cancel()
+        await until(lambda: not running.registry.audit().held)
+        assert set(peers.cancels()) == {"prefill-0", "decode-0", "detokenizer-0"}
