@@ -75,8 +75,8 @@ def test_status_shows_what_a_gateway_leaves_out() -> None:
     beat = dataclasses.replace(BEAT, role="gateway", degradation=4)
     fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
     head, row = _shown(fleet.all(), as_json=False).splitlines()
-    assert head.split()[-4:-2] == ["left", "out"]
-    assert row.split()[-2] == "retrieval_depth"
+    assert "left out" in head
+    assert "retrieval_depth" in row.split()
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert described["degradation"] == "retrieval_depth"
 
