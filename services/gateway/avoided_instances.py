@@ -24,12 +24,21 @@ class AvoidedInstances:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._refused_s: dict[Life, float] = {}  # when
+        self._room_s: dict[Life, float] = {}  # when it will have room, by its own word
         self._failed: dict[Life, float] = {}  # until when
         self._gone: dict[Life, float] = {}
 
-    def add_refused(self, view: InstanceView) -> None:
-        """It had no room."""
-        self._refused_s[life_of(view)] = self._clock.monotonic_s()
+    def add_refused(self, view: InstanceView, retry_after_s: float) -> None:
+        """It had no room, and knows of none before that time; 0 when it does not know."""
+        now_s = self._clock.monotonic_s()
+        self._refused_s[life_of(view)], self._room_s[life_of(view)] = now_s, now_s + retry_after_s
+
+    def room_in_s(self, views: Iterable[InstanceView]) -> float:
+        """How long until the first of `views` has room, as far as they have said."""
+        now_s = self._clock.monotonic_s()
+        return max(
+            0.0, min((self._room_s.get(life_of(view), now_s) for view in views), default=now_s) - now_s
+        )
 
     def add_failed(self, view: InstanceView) -> None:
         """It took the request and could not go on with it."""

@@ -10,7 +10,7 @@ from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.crash_suspects import CrashSuspects
 from services.gateway.degradation import Degradation
-from services.gateway.placement import free_seats
+from services.gateway.placement import free_seats, leave_out, serving
 from services.gateway.pressure import Pressure
 from services.gateway.sent_load import LoadedView, SentLoad
 from services.gateway.tasks import Tasks
@@ -39,18 +39,19 @@ class SessionContext:
     def of(
         cls, instance: str, config: GatewayConfig, bus: Bus, fleet: FleetView, tasks: Tasks
     ) -> SessionContext:
-        sent_load = SentLoad()
+        sent_load, breakers = SentLoad(), Breakers(instance, fleet)
 
         def loaded(role: str) -> list[LoadedView]:
             return [sent_load.with_sent(view) for view in fleet.instances(role)]
 
         def seats(model: str, blocks: int) -> int | None:
-            return free_seats(loaded("decode"), model, blocks)
+            views = serving(fleet.instances("decode"), "decode", model)
+            trusted = leave_out(views, breakers.shunned(views, ""))
+            return free_seats([sent_load.with_sent(view) for view in trusted], model, blocks)
 
         queue = AdmissionQueue(seats, tasks.start)
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
-        breakers = Breakers(instance, fleet)
         suspects = CrashSuspects()
         return cls(
             instance=instance,

@@ -106,7 +106,7 @@ class Placer:
             if refused is None:
                 return
             if isinstance(refused.error, Overloaded):
-                self._check_turn(ticket, refused.error, deadline)
+                self._check_turn(ticket, refused.role, refused.error, deadline)
                 until = None
             elif isinstance(refused.error, Unavailable):
                 if until.expired():
@@ -145,11 +145,11 @@ class Placer:
         """How long to wait for a role without a ready instance."""
         return min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
 
-    def _check_turn(self, ticket: Ticket, full: Overloaded, deadline: Deadline) -> None:
-        """Raise Overloaded when no other turn can come in time, as the queue or who refused it says."""
+    def _check_turn(self, ticket: Ticket, role: str, full: Overloaded, deadline: Deadline) -> None:
+        """Raise Overloaded when no other turn can come in time, as the queue or all of the role say."""
         remaining_s = deadline.remaining_s()
         check_wait(self._admission_queue.remaining_wait_s(ticket), remaining_s)
-        if remaining_s <= max(full.retry_after_ms / 1000, MAX_BACKOFF_S):
+        if remaining_s <= max(self._avoided.room_in_s(self._usable(role)), MAX_BACKOFF_S):
             raise full
 
     async def _back_off(self, role: str, attempt: int) -> None:
@@ -288,7 +288,7 @@ class Placer:
         if isinstance(refused.error, Unavailable):
             self._avoided.add_gone(view)
         elif isinstance(refused.error, Overloaded):
-            self._avoided.add_refused(view)
+            self._avoided.add_refused(view, refused.error.retry_after_ms / 1000)
         else:
             self._avoided.add_failed(view)
 

@@ -52,7 +52,7 @@ class FleetView:
         self._bus = bus
         self._state.origins = bus.offsets
         await bus.serve(subjects.FLEET_ALL, self._on_delivery)
-        bus.on_reconnect(lambda: self._state.excuse(SUSPECT_AFTER_S))
+        bus.on_reconnect(self._on_reconnect)
 
     async def start(self, bus: Bus) -> None:
         """`listen`, and `run` in a task of its own; a service has its supervisor run it instead."""
@@ -93,6 +93,11 @@ class FleetView:
         view = self._state.observe(beat)
         if view is not None and view.prefix_stale:
             self._ask_snapshot(self._bus, beat)
+
+    def _on_reconnect(self) -> None:
+        """What was said meanwhile is lost, by whomever."""
+        self._state.excuse(SUSPECT_AFTER_S)
+        self.own_lag.note(SUSPECT_AFTER_S)
 
     def _ask_snapshot(self, bus: Bus, beat: Heartbeat) -> None:
         """One at a time per instance; a failed one is tried again at a heartbeat after SNAPSHOT_PAUSE_S."""

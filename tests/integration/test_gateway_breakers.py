@@ -10,7 +10,7 @@ import grpc
 from services.gateway.session import Session
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, Overloaded
-from shared.messages import BreakerReport, Message, Reserve, Tokenize
+from shared.messages import BreakerReport, Message, Prefill, Reserve, Tokenize
 from tests.integration.gateway_peers import Answer, Fleet, Running, ask, default_answer, fleet, gateway
 from tests.support.client import generate
 from tests.support.wait import until
@@ -227,3 +227,34 @@ async def test_the_refused_are_not_tried_again_before_the_worker_tells_what_room
         answer = await generate(running.stub, request)
         assert reserves(peers, "decode-0") < 16  # a heartbeat comes every 250 ms; the backoff alone is 5 ms
     assert (answer.outcome, answer.status) == ("shed", grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+async def test_who_is_refused_for_long_by_one_worker_goes_to_the_other(nats_url: str) -> None:
+    def refuse(message: Message) -> Answer:
+        full = Overloaded("a long queue", hop="prefill", retry_after_ms=600_000)
+        return full if isinstance(message, Prefill) else default_answer(message)
+
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        await peers.add("prefill", 1, live=7)
+        await running.knows("prefill", 2)
+        peers["prefill-0"].answers = refuse
+        await serve(peers, running)
+        assert len(peers["prefill-0"].of(Prefill)) == len(peers["prefill-1"].of(Prefill)) == 1
+
+
+async def test_a_seat_at_a_worker_that_is_kept_away_from_is_none(nats_url: str) -> None:
+    """Or requests would have their turn, and find the others full."""
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        await peers.add("decode", 1, capacity=1, live=1)
+        await running.knows("decode", 2)
+        report = BreakerReport("decode", "decode-0", 1, "open")
+        shunning = await peers.add("gateway", 1, breakers=(report,))
+        await running.knows("gateway", 1)
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        queue = running.registry._context.admission_queue
+        await until(lambda: len(queue) == 1)
+        assert not peers["decode-1"].of(Reserve)
+        shunning.say(breakers=())
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await call).outcome == "finished"

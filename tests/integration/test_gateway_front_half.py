@@ -46,7 +46,8 @@ async def test_a_client_that_leaves_cancels_the_work_that_is_queued(
         holder = peers[f"{role}-0"]
         holder.answers = silent
         call = running.stub.Generate(retrieving(may_degrade=False))
-        ((envelope, _),) = await until(lambda: holder.of(asked))  # type: ignore[misc]  # what it was sent
+        await until(lambda: holder.of(asked))
+        ((envelope, _),) = holder.of(asked)
         call.cancel()
         await until(lambda: not running.registry.audit().held)
         ((epoch, reason),) = cancelled(holder)

@@ -23,12 +23,10 @@ class Court:
         """Heard of now."""
         return InstanceView(heartbeat(role, f"{role}-0", **fields), self.clock.monotonic_s())
 
-    def stay(
-        self, record: CrashRecord, role: str, tokens: int, epoch: int = 1, **fields: object
-    ) -> InstanceView:
+    def stay(self, record: CrashRecord, role: str, tokens: int, **fields: object) -> InstanceView:
         view = self.view(role, **fields)
         record.begin_epoch([view])
-        self.suspects.note_tokens(record, epoch, tokens)
+        self.suspects.note_tokens(record, 1, tokens)
         return view
 
     def is_struck(self, role: str, tokens: int, **fields: object) -> bool:
@@ -109,7 +107,7 @@ def test_the_one_that_alone_was_struck_twice_is_the_culprit(court: Court) -> Non
     court.stay(culprit, "decode", 1)
     assert court.suspects.note_death("decode", "decode-0") == ""
     for record in (culprit, neighbour):
-        court.stay(record, "decode", 1, epoch=2)
+        court.stay(record, "decode", 1)
     assert court.suspects.note_death("decode", "decode-0") == "culprit"
 
 

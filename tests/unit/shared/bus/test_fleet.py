@@ -86,3 +86,13 @@ async def test_a_second_in_which_our_own_loop_stood_still_makes_nobody_a_suspect
     await watch.sweep()
     await watch.pass_time(SUSPECT_AFTER_S / 2)
     assert watch.lost == []
+
+
+async def test_our_own_lag_is_kept_for_those_who_judge_a_silence(watch: Watch) -> None:
+    await watch.pass_time(1.0)
+    assert watch.view.own_lag.within_s(10.0) == 0.0
+    watch.clock.advance(0.5 + SWEEP_S)  # the loop stood still
+    await watch.sweep()
+    assert watch.view.own_lag.within_s(10.0) == pytest.approx(0.5)
+    watch.bus.reconnected()  # what was said meanwhile is lost
+    assert watch.view.own_lag.within_s(10.0) == pytest.approx(0.5 + SUSPECT_AFTER_S)
