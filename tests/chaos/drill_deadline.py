@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
-from tests.chaos.drill_cancel import GIVE_UP_S, HELD_OPEN, LONG_PROMPT, long_request, random_prompt
 from tests.chaos.load import Shape, closed_loop, one_call, open_loop
+from tests.chaos.phases import held_open, long_request, request_in
 from tests.chaos.report import DrillReport, percentile, spread
 from tests.chaos.skewed_clock import skewed_environ
 from tests.chaos.traffic import Stream, all_started
-from tests.chaos.world import Models, counted, stopped, until_serving
-from tests.support.client import connect, request
+from tests.chaos.world import Models, counted, until_serving
+from tests.support.client import connect
 from tests.support.stack import Stack
 
 LATE_LIMIT_MS = 50.0
 EXPIRE_MS = 200
+GIVE_UP_S = 20.0
 SEATS = 12
 SKEW_MS = {"decode-0": 300, "prefill-0": -300, "tokenizer-0": 300, "detokenizer-0": -300}
 SKEW_TOLERANCE_S = 0.02
@@ -69,8 +70,7 @@ class DeadlineDrill:
             filling = [asyncio.create_task(filler.follow(stub)) for filler in fillers]
             await all_started(fillers)
             for _ in range(self._scale.repeats):
-                role = HELD_OPEN.get(phase)
-                async with stopped(*(self._stack.instances(role) if role else ())):
+                async with held_open(self._stack, phase):
                     timeout_s = EXPIRE_MS / 1e3 if which == "gRPC" else GIVE_UP_S
                     call = await one_call(stub, self._message(phase, which), timeout_s)
                 late_ms.append(call.total_s * 1e3 - EXPIRE_MS)
@@ -89,13 +89,7 @@ class DeadlineDrill:
         self._report.add(phase, which, self._scale.repeats, spread(late_ms), ", ".join(sorted(hops)))
 
     def _message(self, phase: str, which: str) -> pb.GenerateRequest:
-        message = long_request(3)
-        if phase == "prefill":
-            message = request(random_prompt(LONG_PROMPT), max_tokens=64, ignore_eos=True)
-        if phase == "retrieve":
-            message.ClearField("text")
-            message.chat.messages.add(role="user", content="What is a lease?")
-            message.retrieval.CopyFrom(pb.Retrieval(enabled=True, may_degrade=False))
+        message = request_in(phase)
         if which == "total":
             message.deadline_ms = EXPIRE_MS
         elif which == "first token":

@@ -1,0 +1,51 @@
+"""Requests that stay in a phase for as long as a drill wants them there."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator
+
+from protos.penstock.v1 import inference_pb2 as pb
+from tests.chaos.world import stopped
+from tests.support.client import request
+from tests.support.stack import Stack
+
+HELD_OPEN = {
+    "retrieve": "retriever",
+    "tokenize": "tokenizer",
+    "place": "detokenizer",
+    "replace": "decode",
+}
+"""Whose standing still keeps a request in a phase; in the others it is its own length that does."""
+LONG_PROMPT = 9_000
+LONG_OUTPUT = 2_500
+
+
+@contextlib.asynccontextmanager
+async def held_open(stack: Stack, phase: str) -> AsyncIterator[None]:
+    """Whoever would end the phase stands still."""
+    role = HELD_OPEN.get(phase)
+    async with stopped(*(stack.instances(role) if role else ())):
+        yield
+
+
+def request_in(phase: str) -> pb.GenerateRequest:
+    """One that passes through the phase."""
+    if phase == "prefill":
+        return request(random_prompt(LONG_PROMPT), max_tokens=64, ignore_eos=True)
+    message = long_request(3)
+    if phase == "retrieve":
+        message.ClearField("text")
+        message.chat.messages.add(role="user", content="What is a lease?")
+        message.retrieval.CopyFrom(pb.Retrieval(enabled=True, may_degrade=False))
+    return message
+
+
+def long_request(seed: int) -> pb.GenerateRequest:
+    return request("Once upon a time", max_tokens=LONG_OUTPUT, ignore_eos=True, temperature=1.0, seed=seed)
+
+
+def random_prompt(tokens: int) -> list[int]:
+    """New every time, so that no prefix cache has it."""
+    return random.choices(range(20, 400), k=tokens)
