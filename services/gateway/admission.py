@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from services.gateway.admission_queue import LOWEST_CLASS
+from services.gateway.admission_queue import LOWEST_CLASS, too_long
 from services.gateway.degradation import FALL_SHARE, RISE_AT
 from services.gateway.placement import Candidate
 from shared.degradation import DegradationLevel
@@ -17,7 +17,7 @@ FULL_RETRY_MS = 500
 TTFT_DOUBT = 1.25
 """A first token is given up only when it is predicted to be late by this factor: rates are measured, not
 known, and a request that is refused for nothing costs more than one that expires."""
-SESSIONS, WAIT, TTFT, PRIORITY = "sessions", "wait", "ttft", "priority"
+SESSIONS, TTFT, PRIORITY = "sessions", "ttft", "priority"
 """Why the gateway sheds, as `penstock_shed_total` counts it."""
 
 
@@ -35,13 +35,7 @@ def check_room(live_sessions: int, max_sessions: int, wait_s: float) -> None:
 def check_wait(wait_s: float, remaining_s: float) -> None:
     """Raise Overloaded when the request's turn at decode cannot come within `remaining_s`."""
     if wait_s > remaining_s:
-        raise Overloaded(
-            f"{wait_s:.1f} s of requests wait for decode and {remaining_s:.1f} s are left: "
-            "retry later or allow a longer ttft_deadline_ms",
-            hop="decode",
-            retry_after_ms=max(1, math.ceil((wait_s - remaining_s) * 1000)),
-            reason=WAIT,
-        )
+        raise too_long(wait_s, remaining_s)
 
 
 def check_class(level: DegradationLevel, priority_class: int, pressure: float, budget_s: float) -> None:

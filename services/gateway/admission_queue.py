@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.errors import Overloaded
 
 POLL_S = 0.01
 """How often seats are counted while requests wait; heartbeats tell of freed ones about as fast."""
@@ -21,6 +23,11 @@ AGING_S = 5.0
 ENDS_REMEMBERED = 32
 CLASSES: dict[int, int] = {pb.PRIORITY_HIGH: 1, pb.PRIORITY_NORMAL: 2, pb.PRIORITY_LOW: 3}
 LOWEST_CLASS = max(CLASSES.values())
+WAIT_DOUBT = 1.5
+"""Who waits already is sent away only when its turn is expected to be late by this factor: how fast seats
+come free is measured, not known."""
+WAIT = "wait"
+"""Why such a request is shed, as `penstock_shed_total` counts it."""
 STARTED_CLASS = 0
 """Of a request that its client has tokens of: it goes before everything new."""
 
@@ -69,7 +76,10 @@ class AdmissionQueue:
 
     @asynccontextmanager
     async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
-        """Wait for a seat, then hold on to it until the placement has been tried."""
+        """Wait for a seat, then hold on to it until the placement has been tried.
+
+        Raises Overloaded when meanwhile so many have overtaken the request that its time will not do.
+        """
         if self._waiting or not self._has_seat(ticket):
             await self._wait_for_turn(ticket)
         self._placing.add(ticket)
@@ -129,21 +139,34 @@ class AdmissionQueue:
         except asyncio.CancelledError:
             self._waiting.pop(ticket, None)
             self._placing.discard(ticket)  # it may have had its turn in this very moment
+            if turn.done() and not turn.cancelled():
+                turn.exception()  # or have been sent away: now nobody need know
             raise
 
     async def _hand_out_turns(self) -> None:
         while self._waiting:
             now_s = self._clock.monotonic_s()
-            blocked: set[str] = set()  # models whose first request has no seat: those behind it wait too
+            blocked: Counter[str] = Counter()  # by model: a request without a seat blocks all behind it
             for ticket in sorted(self._waiting, key=lambda ticket: ticket.order(now_s)):
-                if ticket.model in blocked:
-                    continue
-                if self._has_seat(ticket):
+                if not blocked[ticket.model] and self._has_seat(ticket):
                     self._placing.add(ticket)
                     self._waiting.pop(ticket).set_result(None)
+                elif self._is_late(ticket, blocked[ticket.model]):
+                    self._send_away(ticket, blocked[ticket.model])
                 else:
-                    blocked.add(ticket.model)
+                    blocked[ticket.model] += 1
             await asyncio.sleep(POLL_S)
+
+    def _is_late(self, ticket: Ticket, ahead: int) -> bool:
+        """Others have overtaken it, or seats come free more slowly than when it came. A request that its
+        client has tokens of is not sent away."""
+        remaining_s = ticket.deadline.remaining_s(self._clock)
+        is_new = ticket.priority_class != STARTED_CLASS
+        return is_new and (ahead + 1) * self.seconds_per_end() > WAIT_DOUBT * remaining_s
+
+    def _send_away(self, ticket: Ticket, ahead: int) -> None:
+        wait_s = (ahead + 1) * self.seconds_per_end()
+        self._waiting.pop(ticket).set_exception(too_long(wait_s, ticket.deadline.remaining_s(self._clock)))
 
     def _has_seat(self, ticket: Ticket) -> bool:
         return self._seats(ticket.model, ticket.blocks) != 0
@@ -153,3 +176,14 @@ class AdmissionQueue:
         if seats is None:
             return None
         return max(0, seats - sum(1 for ticket in self._placing if ticket.model == model))
+
+
+def too_long(wait_s: float, remaining_s: float) -> Overloaded:
+    """The error of a request whose turn at decode is not expected to come within `remaining_s`."""
+    return Overloaded(
+        f"{wait_s:.1f} s of requests wait for decode and {remaining_s:.1f} s are left: "
+        "retry later or allow a longer ttft_deadline_ms",
+        hop="decode",
+        retry_after_ms=max(1, math.ceil((wait_s - remaining_s) * 1000)),
+        reason=WAIT,
+    )

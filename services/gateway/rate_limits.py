@@ -23,7 +23,7 @@ class LimitReached(Overloaded):
     """A key has used up one of its limits for now; `limit` is its name in the file of keys."""
 
     def __init__(self, limit: str, message: str, wait_s: float) -> None:
-        super().__init__(message, hop="gateway", retry_after_ms=math.ceil(wait_s * 1000))
+        super().__init__(message, hop="gateway", retry_after_ms=math.ceil(wait_s * 1000), reason="key")
         self.limit = limit
 
 

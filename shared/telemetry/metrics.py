@@ -70,7 +70,7 @@ API_KEY_REFUSALS = Counter(
 SHED = Counter(
     "penstock_shed_total", "Requests that were refused for want of room or time.", ["hop", "reason"]
 )
-"""reason: sessions, wait, ttft, priority and drain are the gateway's own; full is what others said."""
+"""reason: key, sessions, wait, ttft, priority and drain are the gateway's own; full is what others said."""
 DEGRADED_REQUESTS = Counter(
     "penstock_degraded_requests_total", "Requests that were answered with less.", ["what"]
 )

@@ -29,7 +29,8 @@ from tests.support.wait import until
 
 MESSAGES = [message.__name__ for message in typing.get_args(Message)]
 ANSWERS = {
-    "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "KvSegment", "Snapshot", "AuditReport",
+    "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "HoldReport", "KvSegment", "Snapshot",
+    "AuditReport",
 }  # fmt: skip
 """What nobody may send but to who has asked."""
 

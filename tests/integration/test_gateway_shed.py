@@ -150,9 +150,9 @@ async def test_a_service_that_is_full_is_counted_by_its_name(
 
     def full(message: Message) -> PeerAnswer:
         refuses = isinstance(message, kind)
-        return Overloaded("no room", hop=role) if refuses else default_answer(message)
+        return Overloaded("no room", hop=role, retry_after_ms=120_000) if refuses else default_answer(message)
 
-    async with fleet(nats_url) as peers, gateway(nats_url, max_place_tries=2) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
         await knows_all(running)
         peers[f"{role}-0"].answers = full
         assert (await generate(running.stub, ask("hello"))).outcome == "shed"

@@ -26,7 +26,7 @@ def test_every_option_arrives() -> None:
         " --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --presence-penalty -1 --frequency-penalty 2"
         " --logit-bias 5=-3.5 --logit-bias 6=1 --stop a --stop b --stop-token-id 9"
         " --ignore-eos --logprobs 0 --model m"
-        " --deadline 1.5 --ttft-deadline 0.25 --priority high"
+        " --deadline 1.5 --ttft-deadline 0.25 --inter-token-deadline 0.5 --priority high"
     )
     sent = request(*argv.split())
     sampling = sent.sampling
@@ -42,6 +42,7 @@ def test_every_option_arrives() -> None:
     assert sampling.HasField("logprobs")
     assert sampling.logprobs == 0
     assert (sent.model, sent.deadline_ms, sent.ttft_deadline_ms) == ("m", 1500, 250)
+    assert sent.inter_token_deadline_ms == 500
     assert sent.priority == pb.PRIORITY_HIGH
 
 

@@ -8,9 +8,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.admission_queue import AGING_S, CLASSES, STARTED_CLASS, AdmissionQueue, Ticket
+from services.gateway.admission_queue import (
+    AGING_S,
+    CLASSES,
+    STARTED_CLASS,
+    WAIT_DOUBT,
+    AdmissionQueue,
+    Ticket,
+)
 from services.gateway.tasks import Tasks
 from shared.deadline import Deadline
+from shared.errors import Overloaded
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 
@@ -30,9 +38,9 @@ class House:
     def ticket(
         self, priority_class: int = NORMAL, deadline_s: float = 60.0, model: str = "m", blocks: int = 1
     ) -> Ticket:
-        return Ticket(
-            model, priority_class, Deadline(deadline_s), blocks=blocks, arrived_s=self.clock.monotonic_s()
-        )
+        """`deadline_s` from now."""
+        now_s = self.clock.monotonic_s()
+        return Ticket(model, priority_class, Deadline(now_s + deadline_s), blocks=blocks, arrived_s=now_s)
 
     def come(self, name: str, ticket: Ticket) -> None:
         async def sit() -> None:
@@ -189,3 +197,55 @@ async def test_nobody_is_expected_to_wait_while_there_are_seats(house: House) ->
     await house.free(1)
     house.seats = 2
     assert house.queue.expected_wait_s("m", NORMAL) == 0.0
+
+
+SECONDS_PER_END = 2.0
+
+
+async def busy(house: House) -> None:
+    """The house is full, one waits for ever, and seats come free every SECONDS_PER_END."""
+    house.come("patient", house.ticket(STARTED_CLASS, deadline_s=1e6))
+    await waiting(house, 1)
+    for _ in range(32):
+        house.clock.advance(SECONDS_PER_END)
+        house.queue.note_end()
+
+
+async def sent_away(house: House, ticket: Ticket) -> Overloaded:
+    with pytest.raises(Overloaded) as caught:
+        async with house.queue.turn(ticket):
+            pass
+    return caught.value
+
+
+async def test_who_is_overtaken_until_its_time_will_not_do_is_sent_away_with_a_hint(house: House) -> None:
+    await busy(house)
+    deadline_s = 2.5 * SECONDS_PER_END  # enough for a place behind the patient one
+    low = asyncio.ensure_future(sent_away(house, house.ticket(LOW, deadline_s)))
+    await waiting(house, 2)
+    for number in range(2):
+        house.come(f"high {number}", house.ticket(HIGH, deadline_s=1e6))
+    error = await low
+    assert error.reason == "wait"
+    assert error.retry_after_ms == round((4 * SECONDS_PER_END - deadline_s) * 1000)
+    assert len(house.queue) == 3
+
+
+@pytest.mark.parametrize(("slack_s", "stays"), [(0.01, True), (-0.01, False)])
+async def test_who_waits_is_given_the_benefit_of_the_doubt_and_no_more(
+    house: House, slack_s: float, stays: bool
+) -> None:
+    await busy(house)
+    late_s = 2 * SECONDS_PER_END / WAIT_DOUBT
+    house.come("late", house.ticket(NORMAL, late_s + slack_s))
+    for _ in range(2):  # the first time it has come, the second time the queue has been looked through
+        await sent_away(house, house.ticket(LOW, deadline_s=0.01))
+    assert len(house.queue) == (2 if stays else 1)
+
+
+async def test_a_request_that_its_client_has_tokens_of_is_not_sent_away(house: House) -> None:
+    await busy(house)
+    house.come("started", house.ticket(STARTED_CLASS, deadline_s=0.1))
+    await waiting(house, 2)
+    await house.free(2)
+    assert house.seated == ["started", "patient"]

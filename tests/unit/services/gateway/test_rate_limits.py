@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.gateway.outcome import Outcome
 from services.gateway.rate_limits import Allowance, KeyLedger, LimitReached
+from services.gateway.report import count_outcome
 from shared.api_key_file import ApiKey, KeyLimits
 from shared.errors import TooLarge
+from tests.support import metric
 from tests.support.clock import FakeClock
 
 
@@ -38,6 +41,15 @@ def test_without_limits_everything_is_admitted(clock: FakeClock) -> None:
     for _ in range(1000):
         admit(ledger, 10**6, 10**6)
     assert ledger.live == 1000
+
+
+def test_what_a_limit_refuses_is_counted_as_the_keys_doing(clock: FakeClock) -> None:
+    ledger = KeyLedger(key(concurrency=1), clock)
+    admit(ledger)
+    error = refused(ledger)
+    before = metric.value("penstock_shed_total", hop="gateway", reason="key")
+    count_outcome(Outcome.of(error))
+    assert metric.value("penstock_shed_total", hop="gateway", reason="key") == before + 1
 
 
 # ---- requests per minute -----------------------------------------------------------------------------

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from services.speculator.sessions import DraftSessions
-from shared.sampling import SamplingParams
+from shared.engine.sampling.grammar import Grammars
+from shared.sampling import Grammar, SamplingParams
 from tests.support.clock import FakeClock
+from tests.support.grammar import EOS, VOCAB, save_tokenizer
 
 
 def make_sessions(limit: int = 4, clock: FakeClock | None = None) -> DraftSessions:
@@ -92,3 +96,20 @@ def test_a_cancel_drops_epochs_up_to_its_own() -> None:
     opened(sessions, "a/3")
     assert sessions.drop_request("a", 2)
     assert [session.epoch for session in sessions.held()] == [3]
+
+
+def test_a_session_wishes_for_nothing_until_its_grammar_is_compiled(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    grammar = Grammar("regex", "a+")
+    sessions = make_sessions()
+    sessions.open_session("a/1", "a", 1, "decode-0", [1, 2, 3], 2, SamplingParams(grammar=grammar))
+    opened(sessions, "b/1")
+    for key in ("a/1", "b/1"):
+        sessions.commit(key, 3, (7,), 4)
+    assert [key for key, _, _ in sessions.take_wishes(8)] == ["b/1"]
+    assert not sessions.has_wishes
+    compiled = Grammars(str(tmp_path), VOCAB, (EOS,)).compile(grammar)
+    sessions.take_grammar("gone/1", compiled)
+    sessions.take_grammar("a/1", compiled)
+    ((key, session, _),) = sessions.take_wishes(8)
+    assert (key, session.params.grammar) == ("a/1", compiled)

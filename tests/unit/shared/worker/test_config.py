@@ -13,12 +13,15 @@ import torch
 from shared.config import ConfigError
 from shared.engine import Engine
 from shared.engine.affinity import MAX_CPU
-from shared.errors import PenstockError
+from shared.engine.sampling.grammar import Grammars
+from shared.errors import InvalidRequest, PenstockError
+from shared.sampling import Grammar
 from shared.worker.config import EngineServiceConfig, build_engine
 from shared.worker.driver import EngineDriver
 from shared.worker.host import EngineSource
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.engine import save_random_model
+from tests.support.grammar import save_model_with_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,22 @@ def test_settings_that_cannot_be_end_in_one_sentence(
 def test_a_gpu_that_is_not_there_ends_in_one_sentence(folder: Path) -> None:
     with pytest.raises(ConfigError, match="no GPU"):
         build(folder, device="cuda")
+
+
+def test_a_worker_reads_the_tokenizer_of_its_grammars_before_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build(save_model_with_tokenizer(tmp_path))
+    monkeypatch.setattr(Grammars, "_load_tokenizer", None)
+    assert engine.grammars.compile(Grammar("regex", "a+")).eos_ids
+    engine.close()
+
+
+def test_a_worker_whose_model_has_no_tokenizer_serves_without_grammars(folder: Path) -> None:
+    engine = build(folder)
+    with pytest.raises(InvalidRequest, match=r"tokenizer\.json"):
+        engine.grammars.compile(Grammar("regex", "a+"))
+    engine.close()
 
 
 def test_kv_that_lies_in_several_processes_cannot_be_transferred(tmp_path: Path) -> None:
