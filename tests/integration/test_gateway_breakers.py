@@ -63,7 +63,7 @@ async def fail_until_open(running: Running, once: Callable[[], Awaitable[None]])
 async def test_a_worker_that_does_not_answer_is_asked_by_a_few_requests_and_then_by_none(
     nats_url: str,
 ) -> None:
-    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.05) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.5) as running:
         await peers.add("decode", 1, live=7)
         await running.knows("decode", 2)
         await open_breaker(peers, running)
@@ -74,7 +74,7 @@ async def test_a_worker_that_does_not_answer_is_asked_by_a_few_requests_and_then
 
 
 async def test_one_request_probes_and_its_progress_brings_the_worker_back(nats_url: str) -> None:
-    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.05) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.5) as running:
         await peers.add("decode", 1, live=1)
         await running.knows("decode", 2)
         await open_breaker(peers, running)
@@ -100,7 +100,7 @@ async def test_one_request_probes_and_its_progress_brings_the_worker_back(nats_u
 
 
 async def test_a_probe_whose_client_leaves_makes_room_for_another(nats_url: str) -> None:
-    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.05) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.5) as running:
         await peers.add("decode", 1, live=7)
         await running.knows("decode", 2)
         await open_breaker(peers, running)
@@ -117,7 +117,7 @@ async def test_a_probe_whose_client_leaves_makes_room_for_another(nats_url: str)
 
 
 async def test_where_all_of_a_role_are_open_they_are_used_anyway(nats_url: str) -> None:
-    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.05) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.5) as running:
         await peers.add("decode", 1, live=7)
         await running.knows("decode", 2)
         await open_breaker(peers, running)
