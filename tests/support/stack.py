@@ -123,8 +123,10 @@ class Stack:
         return credentials
 
     async def connect(self, name: str, user: str = OPERATOR) -> Bus:
-        """To the stack's bus."""
-        return await Bus.connect(self.nats, name=name, credentials=self.credentials(user))
+        """To the stack's bus; where that is a server of our own anybody may come in."""
+        closed = self.description["nats_credentials"] is not None
+        credentials = self.credentials(user) if closed else None
+        return await Bus.connect(self.nats, name=name, credentials=credentials)
 
     def instances(self, role: str | None = None) -> list[Instance]:
         found = [Instance(**row) for row in self.description["instances"]]
