@@ -54,10 +54,11 @@ class InferenceEdge(rpc.InferenceServicer):
         self._config = config
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
+        arrived = RequestTimeline(request.client_sent_unix_us)
         try:
             session, budget = self._open_session(request, call)
         except PenstockError as error:
-            outcome = await _refuse(request, error, call)
+            outcome = await _refuse(arrived, error, call)
         else:
             call.add_done_callback(lambda _: session.on_call_ended())  # type: ignore[arg-type]  # the stub is no callable
             try:
@@ -119,9 +120,8 @@ async def _write_response(session: Session, call: Call) -> Outcome:
             return part.end
 
 
-async def _refuse(request: pb.GenerateRequest, error: PenstockError, call: Call) -> Outcome:
+async def _refuse(timeline: RequestTimeline, error: PenstockError, call: Call) -> Outcome:
     """A request that never became a session ends in one terminal event too."""
-    timeline = RequestTimeline(request.client_sent_unix_us)
     error.hop = error.hop or "gateway"
     outcome = Outcome.of(error)
     timeline.mark_phase("admit")

@@ -7,11 +7,10 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from services.gateway.admission import check_wait
-from services.gateway.admission_queue import CLASSES, STARTED_CLASS, AdmissionQueue, Ticket
+from services.gateway.admission_queue import CLASSES, STARTED_CLASS, Ticket
 from services.gateway.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
 from services.gateway.block_names import BlockNames
-from services.gateway.breakers import Breakers
-from services.gateway.config import GatewayConfig
+from services.gateway.context import SessionContext
 from services.gateway.crash_record import CrashRecord
 from services.gateway.placement import (
     Need,
@@ -25,10 +24,10 @@ from services.gateway.placement_messages import placement_messages
 from services.gateway.placement_trials import PlacementTrials
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
-from services.gateway.sent_load import Load, SentLoad
+from services.gateway.sent_load import Load
 from services.gateway.session_state import SessionState, is_final
 from services.gateway.waiting import POLL_S, wait_for_placed_roles
-from shared.bus.fleet import FleetView, InstanceView
+from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
@@ -51,42 +50,36 @@ class Placer:
 
     def __init__(
         self,
+        context: SessionContext,
         request: Request,
         state: SessionState,
+        request_client: RequestClient,
+        crash_record: CrashRecord,
+        cancel_epoch: Callable[[str], None],
         *,
-        request_id: str,
-        gateway: str,
         model: str,
         prompt_ids: tuple[int, ...],
         block_names: BlockNames,
-        fleet: FleetView,
-        config: GatewayConfig,
-        request_client: RequestClient,
-        sent_load: SentLoad,
-        admission_queue: AdmissionQueue,
-        breakers: Breakers,
-        crash_record: CrashRecord,
         rotation: int,
-        cancel_epoch: Callable[[str], None],
     ) -> None:
         self._request = request
         self._state = state
-        self._gateway = gateway
+        self._gateway = context.instance
         self._model = model
         self._prompt_ids = prompt_ids
         self._block_names = block_names
-        self._fleet = fleet
-        self._config = config
+        self._fleet = context.fleet
+        self._config = context.config
         self._request_client = request_client
-        self._sent_load = sent_load
-        self._admission_queue = admission_queue
-        self._breakers = breakers
+        self._sent_load = context.sent_load
+        self._admission_queue = context.admission_queue
+        self._breakers = context.breakers
         self._crash_record = crash_record
-        self._request_id = request_id
+        self._request_id = crash_record.request_id
         self._rotation = rotation
         self._cancel_epoch = cancel_epoch
         self._avoided = AvoidedInstances()
-        self.trials = PlacementTrials(breakers, fleet, request_id)
+        self.trials = PlacementTrials(self._breakers, self._fleet, self._request_id)
         self._arrived_s = SYSTEM_CLOCK.monotonic_s()
 
     async def place_request(self, deadline: Deadline, asked: Callable[[], None]) -> None:

@@ -76,14 +76,13 @@ class Preprocessor:
         self._model = ""  # until `admit_request` has found it
 
     async def admit_request(self, wanted_model: str) -> str:
-        """The name of the model; raises NotFound when it is not served, Overloaded when time is too short."""
+        """The name of the model, once there is a worker; raises NotFound when it is not served."""
         workers = partial(self._fleet.instances, "decode")
         views = await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
         self._model = served_model(wanted_model, {view.heartbeat.model for view in views})
-        self.check_ttft()
         return self._model
 
-    def check_ttft(self, prompt_tokens: int = 0, block_hashes: Sequence[bytes] = ()) -> None:
+    def check_ttft(self, prompt_tokens: int, block_hashes: Sequence[bytes]) -> None:
         """Raise Overloaded or DeadlineExpired when the first token cannot come in time."""
         views = serving(self._fleet.instances("prefill"), "prefill", self._model)
         loaded = [self._sent_load.with_sent(view) for view in views]

@@ -14,15 +14,13 @@ from typing import Any
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.admission import check_class, check_wait
-from services.gateway.admission_queue import CLASSES
+from services.gateway.admission_gate import AdmissionGate
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.crash_suspects import culprit_error
-from services.gateway.hold_check import is_forgotten
 from services.gateway.outcome import Outcome
-from services.gateway.placement_trials import PlacementTrials
+from services.gateway.placement_watch import PlacementWatch
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
 from services.gateway.rate_limits import Allowance
@@ -45,15 +43,13 @@ from shared.errors import (
     error_from_code,
 )
 from shared.kv_hash import BlockHasher
-from shared.messages import HoldCheck, Lost, Message, ScoredPassage
+from shared.messages import Lost, ScoredPassage
 from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
-TRANSFER_STALL_S = 10.0
-"""Silence between the first token and the second: longer than the transfer's own timers take to say so."""
 LATE_S = 0.05
 """Clocks differ: a worker may see a deadline pass this much before the gateway does."""
 
@@ -64,6 +60,7 @@ class Session:
     def __init__(
         self,
         context: SessionContext,
+        gate: AdmissionGate,
         request_id: str,
         request: Request,
         budget: Budget,
@@ -76,6 +73,7 @@ class Session:
         self.response = ResponseBuffer(context.config.max_buffered_tokens)
         self.timeline = RequestTimeline(request.client_sent_unix_us)
         self._context = context
+        self._gate = gate
         self._suspects = context.crash_suspects
         self._budget = budget
         self._allowance = allowance
@@ -84,9 +82,14 @@ class Session:
         self._crash_record = context.crash_suspects.open_record(request_id)
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._trouble: PenstockError | None = None
-        self._trouble_epoch = 0
-        self._arrived = asyncio.Event()
+        self._watch = PlacementWatch(
+            self.state,
+            context.config,
+            self._request_client,
+            self._suspects,
+            self._crash_record,
+            lambda: self._deadline,
+        )
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_token_s = 0.0  # until it has begun
         self._outcome: Outcome | None = None
@@ -108,7 +111,7 @@ class Session:
                 metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
             case RowVerdict.GAP:
                 metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
-                self._fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
+                self._watch.fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
             case RowVerdict.RELAY:
                 self._relay_row(row)
 
@@ -122,7 +125,7 @@ class Session:
             return
         hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
         trouble = error_from_code(lost.code, lost.message, hop=hop)
-        self._fail_placement(trouble)
+        self._watch.fail_placement(trouble)
         if isinstance(trouble, EngineFault) and self._suspects.note_fault(self._crash_record, epoch):
             self.end_as_culprit(hop)
 
@@ -130,7 +133,7 @@ class Session:
         """An instance of the fleet is gone, whether this request used it or not."""
         self._request_client.stop_asking(role, instance)
         if self.state.needs(role, instance):
-            self._fail_placement(InstanceGone(f"{instance} is gone", hop=role))
+            self._watch.fail_placement(InstanceGone(f"{instance} is gone", hop=role))
 
     def end_as_culprit(self, hop: str) -> None:
         """The request took engines down."""
@@ -211,7 +214,7 @@ class Session:
             while True:
                 await self._suspects.take_turn(self._crash_record)
                 await placer.place_request(self._deadline, self._asked)
-                trouble = await self._watch_placement(placer.trials)
+                trouble = await self._watch.until_over(placer.trials)
                 if trouble is None:
                     return self.state.finish
                 placer.avoid_failed(trouble)
@@ -225,8 +228,6 @@ class Session:
             self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
         )
         model = await preprocessor.admit_request(self.request.model)
-        self._check_class(model)
-        self._check_wait(model)
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
@@ -254,86 +255,27 @@ class Session:
         )
         self.state.phase = "place"
         preprocessor.check_ttft(len(prompt.token_ids), prompt.block_hashes)
-        self._check_wait(model)  # of a burst, others may have come to the queue in the meantime
+        self._gate.check_turn(model, self.request, self._budget)  # others may have come in the meantime
+        block_names = BlockNames(
+            BlockHasher.of(self._context.config.fleet_key), layout, self.request.tenant, prompt.block_hashes
+        )
         return Placer(
+            self._context,
             self.request,
             self.state,
-            request_id=self.request_id,
-            gateway=self._context.instance,
+            self._request_client,
+            self._crash_record,
+            self._cancel_epoch,
             model=model,
             prompt_ids=prompt.token_ids,
-            block_names=BlockNames(
-                BlockHasher.of(self._context.config.fleet_key),
-                layout,
-                self.request.tenant,
-                prompt.block_hashes,
-            ),
-            fleet=self._context.fleet,
-            config=self._context.config,
-            request_client=self._request_client,
-            sent_load=self._context.sent_load,
-            admission_queue=self._context.admission_queue,
-            breakers=self._context.breakers,
-            crash_record=self._crash_record,
+            block_names=block_names,
             rotation=self._rotation,
-            cancel_epoch=self._cancel_epoch,
         )
-
-    def _check_class(self, model: str) -> None:
-        """Raise Overloaded when requests of its priority are shed."""
-        pressure, level = self._context.pressure, self._context.degradation.level
-        check_class(level, CLASSES[self.request.priority], pressure.of(model), pressure.usual_budget_s)
-
-    def _check_wait(self, model: str) -> None:
-        """Raise Overloaded when the request's turn at decode is not expected in time."""
-        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[self.request.priority])
-        check_wait(wait_s, self._budget.first_token.remaining_s())
 
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 
     def _asked(self) -> None:
         self.timeline.mark_phase("place")
-
-    async def _watch_placement(self, trials: PlacementTrials) -> PenstockError | None:
-        """None when the last row has come, else why the request must be placed anew."""
-        while True:
-            trials.note_progress(self.state.epoch_tokens, finished=bool(self.state.finish))
-            self._suspects.note_tokens(self._crash_record, self.state.epoch, self.state.epoch_tokens)
-            if self.state.finish:
-                return None
-            if self._trouble is not None and self._trouble_epoch == self.state.epoch:
-                return self._trouble
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout(self._stall_s()):
-                    await self._arrived.wait()
-            except TimeoutError:
-                if self.state.epoch_tokens:
-                    return Unavailable("no token came for too long", hop="decode")
-                if await is_forgotten(self._ask_hold, self._arrived):
-                    return Unavailable("the last tokens were lost on the way", hop="bus")
-
-    async def _ask_hold(self) -> Message:
-        assert self.state.placement is not None
-        return await self._request_client.ask_instance(
-            "decode",
-            self.state.placement.decode,
-            HoldCheck(),
-            self._deadline.shrink(self._context.config.ask_timeout_s),
-            epoch=self.state.epoch,
-        )
-
-    def _stall_s(self) -> float:
-        """How long this placement may be silent in the phase it is in.
-
-        Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
-        earlier placement; but somebody has to hold it. After its first token, KV is transferred, and both
-        ends watch over that.
-        """
-        if self.state.epoch_tokens == 0:
-            return self._context.config.hold_check_s
-        stall_s = self._context.config.stall_timeout_s
-        return stall_s if self.state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)
 
     def _begin_replacement(self, trouble: PenstockError) -> bool:
         """Cancel the failed placement; True when nothing is left to generate. Progress earns another try."""
@@ -364,13 +306,7 @@ class Session:
             self.response.put_text(row.position, row.token_ids, row.text, row.logprobs)
         except Cancelled as error:
             self._interrupt(error)
-        self._arrived.set()
-
-    def _fail_placement(self, trouble: PenstockError) -> None:
-        """The first trouble of an epoch counts."""
-        if self._trouble_epoch < self.state.epoch and not self.state.finish:
-            self._trouble, self._trouble_epoch = trouble, self.state.epoch
-            self._arrived.set()
+        self._watch.note_arrival()
 
     def _interrupt(self, error: PenstockError) -> None:
         """End the request with `error` wherever it is."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from services.gateway.admission import check_room
+from services.gateway.admission_gate import AdmissionGate
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.rate_limits import Allowance
@@ -50,6 +51,7 @@ class SessionRegistry:
         begin_drain: Callable[[], None],
     ) -> None:
         self._context = context
+        self._gate = AdmissionGate(context)
         self._incarnation = incarnation
         self._heartbeat = heartbeat
         self._changed = changed
@@ -63,7 +65,7 @@ class SessionRegistry:
     # ---- opening and ending ------------------------------------------------------------------------
 
     def open_session(self, request: Request, budget: Budget, allowance: Allowance) -> Session:
-        """Start a session; raises Overloaded when there is no room, Unavailable while draining.
+        """Start a session; raises Overloaded when there is no room or time, Unavailable while draining.
 
         A session that was started settles the allowance, whatever becomes of it.
         """
@@ -76,8 +78,11 @@ class SessionRegistry:
             self._context.admission_queue.seconds_per_end(),
         )
         self._context.pressure.note_budget(budget.first_token_s)
+        self._gate.check_request(request, budget)
         request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
-        session = Session(self._context, request_id, request, budget, allowance, next(self._turns))
+        session = Session(
+            self._context, self._gate, request_id, request, budget, allowance, next(self._turns)
+        )
         self._live[request_id] = session
         self._idle.clear()
         self._context.tasks.start(request_id, self._run_session(session))

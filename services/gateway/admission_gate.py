@@ -1,0 +1,39 @@
+"""Whether a request that has just come is taken: decided at once, without waiting for anybody."""
+
+from __future__ import annotations
+
+from services.gateway.admission import check_class, check_ttft, check_wait
+from services.gateway.admission_queue import CLASSES
+from services.gateway.budget import Budget
+from services.gateway.context import SessionContext
+from services.gateway.placement import serving
+from services.gateway.request import Request, served_model
+
+
+class AdmissionGate:
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+
+    def check_request(self, request: Request, budget: Budget) -> None:
+        """Raises NotFound for a model that is not served, Overloaded for what cannot be served in time.
+
+        Without a decode worker nobody can tell; the request waits for one then.
+        """
+        served = {view.heartbeat.model for view in self._context.fleet.instances("decode")}
+        if not served:
+            return
+        model = served_model(request.model, served)
+        self._check_class(model, request)
+        self.check_turn(model, request, budget)
+        prefills = serving(self._context.fleet.instances("prefill"), "prefill", model)
+        loaded = [self._context.sent_load.with_sent(view) for view in prefills]
+        check_ttft(loaded, budget.first_token.remaining_s())
+
+    def check_turn(self, model: str, request: Request, budget: Budget) -> None:
+        """Raises Overloaded when the request's turn at decode is not expected in time."""
+        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[request.priority])
+        check_wait(wait_s, budget.first_token.remaining_s())
+
+    def _check_class(self, model: str, request: Request) -> None:
+        pressure, level = self._context.pressure, self._context.degradation.level
+        check_class(level, CLASSES[request.priority], pressure.of(model), pressure.usual_budget_s)
