@@ -32,16 +32,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
 
-ONE_AFTER_ANOTHER = ("tests/integration/", "tests/e2e/", "tests/chaos/")
-"""Where tests start services and wait for them: two at once would be in each other's way."""
+ONE_AFTER_ANOTHER = {"tests/integration/": "services", "tests/e2e/": "stacks", "tests/chaos/": "stacks"}
+"""Where tests start processes and wait for them, and in which row: more than two at once would be in each
+other's way."""
 
 
 class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """With `pytest -n`: whole modules, so that each makes its fixtures once, and ONE_AFTER_ANOTHER as one."""
+    """With `pytest -n`: whole modules, so that each makes its fixtures once, and each row as one."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        return "one after another" if module.startswith(ONE_AFTER_ANOTHER) else module
+        rows = [row for folder, row in ONE_AFTER_ANOTHER.items() if module.startswith(folder)]
+        return rows[0] if rows else module
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -50,6 +50,8 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
+TIMER_S = 0.01
+"""A deadline's timers fire in any order: a silence that ended so little before it is its end."""
 LATE_S = 0.05
 """Clocks differ: a worker may see a deadline pass this much before the gateway does."""
 
@@ -202,6 +204,8 @@ class Session:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
         if error is None:
             return Outcome.ended(work.result(), self.request.sampling)
+        if isinstance(error, Unavailable) and self._deadline.remaining_s() < TIMER_S:
+            return Outcome.of(self.state.expired())
         if isinstance(error, PenstockError):
             return Outcome.of(error)
         log.error("session_failed", request_id=self.request_id, exc_info=error)

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from shared.errors import InvalidRequest
 
+FIRST_PORT = 20_000
+"""Below are ports that services are known by."""
+OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FIRST_OUTGOING_PORT = 32_768
+"""Where the system does not tell."""
+TRIES = 100
+
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Different ports that are free now. Another process may take one; its service then fails and retries."""
+    """Different ports that are free now, and that no outgoing connection takes before their service comes.
+
+    Another service may take one; then ours fails and retries.
+    """
     with ExitStack() as held:  # all at once: a port given back could be given out again
-        return [held.enter_context(_listener(host, 0)).getsockname()[1] for _ in range(count)]
+        return [held.enter_context(_free_listener(host)).getsockname()[1] for _ in range(count)]
+
+
+def _free_listener(host: str) -> socket.socket:
+    """On any free port below those of outgoing connections; where there is none, on any free port."""
+    ports = range(FIRST_PORT, _first_outgoing_port())
+    for _ in range(TRIES if ports else 0):
+        with suppress(InvalidRequest):
+            return _listener(host, secrets.choice(ports))
+    return _listener(host, 0)
+
+
+def _first_outgoing_port() -> int:
+    try:
+        return int(OUTGOING.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return FIRST_OUTGOING_PORT
 
 
 def check_free(host: str, port: int) -> None:

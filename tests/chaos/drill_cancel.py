@@ -48,12 +48,13 @@ class Scale:
     storms: int
     storm_requests: int
     everyday: int
+    neighbour_tokens: int = 900
     causes: tuple[str, ...] = CAUSES
     phases: tuple[str, ...] = PHASES
 
 
 FULL = Scale(repeats=3, sweep=40, storms=10, storm_requests=200, everyday=500)
-SHORT = Scale(1, 6, 1, 40, 60, causes=("drop", "id and rpc", "deadline"))
+SHORT = Scale(1, 6, 1, 40, 60, neighbour_tokens=250, causes=("drop", "id and rpc"))
 
 
 @dataclass(slots=True)
@@ -117,7 +118,7 @@ class CancelDrill:
             self.wrong.append(f"{victim.answer.ends} terminal events")
 
     def neighbour_requests(self) -> list[pb.GenerateRequest]:
-        return stream_requests(NEIGHBOURS, 900)
+        return stream_requests(NEIGHBOURS, self.scale.neighbour_tokens)
 
     def _message(self, phase: str, cause: str) -> pb.GenerateRequest:
         message = request_in(phase)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from services.launcher import ports
 from services.launcher.backoff import Backoff
 from services.launcher.instance import (
     MAX_EARLY_EXITS,
@@ -153,6 +154,19 @@ async def test_hidden_lines_are_not_shown_but_count_as_last_words() -> None:
     with pytest.raises(ConfigurationRefused, match="quiet"):
         await within(instance("echo loud; echo '[INF] quiet'; exit 2", log, hide=(b"[INF]",)).run())
     assert log.text() == "decode-0 | loud\n"
+
+
+@pytest.mark.parametrize("first_outgoing", ["21000", "1024", "nonsense"])
+def test_free_ports_are_none_that_an_outgoing_connection_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_outgoing: str
+) -> None:
+    told = tmp_path / "range"
+    told.write_text(f"{first_outgoing}\t60999\n")
+    monkeypatch.setattr(ports, "OUTGOING", told)
+    found = free_ports("127.0.0.1", 5)
+    below = {"21000": range(20_000, 21_000), "nonsense": range(20_000, 32_768)}
+    assert len(set(found)) == 5
+    assert set(found) <= set(below.get(first_outgoing, range(1, 65_536)))
 
 
 def test_free_ports_are_different_and_free() -> None:
