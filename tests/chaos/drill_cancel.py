@@ -23,13 +23,11 @@ from tests.chaos.report import DrillReport, spread
 from tests.chaos.stack_watch import FREE_LIMIT_S, StackWatch, watching
 from tests.chaos.storms import everyday, shutdown, storm
 from tests.chaos.traffic import Stream, all_started, differences, run_streams, stream_requests
-from tests.chaos.world import Models
+from tests.chaos.world import SEATS, Models, drill_stack
 from tests.support.client import connect, generate, request
 from tests.support.stack import Stack
 from tests.support.wait import until
 
-SEATS = 6
-"""Of each of the two decode workers."""
 HELD_S = 0.06
 """How long a request is left in the phase that is held open."""
 NEIGHBOURS = 2
@@ -75,7 +73,7 @@ class CancelDrill:
         for _ in range(self.scale.repeats):
             await self._cancel_once(phase, cause)
         word = "expired" if cause == "deadline" else "cancelled"
-        fillers = self.scale.repeats * 2 * SEATS if phase == "seat" else 0
+        fillers = self.scale.repeats * (SEATS - NEIGHBOURS) if phase == "seat" else 0
         due = Counter({"cancelled": fillers, "finished": self.scale.repeats * (NEIGHBOURS + 1)})
         due[word] += self.scale.repeats
         in_vain = Counter(due)  # whom no worker is left for may hear that before its deadline
@@ -90,7 +88,7 @@ class CancelDrill:
 
     async def _cancel_once(self, phase: str, cause: str) -> None:
         neighbours = [Stream(message) for message in self.neighbour_requests()]
-        fillers = [Stream(long_request(seed)) for seed in range(2 * SEATS if phase == "seat" else 0)]
+        fillers = [Stream(long_request(seed)) for seed in range(SEATS - NEIGHBOURS if phase == "seat" else 0)]
         victim = Stream(self._message(phase, cause), stops_reading=phase == "relay")
         async with connect(self.watch.stack.grpc) as other:
             calls = [asyncio.create_task(stream.follow(other)) for stream in (*neighbours, *fillers)]
@@ -228,24 +226,30 @@ async def baseline(stack: Stack) -> tuple[float, float]:
     return statistics.median(ttft_ms), statistics.median(gaps_ms)
 
 
+def new_report(scale: Scale) -> DrillReport:
+    title = f"cancel: {len(scale.phases)} phases, {len(scale.causes)} causes, storms"
+    return DrillReport(title, ("at", "cause", "times", "zero held after p50 / p99 / max", ""))
+
+
+async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> None:
+    async with watching(stack) as watch:
+        ttft_ms, step_ms = await baseline(stack)
+        drill = CancelDrill(watch, scale, report)
+        async with connect(stack.grpc) as stub:
+            drill.undisturbed = await run_streams(stub, drill.neighbour_requests())
+        for phase in scale.phases:
+            for cause in scale.causes:
+                await drill.cancel_at(phase, cause)
+        await drill.stop_string()
+        await drill.sweep()
+        drill.claim_all(ttft_ms, step_ms)
+        await storm(watch, report, scale.storms, scale.storm_requests)
+        await everyday(watch, report, scale.everyday)
+
+
 async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
-    report = DrillReport(
-        "cancel: every phase, every cause", ("at", "cause", "times", "zero held after p50 / p99 / max", "")
-    )
-    environ = {"PENSTOCK_DECODE_MAX_SEQUENCES": str(SEATS + NEIGHBOURS)}
-    with Stack(*models.options(retriever=True), environ=environ) as stack:
-        async with watching(stack) as watch:
-            ttft_ms, step_ms = await baseline(stack)
-            drill = CancelDrill(watch, scale, report)
-            async with connect(stack.grpc) as stub:
-                drill.undisturbed = await run_streams(stub, drill.neighbour_requests())
-            for phase in scale.phases:
-                for cause in scale.causes:
-                    await drill.cancel_at(phase, cause)
-            await drill.stop_string()
-            await drill.sweep()
-            drill.claim_all(ttft_ms, step_ms)
-            await storm(watch, report, scale.storms, scale.storm_requests)
-            await everyday(watch, report, scale.everyday)
+    report = new_report(scale)
+    with drill_stack(models) as stack:
+        await hold_on(stack, scale, report)
         await shutdown(stack, report)
     return report

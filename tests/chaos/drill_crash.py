@@ -18,7 +18,16 @@ from shared.bus.nats_server import NatsServer
 from tests.chaos.cable import Cable
 from tests.chaos.report import DrillReport, percentile, spread
 from tests.chaos.traffic import Stream, all_started, differences, run_streams, stream_requests
-from tests.chaos.world import Models, held_for, kill, nats_pid, stopped, until_restarted, until_serving
+from tests.chaos.world import (
+    Models,
+    drill_stack,
+    held_for,
+    kill,
+    nats_pid,
+    stopped,
+    until_restarted,
+    until_serving,
+)
 from tests.support.client import connect
 from tests.support.stack import Instance, Stack
 
@@ -45,7 +54,7 @@ class Scale:
 
 
 FULL = Scale(20, 1200, ROLES, (3.0, 30.0), 3.0, ("start", "stream"))
-SHORT = Scale(8, 500, ROLES, (), 0.0, ("stream",))
+SHORT = Scale(8, 500, ("decode", "prefill", "detokenizer"), (), 0.0, ("stream",))
 
 
 class CrashDrill:
@@ -180,7 +189,7 @@ async def cabled_stack(models: Models) -> AsyncIterator[tuple[Stack, Cable]]:
     await server.start()
     try:
         async with Cable(server.url).laid() as cable:
-            stack = Stack(*models.options("--nats-url", cable.url))
+            stack = drill_stack(models, "--nats-url", cable.url)
             await asyncio.to_thread(stack.__enter__)  # the cable needs this loop meanwhile
             try:
                 yield stack, cable
@@ -190,8 +199,8 @@ async def cabled_stack(models: Models) -> AsyncIterator[tuple[Stack, Cable]]:
         await server.stop()
 
 
-async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
-    report = DrillReport(
+def new_report(scale: Scale) -> DrillReport:
+    return DrillReport(
         f"crash: {scale.streams} sampled streams of {scale.tokens} tokens",
         (
             "what",
@@ -203,26 +212,33 @@ async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
             "zero held after",
         ),
     )
-    with Stack(*models.options()) as stack:
+
+
+async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> None:
+    drill = CrashDrill(stack, scale, report)
+    for moment in scale.moments:
+        for role in scale.roles:
+            await drill.kill(role, moment)
+            for stop_s in scale.stops_s:
+                await drill.stop(role, moment, stop_s)
+        await drill.kill_nats(moment)
+    if scale.stops_s:
+        for role in ("decode", "prefill", "detokenizer"):
+            await drill.role_gone(role, 5.0)
+        await drill.two_roles_in_turn(4.0)
+        await drill.kill_gateway()
+    drill.claim_pauses()
+    exact = [row for row in report.rows if row[3] == f"{scale.streams}/{scale.streams}"]
+    report.claim("streams are exact whatever dies", f"in {len(exact)} drills", holds=bool(exact))
+
+
+async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
+    report = new_report(scale)
+    with drill_stack(models) as stack:
+        await hold_on(stack, scale, report)
+    async with cabled_stack(models) as (stack, cable):
         drill = CrashDrill(stack, scale, report)
         for moment in scale.moments:
             for role in scale.roles:
-                await drill.kill(role, moment)
-                for stop_s in scale.stops_s:
-                    await drill.stop(role, moment, stop_s)
-            await drill.kill_nats(moment)
-        if scale.stops_s:
-            for role in ("decode", "prefill", "detokenizer"):
-                await drill.role_gone(role, 5.0)
-            await drill.two_roles_in_turn(4.0)
-            await drill.kill_gateway()
-        drill.claim_pauses()
-    if scale.cut_s:
-        async with cabled_stack(models) as (stack, cable):
-            drill = CrashDrill(stack, scale, report)
-            for moment in scale.moments:
-                for role in scale.roles:
-                    await drill.cut(cable, role, moment, scale.cut_s)
-    exact = [row for row in report.rows if row[3] == f"{scale.streams}/{scale.streams}"]
-    report.claim("streams are exact whatever dies", f"in {len(exact)} drills", holds=bool(exact))
+                await drill.cut(cable, role, moment, scale.cut_s)
     return report

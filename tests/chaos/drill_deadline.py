@@ -16,15 +16,18 @@ from tests.chaos.phases import held_open, long_request, request_in
 from tests.chaos.report import DrillReport, percentile, spread
 from tests.chaos.skewed_clock import skewed_environ
 from tests.chaos.traffic import Stream, all_started
-from tests.chaos.world import Models, counted, until_serving
+from tests.chaos.world import SEATS, Models, counted, drill_stack, until_serving
 from tests.support.client import connect
 from tests.support.stack import Stack
 
 LATE_LIMIT_MS = 50.0
 EXPIRE_MS = 200
 GIVE_UP_S = 20.0
-SEATS = 12
-SKEW_MS = {"decode-0": 300, "prefill-0": -300, "tokenizer-0": 300, "detokenizer-0": -300}
+SKEW_MS = {
+    f"{role}-{number}": ms
+    for role, ms in {"decode": 300, "prefill": -300, "tokenizer": 300, "detokenizer": -300}.items()
+    for number in (0, 1)
+}
 SKEW_TOLERANCE_S = 0.02
 LOAD = 3.0
 HOPS = {
@@ -42,11 +45,10 @@ HOPS = {
 class Scale:
     repeats: int
     load_s: float
-    skewed: bool
 
 
-FULL = Scale(5, 20.0, skewed=True)
-SHORT = Scale(1, 0.0, skewed=False)
+FULL = Scale(5, 20.0)
+SHORT = Scale(1, 0.0)
 
 
 class DeadlineDrill:
@@ -100,7 +102,7 @@ class DeadlineDrill:
         """Three times what the stack can do, half of the deadlines told to gRPC alone."""
         shape = Shape(600, deadline_ms=60_000)
         async with connect(self._stack.grpc) as stub:
-            best = await closed_loop(stub, shape, SEATS, self._scale.load_s / 2)
+            best = await closed_loop(stub, shape, 2 * SEATS, self._scale.load_s / 2)
             rate = LOAD * len(best.calls) / best.seconds
             shapes = (Shape(600, deadline_ms=1500), Shape(600, deadline_ms=1500, grpc_deadline=True))
             load = await open_loop(stub, shapes, rate, self._scale.load_s)
@@ -136,24 +138,30 @@ class DeadlineDrill:
         self._report.claim("wrong clocks are flagged", shown, holds=right)
 
 
-async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
-    report = DrillReport(
+def new_report() -> DrillReport:
+    return DrillReport(
         "deadlines",
         ("expires at", "deadline", "times", "later than the deadline p50 / p99 / max", "hop named"),
     )
-    options, environ = models.options(copies=1, retriever=True), {"PENSTOCK_DECODE_MAX_SEQUENCES": str(SEATS)}
-    with Stack(*options, environ=environ) as stack:
-        drill = DeadlineDrill(stack, scale, report)
-        await drill.expire_everywhere()
-        drill.claim_all("")
-        if scale.load_s:
-            await drill.under_load()
-    if scale.skewed:
-        with tempfile.TemporaryDirectory() as scratch:
-            skew = skewed_environ(Path(scratch), SKEW_MS)
-            with Stack(*options, environ=environ | skew) as stack:
-                drill = DeadlineDrill(stack, scale, report)
-                await drill.expire_everywhere()
-                drill.claim_all(", clocks 300 ms off")
-                drill.claim_flagged()
+
+
+async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> None:
+    drill = DeadlineDrill(stack, scale, report)
+    await drill.expire_everywhere()
+    drill.claim_all("")
+    if scale.load_s:
+        await drill.under_load()
+
+
+async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
+    report = new_report()
+    with drill_stack(models) as stack:
+        await hold_on(stack, scale, report)
+    with tempfile.TemporaryDirectory() as scratch:
+        environ = skewed_environ(Path(scratch), SKEW_MS)
+        with drill_stack(models, environ=environ) as stack:
+            drill = DeadlineDrill(stack, scale, report)
+            await drill.expire_everywhere()
+            drill.claim_all(", clocks 300 ms off")
+            drill.claim_flagged()
     return report

@@ -21,7 +21,7 @@ from shared.errors import Unavailable
 from shared.roles import ENGINE_ROLES
 from tests.chaos.report import DrillReport
 from tests.chaos.traffic import Stream, all_started, differences, run_streams, stream_requests
-from tests.chaos.world import Models
+from tests.chaos.world import Models, drill_stack
 from tests.support.client import connect
 from tests.support.stack import Instance, Stack
 
@@ -83,26 +83,34 @@ async def attack(stack: Stack, user: str, role: str) -> tuple[int, int]:
     return len(subjects), refused
 
 
+def new_report() -> DrillReport:
+    return DrillReport("identity: what is not theirs to say", ("user", "said", "refused"))
+
+
+async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> None:
+    requests = stream_requests(scale.streams, scale.tokens)
+    async with connect(stack.grpc) as stub:
+        undisturbed = await run_streams(stub, requests)
+        streams = [Stream(message) for message in requests]
+        calls = [asyncio.create_task(stream.follow(stub)) for stream in streams]
+        await all_started(streams)
+        through = 0
+        for user, role in [*((one.id, one.role) for one in stack.instances()), (OPERATOR, OPERATOR)]:
+            said, refused = await attack(stack, user, role)
+            through += said - refused
+            report.add(user, said, refused)
+        await asyncio.gather(*calls)
+    wrong = differences(streams, undisturbed)
+    report.claim("everything forbidden is refused", f"{through} got through", holds=through == 0)
+    report.claim("live streams are exact meanwhile", wrong or "all", holds=not wrong)
+    stranger = await strangers_welcome(stack)
+    report.claim("a stranger does not get in", stranger or "refused", holds=not stranger)
+
+
 async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
-    report = DrillReport("identity: what is not theirs to say", ("user", "said", "refused"))
-    with Stack(*models.options(copies=1)) as stack:
-        requests = stream_requests(scale.streams, scale.tokens)
-        async with connect(stack.grpc) as stub:
-            undisturbed = await run_streams(stub, requests)
-            streams = [Stream(message) for message in requests]
-            calls = [asyncio.create_task(stream.follow(stub)) for stream in streams]
-            await all_started(streams)
-            through = 0
-            for user, role in [*((one.id, one.role) for one in stack.instances()), (OPERATOR, OPERATOR)]:
-                said, refused = await attack(stack, user, role)
-                through += said - refused
-                report.add(user, said, refused)
-            await asyncio.gather(*calls)
-        wrong = differences(streams, undisturbed)
-        report.claim("everything forbidden is refused", f"{through} got through", holds=through == 0)
-        report.claim("live streams are exact meanwhile", wrong or "all", holds=not wrong)
-        stranger = await strangers_welcome(stack)
-        report.claim("a stranger does not get in", stranger or "refused", holds=not stranger)
+    report = new_report()
+    with drill_stack(models) as stack:
+        await hold_on(stack, scale, report)
     return report
 
 

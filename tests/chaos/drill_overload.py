@@ -17,16 +17,14 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from tests.chaos.load import CLASSES, Load, Shape, closed_loop, open_loop
 from tests.chaos.report import DrillReport, percentile, spread
 from tests.chaos.traffic import Stream, all_started
-from tests.chaos.world import Models, resident_mb
+from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack, resident_mb
 from tests.support.client import connect, request
 from tests.support.stack import Stack
 
-SEATS = 12
 SHAPE = Shape(600, deadline_ms=8_000, ttft_deadline_ms=4_000)
 GOODPUT_LIMIT = 0.9
 SHED_OWN_LIMIT_MS = 2.0
 RESIDENT_SLACK = 1.2
-UNREAD_TOKENS = 1024
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16))
 """Of a client that lets no more be sent ahead."""
 
@@ -143,7 +141,7 @@ class OverloadDrill:
         async with grpc.aio.insecure_channel(self._stack.grpc, options=SMALL_WINDOW) as channel:
             stub = rpc.InferenceStub(channel)
             reader = Stream(
-                request("A story", max_tokens=6 * UNREAD_TOKENS, ignore_eos=True, logprobs=20),
+                request("A story", max_tokens=5 * UNREAD_TOKENS, ignore_eos=True, logprobs=20),
                 stops_reading=True,
             )
             call = asyncio.create_task(reader.follow(stub))
@@ -171,16 +169,19 @@ HEAD: Sequence[str] = (
 )
 
 
+def new_report() -> DrillReport:
+    return DrillReport("overload", tuple(HEAD))
+
+
+async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> None:
+    drill = OverloadDrill(stack, scale, report)
+    await drill.hold_all()
+    await drill.slow_reader()
+    await drill.too_large()
+
+
 async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
-    report = DrillReport("overload", tuple(HEAD))
-    environ = {
-        "PENSTOCK_DECODE_MAX_SEQUENCES": str(SEATS),
-        "PENSTOCK_GATEWAY_MAX_BUFFERED_TOKENS": str(UNREAD_TOKENS),
-        "PENSTOCK_GATEWAY_MAX_SESSIONS": "2048",
-    }
-    with Stack(*models.options(copies=1), environ=environ) as stack:
-        drill = OverloadDrill(stack, scale, report)
-        await drill.hold_all()
-        await drill.slow_reader()
-        await drill.too_large()
+    report = new_report()
+    with drill_stack(models) as stack:
+        await hold_on(stack, scale, report)
     return report

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.chaos import drill_cancel, drill_crash, drill_deadline, drill_identity, drill_overload
-from tests.chaos.world import Models
+from tests.chaos.world import Models, drill_stack
+from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return Models.under(tmp_path_factory.mktemp("drills"))
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with drill_stack(Models.under(tmp_path_factory.mktemp("drills"))) as running:
+        yield running
 
 
-async def test_streams_finish_byte_identical_whatever_is_killed(models: Models) -> None:
-    report = await drill_crash.hold(models, drill_crash.SHORT)
+async def test_streams_finish_byte_identical_whatever_is_killed(stack: Stack) -> None:
+    report = drill_crash.new_report(drill_crash.SHORT)
+    await drill_crash.hold_on(stack, drill_crash.SHORT, report)
     assert report.broken(timed=False) == []
 
 
-async def test_a_cancel_at_every_phase_ends_once_and_disturbs_nobody(models: Models) -> None:
-    report = await drill_cancel.hold(models, drill_cancel.SHORT)
+async def test_a_cancel_at_every_phase_ends_once_and_disturbs_nobody(stack: Stack) -> None:
+    report = drill_cancel.new_report(drill_cancel.SHORT)
+    await drill_cancel.hold_on(stack, drill_cancel.SHORT, report)
     assert report.broken(timed=False) == []
 
 
-async def test_expiry_in_every_phase_names_its_hop(models: Models) -> None:
-    report = await drill_deadline.hold(models, drill_deadline.SHORT)
+async def test_expiry_in_every_phase_names_its_hop(stack: Stack) -> None:
+    report = drill_deadline.new_report()
+    await drill_deadline.hold_on(stack, drill_deadline.SHORT, report)
     assert report.broken(timed=False) == []
 
 
-async def test_under_overload_every_call_is_served_or_shed_with_a_hint(models: Models) -> None:
-    report = await drill_overload.hold(models, drill_overload.SHORT)
+async def test_under_overload_every_call_is_served_or_shed_with_a_hint(stack: Stack) -> None:
+    report = drill_overload.new_report()
+    await drill_overload.hold_on(stack, drill_overload.SHORT, report)
     assert report.broken(timed=False) == []
 
 
-async def test_what_is_not_an_instances_to_say_is_refused(models: Models) -> None:
-    report = await drill_identity.hold(models, drill_identity.SHORT)
+async def test_what_is_not_an_instances_to_say_is_refused(stack: Stack) -> None:
+    report = drill_identity.new_report()
+    await drill_identity.hold_on(stack, drill_identity.SHORT, report)
     assert report.broken(timed=False) == []

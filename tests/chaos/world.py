@@ -8,10 +8,11 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.support.client import connect, generate, request
 from tests.support.models import draft_of, target_model
@@ -20,6 +21,9 @@ from tests.support.wait import until
 
 CONTEXT_TOKENS = 12_288
 RESTART_TIMEOUT_S = 60.0
+SEATS = 16
+"""Of both decode workers of a stack for drills."""
+UNREAD_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +40,22 @@ class Models:
         (target / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT_TOKENS}))
         return cls(target, draft_of(target, scratch / "draft"))
 
-    def options(self, *more: str, copies: int = 2, retriever: bool = False) -> tuple[str, ...]:
-        """Of a stack with so many of every worker."""
+    def options(self, *more: str) -> tuple[str, ...]:
+        """Of a stack with two of every worker that streams need."""
         chosen = ["--model", str(self.target), "--draft", str(self.draft)]
-        if not retriever:
-            chosen += ["--corpus", "none", "--retriever", "0"]
         for role in ("prefill", "decode", "detokenizer", "tokenizer"):
-            chosen += [f"--{role}", str(copies)]
+            chosen += [f"--{role}", "2"]
         return (*chosen, *more)
+
+
+def drill_stack(models: Models, *more: str, environ: Mapping[str, str] = MappingProxyType({})) -> Stack:
+    """Where drills are held: few seats, so that they can be taken; little patience with who does not read."""
+    settings = {
+        "PENSTOCK_DECODE_MAX_SEQUENCES": str(SEATS // 2),
+        "PENSTOCK_GATEWAY_MAX_BUFFERED_TOKENS": str(UNREAD_TOKENS),
+        "PENSTOCK_GATEWAY_MAX_SESSIONS": "2048",
+    }
+    return Stack(*models.options(*more), environ={**settings, **environ})
 
 
 def nats_pid(stack: Stack) -> int:

@@ -81,7 +81,7 @@ async def streaming(stub: rpc.InferenceStub) -> AsyncIterator[list[Answer]]:
         await asyncio.gather(*running)
 
 
-@pytest.mark.parametrize("role", ["decode", "prefill", "detokenizer"])
+@pytest.mark.parametrize("role", ["decode", "detokenizer"])
 async def test_streams_of_a_drained_instance_finish_exactly_and_a_fresh_one_takes_its_place(
     stack: Stack, role: str
 ) -> None:
