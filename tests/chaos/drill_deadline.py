@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
-from tests.chaos.load import Shape, closed_loop, one_call, open_loop
+from tests.chaos.load import Shape, closed_loop, narrow_channel, one_call, open_loop
 from tests.chaos.phases import held_open, long_request, request_in
 from tests.chaos.report import DrillReport, percentile, spread
 from tests.chaos.skewed_clock import skewed_environ
@@ -68,7 +68,10 @@ class DeadlineDrill:
         """`which`: the total deadline, that of the first token, or that of the gRPC call alone."""
         late_ms, hops = [], set()
         async with connect(self._stack.grpc) as stub:
-            fillers = [Stream(long_request(seed)) for seed in range(SEATS if phase == "seat" else 0)]
+            fillers = [
+                Stream(long_request(seed), stops_reading=True)
+                for seed in range(SEATS if phase == "seat" else 0)
+            ]
             filling = [asyncio.create_task(filler.follow(stub)) for filler in fillers]
             await all_started(fillers)
             for _ in range(self._scale.repeats):
@@ -85,6 +88,7 @@ class DeadlineDrill:
             for filler in fillers:
                 assert filler.call is not None
                 filler.call.cancel()
+                filler.reads_on.set()
             await asyncio.gather(*filling)
         await until_serving(self._stack)
         self.late_ms += late_ms
@@ -100,11 +104,11 @@ class DeadlineDrill:
 
     async def under_load(self) -> None:
         """Three times what the stack can do, half of the deadlines told to gRPC alone."""
-        shape = Shape(600, deadline_ms=60_000)
-        async with connect(self._stack.grpc) as stub:
+        shape = Shape(300, deadline_ms=60_000)
+        async with narrow_channel(self._stack.grpc) as stub:
             best = await closed_loop(stub, shape, 2 * SEATS, self._scale.load_s / 2)
             rate = LOAD * len(best.calls) / best.seconds
-            shapes = (Shape(600, deadline_ms=1500), Shape(600, deadline_ms=1500, grpc_deadline=True))
+            shapes = (Shape(300, deadline_ms=1500), Shape(300, deadline_ms=1500, grpc_deadline=True))
             load = await open_loop(stub, shapes, rate, self._scale.load_s)
         late_ms = [1e3 * call.total_s - shapes[0].deadline_ms for call in load.calls]
         outcomes = load.outcomes()

@@ -10,11 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import grpc
-
 from protos.penstock.v1 import inference_pb2 as pb
-from protos.penstock.v1 import inference_pb2_grpc as rpc
-from tests.chaos.load import CLASSES, Load, Shape, closed_loop, open_loop
+from tests.chaos.load import CLASSES, Load, Shape, closed_loop, narrow_channel, open_loop
 from tests.chaos.report import DrillReport, percentile, spread
 from tests.chaos.traffic import Stream, all_started
 from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack, resident_mb
@@ -22,11 +19,11 @@ from tests.support.client import connect, request
 from tests.support.stack import Stack
 
 SHAPE = Shape(600, deadline_ms=8_000, ttft_deadline_ms=4_000)
+PATIENT = Shape(600, deadline_ms=60_000)
+"""Of the clients that show what the stack can do: each waits until it has its answer."""
 GOODPUT_LIMIT = 0.9
 SHED_OWN_LIMIT_MS = 2.0
 RESIDENT_SLACK = 1.2
-SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16))
-"""Of a client that lets no more be sent ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +46,9 @@ class OverloadDrill:
         self.goodputs: dict[str, float] = {}
 
     async def hold_all(self) -> None:
-        async with connect(self._stack.grpc) as stub:
-            await closed_loop(stub, SHAPE, SEATS, self._scale.best_s / 4)  # pools and caches get their size
-            best = await closed_loop(stub, SHAPE, 2 * SEATS, self._scale.best_s)
+        async with narrow_channel(self._stack.grpc) as stub:
+            await closed_loop(stub, PATIENT, SEATS, self._scale.best_s / 4)  # pools and caches get their size
+            best = await closed_loop(stub, PATIENT, 2 * SEATS, self._scale.best_s)
             self._tell("closed loop", best, best)
             rate = len(best.ended("finished")) / best.seconds
             before_mb = self._resident_mb()
@@ -138,8 +135,7 @@ class OverloadDrill:
 
     async def slow_reader(self) -> None:
         """Who does not read is cut off, and holds nothing then."""
-        async with grpc.aio.insecure_channel(self._stack.grpc, options=SMALL_WINDOW) as channel:
-            stub = rpc.InferenceStub(channel)
+        async with narrow_channel(self._stack.grpc) as stub:
             reader = Stream(
                 request("A story", max_tokens=5 * UNREAD_TOKENS, ignore_eos=True, logprobs=20),
                 stops_reading=True,

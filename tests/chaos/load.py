@@ -6,7 +6,8 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import grpc
@@ -15,6 +16,9 @@ from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from tests.support.client import Answer, request
 
+NARROW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 13))
+"""Of a client that lets little be sent ahead. One that reads more slowly than tokens come would else be a
+second behind the gateway, and the gateway could not know."""
 CLASSES = (pb.PRIORITY_HIGH, pb.PRIORITY_NORMAL, pb.PRIORITY_LOW)
 CALL_SLACK_S = 10.0
 """How long beyond its deadline a client waits for the terminal event before it calls that a hang."""
@@ -75,6 +79,13 @@ class Load:
     def goodput(self) -> float:
         """Output tokens per second of requests that finished."""
         return sum(len(call.answer.ids) for call in self.ended("finished")) / self.seconds
+
+
+@asynccontextmanager
+async def narrow_channel(address: str) -> AsyncIterator[rpc.InferenceStub]:
+    async with grpc.aio.insecure_channel(address, options=NARROW) as channel:
+        await channel.channel_ready()
+        yield rpc.InferenceStub(channel)
 
 
 async def one_call(stub: rpc.InferenceStub, message: pb.GenerateRequest, timeout_s: float) -> Call:
