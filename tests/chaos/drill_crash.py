@@ -36,6 +36,8 @@ SOON_S = 0.03
 """After the calls: some are at the tokenizer, some in prefill's queue, some on their way to decode."""
 IDLE_LIMIT_S = 30.0
 PAUSE_LIMIT_S = 1.5
+ROOM = {"PENSTOCK_DECODE_MAX_SEQUENCES": "64"}
+"""A stream that is placed anew shall not have to wait for a seat."""
 LATE_IDLE_S = 3.0
 
 Disturb = Callable[[], Awaitable[None]]
@@ -189,7 +191,7 @@ async def cabled_stack(models: Models) -> AsyncIterator[tuple[Stack, Cable]]:
     await server.start()
     try:
         async with Cable(server.url).laid() as cable:
-            stack = drill_stack(models, "--nats-url", cable.url)
+            stack = drill_stack(models, "--nats-url", cable.url, environ=ROOM)
             await asyncio.to_thread(stack.__enter__)  # the cable needs this loop meanwhile
             try:
                 yield stack, cable
@@ -234,7 +236,7 @@ async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> None:
 
 async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
     report = new_report(scale)
-    with drill_stack(models) as stack:
+    with drill_stack(models, environ=ROOM) as stack:
         await hold_on(stack, scale, report)
     async with cabled_stack(models) as (stack, cable):
         drill = CrashDrill(stack, scale, report)
