@@ -10,7 +10,8 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 
 GRPC_MARGIN_S = 0.1
 """gRPC ends a call at its deadline by itself; ending it this much earlier lets the terminal event through."""
-GRPC_MARGIN_SHARE = 0.1
+GRPC_MARGIN_SHARE = 0.25
+"""Of a deadline that is too short for all of that margin."""
 INTER_TOKEN_MARGIN_S = 0.025
 """How much later than a worker the gateway ends a request whose tokens do not come."""
 

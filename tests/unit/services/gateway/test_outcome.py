@@ -166,7 +166,7 @@ CONFIG = GatewayConfig(default_deadline_s=100.0, default_ttft_deadline_s=50.0)
         ({"deadline_ms": 10_000}, 5.0, (4.9, 4.9)),
         ({"deadline_ms": 4000}, 5.0, (4.0, 4.0)),
         ({}, 500.0, (50.0, 499.9)),
-        ({}, 0.05, (0.045, 0.045)),
+        ({}, 0.04, (0.03, 0.03)),
     ],
 )
 def test_the_earliest_deadline_wins(
