@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from services.gateway.admission import check_class, check_ttft, check_wait
 from services.gateway.admission_queue import CLASSES
 from services.gateway.budget import Budget
@@ -25,14 +27,23 @@ class AdmissionGate:
         model = served_model(request.model, served)
         self._check_class(model, request)
         self.check_turn(model, request, budget)
-        prefills = serving(self._context.fleet.instances("prefill"), "prefill", model)
-        loaded = [self._context.sent_load.with_sent(view) for view in prefills]
-        check_ttft(loaded, budget.first_token.remaining_s())
+        self.check_prompt(model, budget)
 
     def check_turn(self, model: str, request: Request, budget: Budget) -> None:
         """Raises Overloaded when the request's turn at decode is not expected in time."""
         wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[request.priority])
         check_wait(wait_s, budget.first_token.remaining_s())
+
+    def check_prompt(
+        self, model: str, budget: Budget, tokens: int = 0, block_hashes: Sequence[bytes] = ()
+    ) -> None:
+        """Raises Overloaded or DeadlineExpired when the first token cannot come in time.
+
+        Without the prompt, by what is queued alone.
+        """
+        prefills = serving(self._context.fleet.instances("prefill"), "prefill", model)
+        loaded = [self._context.sent_load.with_sent(view) for view in prefills]
+        check_ttft(loaded, budget.first_token.remaining_s(), tokens, block_hashes)
 
     def _check_class(self, model: str, request: Request) -> None:
         pressure, level = self._context.pressure, self._context.degradation.level

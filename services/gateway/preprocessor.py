@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from services.gateway.admission import check_ttft
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
@@ -70,7 +68,6 @@ class Preprocessor:
         self._request_id = request_id
         self._state = state
         self._request_client = request_client
-        self._sent_load = context.sent_load
         self._budget = budget
         self._rotation = rotation
         self._model = ""  # until `admit_request` has found it
@@ -81,12 +78,6 @@ class Preprocessor:
         views = await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
         self._model = served_model(wanted_model, {view.heartbeat.model for view in views})
         return self._model
-
-    def check_ttft(self, prompt_tokens: int, block_hashes: Sequence[bytes]) -> None:
-        """Raise Overloaded or DeadlineExpired when the first token cannot come in time."""
-        views = serving(self._fleet.instances("prefill"), "prefill", self._model)
-        loaded = [self._sent_load.with_sent(view) for view in views]
-        check_ttft(loaded, self._budget.first_token.remaining_s(), prompt_tokens, block_hashes)
 
     async def retrieve_passages(
         self, request: Request, level: DegradationLevel

@@ -18,7 +18,7 @@ from pathlib import Path
 from shared.engine import Engine, EngineConfig, SamplingParams
 from tests.support.client import connect, generate, request
 from tests.support.models import target_model
-from tests.support.stack import Stack, audit
+from tests.support.stack import Stack, audit, resident_mb
 
 CANCELS = 10
 
@@ -71,13 +71,6 @@ async def cancel_to_zero_ms(stack: Stack, prompt: list[int]) -> float:
             return (time.perf_counter() - started) * 1e3
     finally:
         await bus.close()
-
-
-def resident_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 async def measure(stack: Stack, options: argparse.Namespace) -> dict[str, object]:

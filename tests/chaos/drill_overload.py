@@ -14,9 +14,9 @@ from protos.penstock.v1 import inference_pb2 as pb
 from tests.chaos.load import CLASSES, Load, Shape, closed_loop, narrow_channel, open_loop
 from tests.chaos.report import DrillReport, percentile, spread
 from tests.chaos.traffic import Stream, all_started
-from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack, resident_mb
+from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack
 from tests.support.client import connect, request
-from tests.support.stack import Stack
+from tests.support.stack import Stack, resident_mb
 
 SHAPE = Shape(600, deadline_ms=8_000, ttft_deadline_ms=4_000)
 PATIENT = Shape(600, deadline_ms=60_000)

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from shared.bus import Bus
-from tests.chaos.world import counted, open_files, resident_mb
-from tests.support.stack import Stack, audit
+from tests.chaos.world import counted, open_files
+from tests.support.stack import Stack, audit, resident_mb
 from tests.support.wait import until
 
 GIVE_UP_S = 20.0

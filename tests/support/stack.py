@@ -170,6 +170,13 @@ def value_of(instance: Instance, metric: str) -> float:
     return sum(float(line[1]) for line in lines if line[0] == metric)
 
 
+def resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
 async def audit(bus: Bus, instances: list[Instance]) -> dict[str, list[Held]]:
     """What every instance holds; an instance that does not answer is an entry of its own."""
     answers = await asyncio.gather(*(_ask(bus, instance) for instance in instances))
