@@ -32,9 +32,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
 
-ONE_AFTER_ANOTHER = {"tests/integration/": "services", "tests/e2e/": "stacks", "tests/chaos/": "stacks"}
-"""Where tests start processes and wait for them, and in which row: more than two at once would be in each
-other's way."""
+ROWS = (
+    ("tests/e2e/", "stacks"),
+    ("tests/chaos/", "stacks"),
+    ("tests/integration/test_gateway", "gateways"),
+    ("tests/integration/", "services"),
+)
+"""Where tests start processes and wait for them, and in which row, one after another: stacks would be in each
+other's way, and what many share is started once. The first that fits counts."""
 
 
 class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -42,8 +47,12 @@ class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        rows = [row for folder, row in ONE_AFTER_ANOTHER.items() if module.startswith(folder)]
-        return rows[0] if rows else module
+        return next((row for start, row in ROWS if module.startswith(start)), module)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """With `-n auto`: one more than there are cores, since tests of processes mostly wait for them."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

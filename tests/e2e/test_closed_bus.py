@@ -57,7 +57,7 @@ def foreign_tokens(request_id: str, position: int) -> Tokens:
     return Tokens((request_id,), (1,), (position,), ((FOREIGN,),), ("",), ((),), ((),))
 
 
-@pytest.mark.parametrize(("decode", "drafts", "transport"), [(3, True, "nats"), (1, False, "shm")])
+@pytest.mark.parametrize(("decode", "drafts", "transport"), [(3, True, "nats"), (1, True, "shm")])
 async def test_everything_that_a_stack_does_is_permitted(
     get_stack: GetStack, oracle: Oracle, decode: int, drafts: bool, transport: str
 ) -> None:

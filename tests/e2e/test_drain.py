@@ -91,12 +91,13 @@ async def test_streams_of_a_drained_instance_finish_exactly_and_a_fresh_one_take
         expected = await generate(stub, REQUEST)
         async with streaming(stub) as answers:
             code, said = await drain(stack, drained.id)
-            await until(lambda: lives(stack, drained.id) > before, timeout_s=60)
+        await until(lambda: lives(stack, drained.id) > before, timeout_s=60)
+        fresh = await generate(stub, REQUEST)
     assert code == 0, said
     begun, ended = said.splitlines()
     assert re.fullmatch(rf"{drained.id} drains; it holds \d+", begun)
     assert re.fullmatch(rf"{drained.id} has left .*after [\d.]+ s", ended)
-    for answer in answers:
+    for answer in (*answers, fresh):
         assert (answer.outcome, answer.ids, answer.text) == ("finished", expected.ids, expected.text)
 
 
@@ -105,7 +106,7 @@ async def test_who_does_not_end_in_time_goes_on_draining(stack: Stack) -> None:
     before = lives(stack, drained.id)
     async with connect(stack.grpc) as stub, streaming(stub) as answers:
         code, said = await drain(stack, drained.id, "--timeout", "0.000001")
-        await until(lambda: lives(stack, drained.id) > before, timeout_s=60)
+    await until(lambda: lives(stack, drained.id) > before, timeout_s=60)
     assert code == 3
     assert re.fullmatch(
         rf"{drained.id} still holds \d+ after 1e-06 s and goes on draining", said.splitlines()[1]
