@@ -15,11 +15,12 @@ from shared.kv.receiver import KvReceiver
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model
 from shared.worker.config import build_engine
-from shared.worker.host import EngineSource, serve_actor
+from shared.worker.host import EngineSource, give_way, serve_actor
 from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[DecodeConfig]) -> None:
+    give_way()
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model)
     engines = EngineSource(lambda: build_engine(config, model.path, model.model_id, transfers_kv=True))

@@ -12,11 +12,12 @@ from shared.kv.sender import KvSender
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model
 from shared.worker.config import build_engine
-from shared.worker.host import EngineSource, serve_actor
+from shared.worker.host import EngineSource, give_way, serve_actor
 from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[PrefillConfig]) -> None:
+    give_way()
     config, mirror, buffer = service.config, PrefixMirror(), PoolBuffer()
     model = resolve_model(config.model)
     engines = EngineSource(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,6 +25,17 @@ log = structlog.get_logger()
 
 START_TIMEOUT_S = 600.0
 """For the actor to have its engine, which is loaded by then."""
+ENGINE_NICE = 10
+"""How far a process that computes steps back for those that share its cores. The others only pass things
+on, a moment each: one that must wait for a step to end makes every stream late, and every deadline. (At three
+times the load on two cores, ends came 1.0 to 1.6 s after their deadlines at p99 without it, 84 ms with 5,
+17 to 39 ms with 10.)
+"""
+
+
+def give_way() -> None:
+    """Call it before the threads that compute are started: each begins with the priority of its parent."""
+    os.nice(ENGINE_NICE)
 
 
 class EngineSource:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from shared.worker.host import ENGINE_NICE
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
@@ -54,6 +56,14 @@ async def test_ask_streams_json_events_that_end_with_outcome_usage_and_timeline(
     assert events[-1]["finish_reason"] == "length"
     assert events[-1]["usage"]["completion_tokens"] == 12
     assert events[-1]["timeline"]["phases"]
+
+
+def test_who_computes_gives_way_to_who_passes_on(get_stack: GetStack) -> None:
+    stack = get_stack(3, True, "nats")
+    nice = {row.id: os.getpriority(os.PRIO_PROCESS, row.pid) for row in stack.instances()}
+    behind = {name: value - nice["gateway-0"] for name, value in nice.items()}
+    engines = {row.id for row in stack.instances() if row.role in ("prefill", "decode", "speculator")}
+    assert behind == {name: ENGINE_NICE if name in engines else 0 for name in nice}
 
 
 @pytest.mark.parametrize(
