@@ -8,6 +8,7 @@ from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
 from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
+from services.gateway.scrape_targets import SD_PATH, scrape_targets
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from services.gateway.text_asks import TextAsks
@@ -31,6 +32,7 @@ async def body(service: Service[GatewayConfig]) -> None:
     fleet.on_lost(registry.on_instance_lost)
     await bus.serve(inbox(service.role, instance), registry.receive)
     client_cancels, text_asks = ClientCancels(context, registry), TextAsks(context, key_gate)
+    service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
     server = EdgeServer(registry, client_cancels, text_asks, key_gate, fleet, config)
     await server.start()
     try:
