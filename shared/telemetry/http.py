@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from ipaddress import ip_address
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -81,8 +83,7 @@ class TelemetryServer:
             address.set_exception(error)
             return
         bound = server.sockets[0].getsockname()
-        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        address.set_result(f"{shown}:{bound[1]}")
+        address.set_result(f"{_name_of(bound[0])}:{bound[1]}")
         await self._closing.wait()
         server.close()
         for writer in list(self._open):
@@ -138,3 +139,11 @@ def _health(why_not: str, well: str) -> Page:
     if why_not:
         return "503 Service Unavailable", TEXT, f"{why_not}\n".encode()
     return "200 OK", TEXT, f"{well}\n".encode()
+
+
+def _name_of(host: str) -> str:
+    """How others find us who listen on every address of a machine or container: by its name."""
+    address = ip_address(host)
+    if address.is_unspecified:
+        return socket.gethostname()
+    return f"[{host}]" if address.version == 6 else host

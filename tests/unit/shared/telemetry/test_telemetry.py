@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import socket
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -75,9 +76,9 @@ def test_prompt_lengths_fall_into_few_buckets(tokens: int, bucket: str) -> None:
 
 
 @asynccontextmanager
-async def serving(ready: bool = True) -> AsyncIterator[str]:
+async def serving(ready: bool = True, host: str = "127.0.0.1") -> AsyncIterator[str]:
     server = http.TelemetryServer("gateway", lambda: ready)
-    await server.start("127.0.0.1", 0)
+    await server.start(host, 0)
     try:
         yield server.address
     finally:
@@ -137,6 +138,16 @@ async def test_a_page_that_a_service_adds_is_shown_as_json() -> None:
         assert b"/extra" in (await get(server.address, b"GET / HTTP/1.1\r\n\r\n"))[1]
     finally:
         await server.close()
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_an_address_is_shown_as_a_url_has_it(host: str, shown: str) -> None:
+    assert http._name_of(host) == shown
+
+
+async def test_who_listens_everywhere_is_found_by_the_machines_name() -> None:
+    async with serving(host="0.0.0.0") as address:
+        assert address.rsplit(":", 1)[0] == socket.gethostname()
 
 
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
