@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from shared.messages import Tokenize, Tokenized
 from tests.integration.gateway_peers import MODEL, Running, ask, fleet, gateway
 from tests.support.client import generate
 from tests.support.metric import value
@@ -66,13 +67,16 @@ async def test_a_request_waits_until_workers_have_it_and_runs_until_it_ends(nats
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         for role in ROLES:
             await running.knows(role, 1)
-        answers, peers["decode-0"].answers = peers["decode-0"].answers, lambda _: None
+        answers, peers["tokenizer-0"].answers = peers["tokenizer-0"].answers, lambda _: None
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         await until(lambda: live(running) == (0, 1))
-        peers["decode-0"].answers = answers
+        ((asked, message),) = peers["tokenizer-0"].of(Tokenize)
+        answer = answers(message)
+        assert isinstance(answer, Tokenized)
+        await peers.bus.reply(asked, answer)
         envelope, _ = await peers.placed()
+        await until(lambda: live(running) == (1, 0))  # before the first token too
         await peers.text(envelope.request_id, 5, "a")
-        await until(lambda: live(running) == (1, 0))
         await peers.text(envelope.request_id, 6, "b", finish="length")
         await call
         await until(lambda: live(running) == (0, 0))
