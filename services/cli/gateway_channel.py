@@ -8,6 +8,8 @@ from pathlib import Path
 
 import grpc
 
+from services.cli.generate_call import Gateway
+from services.cli.stack_file import add_state_dir, stack_address
 from shared.errors import InvalidRequest
 
 KEY_VARIABLE = "PENSTOCK_API_KEY"
@@ -20,7 +22,21 @@ CHANNEL_OPTIONS = (
 )
 
 
-def add_channel_options(parser: argparse.ArgumentParser) -> None:
+def add_gateway_options(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("where")
+    where.add_argument("--grpc", default="", metavar="HOST:PORT", help="gateway (default: from stack.json)")
+    add_state_dir(parser)
+    _add_channel_options(parser)
+
+
+def open_gateway(args: argparse.Namespace) -> Gateway:
+    """Raises Unavailable without a stack, InvalidRequest for files that cannot be used."""
+    address = args.grpc or stack_address(args.state_dir, "grpc", "--grpc HOST:PORT")
+    metadata = call_metadata(args)
+    return Gateway(address, open_channel(address, args), metadata)
+
+
+def _add_channel_options(parser: argparse.ArgumentParser) -> None:
     """There is none for the key itself: everybody on a machine can read a command line."""
     group = parser.add_argument_group("to a gateway that is not open to all")
     group.add_argument(

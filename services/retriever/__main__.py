@@ -13,6 +13,7 @@ from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
 from services.retriever.searcher import Searcher
 from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.cores import usable_cores
 from shared.retrieval.build import build_index
 from shared.retrieval.embedder import Embedder
 from shared.service import Service, run_service
@@ -44,8 +45,7 @@ async def body(service: Service[RetrieverConfig]) -> None:
 
 def _searcher(config: RetrieverConfig) -> Searcher:
     """Loads the model and brings the index up to date; says how far it is."""
-    torch.set_num_threads(config.threads)
-    embedder = Embedder.load()
+    embedder = Embedder.load(threads=usable_cores())  # for the index; a few questions are one batch
     last_s = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -58,6 +58,7 @@ def _searcher(config: RetrieverConfig) -> Searcher:
     for name, reason in built.skipped:
         log.warning("document_skipped", document=name, reason=reason)
     log.info("indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.files))
+    torch.set_num_threads(config.threads)
     embedder.embed([WARM_UP])
     return Searcher(embedder, built.index)
 

@@ -28,7 +28,7 @@ class Heartbeat:
     counts them, so that a gap is seen. `degradation` is a gateway's level
     (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
     `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
-    at most.
+    at most. `grpc` and `http` are where a gateway takes requests, HOST:PORT, "" where it does not.
     """
 
     role: str
@@ -56,6 +56,8 @@ class Heartbeat:
     degradation: int = 0
     best_tokens_per_s: float = 0.0
     breakers: tuple[BreakerReport, ...] = ()
+    grpc: str = ""
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True)
