@@ -89,7 +89,8 @@ def test_ctrl_c_while_a_command_loads_is_quiet(argv: tuple[str, ...], module: st
     code, err = running.press_ctrl_c()
     assert "Traceback" not in err
     assert "KeyboardInterrupt" not in err
-    assert code in (130, 0, 1, 2)  # the others: it was faster than Ctrl-C
+    # The others: it was faster than Ctrl-C, or so far that the signal itself ends it.
+    assert code in (130, 0, 1, 2, -signal.SIGINT)
 
 
 @pytest.mark.parametrize("module", ["services.launcher.options", "services.launcher.stack"])
@@ -146,7 +147,7 @@ async def test_ctrl_c_ends_a_waiting_drain(nats_url: str, play: Play) -> None:
     assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
 
 
-def test_ctrl_c_ends_an_indexing_and_what_it_measured_of_the_folder_stays_whole(tmp_path: Path) -> None:
+def test_ctrl_c_ends_an_indexing_and_leaves_no_half_index(tmp_path: Path) -> None:
     corpus, state = tmp_path / "corpus", tmp_path / "state"
     corpus.mkdir()
     for number in range(40):
@@ -154,23 +155,33 @@ def test_ctrl_c_ends_an_indexing_and_what_it_measured_of_the_folder_stays_whole(
         (corpus / f"{number}.md").write_text("\n".join(sections))
     argv = ("index", str(corpus), "--state-dir", str(state))
     running = Running(command(*argv))
-    running.until_stderr(b"embedding ")
+    running.until_stderr(b" passages")
     code, err = running.press_ctrl_c()
     assert (code, "Traceback" in err) == (130, False)
     (folder,) = state.iterdir()
     assert not list(folder.glob("*.msgpack"))
 
 
-def test_ctrl_c_ends_a_benchmark_and_the_process_that_it_measures(tmp_path: Path) -> None:
+async def test_ctrl_c_ends_a_benchmark_and_the_process_that_it_measures(tmp_path: Path) -> None:
     model = target_model(tmp_path)
     argv = ("bench", "engine", "--model", str(model), "--prompt-tokens", "200", "--output-tokens", "100")
     running = Running(command(*argv, "--repeats", "1000", "--threads", "1"))
-    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-    while not (measuring := children.read_text().split()):
-        os.sched_yield()
-    code, err = running.press_ctrl_c()
-    assert (code, err) == (130, "")
-    assert not Path(f"/proc/{measuring[0]}").exists()
+    await until(lambda: children_of(running.process.pid), timeout_s=TIMEOUT_S)
+    (measuring,) = children_of(running.process.pid)
+    assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
+    await until(lambda: not is_running(measuring))
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def is_running(pid: str) -> bool:
+    """Not once it has been killed, whoever is still to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 SHORT = [
@@ -182,7 +193,6 @@ SHORT = [
     ("keys", "--help"),
     ("completion", "bash"),
     ("up", "--help"),
-    ("keys", "new", "--tenant", "a", "--file", "keys.toml"),
 ]
 
 
