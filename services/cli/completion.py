@@ -19,6 +19,7 @@ from services.cli.chat import build_chat_parser
 from services.cli.drain import build_drain_parser
 from services.cli.index import build_index_parser
 from services.cli.keys import build_keys_parser
+from services.cli.secrets import build_secrets_parser
 from services.cli.status import build_status_parser
 from services.cli.up import launcher_command
 
@@ -62,6 +63,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "drain": build_drain_parser,
         "index": build_index_parser,
         "keys": build_keys_parser,
+        "secrets": build_secrets_parser,
         "status": build_status_parser,
         "up": _up_parser,
     }
