@@ -16,6 +16,7 @@ COMMANDS = {
     "keys": "make API keys for the gateway",
     "drain": "let one instance finish its work and end",
     "index": "build the retriever's index of a folder",
+    "config": "show every setting with where it came from, or check them",
     "bench": "measure the engine on this machine",
 }
 

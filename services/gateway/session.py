@@ -250,7 +250,7 @@ class Session:
         self.response.put_prompt(
             pb.PromptInfo(
                 request_id=self.request_id,
-                model=model,
+                model=model.name,
                 prompt_tokens=len(prompt.token_ids),
                 seed=self.request.sampling.seed,
                 passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],

@@ -1,0 +1,19 @@
+"""Commands that are the launcher's: this process becomes the program that has the options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def become(module: str, argv: Sequence[str]) -> NoReturn:
+    """Replaces this process, so that signals reach the program itself."""
+    # -P and the path: a folder named "services" in the current directory must not shadow ours.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *argv])  # noqa: S606 (no shell)
