@@ -16,14 +16,17 @@ from typing import Any
 
 from services.launcher.model_check import ModelRefused, check_models
 from services.launcher.options import StackOptions, build_up_parser, stack_options
+from services.launcher.plan import instance_names
 from services.launcher.role_settings import settings_of, stack_problems
 from shared.config import ConfigError
 from shared.config_file import ConfigFile, find_config_file
 from shared.roles import ROLES
-from shared.settings import Setting, Settings, unknown_variables
+from shared.settings import STACK_SOURCE, Setting, Settings, SourceKind, unknown_variables
 
 EXIT_WRONG = 2
 SECRET = "********"  # noqa: S105 - what is shown instead of one
+OWN_SERVER = "a server of its own"
+OWN_CREDENTIALS = "a file for each instance"
 _PASSWORD = re.compile(r"://[^/@]*@")
 
 
@@ -43,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     )
     args = parser.parse_args(argv)
     options = stack_options(parser, args, os.environ)
-    settings, problems = _alone(os.environ) if args.alone else (options.settings, list(options.problems))
+    settings, problems = _alone(os.environ) if args.alone else (_started(options), list(options.problems))
     if args.check:
         problems += [*unknown_variables(os.environ), *_model_problems(options)]
     else:
@@ -53,6 +56,20 @@ def main(argv: Sequence[str]) -> int:
     if args.check and not problems:
         print(f"the configuration is right ({options.config_file or 'no file'})")
     return EXIT_WRONG if problems else 0
+
+
+def _started(options: StackOptions) -> Mapping[str, Settings]:
+    """With what is known only when a stack starts, in words."""
+    names = instance_names(options.counts)
+    for role, settings in options.settings.items():
+        own = ", ".join(name for of, name in names if of == role) or "none is started"
+        told = {"instance": own}
+        if not options.nats_url:
+            told |= {"nats_url": OWN_SERVER, "nats_credentials": OWN_CREDENTIALS}
+        for name, words in told.items():
+            if not settings[name].said:  # else it is a problem
+                settings.by_name[name] = Setting(words, SourceKind.STACK, STACK_SOURCE)
+    return options.settings
 
 
 def _alone(environ: Mapping[str, str]) -> tuple[dict[str, Settings], list[str]]:

@@ -46,6 +46,8 @@ def test_every_setting_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
         "--json",
         "--log-level",
         "debug",
+        "--decode",
+        "2",
         text="[decode]\nkv_memory_mb = 64\n",
         environ={"PENSTOCK_PREFILL_MAX_QUEUED": "9"},
     )
@@ -58,6 +60,8 @@ def test_every_setting_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
             ("prefill", "max_queued"),
             ("tokenizer", "log_level"),
             ("gateway", "grpc_port"),
+            ("decode", "instance"),
+            ("decode", "nats_url"),
             ("detokenizer", "max_sessions"),
         )
     }
@@ -66,6 +70,8 @@ def test_every_setting_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
         ("prefill", "max_queued"): (9, "PENSTOCK_PREFILL_MAX_QUEUED"),
         ("tokenizer", "log_level"): ("debug", "--log-level"),
         ("gateway", "grpc_port"): (50051, "penstock up"),
+        ("decode", "instance"): ("decode-0, decode-1", "penstock up"),
+        ("decode", "nats_url"): ("a server of its own", "penstock up"),
         ("detokenizer", "max_sessions"): (4096, "default"),
     }
 
