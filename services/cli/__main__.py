@@ -20,6 +20,9 @@ COMMANDS = {
     "bench": "measure the engine on this machine",
 }
 
+OTHER_MODULES = {"config": "effective_config"}
+"""Commands whose module has another name: a folder with a config.py is a service."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command; 2 for a command that does not exist."""
@@ -31,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"penstock: there is no command {name!r}\n\n{command_usage()}", file=sys.stderr)
         return EXIT_USAGE
-    command = importlib.import_module(f"services.cli.{name}")
+    command = importlib.import_module(f"services.cli.{OTHER_MODULES.get(name, name)}")
     code: int = command.main(rest)
     return code
 
