@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeVar
 
 from shared.config import (
@@ -131,6 +132,8 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     programs may have such variables."""
     tables = tuple(f"PENSTOCK_{table.upper()}_" for table in (MODEL_TABLE, *ROLES))
     known = {f"PENSTOCK_{name.upper()}" for name in COMMON_SETTINGS} | {FILE_VARIABLE, *OTHER_VARIABLES}
+    secrets = [field.name for field in fields_of(ServiceConfig).values() if field.rule.secret]
+    known |= {f"PENSTOCK_{name.upper()}_FILE" for name in secrets}
     return [
         f"{variable} is not read by anything; for all services there is {', '.join(sorted(known))}"
         for variable in sorted(environ)
@@ -181,20 +184,45 @@ class _Resolver:
                     self.put(name, value, SourceKind.FILE, source, place=place)
 
     def take_environ(self, environ: Mapping[str, str]) -> None:
-        for table, prefix, allowed in (
-            (COMMON_TABLE, "PENSTOCK_", COMMON_SETTINGS),
-            (MODEL_TABLE, f"PENSTOCK_{MODEL_TABLE.upper()}_", MODEL_SETTINGS),
-            (self._section, f"PENSTOCK_{self._section.upper()}_", self._own_settings()),
-        ):
-            for variable, text in sorted(environ.items()):
-                name = variable.removeprefix(prefix).lower()
-                if not variable.startswith(prefix) or (table == COMMON_TABLE and name not in allowed):
-                    continue
-                if name not in allowed:
-                    instead = f"PENSTOCK_{MODEL_TABLE.upper()}_{name.upper()}"
-                    self.settings.problems.append(self._not_here(name, variable, instead, allowed))
-                elif self._takes(table, name):
-                    self._put_text(self._fields[name], text, variable)
+        self._take_variables(environ, COMMON_TABLE, "PENSTOCK_", COMMON_SETTINGS)
+        for known in self._fields.values():
+            if known.rule.secret and known.name in COMMON_SETTINGS:
+                self._take_secret_file(environ, known)
+        self._take_variables(environ, MODEL_TABLE, f"PENSTOCK_{MODEL_TABLE.upper()}_", MODEL_SETTINGS)
+        prefix = f"PENSTOCK_{self._section.upper()}_"
+        self._take_variables(environ, self._section, prefix, self._own_settings())
+
+    def _take_variables(
+        self, environ: Mapping[str, str], table: str, prefix: str, allowed: tuple[str, ...]
+    ) -> None:
+        for variable, text in sorted(environ.items()):
+            name = variable.removeprefix(prefix).lower()
+            if not variable.startswith(prefix) or (table == COMMON_TABLE and name not in allowed):
+                continue
+            if name not in allowed:
+                instead = f"PENSTOCK_{MODEL_TABLE.upper()}_{name.upper()}"
+                self.settings.problems.append(self._not_here(name, variable, instead, allowed))
+            elif self._takes(table, name):
+                self._put_text(self._fields[name], text, variable)
+
+    def _take_secret_file(self, environ: Mapping[str, str], known: ConfigField) -> None:
+        """A secret may lie in a file that <variable>_FILE names, as containers are given theirs."""
+        variable = f"PENSTOCK_{known.name.upper()}"
+        file = environ.get(f"{variable}_FILE", "")
+        if not file:
+            return
+        problem = ""
+        if environ.get(variable):
+            problem = f"{variable} and {variable}_FILE are both set; set one of them"
+        try:
+            text = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            problem = problem or f"{variable}_FILE {file} cannot be read ({why})"
+        if problem:
+            self.settings.problems.append(problem)
+        else:
+            self._put_text(known, text, f"{variable}_FILE")
 
     def _put_text(self, known: ConfigField, text: str, variable: str) -> None:
         try:

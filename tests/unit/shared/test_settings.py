@@ -142,6 +142,7 @@ def test_a_draft_has_settings_of_its_own(write: Path) -> None:
 
 def test_a_variable_that_nobody_reads_is_named() -> None:
     read = {
+        "PENSTOCK_FLEET_KEY_FILE": "f",
         "PENSTOCK_LOG_LEVEL": "debug",
         "PENSTOCK_MODEL_KV_DTYPE": "int8",
         "PENSTOCK_CONFIG": "f",
