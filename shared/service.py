@@ -77,7 +77,7 @@ class Service(Generic[C]):
         self.supervisor = Supervisor()
         self.fleet = FleetView(keeps_prefixes=role == "gateway")
         self.watchdog = Watchdog(self._activities, self._end_hung, limit_s=config.watchdog_s)
-        self.http = TelemetryServer(self._is_ready, lambda: self.watchdog.why)
+        self.http = TelemetryServer(role, self._is_ready, lambda: self.watchdog.why)
         self.bus: Bus
         self.credentials: Credentials | None = None
         self._heartbeats: HeartbeatPublisher | None = None

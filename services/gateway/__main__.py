@@ -8,8 +8,10 @@ from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
 from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
+from services.gateway.scrape_targets import SD_PATH, scrape_targets
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
+from services.gateway.text_asks import TextAsks
 from shared.bus.subjects import inbox
 from shared.service import Service, run_service
 
@@ -29,7 +31,9 @@ async def body(service: Service[GatewayConfig]) -> None:
     )
     fleet.on_lost(registry.on_instance_lost)
     await bus.serve(inbox(service.role, instance), registry.receive)
-    server = EdgeServer(registry, ClientCancels(context, registry), key_gate, fleet, config)
+    client_cancels, text_asks = ClientCancels(context, registry), TextAsks(context, key_gate)
+    service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
+    server = EdgeServer(registry, client_cancels, text_asks, key_gate, fleet, config)
     await server.start()
     try:
         service.supervisor.start_task("health", server.watch_fleet)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import Any
 
-import grpc
 import grpc.aio
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
-from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.budget import Budget
 from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
-from services.gateway.edge_status import retry_details
+from services.gateway.edge_status import abort_call
+from services.gateway.edge_text import TextEdge, call_authorization
 from services.gateway.key_gate import KeyGate
 from services.gateway.outcome import Outcome
 from services.gateway.report import count_outcome
@@ -24,6 +22,7 @@ from services.gateway.request import validate_request
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.session import Session
 from services.gateway.session_registry import SessionRegistry
+from services.gateway.text_asks import TextAsks
 from shared.errors import Cancelled, PenstockError
 from shared.telemetry import metrics
 
@@ -32,26 +31,22 @@ log = structlog.get_logger()
 SEED_BITS = 63
 WRITE_GRACE_S = 5.0
 """How long after the total deadline a client that does not read may keep its call open."""
-AUTHORIZATION = "authorization"
-"""The metadata that holds `Bearer <key>`."""
-MAX_STATUS_CHARS = 400
-"""Of the message in the status of a call; the terminal event has all of it."""
 
 Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
 
 
-class InferenceEdge(rpc.InferenceServicer):
+class InferenceEdge(TextEdge):
     def __init__(
         self,
         registry: SessionRegistry,
         client_cancels: ClientCancels,
+        text_asks: TextAsks,
         key_gate: KeyGate,
         config: GatewayConfig,
     ) -> None:
+        super().__init__(text_asks, key_gate, config)
         self._registry = registry
         self._client_cancels = client_cancels
-        self._key_gate = key_gate
-        self._config = config
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
         arrived = RequestTimeline(request.client_sent_unix_us)
@@ -70,23 +65,20 @@ class InferenceEdge(rpc.InferenceServicer):
                 # When the call was dropped this is what cancels the request; after an end it does nothing.
                 session.cancel_request("the client ended the call")
         if outcome.error is not None:
-            message = str(outcome.error)[:MAX_STATUS_CHARS]
-            code = grpc.StatusCode[outcome.status]
-            await call.abort(code, message, retry_details(code.value[0], message, outcome.retry_after_ms))
+            await abort_call(call, outcome.error)
 
     async def Cancel(  # noqa: N802 - gRPC's name
         self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
     ) -> pb.CancelResponse:
         try:
-            key = self._key_gate.identify(_authorization(call))
+            key = self._key_gate.identify(call_authorization(call))
             found = await self._client_cancels.cancel_request(request.request_id, tenant=key.tenant)
         except PenstockError as error:
-            status = grpc.StatusCode[Outcome.of(error).status]
-            await call.abort(status, str(error)[:MAX_STATUS_CHARS])
+            await abort_call(call, error)
         return pb.CancelResponse(found=found)
 
     def _open_session(self, request: pb.GenerateRequest, call: Call) -> tuple[Session, Budget]:
-        key = self._key_gate.identify(_authorization(call))
+        key = self._key_gate.identify(call_authorization(call))
         valid = validate_request(request, drawn_seed=secrets.randbits(SEED_BITS), tenant=key.tenant)
         budget = Budget.of(valid, self._config, call.time_remaining())
         allowance = self._key_gate.admit(key, valid)
@@ -95,11 +87,6 @@ class InferenceEdge(rpc.InferenceServicer):
         except BaseException:
             allowance.undo()
             raise
-
-
-def _authorization(call: grpc.aio.ServicerContext[Any, Any]) -> list[str | bytes]:
-    """The values of that header."""
-    return [value for name, value in call.invocation_metadata() or () if name == AUTHORIZATION]
 
 
 async def _write_response(session: Session, call: Call) -> Outcome:

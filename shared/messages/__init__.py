@@ -25,7 +25,19 @@ from shared.messages.fleet import (
     Snapshot,
     SnapshotRequest,
 )
-from shared.messages.front_half import ChatTurn, Retrieve, Retrieved, ScoredPassage, Tokenize, Tokenized
+from shared.messages.front_half import (
+    MAX_EMBED_TEXTS,
+    ChatTurn,
+    Detokenize,
+    Detokenized,
+    Embed,
+    Embedded,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
+    Tokenize,
+    Tokenized,
+)
 from shared.messages.kv import (
     KvAbort,
     KvAbortAck,
@@ -65,6 +77,10 @@ Message = (
     | Failure
     | Tokenize
     | Tokenized
+    | Detokenize
+    | Detokenized
+    | Embed
+    | Embedded
     | Retrieve
     | Retrieved
     | Open
@@ -103,6 +119,7 @@ Message = (
 )
 
 __all__ = [
+    "MAX_EMBED_TEXTS",
     "MAX_HASHES",
     "MAX_PROMPT_TOKENS",
     "MEANING_VERSION",
@@ -114,12 +131,16 @@ __all__ = [
     "CancelAck",
     "ChatTurn",
     "ClientCancel",
+    "Detokenize",
+    "Detokenized",
     "DraftBlock",
     "DraftClose",
     "DraftCommit",
     "DraftOpen",
     "DraftResync",
     "Drain",
+    "Embed",
+    "Embedded",
     "Envelope",
     "Failure",
     "Heartbeat",

@@ -30,7 +30,8 @@ class Heartbeat:
     `degradation` is a gateway's level
     (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
     `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
-    at most.
+    at most. `context_tokens` is the longest sequence that its model takes here, 0 unknown; `chat_template`
+    whether a tokenizer's model has one.
     """
 
     role: str
@@ -60,6 +61,8 @@ class Heartbeat:
     breakers: tuple[BreakerReport, ...] = ()
     weights_digest: str = ""
     tokenizer_digest: str = ""
+    context_tokens: int = 0
+    chat_template: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
+from services.gateway.text_asks import TextAsks
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox
@@ -250,7 +251,8 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     view.on_lost(registry.on_instance_lost)
     await bus.serve(inbox("gateway", GATEWAY), registry.receive)
     key_gate = KeyGate.of(config)
-    server = EdgeServer(registry, ClientCancels(context, registry), key_gate, view, config)
+    text_asks = TextAsks(context, key_gate)
+    server = EdgeServer(registry, ClientCancels(context, registry), text_asks, key_gate, view, config)
     await server.start()
     watchers = [
         asyncio.create_task(server.watch_fleet()),

@@ -38,7 +38,7 @@ async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print("hello from", instance, flush=True)
-    http = TelemetryServer(lambda: True)
+    http = TelemetryServer(role, lambda: True)
     if "live" in sys.argv:
         await http.start("127.0.0.1", 0)
     credentials = load_credentials(os.environ.get("PENSTOCK_NATS_CREDENTIALS", ""))

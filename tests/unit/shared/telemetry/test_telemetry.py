@@ -77,7 +77,7 @@ def test_prompt_lengths_fall_into_few_buckets(tokens: int, bucket: str) -> None:
 
 @asynccontextmanager
 async def serving(ready: bool = True, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    server = http.TelemetryServer(lambda: ready)
+    server = http.TelemetryServer("gateway", lambda: ready)
     await server.start(host, 0)
     try:
         yield server.address
@@ -106,6 +106,45 @@ async def test_metrics_are_shown_in_the_prometheus_format() -> None:
     assert b"# TYPE penstock_time_to_first_token_seconds histogram" in body
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/ready", "/live", "/extra", "/nothing"])
+async def test_head_is_answered_as_get_is_without_the_content(path: str) -> None:
+    server = http.TelemetryServer("gateway", lambda: True)
+    server.add_page("/extra", lambda: "[]")
+    await server.start("127.0.0.1", 0)
+    host, port = server.address.rsplit(":", 1)
+    heads = {}
+    try:
+        for method in ("GET", "HEAD"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
+            heads[method], _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+            assert bool(body) == (method == "GET")
+    finally:
+        await server.close()
+    get_status, head_status = (head.split(b"\r\n")[0] for head in heads.values())
+    assert get_status == head_status
+    if path != "/metrics":  # there the process's own numbers differ from one to the next
+        assert heads["GET"] == heads["HEAD"]
+
+
+async def test_a_page_that_a_service_adds_is_shown_as_json() -> None:
+    server = http.TelemetryServer("gateway", lambda: True)
+    server.add_page("/extra", lambda: '["now"]')
+    await server.start("127.0.0.1", 0)
+    try:
+        assert await get(server.address, b"GET /extra HTTP/1.1\r\n\r\n") == (200, b'["now"]')
+        assert b"/extra" in (await get(server.address, b"GET / HTTP/1.1\r\n\r\n"))[1]
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_an_address_is_shown_as_a_url_has_it(host: str, shown: str) -> None:
+    assert http._name_of(host) == shown
+
+
 async def test_who_listens_everywhere_is_found_by_the_machines_name() -> None:
     async with serving(host="0.0.0.0") as address:
         assert address.rsplit(":", 1)[0] == socket.gethostname()
@@ -120,7 +159,7 @@ async def test_readiness_is_asked_at_each_request(ready: bool, status: int) -> N
 
 async def test_a_process_that_is_stalled_is_neither_ready_nor_alive_and_says_why() -> None:
     why = ""
-    server = http.TelemetryServer(lambda: True, lambda: why)
+    server = http.TelemetryServer("gateway", lambda: True, lambda: why)
     await server.start("127.0.0.1", 0)
     try:
         for path in (b"/ready", b"/live"):
@@ -141,7 +180,7 @@ async def test_it_answers_while_the_loop_of_the_process_does_not() -> None:
 
 async def test_a_port_that_is_taken_is_refused_to_the_starter() -> None:
     async with serving() as address:
-        rival = http.TelemetryServer(lambda: True)
+        rival = http.TelemetryServer("gateway", lambda: True)
         with pytest.raises(OSError, match="address already in use"):
             await rival.start("127.0.0.1", int(address.rpartition(":")[2]))
         await rival.close()
