@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
@@ -43,7 +45,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         )
         service.on_drain(server.drain)
         await server.serving.wait()
-        await service.ready(registry.status)
+        await service.ready(lambda: replace(registry.status(), grpc=server.address))
         await service.run()
     finally:
         await server.stop()

@@ -39,6 +39,7 @@ class StackOptions:
 
     `draft` is "" for none, `model` "" for the shipped one. `nats_url` is "" for a server of our own.
     `nats_credentials` is the file for a server of the user. `config_file` is absolute.
+    `log_format` is the command line's, "" for what is configured.
     """
 
     counts: Mapping[str, int]
@@ -51,6 +52,7 @@ class StackOptions:
     nats_credentials: str
     grpc_host: str
     grpc_port: int
+    log_format: str
     state_dir: Path
     start_timeout_s: float
 
@@ -91,7 +93,14 @@ def build_up_parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-transport", choices=("auto", "nats", "shm"), help="KV path (default auto)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="(default info)")
     parser.add_argument(
-        "--state-dir", type=Path, default=Path(".penstock"), help="where stack.json is written"
+        "--log-format",
+        choices=("json", "text"),
+        default="",
+        help="text: for people; json: every line an object, also those of penstock and nats-server "
+        "(default: what the services are configured to, each line behind who said it)",
+    )
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="DIR", default=Path(".penstock"), help="where stack.json is written"
     )
     parser.add_argument(
         "--start-timeout",
@@ -148,6 +157,7 @@ def stack_options(
         nats_credentials=gateway["nats_credentials"].value,
         grpc_host=gateway["grpc_host"].value,
         grpc_port=gateway["grpc_port"].value,
+        log_format=args.log_format,
         state_dir=state_dir,
         start_timeout_s=args.start_timeout,
     )
@@ -159,6 +169,7 @@ def _options_of(
     """What the command line says for a role: it wins over the environment and the file."""
     said = {
         "log_level": ("--log-level", args.log_level),
+        "log_format": ("--log-format", args.log_format or None),
         "nats_url": ("--nats-url", _nats_url(parser, args.nats_url)),
     }
     if role == "speculator":

@@ -197,6 +197,26 @@ def listens(nats_url: str) -> bool:
     return True
 
 
+def environ_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+async def test_with_json_every_line_of_the_log_is_an_object(start: Start) -> None:
+    up = start("--log-format", "json")
+    await up.until_ready()
+    up.process.send_signal(signal.SIGTERM)
+    assert up.wait() == 0
+    lines = [json.loads(line) for line in up.stderr]
+    assert {"penstock", "decode-0"} <= {line["instance"] for line in lines}
+    assert any(line["event"].startswith("hello from decode-0") for line in lines)
+
+
+async def test_the_log_format_reaches_the_services(start: Start) -> None:
+    up = start("--log-format", "text")
+    await up.until_ready()
+    assert b"PENSTOCK_LOG_FORMAT=text" in environ_of(up.stack()["instances"][1]["pid"])
+
+
 async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_stack(start: Start) -> None:
     up = start("--decode", "2")
     await up.until_ready()

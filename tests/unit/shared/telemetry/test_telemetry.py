@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import re
 import socket
 import urllib.request
 from collections.abc import AsyncIterator
@@ -66,6 +67,23 @@ def test_warnings_of_libraries_are_written_the_same_way(stream: io.StringIO) -> 
     logging.getLogger("asyncio").info("chatter")
     (line,) = lines(stream)
     assert (line["event"], line["logger"], line["level"]) == ("slow callback", "asyncio", "warning")
+
+
+def test_as_text_a_line_is_for_people(stream: io.StringIO) -> None:
+    configure("info", "decode", "decode-0", stream, log_format="text")
+    structlog.get_logger().warning("late", by_ms=3, why="two words\nin lines", empty="")
+    (line,) = stream.getvalue().splitlines()
+    time, rest = line.split(" ", 1)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", time)
+    assert rest == 'warning late by_ms=3 why="two words\\nin lines" empty=""'
+
+
+def test_as_text_a_traceback_follows_its_line(stream: io.StringIO) -> None:
+    configure("info", "decode", "decode-0", stream, log_format="text")
+    structlog.get_logger().error("broken", exc_info=ValueError("why"))
+    first, *traceback = stream.getvalue().splitlines()
+    assert first.endswith("error   broken")
+    assert traceback == ["ValueError: why"]
 
 
 @pytest.mark.parametrize(
