@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import shtab
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _whole_parser() -> argparse.ArgumentParser:
     """All commands in one, as they are when each is run by itself."""
-    builders = {
+    builders: dict[str, Callable[[], argparse.ArgumentParser]] = {
         "ask": build_ask_parser,
         "audit": build_audit_parser,
         "bench": _bench_parser,
