@@ -1,34 +1,32 @@
-"""Typed configuration: defaults, then a TOML file, then PENSTOCK_* environment variables.
+"""What a configuration is: a frozen dataclass whose fields are made by `field_of`, each with its rule.
 
-A config type is a frozen dataclass whose fields are made by `field_of`. Every value is checked on
-load; whatever is wrong raises a ConfigError that names the key, where it came from and what is
-allowed. Nothing is clamped or ignored.
+`shared/settings.py` fills it from defaults, file, environment and command line. Every value is checked;
+whatever is wrong is said with its place and what is allowed. Nothing is clamped or ignored.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
-import tomllib
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 from shared.errors import PenstockError
 from shared.health.watchdog import WATCHDOG_S
-from shared.roles import ROLES
 
-C = TypeVar("C")
-
-DEFAULT_FILE = Path("penstock.toml")
-FILE_VARIABLE = "PENSTOCK_CONFIG"
-COMMON_SECTION = "common"
-SECTIONS = (*ROLES, "launcher", "cli")
-"""Tables that may stand in the file besides [common]; any other name is a typing error."""
+MODEL_SETTINGS = (
+    "served_name",
+    "max_model_len",
+    "dtype",
+    "kv_dtype",
+    "quantization",
+    "quant_group",
+    "deterministic",
+)
+"""What all who serve a model must do alike, or no prefill worker finds a decode worker that takes its KV, and
+an answer depends on who computed it. They are said once, in the table [model]."""
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -63,7 +61,7 @@ def field_of(
     pattern: str = "",
     secret: bool = False,
 ) -> Any:
-    """A dataclass field with the rule that `load_config` checks."""
+    """A dataclass field with the rule that its values are checked by."""
     rule = Rule(help, minimum, maximum, tuple(choices or ()), pattern, secret)
     return dataclasses.field(default=default, repr=not secret, metadata={"rule": rule})
 
@@ -72,7 +70,13 @@ def field_of(
 class ServiceConfig:
     """The fields every service has."""
 
-    nats_url: str = field_of("nats://127.0.0.1:4222", help="URL of the NATS server")
+    of_draft: ClassVar[bool] = False
+    """The service computes a draft: its model, and how that is computed, are its own and not those of
+    [common] and [model]."""
+
+    nats_url: str = field_of(
+        "nats://127.0.0.1:4222", help="URL of the NATS server", pattern=r"(nats|tls)://[^\s/].*"
+    )
     nats_credentials: str = field_of(
         "", help="file with the user and password for that server; empty = what the URL says, if anything"
     )
@@ -87,6 +91,11 @@ class ServiceConfig:
         secret=True,
     )
     model: str = field_of("", help="model directory or hub id; empty = the demo model shipped with Penstock")
+    served_name: str = field_of(
+        "",
+        help="name that clients ask for; empty = the folder's name or the hub id",
+        pattern=r"[\w.:@/-]{0,128}",
+    )
     metrics_host: str = field_of("127.0.0.1", help="address of /metrics, /ready and /live")
     metrics_port: int = field_of(
         0, help="port of /metrics, /ready and /live; 0 = a free one", minimum=0, maximum=65535
@@ -108,118 +117,31 @@ class ServiceConfig:
     )
 
 
-def load_config(
-    config_type: type[C],
-    section: str,
-    *,
-    environ: Mapping[str, str] = os.environ,
-    file: Path | None = None,
-) -> C:
-    """Build `config_type` from its defaults, the file's [common] and [section], and the environment.
-
-    `file`: None = $PENSTOCK_CONFIG, else ./penstock.toml where that exists. Raises ConfigError.
-    """
-    fields = _fields_of(config_type)
-    values: dict[str, Any] = {}
-    _read_file(fields, section, _file_path(environ, file), values)
-    _read_environ(fields, section, environ, values)
-    return config_type(**values)
+COMMON_SETTINGS = tuple(
+    field.name for field in dataclasses.fields(ServiceConfig) if field.name not in MODEL_SETTINGS
+)
+"""What may be said for all services at once: in [common], or as PENSTOCK_<SETTING>."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class ConfigField:
     name: str
     hint: Any
     rule: Rule
 
 
-def _fields_of(config_type: type[Any]) -> dict[str, _Field]:
+def fields_of(config_type: type[Any]) -> dict[str, ConfigField]:
     hints = typing.get_type_hints(config_type)
     return {
-        field.name: _Field(field.name, hints[field.name], field.metadata.get("rule", Rule("")))
+        field.name: ConfigField(field.name, hints[field.name], field.metadata.get("rule", Rule("")))
         for field in dataclasses.fields(config_type)
     }
-
-
-_COMMON_FIELDS = frozenset(field.name for field in dataclasses.fields(ServiceConfig))
-
-
-# ---- sources ----------------------------------------------------------------------------------
-
-
-def _file_path(environ: Mapping[str, str], file: Path | None) -> Path | None:
-    if file is not None:
-        return file
-    named = environ.get(FILE_VARIABLE, "")
-    if named:
-        return Path(named)
-    return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
-
-
-def _read_file(fields: dict[str, _Field], section: str, path: Path | None, values: dict[str, Any]) -> None:
-    if path is None:
-        return
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the configuration file {path} is not TOML: {error}") from error
-    allowed_tables = {COMMON_SECTION, section, *SECTIONS}
-    for name, table in tables.items():
-        if name not in allowed_tables or not isinstance(table, dict):
-            raise ConfigError(
-                f"{path}: [{name}] is not a table Penstock knows; use one of {_listed(allowed_tables)}"
-            )
-    for name in (COMMON_SECTION, section):
-        # [common] speaks to all services, so it may name what this one has no use for.
-        known = set(fields) | _COMMON_FIELDS if name == COMMON_SECTION else set(fields)
-        for key, value in tables.get(name, {}).items():
-            if key not in known:
-                raise ConfigError(f"{path}: [{name}] has no key {key!r}; it may have {_listed(known)}")
-            if key in fields:
-                values[key] = _checked(fields[key], value, f"{path}: [{name}] {key}")
-
-
-def _read_environ(
-    fields: dict[str, _Field], section: str, environ: Mapping[str, str], values: dict[str, Any]
-) -> None:
-    for name in fields.keys() & _COMMON_FIELDS:
-        variable = f"PENSTOCK_{name.upper()}"
-        text = _file_of_secret(fields[name], variable, environ) or environ.get(variable)
-        if text is not None:
-            values[name] = _checked(fields[name], _parsed(fields[name], text, variable), variable)
-    prefix = f"PENSTOCK_{section.upper()}_"
-    for variable, text in sorted(environ.items()):
-        if not variable.startswith(prefix):
-            continue
-        name = variable.removeprefix(prefix).lower()
-        if name not in fields:
-            raise ConfigError(
-                f"{variable} is not an option of {section}; its options are {_listed(fields)} "
-                f"(as {prefix}<OPTION>)"
-            )
-        values[name] = _checked(fields[name], _parsed(fields[name], text, variable), variable)
-
-
-def _file_of_secret(field: _Field, variable: str, environ: Mapping[str, str]) -> str | None:
-    """A secret may lie in a file that <variable>_FILE names, as containers are given theirs."""
-    file = environ.get(f"{variable}_FILE", "") if field.rule.secret else ""
-    if not file:
-        return None
-    if environ.get(variable):
-        raise ConfigError(f"{variable} and {variable}_FILE are both set; set one of them")
-    try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{variable}_FILE {file} cannot be read ({why})") from error
 
 
 # ---- values -----------------------------------------------------------------------------------
 
 
-def _parsed(field: _Field, text: str, source: str) -> Any:
+def parsed_value(field: ConfigField, text: str, source: str) -> Any:
     """The environment has only text; anything that is not text of the field's type stays an error."""
     if field.hint is str:
         return text
@@ -236,7 +158,7 @@ def _parsed(field: _Field, text: str, source: str) -> Any:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _checked(field: _Field, value: Any, source: str) -> Any:
+def checked_value(field: ConfigField, value: Any, source: str) -> Any:
     if field.hint is float and type(value) is int:
         value = float(value)
     if field.hint == tuple[str, ...]:
@@ -263,7 +185,7 @@ def _within(rule: Rule, value: Any) -> bool:
     return not rule.pattern or all(re.fullmatch(rule.pattern, word) for word in words)
 
 
-def _described(field: _Field) -> str:
+def _described(field: ConfigField) -> str:
     rule = field.rule
     kinds = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false"}
     allowed = kinds.get(field.hint, "a list of texts")
@@ -282,7 +204,3 @@ def _described(field: _Field) -> str:
 
 def _number(bound: float) -> str:
     return str(int(bound)) if bound == int(bound) else str(bound)
-
-
-def _listed(names: typing.Iterable[str]) -> str:
-    return ", ".join(sorted(names))

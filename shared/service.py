@@ -36,12 +36,13 @@ from shared.actor import Supervisor
 from shared.bus import Bus
 from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.fleet import FleetView, HeartbeatPublisher
-from shared.config import ConfigError, ServiceConfig, load_config
+from shared.config import ConfigError, ServiceConfig
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import Heartbeat
 from shared.service_help import check_arguments
+from shared.settings import load_config
 from shared.telemetry import logging as telemetry_logging
 from shared.telemetry.http import TelemetryServer
 
@@ -83,6 +84,7 @@ class Service(Generic[C]):
         self._heartbeats: HeartbeatPublisher | None = None
         self._resources = AsyncExitStack()
         self._on_drain: list[Callable[[], Awaitable[None]]] = []
+        self._model = {"model": ""}
         self.running = False
         """Whether the body has come to `run`; before that a drain simply ends it."""
 
@@ -94,7 +96,7 @@ class Service(Generic[C]):
             "role": self.role, "instance": self.instance, "incarnation": self.incarnation,
             "state": "stalled" if self.state == "ready" and self.watchdog.stalled else self.state,
             "sent_unix_us": 0, "host": socket.gethostname(), "pid": os.getpid(),
-            "metrics": self.http.address, "model": "", "layout": "",
+            "metrics": self.http.address, "layout": "", **self._model,
             "capacity": 0, "live": 0, "queued": 0, "queued_tokens": 0,
             "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
             "prefix_event_id": 0, "added": b"", "removed": b"",
@@ -102,6 +104,10 @@ class Service(Generic[C]):
             "degradation": 0, "best_tokens_per_s": 0.0,
         }  # fmt: skip
         return Heartbeat(**{**fields, **overrides})
+
+    def announce_model(self, name: str, *, tokenizer_digest: str, weights_digest: str = "") -> None:
+        """From the next heartbeat on: what is served here, by the name that clients ask for."""
+        self._model = {"model": name, "weights_digest": weights_digest, "tokenizer_digest": tokenizer_digest}
 
     async def ready(self, status: Status | None = None) -> None:
         """Everything is loaded and served: say so to the fleet, with `status` from now on."""

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from shared.config import COMMON_SECTION, DEFAULT_FILE, FILE_VARIABLE, Rule, ServiceConfig
+from shared.config import COMMON_SETTINGS, MODEL_SETTINGS, Rule
+from shared.config_file import COMMON_TABLE, DEFAULT_FILE, FILE_VARIABLE, MODEL_TABLE
 
 WIDTH = 100
 
@@ -31,20 +32,24 @@ def check_arguments(role: str, config_type: type[Any], argv: Sequence[str]) -> N
 
 def describe_settings(role: str, config_type: type[Any]) -> str:
     """Every field's variable, default and meaning; those that all services have come last."""
-    common = {field.name for field in dataclasses.fields(ServiceConfig)}
     fields = dataclasses.fields(config_type)
+    of_model = () if config_type.of_draft else MODEL_SETTINGS
     lines = [
-        f"settings: [{COMMON_SECTION}] and [{role}] of {DEFAULT_FILE}, or of the file that {FILE_VARIABLE}",
-        "names; then these variables. A wrong value ends the start with exit code 2.",
+        f"settings: [{COMMON_TABLE}], [{MODEL_TABLE}] and [{role}] of {DEFAULT_FILE}, or of what",
+        f"{FILE_VARIABLE} names; then these variables. A wrong value ends the start with exit code 2.",
         "",
         f"of {role}:",
     ]
     for field in fields:
-        if field.name not in common:
+        if field.name not in (*COMMON_SETTINGS, *of_model):
             lines += _described(f"PENSTOCK_{role.upper()}_{field.name.upper()}", field)
+    lines += ["", f"of the model, in [{MODEL_TABLE}]:"] if of_model else []
+    for field in fields:
+        if field.name in of_model:
+            lines += _described(f"PENSTOCK_{MODEL_TABLE.upper()}_{field.name.upper()}", field)
     lines += ["", f"of all services (PENSTOCK_{role.upper()}_… for this one alone):"]
     for field in fields:
-        if field.name in common:
+        if field.name in COMMON_SETTINGS:
             lines += _described(f"PENSTOCK_{field.name.upper()}", field)
     return "\n".join(lines)
 

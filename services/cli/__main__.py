@@ -19,9 +19,13 @@ COMMANDS = {
     "secrets": "make the bus users and the key of a fleet that is not started by `penstock up`",
     "drain": "let one instance finish its work and end",
     "index": "build the retriever's index of a folder",
+    "config": "show every setting with where it came from, or check them",
     "bench": "measure the engine on this machine",
     "completion": "make your shell complete these commands",
 }
+
+OTHER_MODULES = {"config": "effective_config"}
+"""Commands whose module has another name: a folder with a config.py is a service."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +48,7 @@ def run_command(arguments: Sequence[str]) -> int:
         print(f"penstock: there is no {kind} {name!r}\n\n{command_usage()}", file=sys.stderr)
         return EXIT_USAGE
     with interrupts_end_at_once():
-        command = importlib.import_module(f"services.cli.{name}")
+        command = importlib.import_module(f"services.cli.{OTHER_MODULES.get(name, name)}")
     code: int = command.main(rest)
     return code
 

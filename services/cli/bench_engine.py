@@ -12,8 +12,8 @@ from typing import Any
 
 from services.cli.arguments import natural
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
+from services.cli.launcher_process import ROOT
 from services.cli.table import table
-from services.cli.up import ROOT
 from shared.cores import usable_cores
 
 CASE_DEADLINE_S = 3600.0

@@ -6,7 +6,8 @@ import argparse
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import shtab
 
@@ -19,9 +20,9 @@ from services.cli.chat import build_chat_parser
 from services.cli.drain import build_drain_parser
 from services.cli.index import build_index_parser
 from services.cli.keys import build_keys_parser
+from services.cli.launcher_process import launcher_command
 from services.cli.secrets import build_secrets_parser
 from services.cli.status import build_status_parser
-from services.cli.up import launcher_command
 
 SHELLS = ("bash", "zsh", "fish")
 HELP_TIMEOUT_S = 60.0
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _whole_parser() -> argparse.ArgumentParser:
     """All commands in one, as they are when each is run by itself."""
-    builders = {
+    builders: dict[str, Callable[[], argparse.ArgumentParser]] = {
         "ask": build_ask_parser,
         "audit": build_audit_parser,
         "bench": _bench_parser,
@@ -65,7 +66,8 @@ def _whole_parser() -> argparse.ArgumentParser:
         "keys": build_keys_parser,
         "secrets": build_secrets_parser,
         "status": build_status_parser,
-        "up": _up_parser,
+        "up": partial(_launcher_parser, "up", "services.launcher"),
+        "config": partial(_launcher_parser, "config", "services.launcher.config_report"),
     }
     whole = argparse.ArgumentParser(prog="penstock")
     whole.add_argument("--version", action="store_true", help="which version this is")
@@ -92,17 +94,17 @@ def _bench_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _up_parser() -> argparse.ArgumentParser:
+def _launcher_parser(name: str, module: str) -> argparse.ArgumentParser:
     """The launcher's options, from its help: it is a program of its own."""
     helped = subprocess.run(  # noqa: S603 (our own program)
-        [*launcher_command(), "--help"],
+        [*launcher_command(module), "--help"],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=HELP_TIMEOUT_S,
         env={**os.environ, "COLUMNS": "200"},
     )
-    parser = argparse.ArgumentParser(prog="penstock up")
+    parser = argparse.ArgumentParser(prog=f"penstock {name}")
     for option, value in OPTION.findall(helped.stdout):
         choices = value[1:-1].split(",") if value.startswith("{") else None
         parser.add_argument(option, metavar=None if choices else value or None, choices=choices)

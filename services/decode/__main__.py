@@ -14,17 +14,18 @@ from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.receiver import KvReceiver
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model
-from shared.worker.config import build_engine
-from shared.worker.host import EngineSource, give_way, serve_actor
+from shared.worker.engine_builder import build_engine
+from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
 from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[DecodeConfig]) -> None:
     give_way()
     config, mirror = service.config, PrefixMirror()
-    model = resolve_model(config.model)
-    engines = EngineSource(lambda: build_engine(config, model.path, model.model_id, transfers_kv=True))
+    model = resolve_model(config.model, config.served_name)
+    engines = EngineSource(lambda: build_engine(config, model.path, model.name, transfers_kv=True))
     await engines.preload()
+    announce_checkpoint(service, model)
     bulk = await BulkConnection.connect(
         config.nats_url, name=f"decode/{service.instance}/kv", credentials=service.credentials
     )
@@ -46,9 +47,7 @@ async def body(service: Service[DecodeConfig]) -> None:
 
     try:
         await asyncio.sleep(HEARTBEAT_S)  # by then every prefill worker that may be named to us is known
-        await serve_actor(
-            service, lambda: DecodeActor(service, model.model_id, engines.take_engine, make_receiver, mirror)
-        )
+        await serve_actor(service, lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror))
     finally:
         await service.supervisor.stop()
         await bulk.close()

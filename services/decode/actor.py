@@ -52,12 +52,11 @@ class DecodeActor(WorkerActor[DecodeJob]):
     def __init__(
         self,
         service: Service[DecodeConfig],
-        model_id: str,
         load: Callable[[], Engine],
         make_receiver: MakeReceiver,
         mirror: PrefixMirror,
     ) -> None:
-        super().__init__(service, model_id, DecodeDriver("decode-engine", load, mirror, self.wake), mirror)
+        super().__init__(service, DecodeDriver("decode-engine", load, mirror, self.wake), mirror)
         self._make_receiver = make_receiver
         self._drafts = DraftBook(
             service.instance, service.config.draft_tokens, service.config.draft_batch_tokens

@@ -15,9 +15,11 @@ DRAIN_POLL_S = 0.02
 
 
 async def body(service: Service[DetokenizerConfig]) -> None:
-    source = await asyncio.to_thread(resolve_model, service.config.model)
+    config = service.config
+    source = await asyncio.to_thread(resolve_model, config.model, config.served_name)
     tokenizer = await asyncio.to_thread(TextTokenizer.load, source.path)
-    actor = service.supervisor.start(lambda: DetokenizerActor(service, tokenizer, source.model_id))
+    service.announce_model(source.name, tokenizer_digest=source.tokenizer_digest())
+    actor = service.supervisor.start(lambda: DetokenizerActor(service, tokenizer))
 
     async def keep_time() -> None:
         while True:

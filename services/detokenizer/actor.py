@@ -36,10 +36,9 @@ class GatewayLost:
 
 
 class DetokenizerActor(BusActor):
-    def __init__(self, service: Service[DetokenizerConfig], tokenizer: TextTokenizer, model_id: str) -> None:
+    def __init__(self, service: Service[DetokenizerConfig], tokenizer: TextTokenizer) -> None:
         super().__init__("detokenizer", service, mailbox_limit=MAILBOX_LIMIT)
         self._service = service
-        self._model_id = model_id
         self._sessions = DecoderSessions(tokenizer, service.config)
         self._next_tick_s = 0.0
 
@@ -50,7 +49,6 @@ class DetokenizerActor(BusActor):
 
     def status(self) -> Heartbeat:
         return self._service.heartbeat(
-            model=self._model_id,
             capacity=self._service.config.max_sessions,
             live=len(self._sessions),
             queued=self.queued + self._sessions.waiting_rows,

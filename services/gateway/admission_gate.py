@@ -8,8 +8,9 @@ from services.gateway.admission import check_class, check_ttft, check_wait
 from services.gateway.admission_queue import CLASSES
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
+from services.gateway.model_identity import ModelIdentity, find_model
 from services.gateway.placement import serving
-from services.gateway.request import Request, served_model
+from services.gateway.request import Request
 
 
 class AdmissionGate:
@@ -21,21 +22,21 @@ class AdmissionGate:
 
         Without a decode worker nobody can tell; the request waits for one then.
         """
-        served = {view.heartbeat.model for view in self._context.fleet.instances("decode")}
-        if not served:
+        instances = self._context.fleet.instances
+        if not instances("decode"):
             return
-        model = served_model(request.model, served)
+        model = find_model(request.model, instances)
         self._check_class(model, request)
         self.check_turn(model, request, budget)
         self.check_prompt(model, budget)
 
-    def check_turn(self, model: str, request: Request, budget: Budget) -> None:
+    def check_turn(self, model: ModelIdentity, request: Request, budget: Budget) -> None:
         """Raises Overloaded when the request's turn at decode is not expected in time."""
         wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[request.priority])
         check_wait(wait_s, budget.first_token.remaining_s())
 
     def check_prompt(
-        self, model: str, budget: Budget, tokens: int = 0, block_hashes: Sequence[bytes] = ()
+        self, model: ModelIdentity, budget: Budget, tokens: int = 0, block_hashes: Sequence[bytes] = ()
     ) -> None:
         """Raises Overloaded or DeadlineExpired when the first token cannot come in time.
 
@@ -45,6 +46,6 @@ class AdmissionGate:
         loaded = [self._context.sent_load.with_sent(view) for view in prefills]
         check_ttft(loaded, budget.first_token.remaining_s(), tokens, block_hashes)
 
-    def _check_class(self, model: str, request: Request) -> None:
+    def _check_class(self, model: ModelIdentity, request: Request) -> None:
         pressure, level = self._context.pressure, self._context.degradation.level
         check_class(level, CLASSES[request.priority], pressure.of(model), pressure.usual_budget_s)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.model_identity import ModelIdentity
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import Overloaded
 
@@ -38,7 +39,7 @@ _numbers = itertools.count()
 class Ticket:
     """A request that wants to be placed. `blocks`: the KV blocks that it may come to need."""
 
-    model: str
+    model: ModelIdentity
     priority_class: int
     deadline: Deadline
     blocks: int
@@ -59,7 +60,7 @@ class AdmissionQueue:
 
     def __init__(
         self,
-        free_seats: Callable[[str, int], int | None],
+        free_seats: Callable[[ModelIdentity, int], int | None],
         start: Callable[[str, Coroutine[Any, Any, None]], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -95,7 +96,7 @@ class AdmissionQueue:
             self._gaps_s.append(now_s - self._gap_began_s)
             self._gap_began_s = now_s
 
-    def expected_wait_s(self, model: str, priority_class: int) -> float:
+    def expected_wait_s(self, model: ModelIdentity, priority_class: int) -> float:
         """How long a request that came now would wait for its turn; 0 when nobody can tell, too."""
         ahead = sum(
             1 for ticket in self._waiting if ticket.model == model and ticket.priority_class <= priority_class
@@ -146,7 +147,9 @@ class AdmissionQueue:
     async def _hand_out_turns(self) -> None:
         while self._waiting:
             now_s = self._clock.monotonic_s()
-            blocked: Counter[str] = Counter()  # by model: a request without a seat blocks all behind it
+            blocked: Counter[ModelIdentity] = (
+                Counter()
+            )  # by model: a request without a seat blocks all behind it
             for ticket in sorted(self._waiting, key=lambda ticket: ticket.order(now_s)):
                 if not blocked[ticket.model] and self._has_seat(ticket):
                     self._placing.add(ticket)
@@ -171,7 +174,7 @@ class AdmissionQueue:
     def _has_seat(self, ticket: Ticket) -> bool:
         return self._seats(ticket.model, ticket.blocks) != 0
 
-    def _seats(self, model: str, blocks: int) -> int | None:
+    def _seats(self, model: ModelIdentity, blocks: int) -> int | None:
         seats = self._free_seats(model, blocks)
         if seats is None:
             return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from services.gateway.model_identity import ModelIdentity
+from services.gateway.placement import serving
 from shared.bus.fleet import InstanceView
 from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher
 
@@ -29,7 +31,7 @@ class BlockNames:
         return tuple(names)
 
 
-def usual_layout(views: Iterable[InstanceView], model: str) -> str:
+def usual_layout(views: Sequence[InstanceView], model: ModelIdentity) -> str:
     """The KV layout that most of the workers of `model` have; "" where there is none."""
-    layouts = Counter(sorted(view.heartbeat.layout for view in views if view.heartbeat.model == model))
+    layouts = Counter(sorted(view.heartbeat.layout for view in serving(views, "decode", model)))
     return max(layouts, key=layouts.__getitem__, default="")

@@ -10,6 +10,7 @@ from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.crash_suspects import CrashSuspects
 from services.gateway.degradation import Degradation
+from services.gateway.model_identity import ModelIdentity
 from services.gateway.placement import free_seats, leave_out, serving
 from services.gateway.pressure import Pressure
 from services.gateway.sent_load import LoadedView, SentLoad
@@ -44,7 +45,7 @@ class SessionContext:
         def loaded(role: str) -> list[LoadedView]:
             return [sent_load.with_sent(view) for view in fleet.instances(role)]
 
-        def seats(model: str, blocks: int) -> int | None:
+        def seats(model: ModelIdentity, blocks: int) -> int | None:
             views = serving(fleet.instances("decode"), "decode", model)
             trusted = leave_out(views, breakers.shunned(views, ""))
             return free_seats([sent_load.with_sent(view) for view in trusted], model, blocks)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from services.gateway.model_identity import ModelIdentity
 from shared.errors import Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Heartbeat
@@ -65,12 +66,12 @@ def needed_blocks(tokens: int) -> int:
     return -(-tokens // HASH_BLOCK_TOKENS)
 
 
-def serving(views: Sequence[C], role: str, model: str) -> list[C]:
+def serving(views: Sequence[C], role: str, model: ModelIdentity) -> list[C]:
     """Those that serve `model`; a speculator or a retriever serves all."""
-    return [view for view in views if role not in REQUIRED_ROLES or view.heartbeat.model == model]
+    return [view for view in views if role not in REQUIRED_ROLES or model.is_served_by(view.heartbeat)]
 
 
-def free_seats(decodes: Sequence[Candidate], model: str, blocks: int) -> int | None:
+def free_seats(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) -> int | None:
     """How many requests of `blocks` KV blocks each the decode workers of `model` have room for.
 
     None when nobody can tell: no such worker is there, or a request of that size fits none even alone, and
@@ -137,7 +138,7 @@ def choose_placement(
     if not decodes:
         raise Unavailable(
             "no prefill and decode worker that are ready have the same KV layout: give both the same "
-            "model, dtype and kv_dtype",
+            "model and the same settings under [model]",
             hop="decode",
         )
     decode = cheapest_instance(decodes, lambda view: _decode_cost(view, need), rotation)

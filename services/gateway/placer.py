@@ -12,6 +12,7 @@ from services.gateway.avoided_instances import MAX_BACKOFF_S, REFUSED_S, Avoided
 from services.gateway.block_names import BlockNames
 from services.gateway.context import SessionContext
 from services.gateway.crash_record import CrashRecord
+from services.gateway.model_identity import ModelIdentity
 from services.gateway.placement import (
     Need,
     Placement,
@@ -57,7 +58,7 @@ class Placer:
         crash_record: CrashRecord,
         cancel_epoch: Callable[[str], None],
         *,
-        model: str,
+        model: ModelIdentity,
         prompt_ids: tuple[int, ...],
         block_names: BlockNames,
         rotation: int,

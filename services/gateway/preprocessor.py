@@ -10,9 +10,10 @@ from functools import partial
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
+from services.gateway.model_identity import ModelIdentity, find_model
 from services.gateway.placement import cheapest_instance, leave_out, load_cost, serving
 from services.gateway.placement_trials import speaks_against
-from services.gateway.request import Request, served_model
+from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.session_state import SessionState, is_final
 from services.gateway.waiting import wait_for_instances
@@ -70,13 +71,13 @@ class Preprocessor:
         self._request_client = request_client
         self._budget = budget
         self._rotation = rotation
-        self._model = ""  # until `admit_request` has found it
+        self._model: ModelIdentity  # from `admit_request` on
 
-    async def admit_request(self, wanted_model: str) -> str:
-        """The name of the model, once there is a worker; raises NotFound when it is not served."""
+    async def admit_request(self, wanted_model: str) -> ModelIdentity:
+        """The model, once there is a worker; raises NotFound when it is not served."""
         workers = partial(self._fleet.instances, "decode")
-        views = await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
-        self._model = served_model(wanted_model, {view.heartbeat.model for view in views})
+        await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
+        self._model = find_model(wanted_model, self._fleet.instances)
         return self._model
 
     async def retrieve_passages(

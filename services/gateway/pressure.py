@@ -12,6 +12,7 @@ import structlog
 from services.gateway.admission import queued_s
 from services.gateway.admission_queue import LOWEST_CLASS, AdmissionQueue
 from services.gateway.degradation import Degradation
+from services.gateway.model_identity import ModelIdentity
 from services.gateway.placement import Candidate, serving
 from shared.telemetry import metrics
 
@@ -37,20 +38,20 @@ class Pressure:
         """A request has come, with so much time for its first token."""
         self._budgets_s.append(first_token_s)
 
-    def wait_s(self, model: str) -> float:
+    def wait_s(self, model: ModelIdentity) -> float:
         """How long a request for `model` that goes behind all others would wait before it is computed."""
         queue_s = self._queue.expected_wait_s(model, LOWEST_CLASS)
         return queue_s + min(
             map(queued_s, serving(self._instances("prefill"), "prefill", model)), default=0.0
         )
 
-    def of(self, model: str) -> float:
+    def of(self, model: ModelIdentity) -> float:
         """That wait as a share of the usual budget."""
         return self.wait_s(model) / self.usual_budget_s if self._budgets_s else 0.0
 
     def highest(self) -> float:
         """Of all models that are served."""
-        models = {view.heartbeat.model for view in self._instances("decode")}
+        models = {ModelIdentity.of(view.heartbeat) for view in self._instances("decode")}
         return max(map(self.of, models), default=0.0)
 
     @property

@@ -231,7 +231,8 @@ class Session:
         preprocessor = Preprocessor(
             self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
         )
-        model = self.state.model = await preprocessor.admit_request(self.request.model)
+        model = await preprocessor.admit_request(self.request.model)
+        self.state.model = model.name
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
@@ -250,7 +251,7 @@ class Session:
         self.response.put_prompt(
             pb.PromptInfo(
                 request_id=self.request_id,
-                model=model,
+                model=model.name,
                 prompt_tokens=len(prompt.token_ids),
                 seed=self.request.sampling.seed,
                 passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],

@@ -19,7 +19,8 @@ from functools import partial
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.context import SessionContext
 from services.gateway.key_gate import BYTES_PER_TOKEN, KeyGate
-from services.gateway.placement import cheapest_instance, leave_out, load_cost
+from services.gateway.model_identity import find_model
+from services.gateway.placement import cheapest_instance, leave_out, load_cost, serving
 from services.gateway.preprocessor import tokenize_message
 from services.gateway.rate_limits import Allowance
 from services.gateway.request import MAX_MODEL_CHARS, MAX_TOKEN_ID, Request, served_model
@@ -237,9 +238,10 @@ class TextAsks:
         return await wait_for_instances(views, role, Deadline.after(wait_s))
 
     def _usable(self, role: str, model: str, avoided: AvoidedInstances) -> list[InstanceView]:
-        return avoided.not_gone(
-            [view for view in self._fleet.instances(role) if view.heartbeat.model == model]
-        )
+        views = [view for view in self._fleet.instances(role) if view.heartbeat.model == model]
+        if any(view.heartbeat.model == model for view in self._fleet.instances("decode")):
+            views = serving(views, role, find_model(model, self._fleet.instances))
+        return avoided.not_gone(views)
 
     def _on_instance_lost(self, role: str, instance: str, why: str) -> None:  # noqa: ARG002 - a callback of the fleet
         for call in self._live:

@@ -12,6 +12,7 @@ from shared.quiet_end import discard_stream, end_quietly, interrupts_end_at_once
 
 with interrupts_end_at_once():
     from services.launcher.log_lines import LineWriter
+    from services.launcher.model_check import check_models
     from services.launcher.options import StackOptions, parse_options
     from services.launcher.plan import plan_instances
     from services.launcher.stack import Plan, Stack
@@ -20,16 +21,24 @@ with interrupts_end_at_once():
 
 EXIT_FAILED = 1
 EXIT_CONFIGURATION = 2
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
-    """The exit code: 0 stopped as asked, 1 failed, 2 a wrong option or configuration."""
+    """The exit code: 0 stopped as asked, 1 failed, 2 a wrong option, configuration or model."""
     options = parse_options(argv)
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     logging.configure("warning", "launcher", "launcher")
     writer = LineWriter(sys.stderr.buffer, colour=colour, as_json=options.log_format == "json")
     try:
+        if options.problems:
+            for problem in options.problems:
+                writer.write("penstock", problem.encode())
+            return EXIT_CONFIGURATION
+        check_models(options)
         asyncio.run(_run(options, writer, plan))
+    except KeyboardInterrupt:  # while a model was looked at or fetched: nothing runs yet
+        return EXIT_INTERRUPTED
     except PenstockError as error:
         writer.write("penstock", str(error).encode())
         return EXIT_CONFIGURATION if isinstance(error, InvalidRequest) else EXIT_FAILED

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from shared.roles import OPTIONAL_ROLES, ROLES
+from services.launcher.role_settings import settings_of, stack_problems
+from shared.config import ConfigError
+from shared.config_file import ConfigFile, find_config_file
+from shared.kv_hash import FLEET_KEY_BYTES
+from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
+from shared.settings import OptionValue, Setting, Settings
 
-CREDENTIALS_VARIABLE = "PENSTOCK_NATS_CREDENTIALS"
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED_DRAFT = REPOSITORY / "shared" / "demo" / "models" / "draft"
 DOCUMENTATION = REPOSITORY / "services"
@@ -28,22 +34,24 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """A checked wish. `draft` and `corpus` are "" for none, `model` "" for the shipped one.
+    """What is to run. `settings` are what counts for each role, from all sources; `problems` say what is
+    wrong in them, and nothing may be started while there are any.
 
-    `nats_url` is "" for a server of our own. `nats_credentials` is the file for a server of the user.
-    `log_format` is "" for what is configured.
+    `draft` is "" for none, `model` "" for the shipped one. `nats_url` is "" for a server of our own.
+    `nats_credentials` is the file for a server of the user. `config_file` is absolute.
+    `log_format` is the command line's, "" for what is configured.
     """
 
     counts: Mapping[str, int]
+    settings: Mapping[str, Settings]
+    problems: tuple[str, ...]
+    config_file: Path | None
     model: str
     draft: str
-    corpus: str
     nats_url: str
     nats_credentials: str
     grpc_host: str
     grpc_port: int
-    kv_transport: str
-    log_level: str
     log_format: str
     state_dir: Path
     start_timeout_s: float
@@ -60,30 +68,30 @@ def build_up_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock up",
         description="Start the whole stack on this machine: nats-server and one process per instance.",
+        epilog="Options win over PENSTOCK_* variables, those over penstock.toml: see `penstock config`.",
     )
     for role in ROLES:
         least = 0 if role in OPTIONAL_ROLES else 1
         parser.add_argument(
             f"--{role}", type=count, metavar="N", help=f"{role} instances (default 1, at least {least})"
         )
+    parser.add_argument("--model", metavar="DIR|ID", help="model to serve (default: the demo model)")
     parser.add_argument(
-        "--model", default="", metavar="DIR|ID", help="model to serve (default: the demo model)"
-    )
-    parser.add_argument(
-        "--draft", metavar="DIR|ID|none", help="draft model (default: the demo draft, none with --model)"
+        "--draft", metavar="DIR|ID|none", help="draft model (default: the demo draft, none for another model)"
     )
     parser.add_argument(
         "--corpus", metavar="DIR|none", help="folder to answer from (default: Penstock's own documentation)"
     )
+    parser.add_argument("--nats-url", metavar="URL", help="use this NATS instead of an embedded one")
+    parser.add_argument("--grpc-host", help="address the gateways listen on (default 127.0.0.1)")
     parser.add_argument(
-        "--nats-url", default="", metavar="URL", help="use this NATS instead of an embedded one"
+        "--grpc-port",
+        type=count,
+        metavar="PORT",
+        help=f"first gateway's port, 0 = a free one (default {DEFAULT_GRPC_PORT})",
     )
-    parser.add_argument("--grpc-host", default="127.0.0.1", help="address the gateways listen on")
-    parser.add_argument(
-        "--grpc-port", type=count, default=DEFAULT_GRPC_PORT, help="first gateway's port, 0 = a free one"
-    )
-    parser.add_argument("--kv-transport", choices=("auto", "nats", "shm"), default="auto", help="KV path")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    parser.add_argument("--kv-transport", choices=("auto", "nats", "shm"), help="KV path (default auto)")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="(default info)")
     parser.add_argument(
         "--log-format",
         choices=("json", "text"),
@@ -107,28 +115,98 @@ def build_up_parser() -> argparse.ArgumentParser:
 def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> StackOptions:
     """Prints a sentence and exits with 2 on a wrong option, as argparse does."""
     parser = build_up_parser()
-    args = parser.parse_args(argv)
-    model = _model(parser, "--model", args.model or environ.get("PENSTOCK_MODEL", ""))
-    draft = _draft(parser, args.draft, model)
+    return stack_options(parser, parser.parse_args(argv), environ)
+
+
+def stack_options(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, environ: Mapping[str, str]
+) -> StackOptions:
+    """What the options, the environment and the configuration file make together."""
     if not 0 < args.start_timeout <= MAX_START_TIMEOUT_S:
         parser.error(f"--start-timeout must be between 0 and {MAX_START_TIMEOUT_S:.0f} seconds")
-    if args.grpc_port > 65535:
-        parser.error("--grpc-port must be between 0 and 65535")
+    state_dir = args.state_dir.resolve()
+    problems: list[str] = []
+    try:
+        file = find_config_file(environ)
+    except ConfigError as error:
+        file, problems = ConfigFile(), [error.message]
+    options = {role: _options_of(parser, args, role) for role in ROLES}
+    model = settings_of("decode", file, environ, {}, options["decode"])["model"].value
+    draft = _draft(settings_of("speculator", file, environ, {}, options["speculator"])["model"], model)
+    counts = _counts(parser, args, draft)
+    fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
+    settings = {
+        role: settings_of(
+            role,
+            file,
+            environ,
+            {"fleet_key": fleet_key, **_defaults_of(role, counts, draft, state_dir)},
+            options[role],
+        )
+        for role in ROLES
+    }
+    gateway = settings["gateway"]
     return StackOptions(
-        counts=_counts(parser, args, draft),
+        counts=counts,
+        settings=settings,
+        problems=(*problems, *stack_problems(settings, counts)),
+        config_file=file.path.resolve() if file.path else None,
         model=model,
         draft=draft,
-        corpus=_corpus(parser, args.corpus),
-        nats_url=_nats_url(parser, args.nats_url),
-        nats_credentials=environ.get(CREDENTIALS_VARIABLE, ""),
-        grpc_host=args.grpc_host,
-        grpc_port=args.grpc_port,
-        kv_transport=args.kv_transport,
-        log_level=args.log_level,
+        nats_url=gateway["nats_url"].value if gateway["nats_url"].said else "",
+        nats_credentials=gateway["nats_credentials"].value,
+        grpc_host=gateway["grpc_host"].value,
+        grpc_port=gateway["grpc_port"].value,
         log_format=args.log_format,
-        state_dir=args.state_dir.resolve(),
+        state_dir=state_dir,
         start_timeout_s=args.start_timeout,
     )
+
+
+def _options_of(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, role: str
+) -> dict[str, OptionValue]:
+    """What the command line says for a role: it wins over the environment and the file."""
+    said = {
+        "log_level": ("--log-level", args.log_level),
+        "log_format": ("--log-format", args.log_format or None),
+        "nats_url": ("--nats-url", _nats_url(parser, args.nats_url)),
+    }
+    if role == "speculator":
+        said["model"] = (
+            "--draft",
+            args.draft if args.draft in (None, NONE) else _model(parser, "--draft", args.draft),
+        )
+    else:
+        said["model"] = ("--model", _model(parser, "--model", args.model) if args.model else None)
+    if role == "gateway":
+        said |= {
+            "grpc_host": ("--grpc-host", args.grpc_host),
+            "grpc_port": ("--grpc-port", _port(parser, args)),
+        }
+    if role == "retriever":
+        said["corpus"] = ("--corpus", _corpus(parser, args.corpus))
+    if role == "decode":
+        said["kv_transport"] = ("--kv-transport", args.kv_transport)
+    return {name: OptionValue(value, option) for name, (option, value) in said.items() if value is not None}
+
+
+def _defaults_of(role: str, counts: Mapping[str, int], draft: str, state_dir: Path) -> dict[str, Any]:
+    """What a stack sets where nobody has said anything."""
+    if role == "gateway":
+        return {"grpc_port": DEFAULT_GRPC_PORT}
+    if role == "retriever":
+        return {"corpus": str(DOCUMENTATION), "state_dir": str(state_dir)}
+    if role == "speculator":
+        return {"model": draft, "threads": threads_per_model(counts)}
+    return {"threads": threads_per_model(counts)} if role in ENGINE_ROLES else {}
+
+
+def threads_per_model(counts: Mapping[str, int]) -> int:
+    """The cores divided among the processes that compute, at least one each."""
+    processes = sum(counts[role] for role in ENGINE_ROLES)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // max(1, processes))
 
 
 def _counts(parser: argparse.ArgumentParser, args: argparse.Namespace, draft: str) -> dict[str, int]:
@@ -156,15 +234,16 @@ def _model(parser: argparse.ArgumentParser, option: str, model: str) -> str:
     return model
 
 
-def _draft(parser: argparse.ArgumentParser, draft: str | None, model: str) -> str:
-    if draft is None:  # the shipped draft shares its tokenizer with the shipped model only
+def _draft(stated: Setting, model: str) -> str:
+    """The shipped draft has the tokenizer of the shipped model: another model has no draft by itself."""
+    if not stated.value:
         return "" if model else str(SHIPPED_DRAFT)
-    return "" if draft == NONE else _model(parser, "--draft", draft)
+    return "" if stated.value == NONE else str(stated.value)
 
 
-def _corpus(parser: argparse.ArgumentParser, corpus: str | None) -> str:
+def _corpus(parser: argparse.ArgumentParser, corpus: str | None) -> str | None:
     if corpus is None:
-        return str(DOCUMENTATION)
+        return None
     if corpus == NONE:
         return ""
     path = Path(corpus).expanduser()
@@ -173,7 +252,14 @@ def _corpus(parser: argparse.ArgumentParser, corpus: str | None) -> str:
     return str(path.resolve())
 
 
-def _nats_url(parser: argparse.ArgumentParser, url: str) -> str:
+def _port(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int | None:
+    port: int | None = args.grpc_port
+    if port is not None and port > 65535:
+        parser.error("--grpc-port must be between 0 and 65535")
+    return port
+
+
+def _nats_url(parser: argparse.ArgumentParser, url: str | None) -> str | None:
     if url and (urlsplit(url).scheme not in ("nats", "tls") or not urlsplit(url).hostname):
         parser.error(f"--nats-url {url} is not a NATS address; write nats://HOST:PORT")
-    return url
+    return url or None

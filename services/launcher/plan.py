@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from services.launcher.instance import InstanceSpec
-from services.launcher.options import CREDENTIALS_VARIABLE, REPOSITORY, StackOptions
+from services.launcher.options import REPOSITORY, StackOptions
+from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
-from shared.config import ConfigError, ServiceConfig, load_config
-from shared.kv_hash import FLEET_KEY_BYTES
+from shared.config import COMMON_SETTINGS
+from shared.config_file import FILE_VARIABLE
 from shared.roles import ENGINE_ROLES, ROLES
+from shared.settings import SourceKind
+
+OMP_VARIABLE = "OMP_NUM_THREADS"
 
 
 def plan_instances(
@@ -22,31 +26,20 @@ def plan_instances(
     grpc_ports: list[int],
     environ: Mapping[str, str] = os.environ,
 ) -> list[InstanceSpec]:
-    """`grpc_ports`: one for each gateway. Thread counts of the environment win."""
-    common = {
-        **environ,
-        "PENSTOCK_NATS_URL": nats_url,
-        "PENSTOCK_LOG_LEVEL": options.log_level,
-        "PENSTOCK_METRICS_PORT": "0",
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), environ.get("PYTHONPATH", "")))),
-        "PYTHONUNBUFFERED": "1",
-        **_fleet_key(environ),
-    }
-    if options.log_format:
-        common["PENSTOCK_LOG_FORMAT"] = options.log_format
-    if options.model:
-        common["PENSTOCK_MODEL"] = options.model
-    threads = str(threads_per_model(options.counts))
-    specs = []
+    """`grpc_ports`: one for each gateway.
+
+    A process reads file and environment by itself; it is told what the stack has set where they say nothing,
+    and what the command line says.
+    """
     ports = iter(grpc_ports)
+    specs = []
     for role, instance in instance_names(options.counts):
-        settings = common | _settings(role, options, threads, environ)
+        told = _told(role, options) | {"instance": instance, "nats_url": nats_url}
         if role == "gateway":
-            settings["PENSTOCK_GATEWAY_GRPC_PORT"] = str(next(ports))
-        settings["PENSTOCK_INSTANCE"] = instance
+            told["grpc_port"] = next(ports)
         if not options.nats_url:
-            settings[CREDENTIALS_VARIABLE] = str(credentials_file(options.state_dir, instance))
-        specs.append(InstanceSpec(role, instance, _command(role), settings))
+            told["nats_credentials"] = str(credentials_file(options.state_dir, instance))
+        specs.append(InstanceSpec(role, instance, _command(role), _environ(role, options, told, environ)))
     return specs
 
 
@@ -55,42 +48,34 @@ def instance_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     return [(role, f"{role}-{number}") for role in ROLES for number in range(counts[role])]
 
 
-def _fleet_key(environ: Mapping[str, str]) -> dict[str, str]:
-    """A new key for this stack, unless the environment or the configuration file has one."""
-    try:
-        stated = load_config(ServiceConfig, "launcher", environ=environ).fleet_key
-    except ConfigError:
-        return {}  # a service that starts says so better
-    return {} if stated else {"PENSTOCK_FLEET_KEY": secrets.token_hex(FLEET_KEY_BYTES)}
-
-
-def threads_per_model(counts: Mapping[str, int]) -> int:
-    """The cores divided among the processes that compute, at least one each."""
-    processes = sum(counts[role] for role in ENGINE_ROLES)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // max(1, processes))
-
-
 def _command(role: str) -> tuple[str, ...]:
     # -P: a folder named "services" in the user's current directory must not shadow ours.
     return (sys.executable, "-P", "-m", f"services.{role}")
 
 
-def _settings(role: str, options: StackOptions, threads: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What only this role is told."""
-    if role == "gateway":
-        return {"PENSTOCK_GATEWAY_GRPC_HOST": options.grpc_host}
-    if role == "retriever":
-        return {
-            "PENSTOCK_RETRIEVER_CORPUS": options.corpus,
-            "PENSTOCK_RETRIEVER_STATE_DIR": str(options.state_dir),
-        }
-    if role not in ENGINE_ROLES:
-        return {}
-    name = f"PENSTOCK_{role.upper()}_THREADS"
-    settings = {name: environ.get(name, threads), "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", threads)}
-    if role == "speculator":
-        settings["PENSTOCK_SPECULATOR_MODEL"] = options.draft
-    if role == "decode":
-        settings["PENSTOCK_DECODE_KV_TRANSPORT"] = options.kv_transport
-    return settings
+def _told(role: str, options: StackOptions) -> dict[str, Any]:
+    settings = options.settings[role].by_name.items()
+    return {
+        name: setting.value
+        for name, setting in settings
+        if setting.kind in (SourceKind.STACK, SourceKind.COMMAND_LINE)
+    }
+
+
+def _environ(
+    role: str, options: StackOptions, told: Mapping[str, Any], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The child's whole environment: what it is told stands in one variable each, and in no other."""
+    child = dict(environ)
+    child["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), environ.get("PYTHONPATH", ""))))
+    child["PYTHONUNBUFFERED"] = "1"
+    if options.config_file is not None:
+        child[FILE_VARIABLE] = str(options.config_file)
+    if role in ENGINE_ROLES:
+        child.setdefault(OMP_VARIABLE, str(options.settings[role]["threads"].value))
+    for name, value in told.items():
+        own = f"PENSTOCK_{role.upper()}_{name.upper()}"
+        child.pop(own, None)
+        common = name in COMMON_SETTINGS and not (config_type(role).of_draft and name == "model")
+        child[f"PENSTOCK_{name.upper()}" if common else own] = str(value)
+    return child

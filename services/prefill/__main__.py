@@ -11,19 +11,18 @@ from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.service import Service, run_service
 from shared.text.model_source import resolve_model
-from shared.worker.config import build_engine
-from shared.worker.host import EngineSource, give_way, serve_actor
+from shared.worker.engine_builder import build_engine
+from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
 from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[PrefillConfig]) -> None:
     give_way()
     config, mirror, buffer = service.config, PrefixMirror(), PoolBuffer()
-    model = resolve_model(config.model)
-    engines = EngineSource(
-        lambda: build_engine(config, model.path, model.model_id, buffer, transfers_kv=True)
-    )
+    model = resolve_model(config.model, config.served_name)
+    engines = EngineSource(lambda: build_engine(config, model.path, model.name, buffer, transfers_kv=True))
     await engines.preload()
+    announce_checkpoint(service, model)
     bulk = await BulkConnection.connect(
         config.nats_url, name=f"prefill/{service.instance}/kv", credentials=service.credentials
     )
@@ -34,9 +33,7 @@ async def body(service: Service[PrefillConfig]) -> None:
         )
 
     try:
-        await serve_actor(
-            service, lambda: PrefillActor(service, model.model_id, engines.take_engine, make_sender, mirror)
-        )
+        await serve_actor(service, lambda: PrefillActor(service, engines.take_engine, make_sender, mirror))
     finally:
         await service.supervisor.stop()
         await bulk.close()

@@ -57,12 +57,11 @@ class PrefillActor(WorkerActor[PrefillJob]):
     def __init__(
         self,
         service: Service[PrefillConfig],
-        model_id: str,
         load: Callable[[], Engine],
         make_sender: MakeSender,
         mirror: PrefixMirror,
     ) -> None:
-        super().__init__(service, model_id, PrefillDriver(load, mirror, self.wake), mirror)
+        super().__init__(service, PrefillDriver(load, mirror, self.wake), mirror)
         self._config = service.config
         self._make_sender = make_sender
         self._rate = TokenRate(min(MEASURED_STEP_TOKENS, service.config.max_batch_tokens))

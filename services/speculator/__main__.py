@@ -6,8 +6,8 @@ from services.speculator.actor import SpeculatorActor
 from services.speculator.config import SpeculatorConfig
 from shared.service import Service, run_service
 from shared.text.model_source import DEMO_MODEL, resolve_model
-from shared.worker.config import build_engine
-from shared.worker.host import EngineSource, give_way, serve_actor
+from shared.worker.engine_builder import build_engine
+from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
 from shared.worker.prefix_mirror import PrefixMirror
 
 DEMO_DRAFT = DEMO_MODEL.with_name("draft")
@@ -16,10 +16,11 @@ DEMO_DRAFT = DEMO_MODEL.with_name("draft")
 async def body(service: Service[SpeculatorConfig]) -> None:
     give_way()
     config, mirror = service.config, PrefixMirror()
-    model = resolve_model(config.model or str(DEMO_DRAFT))
-    engines = EngineSource(lambda: build_engine(config, model.path, model.model_id))
+    model = resolve_model(config.model or str(DEMO_DRAFT), config.served_name)
+    engines = EngineSource(lambda: build_engine(config, model.path, model.name))
     await engines.preload()
-    await serve_actor(service, lambda: SpeculatorActor(service, model.model_id, engines.take_engine, mirror))
+    announce_checkpoint(service, model)
+    await serve_actor(service, lambda: SpeculatorActor(service, engines.take_engine, mirror))
 
 
 if __name__ == "__main__":

@@ -48,11 +48,10 @@ class SpeculatorActor(EngineActor):
     def __init__(
         self,
         service: Service[SpeculatorConfig],
-        model_id: str,
         load: Callable[[], Engine],
         mirror: PrefixMirror,
     ) -> None:
-        super().__init__(service, model_id, EngineDriver("draft-engine", load, mirror, self.wake), mirror)
+        super().__init__(service, EngineDriver("draft-engine", load, mirror, self.wake), mirror)
         self._config = service.config
         self._sessions = DraftSessions(limit=service.config.max_sessions, lease_s=LEASE_S)
 

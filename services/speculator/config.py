@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shared.config import field_of
 from shared.worker.config import EngineServiceConfig
@@ -11,6 +12,8 @@ from shared.worker.config import EngineServiceConfig
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculatorConfig(EngineServiceConfig):
     """`model` is the draft model; empty = the demo draft model shipped with Penstock."""
+
+    of_draft: ClassVar[bool] = True
 
     kv_memory_mb: int = field_of(
         64, help="memory of the draft model's KV pool, in MiB", minimum=1, maximum=1 << 24

@@ -17,12 +17,12 @@ DRAIN_POLL_S = 0.02
 
 
 async def body(service: Service[TokenizerConfig]) -> None:
-    source = await asyncio.to_thread(resolve_model, service.config.model)
+    config = service.config
+    source = await asyncio.to_thread(resolve_model, config.model, config.served_name)
     tokenizer = await asyncio.to_thread(TextTokenizer.load, source.path)
-    prompts = PromptTokenizer(
-        tokenizer, BlockHasher.of(service.config.fleet_key), service.config.max_text_bytes
-    )
-    actor = service.supervisor.start(lambda: TokenizerActor(service, prompts, source.model_id))
+    service.announce_model(source.name, tokenizer_digest=source.tokenizer_digest())
+    prompts = PromptTokenizer(tokenizer, BlockHasher.of(config.fleet_key), config.max_text_bytes)
+    actor = service.supervisor.start(lambda: TokenizerActor(service, prompts))
 
     async def drained() -> None:
         while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts

@@ -45,11 +45,10 @@ INLINE_CHARS = 1024
 class TokenizerActor(BusActor):
     """Owns the queue of long prompts; at most `workers` of them are being worked on."""
 
-    def __init__(self, service: Service[TokenizerConfig], prompts: PromptTokenizer, model_id: str) -> None:
+    def __init__(self, service: Service[TokenizerConfig], prompts: PromptTokenizer) -> None:
         super().__init__(HOP, service)
         self._service = service
         self._prompts = prompts
-        self._model_id = model_id
         self._waiting: deque[Delivery] = deque()
         self._running: dict[asyncio.Task[None], Delivery] = {}
         self._tombstones = Tombstones()
@@ -58,7 +57,6 @@ class TokenizerActor(BusActor):
 
     def status(self) -> Heartbeat:
         return self._service.heartbeat(
-            model=self._model_id,
             capacity=self._service.config.workers,
             live=len(self._running),
             queued=self.queued + len(self._waiting),

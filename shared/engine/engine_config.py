@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shared.engine.loading.config import ModelConfig
@@ -59,20 +60,23 @@ class EngineConfig:
 
     def validate(self) -> None:
         """Raise InvalidRequest for values out of range and for combinations that cannot be."""
+        for problem in self.problems():
+            raise InvalidRequest(problem)
+
+    def problems(self) -> Iterator[str]:
+        """A sentence for each value out of range, and for each combination that cannot be."""
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise InvalidRequest(
-                    f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}"
-                )
+                yield f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}"
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name} must be at least 1, not {getattr(self, name)}")
+                yield f"{name} must be at least 1, not {getattr(self, name)}"
         for name in _AT_LEAST_ZERO:
             if not 0 <= getattr(self, name) < math.inf:
-                raise InvalidRequest(f"{name} must be 0 or more, not {getattr(self, name)}")
+                yield f"{name} must be 0 or more, not {getattr(self, name)}"
         for wrong, sentence in self._contradictions():
             if wrong:
-                raise InvalidRequest(sentence)
+                yield sentence
 
     def _contradictions(self) -> list[tuple[bool, str]]:
         return [

@@ -211,8 +211,8 @@ class KvSender:
     def _check_grant(self, grant: KvGrant) -> None:
         if grant.layout != self._layout:
             raise ProtocolError(
-                "prefill and decode have different KV layouts; give them the same model and kv_dtype, "
-                "and pools of one size where the model's rope depends on the longest sequence"
+                "prefill and decode have different KV layouts; give them the same model and the same "
+                "settings under [model], with max_model_len where the rope depends on the longest sequence"
             )
         transports = ("nats",) if self._shared is None else ("nats", "shm")
         if grant.transport not in transports:

@@ -24,8 +24,10 @@ class Heartbeat:
     finished in this life (0 without an engine), `stalled_ms` is how long something here has had work
     without moving (0 while everything moves); beyond the watchdog's limit the state is stalled. `layout` is
     the fingerprint of a worker's KV: KV passes only between workers where these are equal, and block hashes
-    cover it. Prefix events: `added` and `removed` block hashes since the last heartbeat; `prefix_event_id`
-    counts them, so that a gap is seen. `degradation` is a gateway's level
+    cover it. `model` is the name that clients ask for; what it is say `weights_digest` (of a worker's
+    checkpoint) and `tokenizer_digest` (of a worker, tokenizer or detokenizer). Prefix events: `added` and
+    `removed` block hashes since the last heartbeat; `prefix_event_id` counts them, so that a gap is seen.
+    `degradation` is a gateway's level
     (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
     `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
     at most. `context_tokens` is the longest sequence that its model takes here, 0 unknown; `chat_template`
@@ -58,6 +60,8 @@ class Heartbeat:
     degradation: int = 0
     best_tokens_per_s: float = 0.0
     breakers: tuple[BreakerReport, ...] = ()
+    weights_digest: str = ""
+    tokenizer_digest: str = ""
     context_tokens: int = 0
     chat_template: bool = False
     grpc: str = ""

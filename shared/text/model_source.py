@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from shared.errors import NotFound, Unavailable
 
 DEMO_MODEL = Path(__file__).parent.parent / "demo" / "models" / "target"
-DEMO_MODEL_ID = "penstock-demo"
+DEMO_MODEL_NAME = "penstock-demo"
+DIGEST_BYTES = 16
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
 
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 """What is fetched of a repository on the hub: no pickles, no second copies in other formats."""
@@ -19,28 +28,41 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """`path`: a directory in the Hugging Face layout; `model_id`: the name in requests."""
+    """`path`: a directory in the Hugging Face layout; `name`: what it is called in requests.
+
+    A name says nothing of what is in the directory: `tokenizer_digest` and the checkpoint's do.
+    """
 
     path: Path
-    model_id: str
+    name: str
+
+    def tokenizer_digest(self) -> str:
+        """32 hex digits, of all files that text becomes ids by, and ids text."""
+        digest = blake2b(digest_size=DIGEST_BYTES)
+        for name in TOKENIZER_FILES:
+            file = self.path / name
+            content = file.read_bytes() if file.is_file() else b""
+            digest.update(blake2b(content, digest_size=DIGEST_BYTES).digest())
+        return digest.hexdigest()
 
 
-def resolve_model(model: str) -> ModelSource:
-    """ "" = the demo model that is shipped; else a local directory, else the id of a model on the hub.
+def resolve_model(model: str, served_name: str = "") -> ModelSource:
+    """The model's directory, and its name: `served_name` if there is one, else what it is called by itself.
 
+    `model`: "" = the demo model that is shipped; else a local directory, else the id of a model on the hub.
     Fetches the model from the hub unless its files are in the hub's local cache. Raises NotFound when
     there is no such model, Unavailable when it could not be fetched.
     """
     if not model:
         if not DEMO_MODEL.is_dir():
             raise NotFound(f"the demo model is not in {DEMO_MODEL}; name a model directory or a hub id")
-        return ModelSource(DEMO_MODEL, DEMO_MODEL_ID)
+        return ModelSource(DEMO_MODEL, served_name or DEMO_MODEL_NAME)
     path = Path(model).expanduser()
     if path.is_dir():
-        return ModelSource(path, path.resolve().name)
+        return ModelSource(path, served_name or path.resolve().name)
     if not _HUB_ID.fullmatch(model):
         raise NotFound(f"there is no directory {model!r}; give a model directory or a hub id like org/name")
-    return ModelSource(_fetch(model), model)
+    return ModelSource(_fetch(model), served_name or model)
 
 
 def _fetch(hub_id: str) -> Path:

@@ -107,6 +107,11 @@ class TextTokenizer:
         """Decode a stream of ids that follows the prompt whose last ids are given."""
         return IncrementalDecoder(self.piece, self._stages, prompt_tail_ids)
 
+    def vocabulary(self) -> dict[str, int]:
+        """The id of every token, those that were added to the trained ones too."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return vocabulary
+
     def piece(self, token_id: int) -> str | None:
         """The token string of an id; None for a special token and for an id that only the model knows."""
         if token_id in self._special_ids:

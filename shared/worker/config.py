@@ -1,30 +1,22 @@
-"""Configuration that every service with an engine has, and how the engine is made from it."""
+"""Configuration that every service with an engine has."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
-from shared.config import ConfigError, ServiceConfig, field_of
-from shared.engine import Engine, EngineConfig
+from shared.config import ServiceConfig, field_of
 from shared.engine.affinity import parse_cpus
-from shared.engine.loading.weights import LoadProgress
-from shared.errors import InvalidRequest
-from shared.kv_hash import BlockHasher
-
-log = structlog.get_logger()
-
-PROGRESS_EVERY_S = 2.0
+from shared.engine.engine_config import EngineConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineServiceConfig(ServiceConfig):
     """What the engine computes in and how much it may hold."""
 
+    max_model_len: int = field_of(
+        0, help="longest sequence in tokens; 0 = the model's limit, or what the pool holds", minimum=0
+    )
     dtype: str = field_of(
         "auto", help="arithmetic; auto = the checkpoint's", choices=("auto", "float32", "bfloat16")
     )
@@ -62,69 +54,27 @@ class EngineServiceConfig(ServiceConfig):
     offload_disk_mb: int = field_of(0, help="how much may go there, in MiB", minimum=0, maximum=1 << 24)
     cpus: str = field_of("", help="CPUs that the engine's threads stay on, like 0,2-3; empty = any")
 
-
-def build_engine(
-    config: EngineServiceConfig,
-    model_dir: Path,
-    model_id: str,
-    pool_buffer: Callable[[int], memoryview] | None = None,
-    *,
-    transfers_kv: bool = False,
-) -> Engine:
-    """Loads the model; seconds long. `transfers_kv`: its KV comes from or goes to another worker.
-
-    Raises ConfigError when the settings contradict each other, this machine or the model.
-    """
-    if transfers_kv and config.tensor_parallel > 1:
-        raise ConfigError(
-            f"tensor_parallel is {config.tensor_parallel}: KV that lies in several processes cannot pass "
-            "from prefill to decode; set it to 1"
+    def engine_config(self, model_dir: Path) -> EngineConfig:
+        """Not validated yet. Raises InvalidRequest for what is no list of CPUs."""
+        return EngineConfig(
+            model_dir=str(model_dir),
+            max_model_len=self.max_model_len,
+            dtype=self.dtype,
+            kv_blocks=self.kv_blocks or 1,
+            kv_memory_mb=0 if self.kv_blocks else self.kv_memory_mb,
+            max_batch_tokens=self.max_batch_tokens,
+            max_sequences=self.max_sequences,
+            threads=self.threads,
+            max_step_ms=self.max_step_ms,
+            device=self.device,
+            backend=self.backend,
+            quantization=self.quantization,
+            quant_group=self.quant_group,
+            kv_dtype=self.kv_dtype,
+            deterministic=self.deterministic,
+            tensor_parallel=self.tensor_parallel,
+            offload_memory_mb=self.offload_memory_mb,
+            offload_dir=self.offload_dir,
+            offload_disk_mb=self.offload_disk_mb,
+            cpus=parse_cpus(self.cpus),
         )
-    try:
-        engine = Engine(
-            _engine_config(config, model_dir),
-            pool_buffer,
-            _log_progress(model_id),
-            hasher=BlockHasher.of(config.fleet_key),
-        )
-    except InvalidRequest as error:
-        raise ConfigError(error.message) from error
-    engine.grammars.prepare()
-    return engine
-
-
-def _engine_config(config: EngineServiceConfig, model_dir: Path) -> EngineConfig:
-    return EngineConfig(
-        model_dir=str(model_dir),
-        dtype=config.dtype,
-        kv_blocks=config.kv_blocks or 1,
-        kv_memory_mb=0 if config.kv_blocks else config.kv_memory_mb,
-        max_batch_tokens=config.max_batch_tokens,
-        max_sequences=config.max_sequences,
-        threads=config.threads,
-        max_step_ms=config.max_step_ms,
-        device=config.device,
-        backend=config.backend,
-        quantization=config.quantization,
-        quant_group=config.quant_group,
-        kv_dtype=config.kv_dtype,
-        deterministic=config.deterministic,
-        tensor_parallel=config.tensor_parallel,
-        offload_memory_mb=config.offload_memory_mb,
-        offload_dir=config.offload_dir,
-        offload_disk_mb=config.offload_disk_mb,
-        cpus=parse_cpus(config.cpus),
-    )
-
-
-def _log_progress(model_id: str) -> LoadProgress:
-    """Says how far the load is, once in PROGRESS_EVERY_S, so that a large model does not look stuck."""
-    told_s = time.monotonic()
-
-    def on_loaded(layers: int, total: int) -> None:
-        nonlocal told_s
-        if time.monotonic() - told_s >= PROGRESS_EVERY_S:
-            told_s = time.monotonic()
-            log.info("loading_model", model=model_id, percent=100 * layers // total)
-
-    return on_loaded

@@ -36,12 +36,9 @@ class WorkerLoad:
 class EngineActor(BusActor):
     """Subclasses override `worker_load`, `on_message`, `turn`, and what a tick or a loss asks of them."""
 
-    def __init__(
-        self, service: Service[Any], model_id: str, driver: EngineDriver[Any], mirror: PrefixMirror
-    ) -> None:
+    def __init__(self, service: Service[Any], driver: EngineDriver[Any], mirror: PrefixMirror) -> None:
         super().__init__(service.role, service, control_limit=CONTROL_LIMIT)
         self._service = service
-        self._model_id = model_id
         self._driver = driver
         self._mirror = mirror
         self._rate = TokenRate()
@@ -79,12 +76,11 @@ class EngineActor(BusActor):
 
     def status(self) -> Heartbeat:
         if self._ended:  # after a crash: the process ends too
-            return self._service.heartbeat(state="draining", model=self._model_id)
+            return self._service.heartbeat(state="draining")
         if not self._driver.loaded:
-            return self._service.heartbeat(state="loading", model=self._model_id)
+            return self._service.heartbeat(state="loading")
         engine, delta = self._driver.engine, self._mirror.drain()
         return self._service.heartbeat(
-            model=self._model_id,
             layout=engine.layout.fingerprint(),
             kv_blocks=engine.config.kv_blocks,
             tokens_per_s=self._rate.tokens_per_s,

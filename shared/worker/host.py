@@ -15,9 +15,11 @@ from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import Deadline
 from shared.engine import Engine
 from shared.engine.affinity import stay_on
+from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.errors import PenstockError, Unavailable
 from shared.service import Service
 from shared.telemetry import metrics
+from shared.text.model_source import ModelSource
 from shared.worker.engine_actor import EngineActor
 from shared.worker.events import TICK_S, InstanceLost, Started, Tick
 
@@ -36,6 +38,15 @@ times the load on two cores, ends came 1.0 to 1.6 s after their deadlines at p99
 def give_way() -> None:
     """Call it before the threads that compute are started: each begins with the priority of its parent."""
     os.nice(ENGINE_NICE)
+
+
+def announce_checkpoint(service: Service[Any], model: ModelSource) -> None:
+    """Say what the engine has loaded."""
+    service.announce_model(
+        model.name,
+        tokenizer_digest=model.tokenizer_digest(),
+        weights_digest=checkpoint_digest(model.path),
+    )
 
 
 class EngineSource:

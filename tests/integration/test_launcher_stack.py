@@ -233,7 +233,7 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
     assert {row["pid"] for row in stack["instances"]} < set(up.pids())
     assert int(stack["grpc"].rpartition(":")[2]) > 0
     assert any(line.startswith("decode-1 | hello from decode-1") for line in up.stderr)
-    assert any("decode-0 ready in" in line for line in up.stderr)
+    await until(lambda: any("decode-0 ready in" in line for line in up.stderr))
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])

@@ -16,6 +16,7 @@ from shared.bus import Delivery
 from shared.bus.subjects import inbox
 from shared.degradation import DegradationLevel
 from shared.engine import LLM, SamplingParams
+from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.messages import (
     DraftBlock,
     DraftClose,
@@ -26,6 +27,7 @@ from shared.messages import (
     Message,
     pack_ids,
 )
+from shared.text.model_source import resolve_model
 from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
 from tests.support.models import draft_of, target_model
 from tests.support.oracle import Oracle
@@ -79,6 +81,19 @@ async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
         await edge.ready(PREFILL, *DECODES, SPECULATOR)
         yield edge
         await edge.until_idle(PREFILL, *DECODES, SPECULATOR)
+
+
+async def test_workers_announce_the_checkpoint_that_they_have_loaded(
+    edge: Edge, model: Path, draft: Path
+) -> None:
+    announced = {}
+    for role, instance in (("prefill", PREFILL), ("decode", DECODES[0]), ("speculator", SPECULATOR)):
+        view = edge.fleet.get(role, instance)
+        assert view is not None
+        announced[role] = (view.heartbeat.weights_digest, view.heartbeat.tokenizer_digest)
+    assert announced["prefill"] == announced["decode"]
+    assert announced["decode"] == (checkpoint_digest(model), resolve_model(str(model)).tokenizer_digest())
+    assert announced["speculator"][0] == checkpoint_digest(draft) != checkpoint_digest(model)
 
 
 async def play_speculator(edge: Edge, answer: Callable[[DraftCommit], Awaitable[DraftBlock]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import pytest
 import yaml
 
 from services.cli.secrets import FOLDERS
-from shared.config import ServiceConfig, load_config
+from services.launcher.role_settings import config_type
 from shared.roles import ROLES
+from shared.settings import load_config
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -27,12 +27,6 @@ def environment(role: str, name: str = "compose.yaml") -> dict[str, str]:
     """What the container of a role is told when the user sets nothing."""
     stated = described(name)["services"][role]["environment"]
     return {name: VARIABLE.sub(lambda found: found[2] or "", value) for name, value in stated.items()}
-
-
-def config_type(role: str) -> type[ServiceConfig]:
-    module = importlib.import_module(f"services.{role}.config")
-    found: type[ServiceConfig] = getattr(module, f"{role.capitalize()}Config")
-    return found
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -13,8 +13,9 @@ import yaml
 from prometheus_client import REGISTRY
 
 from services.cli.secrets import CREDENTIALS_NAME, KEY_NAME
-from shared.config import ServiceConfig, load_config
+from shared.config import ServiceConfig
 from shared.roles import ROLES
+from shared.settings import load_config
 from shared.telemetry import metrics
 
 FOLDER = Path(__file__).parents[2] / "compose" / "k8s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,9 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from shared.errors import InvalidRequest, NotFound
-
-MAX_INDEX_BYTES = 64 << 20
+from shared.engine.loading.weight_files import damaged_file, weight_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +70,4 @@ def _opened(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
-        raise InvalidRequest(f"{path.name} is damaged ({error}); download the model again") from error
-
-
-def weight_files(folder: Path) -> Iterator[Path]:
-    """The safetensors files of a model, in order. Raises as `Checkpoint` does."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        yield single
-        return
-    if not index.is_file():
-        raise NotFound(
-            f"{str(folder)!r} has neither model.safetensors nor model.safetensors.index.json; "
-            "only safetensors checkpoints are read"
-        )
-    if index.stat().st_size > MAX_INDEX_BYTES:
-        raise InvalidRequest(f"{index.name} is larger than {MAX_INDEX_BYTES} bytes; download the model again")
-    try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()), key=str)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(f"{index.name} has no usable weight_map; download the model again") from error
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
-            raise InvalidRequest(f"{index.name} names {name!r}, which is not a file beside it")
-        if not (folder / name).is_file():
-            raise NotFound(f"{name} is named by {index.name} but missing; download the model again")
-        yield folder / name
+        raise damaged_file(path, error) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from pathlib import Path
 
-from shared.engine.loading.checkpoint import weight_files
+from shared.engine.loading.weight_files import weight_files
 
 DIGEST_BYTES = 16
 SAMPLES_PER_FILE = 1024

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.config import ConfigError, ServiceConfig, field_of, load_config
+from shared.config import ConfigError, ServiceConfig, field_of
+from shared.config_file import read_config_file
+from shared.settings import load_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,8 @@ def toml(tmp_path: Path) -> Path:
 
 
 def load(environ: dict[str, str] | None = None, file: Path | None = None) -> DecodeConfig:
-    return load_config(DecodeConfig, "decode", environ=environ or {}, file=file)
+    read = None if file is None else read_config_file(file)
+    return load_config(DecodeConfig, "decode", environ=environ or {}, file=read)
 
 
 def test_defaults_need_no_source() -> None:
@@ -118,7 +121,7 @@ def test_variables_of_other_sections_do_not_matter() -> None:
 def test_common_may_name_what_a_section_does_not_have(toml: Path) -> None:
     toml.write_text('[common]\nmodel = "m"\n')
     assert (
-        load_config(LauncherConfig, "launcher", environ={"PENSTOCK_MODEL": "m"}, file=toml)
+        load_config(LauncherConfig, "launcher", environ={"PENSTOCK_MODEL": "m"}, file=read_config_file(toml))
         == LauncherConfig()
     )
 
@@ -151,15 +154,15 @@ def test_a_wrong_value_in_the_environment_is_named_with_what_is_allowed(
 
 
 def test_an_unknown_variable_of_the_section_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"PENSTOCK_DECODE_KV_BLOCK is not an option of decode.*kv_blocks"):
+    with pytest.raises(ConfigError, match=r"PENSTOCK_DECODE_KV_BLOCK is not a setting.*kv_blocks"):
         load({"PENSTOCK_DECODE_KV_BLOCK": "3"})
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[decode]\nkv_block = 3", r"\[decode\] has no key 'kv_block'"),
-        ("[common]\nkv_blocks_of_nobody = 3", r"\[common\] has no key"),
+        ("[decode]\nkv_block = 3", r"\[decode\] kv_block is not a setting"),
+        ("[common]\nkv_blocks_of_nobody = 3", r"\[common\] kv_blocks_of_nobody is not a setting"),
         ("[decod]\nkv_blocks = 3", r"\[decod\] is not a table"),
         ("kv_blocks = 3", r"\[kv_blocks\] is not a table"),
         ("[decode]\nkv_blocks = '3'", r"\[decode\] kv_blocks is '3'; it must be a whole number"),

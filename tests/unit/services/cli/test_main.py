@@ -23,7 +23,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 def test_every_command_has_help_and_refuses_what_it_does_not_know() -> None:
     for name in COMMANDS:
-        if name == "up":  # replaces the process
+        if name in ("up", "config"):  # they replace the process
             continue
         with contextlib.suppress(SystemExit):
             assert main([name, "--help"]) == 0

@@ -12,9 +12,10 @@ from services.cli.secrets import FOLDERS, LISTEN
 from shared.bus import Bus
 from shared.bus.credentials import load_credentials
 from shared.bus.nats_server import NatsServer
-from shared.config import ServiceConfig, load_config
+from shared.config import ServiceConfig
 from shared.errors import Unavailable
 from shared.roles import ROLES
+from shared.settings import load_config
 
 
 def made(folder: Path) -> Path:

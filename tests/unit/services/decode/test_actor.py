@@ -91,7 +91,7 @@ class Worker(DecodeActor):
             self.played = PlayedReceiver(on_complete, on_released)
             return cast(KvReceiver, self.played)
 
-        super().__init__(service, "model", lambda: make_engine(folder), make_receiver, PrefixMirror())
+        super().__init__(service, lambda: make_engine(folder), make_receiver, PrefixMirror())
 
     async def send(self, message: Message, request_id: str = "r", epoch: int = 1) -> None:
         await self.handle(self.sent.asked(message, request_id, epoch))

@@ -16,6 +16,7 @@ from services.gateway.admission_queue import (
     AdmissionQueue,
     Ticket,
 )
+from services.gateway.model_identity import ModelIdentity
 from services.gateway.tasks import Tasks
 from shared.deadline import Deadline
 from shared.errors import Overloaded
@@ -23,6 +24,9 @@ from tests.support.clock import FakeClock
 from tests.support.wait import until
 
 LOW, NORMAL, HIGH = (CLASSES[p] for p in (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH))
+
+
+MODEL = ModelIdentity("m")
 
 
 class House:
@@ -36,11 +40,13 @@ class House:
         self.seated: list[str] = []
 
     def ticket(
-        self, priority_class: int = NORMAL, deadline_s: float = 60.0, model: str = "m", blocks: int = 1
+        self, priority_class: int = NORMAL, deadline_s: float = 60.0, model: str = MODEL.name, blocks: int = 1
     ) -> Ticket:
         """`deadline_s` from now."""
         now_s = self.clock.monotonic_s()
-        return Ticket(model, priority_class, Deadline(now_s + deadline_s), blocks=blocks, arrived_s=now_s)
+        return Ticket(
+            ModelIdentity(model), priority_class, Deadline(now_s + deadline_s), blocks=blocks, arrived_s=now_s
+        )
 
     def come(self, name: str, ticket: Ticket) -> None:
         async def sit() -> None:
@@ -124,7 +130,7 @@ async def test_who_waits_long_rises_but_never_above_what_has_started(house: Hous
 
 
 async def test_another_model_does_not_wait_behind_a_full_one(house: House) -> None:
-    queue = AdmissionQueue(lambda model, _: 0 if model == "full" else 1, house.tasks.start)
+    queue = AdmissionQueue(lambda model, _: 0 if model.name == "full" else 1, house.tasks.start)
     turns = asyncio.ensure_future(anext(queue.turn(house.ticket(model="full")).gen))
     await until(lambda: len(queue) == 1)
     async with queue.turn(house.ticket(model="other")):
@@ -152,17 +158,17 @@ async def test_who_gives_up_leaves_the_queue_and_holds_no_seat(house: House) -> 
 async def test_the_expected_wait_is_that_of_the_queue_that_is_there(house: House) -> None:
     house.come("low", house.ticket(LOW))
     await waiting(house, 1)
-    assert house.queue.expected_wait_s("m", NORMAL) == 0.0  # nothing has ended yet: nobody can tell
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == 0.0  # nothing has ended yet: nobody can tell
     for _ in range(4):
         house.clock.advance(1.5)
         house.queue.note_end()
     assert house.queue.seconds_per_end() == pytest.approx(1.5)
     house.come("normal", house.ticket(NORMAL))
     await waiting(house, 2)
-    assert house.queue.expected_wait_s("m", HIGH) == pytest.approx(1.5)
-    assert house.queue.expected_wait_s("m", NORMAL) == pytest.approx(3.0)
-    assert house.queue.expected_wait_s("m", LOW) == pytest.approx(4.5)
-    assert house.queue.expected_wait_s("other", LOW) == pytest.approx(1.5)
+    assert house.queue.expected_wait_s(MODEL, HIGH) == pytest.approx(1.5)
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == pytest.approx(3.0)
+    assert house.queue.expected_wait_s(MODEL, LOW) == pytest.approx(4.5)
+    assert house.queue.expected_wait_s(ModelIdentity("other"), LOW) == pytest.approx(1.5)
 
 
 async def test_a_fleet_that_stopped_is_not_as_fast_as_it_was(house: House) -> None:
@@ -185,7 +191,7 @@ async def test_an_hour_in_which_nobody_waited_does_not_make_the_next_one_wait_lo
         house.clock.advance(1200.0)
         house.queue.note_end()
     house.seats = 0
-    assert house.queue.expected_wait_s("m", NORMAL) == pytest.approx(1.0)
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == pytest.approx(1.0)
 
 
 async def test_nobody_is_expected_to_wait_while_there_are_seats(house: House) -> None:
@@ -196,7 +202,7 @@ async def test_nobody_is_expected_to_wait_while_there_are_seats(house: House) ->
         house.queue.note_end()
     await house.free(1)
     house.seats = 2
-    assert house.queue.expected_wait_s("m", NORMAL) == 0.0
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == 0.0
 
 
 SECONDS_PER_END = 2.0

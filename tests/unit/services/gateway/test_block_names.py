@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.block_names import BlockNames, usual_layout
+from services.gateway.model_identity import ModelIdentity
 from shared.bus.fleet import InstanceView
 from shared.kv_hash import BlockHasher
 from shared.messages import Heartbeat
@@ -41,6 +42,10 @@ def view(instance: str, layout: str, model: str = "m") -> InstanceView:
 def test_a_prompt_is_named_for_the_layout_that_most_workers_of_its_model_have() -> None:
     views = [view("d0", "rare"), view("d1", "usual"), view("d2", "usual")]
     others = [view(f"e{number}", "elsewhere", "another model") for number in range(3)]
-    assert usual_layout(views + others, "m") == "usual"
-    assert usual_layout(views[:2], "m") == usual_layout(views[1::-1], "m") == "rare"
-    assert usual_layout(others, "m") == ""
+    assert usual_layout(views + others, ModelIdentity("m")) == "usual"
+    assert (
+        usual_layout(views[:2], ModelIdentity("m"))
+        == usual_layout(views[1::-1], ModelIdentity("m"))
+        == "rare"
+    )
+    assert usual_layout(others, ModelIdentity("m")) == ""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.gateway.admission_queue import CLASSES, AdmissionQueue, Ticket
+from services.gateway.model_identity import ModelIdentity
 from services.gateway.placement import Candidate
 from services.gateway.pressure import BUDGETS_REMEMBERED, Pressure
 from services.gateway.sent_load import LoadedView
@@ -16,6 +17,8 @@ from shared.deadline import Deadline
 from tests.integration.gateway_peers import heartbeat
 from tests.support.clock import FakeClock
 from tests.support.wait import until
+
+MODEL = ModelIdentity("test-model")
 
 
 class Fleet:
@@ -31,7 +34,7 @@ class Fleet:
     def instances(self, role: str) -> list[Candidate]:
         return [LoadedView(InstanceView(beat, 0.0), beat) for beat in self.beats[role]]
 
-    async def wait(self, model: str, *, seconds_per_end: float) -> None:
+    async def wait(self, model: ModelIdentity, *, seconds_per_end: float) -> None:
         ticket = Ticket(model, max(CLASSES.values()), Deadline(9e9), blocks=1, arrived_s=0.0)
 
         async def sit() -> None:
@@ -52,25 +55,25 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 
 async def test_without_a_request_there_is_no_pressure(fleet: Fleet) -> None:
-    await fleet.wait("test-model", seconds_per_end=5.0)
-    assert fleet.pressure.of("test-model") == 0.0
+    await fleet.wait(MODEL, seconds_per_end=5.0)
+    assert fleet.pressure.of(MODEL) == 0.0
 
 
 async def test_the_wait_for_decode_counts_by_the_usual_budget(fleet: Fleet) -> None:
     for budget_s in (5.0, 20.0, 60.0):
         fleet.pressure.note_budget(budget_s)
-    await fleet.wait("test-model", seconds_per_end=5.0)
-    assert fleet.pressure.of("test-model") == pytest.approx(2 * 5.0 / 20.0)
+    await fleet.wait(MODEL, seconds_per_end=5.0)
+    assert fleet.pressure.of(MODEL) == pytest.approx(2 * 5.0 / 20.0)
 
 
 async def test_the_shortest_queue_of_prefill_counts_too(fleet: Fleet) -> None:
     fleet.pressure.note_budget(20.0)
-    await fleet.wait("test-model", seconds_per_end=5.0)
+    await fleet.wait(MODEL, seconds_per_end=5.0)
     fleet.beats["prefill"] = [
         heartbeat("prefill", "long", queued_tokens=90_000, tokens_per_s=1000.0),
         heartbeat("prefill", "short", queued_tokens=4000, tokens_per_s=1000.0),
     ]
-    assert fleet.pressure.of("test-model") == pytest.approx((2 * 5.0 + 4.0) / 20.0)
+    assert fleet.pressure.of(MODEL) == pytest.approx((2 * 5.0 + 4.0) / 20.0)
 
 
 async def test_the_model_under_most_pressure_decides(fleet: Fleet) -> None:
@@ -80,7 +83,7 @@ async def test_the_model_under_most_pressure_decides(fleet: Fleet) -> None:
         heartbeat("prefill", "p"),
         heartbeat("prefill", "q", model="other", queued_tokens=7000, tokens_per_s=1000.0),
     ]
-    assert fleet.pressure.of("test-model") == 0.0
+    assert fleet.pressure.of(MODEL) == 0.0
     assert fleet.pressure.highest() == pytest.approx(0.7)
 
 

@@ -1,27 +1,53 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from services.launcher.options import REPOSITORY, SHIPPED_DRAFT, parse_options
-from services.launcher.plan import plan_instances, threads_per_model
+from services.launcher.instance import InstanceSpec
+from services.launcher.options import REPOSITORY, SHIPPED_DRAFT, parse_options, threads_per_model
+from services.launcher.plan import plan_instances
+from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
+from shared.settings import load_config
+
+
+def in_file(folder: Path, text: str) -> dict[str, str]:
+    """The environment in which a configuration file says so."""
+    (folder / "penstock.toml").write_text(text)
+    return {"PENSTOCK_CONFIG": str(folder / "penstock.toml")}
+
+
+def planned(argv: list[str], environ: dict[str, str]) -> list[InstanceSpec]:
+    options = parse_options(argv, environ)
+    ports = list(range(7, 7 + options.counts["gateway"]))
+    return plan_instances(options, nats_url="nats://h:1", grpc_ports=ports, environ=environ)
+
+
+def config_of(role: str, argv: list[str], environ: dict[str, str]) -> Any:
+    """What the first process of a role reads from its environment."""
+    spec = next(spec for spec in planned(argv, environ) if spec.role == role)
+    return load_config(config_type(role), role, environ=spec.environ)
 
 
 def test_the_default_is_one_of_each_with_the_shipped_models_and_documentation() -> None:
     options = parse_options([], {})
     assert set(options.counts.values()) == {1}
     assert (options.model, options.draft) == ("", str(SHIPPED_DRAFT))
-    assert options.corpus == str(REPOSITORY / "services")
-    assert (options.grpc_host, options.grpc_port, options.kv_transport) == ("127.0.0.1", 50051, "auto")
+    assert options.settings["retriever"]["corpus"].value == str(REPOSITORY / "services")
+    assert options.settings["decode"]["kv_transport"].value == "auto"
+    assert (options.grpc_host, options.grpc_port, options.problems) == ("127.0.0.1", 50051, ())
 
 
 def test_another_model_gets_no_shipped_draft(tmp_path: Path) -> None:
     options = parse_options(["--model", str(tmp_path)], {})
     assert (options.model, options.draft, options.counts["speculator"]) == (str(tmp_path), "", 0)
     options = parse_options([], {"PENSTOCK_MODEL": "org/name"})
-    assert (options.model, options.draft) == ("org/name", "")
+    assert (options.model, options.draft, options.counts["speculator"]) == ("org/name", "", 0)
+    options = parse_options([], in_file(tmp_path, '[common]\nmodel = "org/name"\n'))
+    assert (options.model, options.draft, options.counts["speculator"]) == ("org/name", "", 0)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +113,8 @@ def test_every_process_is_told_who_it_is_and_where_the_bus_is(tmp_path: Path) ->
         assert spec.command[-2:] == ("-m", f"services.{spec.role}")
         assert spec.environ["PENSTOCK_INSTANCE"] == name
         assert spec.environ["PENSTOCK_NATS_URL"] == "nats://h:1"
-        assert spec.environ["PENSTOCK_MODEL"] == str(tmp_path)
+        if spec.role != "speculator":
+            assert spec.environ["PENSTOCK_MODEL"] == str(tmp_path)
         assert spec.environ["PENSTOCK_LOG_LEVEL"] == "debug"
         assert spec.environ["A"] == "b"
     assert [specs[f"gateway-{n}"].environ["PENSTOCK_GATEWAY_GRPC_PORT"] for n in (0, 1)] == ["7", "8"]
@@ -98,11 +125,8 @@ def test_every_process_is_told_who_it_is_and_where_the_bus_is(tmp_path: Path) ->
 
 
 def test_on_a_bus_of_our_own_every_process_has_credentials_of_its_own(tmp_path: Path) -> None:
-    options = parse_options(
-        ["--decode", "2", "--state-dir", str(tmp_path)], {"PENSTOCK_NATS_CREDENTIALS": "/f"}
-    )
-    environ = {"PENSTOCK_NATS_CREDENTIALS": "/f"}
-    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], environ=environ)
+    options = parse_options(["--decode", "2", "--state-dir", str(tmp_path)], {})
+    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], environ={})
     files = {spec.instance: spec.environ["PENSTOCK_NATS_CREDENTIALS"] for spec in specs}
     assert files == {name: str(credentials_file(tmp_path, name)) for name in files}
 
@@ -116,8 +140,7 @@ def test_on_a_bus_of_the_user_every_process_has_the_credentials_of_the_user() ->
 
 
 def fleet_keys(environ: dict[str, str]) -> set[str | None]:
-    specs = plan_instances(parse_options([], {}), nats_url="nats://h:1", grpc_ports=[1], environ=environ)
-    return {spec.environ.get("PENSTOCK_FLEET_KEY") for spec in specs}
+    return {spec.environ.get("PENSTOCK_FLEET_KEY") for spec in planned([], environ)}
 
 
 def test_all_processes_of_a_stack_get_one_new_key() -> None:
@@ -137,8 +160,100 @@ def test_a_key_that_the_user_has_set_stays(tmp_path: Path) -> None:
 def test_model_processes_share_the_cores_and_the_user_may_say_otherwise() -> None:
     assert threads_per_model({"prefill": 500, "decode": 500, "speculator": 0}) == 1
     environ = {"PENSTOCK_DECODE_THREADS": "7"}
-    specs = plan_instances(parse_options([], {}), nats_url="nats://h:1", grpc_ports=[1], environ=environ)
-    threads = {spec.role: spec.environ.get(f"PENSTOCK_{spec.role.upper()}_THREADS") for spec in specs}
+    threads = {
+        spec.role: spec.environ.get(f"PENSTOCK_{spec.role.upper()}_THREADS") for spec in planned([], environ)
+    }
     assert threads["decode"] == "7"
     assert threads["prefill"] == str(threads_per_model({"prefill": 1, "decode": 1, "speculator": 1}))
     assert threads["gateway"] is None
+
+
+SAID = [
+    ("gateway", "grpc_host", "0.0.0.0", "[gateway]", ["--grpc-host", "::1"], "::1"),
+    ("gateway", "log_level", "debug", "[common]", ["--log-level", "error"], "error"),
+    ("retriever", "corpus", "/documents", "[retriever]", ["--corpus", "none"], ""),
+    ("decode", "kv_transport", "nats", "[decode]", ["--kv-transport", "shm"], "shm"),
+    ("decode", "threads", 3, "[decode]", [], None),
+    ("retriever", "state_dir", "/elsewhere", "[retriever]", [], None),
+    ("prefill", "model", "org/a", "[common]", ["--model", "org/b"], "org/b"),
+    ("speculator", "model", "org/c", "[speculator]", ["--draft", "org/d"], "org/d"),
+]
+"""Role, setting, a value, its table, and options that say something else."""
+IDS = [f"{case[0]}-{case[1]}" for case in SAID]
+
+
+@pytest.mark.parametrize(("role", "name", "value", "table", "argv", "asked"), SAID, ids=IDS)
+def test_the_file_wins_over_what_a_stack_sets_and_options_over_both(
+    role: str, name: str, value: object, table: str, argv: list[str], asked: object, tmp_path: Path
+) -> None:
+    said = repr(value) if isinstance(value, int) else f'"{value}"'
+    environ = in_file(tmp_path, f"{table}\n{name} = {said}\n")
+    assert getattr(config_of(role, [], environ), name) == value
+    if argv:
+        assert getattr(config_of(role, argv, environ), name) == asked
+
+
+@pytest.mark.parametrize(("role", "name", "value", "table", "argv", "asked"), SAID, ids=IDS)
+def test_the_environment_wins_over_what_a_stack_sets_and_options_over_both(
+    role: str, name: str, value: object, table: str, argv: list[str], asked: object
+) -> None:
+    environ = {f"PENSTOCK_{role.upper()}_{name.upper()}": str(value)}
+    if name == "model" and role == "prefill":  # every other service needs the same
+        environ = {"PENSTOCK_MODEL": str(value)}
+    assert getattr(config_of(role, [], environ), name) == value
+    if argv:
+        assert getattr(config_of(role, argv, environ), name) == asked
+
+
+def test_a_nats_server_and_a_port_that_the_file_names_are_used(tmp_path: Path) -> None:
+    environ = in_file(tmp_path, '[common]\nnats_url = "nats://bus:1"\n[gateway]\ngrpc_port = 6000\n')
+    options = parse_options([], environ)
+    assert (options.nats_url, options.grpc_port, options.problems) == ("nats://bus:1", 6000, ())
+    assert parse_options(["--nats-url", "nats://other:1", "--grpc-port", "0"], environ).grpc_port == 0
+    assert parse_options(["--nats-url", "nats://other:1"], environ).nats_url == "nats://other:1"
+
+
+def test_the_file_of_the_working_directory_reaches_every_process_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_file(tmp_path, "[decode]\nkv_blocks = 9\n")
+    monkeypatch.chdir(tmp_path)
+    specs = planned([], {})
+    relative = planned([], {"PENSTOCK_CONFIG": "penstock.toml"})
+    os.chdir("/")
+    assert {spec.environ["PENSTOCK_CONFIG"] for spec in (*specs, *relative)} == {
+        str(tmp_path / "penstock.toml")
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "words"),
+    [
+        ('[common]\ninstance = "me"\n', [], ("penstock.toml:2", "instance", "leave it out")),
+        ("[common]\nmetrics_port = 9100\n", [], ("penstock.toml:2", "9100", "7 would take it")),
+        ("[decode]\nmetrics_port = 9100\n", ["--decode", "2"], ("penstock.toml:2", "2 would take it")),
+        ('[common]\nnats_credentials = "/f"\n', [], ("nats_credentials", "add nats_url")),
+        ('[decode]\nmodel = "org/a"\n', [], ("model is not the same", "decode (", "[common]")),
+        ('[decode]\nnats_url = "nats://h:1"\n', [], ("nats_url is not the same", "decode (")),
+        ("[decode]\nmax_sequences = 4000\n", [], ("decode: max_batch_tokens", "below max_sequences")),
+        ('[decode]\ncpus = "one"\n', [], ("decode: ", "0,2-3")),
+        ("[decode", [], ("penstock.toml is not TOML",)),
+    ],
+)
+def test_what_cannot_be_for_a_stack_is_a_problem_and_not_ignored(
+    text: str, argv: list[str], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (problem,) = parse_options(argv, in_file(tmp_path, text)).problems
+    assert [word for word in words if word in problem] == list(words)
+
+
+def test_a_metrics_port_for_the_one_instance_of_a_service_stays(tmp_path: Path) -> None:
+    environ = in_file(tmp_path, "[gateway]\nmetrics_port = 9100\n")
+    assert parse_options([], environ).problems == ()
+    assert config_of("gateway", [], environ).metrics_port == 9100
+    assert config_of("decode", [], environ).metrics_port == 0
+
+
+def test_the_same_mistake_is_told_once_though_every_service_reads_it(tmp_path: Path) -> None:
+    environ = in_file(tmp_path, '[common]\nlog_level = "loud"\nnats = 1\n[decod]\n')
+    assert len(parse_options([], environ).problems) == 3

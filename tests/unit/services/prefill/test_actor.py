@@ -64,7 +64,6 @@ class Worker(PrefillActor):
 
         super().__init__(
             service,
-            "model",
             lambda: make_engine(folder, max_batch_tokens=CHUNK, kv_blocks=kv_blocks),
             make_sender,
             PrefixMirror(),

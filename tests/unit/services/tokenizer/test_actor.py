@@ -50,7 +50,7 @@ class Rig:
         service.bus = self.bus
         self.supervisor = Supervisor()
         prompts = cast(PromptTokenizer, self.tokenizer)
-        self.actor = self.supervisor.start(lambda: TokenizerActor(service, prompts, "model"))
+        self.actor = self.supervisor.start(lambda: TokenizerActor(service, prompts))
 
     def ask(self, message: Message, request_id: str, epoch: int = 1, *, seconds: float = 60.0) -> None:
         self.actor.receive(self.bus.asked(message, request_id, epoch, seconds=seconds))

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 
 from shared.errors import NotFound, Unavailable
 from shared.text import model_source
-from shared.text.model_source import DEMO_MODEL_ID, resolve_model
+from shared.text.model_source import DEMO_MODEL_NAME, resolve_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -66,7 +66,7 @@ def put_in_cache(hub: Path) -> Path:
 
 def test_no_name_is_the_demo_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(model_source, "DEMO_MODEL", tmp_path)
-    assert resolve_model("") == model_source.ModelSource(tmp_path, DEMO_MODEL_ID)
+    assert resolve_model("") == model_source.ModelSource(tmp_path, DEMO_MODEL_NAME)
 
 
 def test_a_missing_demo_model_is_not_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -78,14 +78,14 @@ def test_a_missing_demo_model_is_not_found(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_directory_is_named_after_its_last_part(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()
-    assert resolve_model(str(folder)).model_id == "my-model"
+    assert resolve_model(str(folder)).name == "my-model"
     assert resolve_model(f"{folder}/").path == folder
 
 
 def test_a_relative_directory_goes_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "org" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert resolve_model("org/tiny").model_id == "tiny"
+    assert resolve_model("org/tiny").name == "tiny"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_model_in_the_hubs_cache_needs_no_network(hub_cache: Path) -> None:
     snapshot = put_in_cache(hub_cache)
     source = resolve_model("org/tiny")
     assert source.path.resolve() == snapshot.resolve()
-    assert source.model_id == "org/tiny"
+    assert source.name == "org/tiny"
 
 
 @pytest.mark.usefixtures("empty_hub")
@@ -126,3 +126,22 @@ def test_only_safe_files_are_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     resolve_model("org/tiny")
     assert "*.safetensors" in patterns
     assert not [pattern for pattern in patterns if pattern.endswith((".bin", ".pt", ".pth", "*"))]
+
+
+def test_a_served_name_takes_the_place_of_the_folder_s(tmp_path: Path) -> None:
+    assert resolve_model(str(tmp_path), "ours").name == "ours"
+    assert resolve_model("", "ours").name == "ours"
+
+
+@pytest.mark.parametrize("name", model_source.TOKENIZER_FILES)
+def test_tokenizers_of_two_folders_are_the_same_exactly_when_their_files_are(
+    name: str, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "a" / "m", tmp_path / "b" / "m"
+    for folder in (first, second):
+        folder.mkdir(parents=True)
+        (folder / "tokenizer.json").write_text("{}")
+    digests = [resolve_model(str(folder)).tokenizer_digest() for folder in (first, second)]
+    assert digests[0] == digests[1]
+    (second / name).write_text("other")
+    assert resolve_model(str(second)).tokenizer_digest() != digests[0]

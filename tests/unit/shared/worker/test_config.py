@@ -16,8 +16,9 @@ from shared.engine.affinity import MAX_CPU
 from shared.engine.sampling.grammar import Grammars
 from shared.errors import InvalidRequest, PenstockError
 from shared.sampling import Grammar
-from shared.worker.config import EngineServiceConfig, build_engine
+from shared.worker.config import EngineServiceConfig
 from shared.worker.driver import EngineDriver
+from shared.worker.engine_builder import build_engine
 from shared.worker.host import EngineSource
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.engine import save_random_model

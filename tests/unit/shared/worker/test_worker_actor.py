@@ -88,7 +88,7 @@ class Worker(WorkerActor[Job]):
         driver: EngineDriver[StepResult] = EngineDriver(
             "test-engine", lambda: make_engine(folder), PrefixMirror(), self.wake
         )
-        super().__init__(service, "model", driver, PrefixMirror())
+        super().__init__(service, driver, PrefixMirror())
         self.sent = cast(NotedBus, self.bus)
         self.transfers = StillTransfers()
         self.heard = {"gateway-0"}

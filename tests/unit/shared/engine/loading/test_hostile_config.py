@@ -16,7 +16,8 @@ from shared.config import ConfigError
 from shared.engine import load_model_config
 from shared.engine.torch_backend.rope import rope_table
 from shared.errors import InvalidRequest
-from shared.worker.config import EngineServiceConfig, build_engine
+from shared.worker.config import EngineServiceConfig
+from shared.worker.engine_builder import build_engine
 from tests.support.engine import save_random_model
 from tests.support.engine_families import BASE_FIELDS, SHAPES
 

@@ -1,0 +1,62 @@
+"""Whether the models can be served, before anything is started. Loads no weights, and no torch.
+
+A model that is missing something would otherwise be found out by four processes, four times each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from services.launcher.options import StackOptions
+from shared.engine.loading.config import load_model_config
+from shared.engine.loading.weight_files import check_weight_files
+from shared.errors import InvalidRequest, PenstockError
+from shared.settings import Settings
+from shared.text.model_source import resolve_model
+from shared.text.tokenizer import TextTokenizer
+
+
+class ModelRefused(InvalidRequest):
+    """A model, or a draft for it, that cannot be served."""
+
+
+def check_models(options: StackOptions) -> None:
+    """Raises ModelRefused with one sentence. A model of the hub is fetched unless the local cache has it."""
+    target = _check_model("model", options.model, options.settings, "decode")
+    if not options.draft or not options.counts["speculator"]:
+        return
+    draft = _check_model("draft", options.draft, options.settings, "speculator")
+    difference = _difference(target.vocabulary(), draft.vocabulary())
+    if difference:
+        raise ModelRefused(
+            f"the draft {options.draft} has another tokenizer than the model "
+            f"{options.model or 'that is shipped'}: {difference}; take a draft of the same family, or "
+            "--draft none"
+        )
+
+
+def _check_model(kind: str, name: str, settings: Mapping[str, Settings], role: str) -> TextTokenizer:
+    called = f"{kind} {name}" if name else f"{kind} that is shipped"
+    try:
+        folder = resolve_model(name).path
+        load_model_config(folder, str(settings[role]["dtype"].value))
+        check_weight_files(folder)
+        return TextTokenizer.load(folder)
+    except PenstockError as error:
+        raise ModelRefused(f"the {called} cannot be served: {error.message}") from error
+    except OSError as error:
+        path = Path(error.filename or name)
+        raise ModelRefused(
+            f"the {called} cannot be served: {path} cannot be read ({error.strerror})"
+        ) from error
+
+
+def _difference(target: Mapping[str, int], draft: Mapping[str, int]) -> str:
+    """An id that stands for two tokens; "" where there is none. One of the two may know more ids: a draft
+    that has no token for an id makes no guess."""
+    tokens = {token_id: token for token, token_id in target.items()}
+    for token, token_id in sorted(draft.items(), key=lambda item: item[1]):
+        if tokens.get(token_id, token) != token:
+            return f"id {token_id} is {tokens[token_id]!r} there and {token!r} here"
+    return ""

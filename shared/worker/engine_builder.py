@@ -1,0 +1,63 @@
+"""How an engine is made from a service's configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from shared.config import ConfigError
+from shared.engine import Engine
+from shared.engine.loading.weights import LoadProgress
+from shared.errors import InvalidRequest
+from shared.kv_hash import BlockHasher
+from shared.worker.config import EngineServiceConfig
+
+log = structlog.get_logger()
+
+PROGRESS_EVERY_S = 2.0
+
+
+def build_engine(
+    config: EngineServiceConfig,
+    model_dir: Path,
+    model_name: str,
+    pool_buffer: Callable[[int], memoryview] | None = None,
+    *,
+    transfers_kv: bool = False,
+) -> Engine:
+    """Loads the model; seconds long. `transfers_kv`: its KV comes from or goes to another worker.
+
+    Raises ConfigError when the settings contradict each other, this machine or the model.
+    """
+    if transfers_kv and config.tensor_parallel > 1:
+        raise ConfigError(
+            f"tensor_parallel is {config.tensor_parallel}: KV that lies in several processes cannot pass "
+            "from prefill to decode; set it to 1"
+        )
+    try:
+        engine = Engine(
+            config.engine_config(model_dir),
+            pool_buffer,
+            _log_progress(model_name),
+            hasher=BlockHasher.of(config.fleet_key),
+        )
+    except InvalidRequest as error:
+        raise ConfigError(error.message) from error
+    engine.grammars.prepare()
+    return engine
+
+
+def _log_progress(model_name: str) -> LoadProgress:
+    """Says how far the load is, once in PROGRESS_EVERY_S, so that a large model does not look stuck."""
+    told_s = time.monotonic()
+
+    def on_loaded(layers: int, total: int) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s >= PROGRESS_EVERY_S:
+            told_s = time.monotonic()
+            log.info("loading_model", model=model_name, percent=100 * layers // total)
+
+    return on_loaded

@@ -1,0 +1,137 @@
+"""`penstock config`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.launcher.options import REPOSITORY
+from shared.roles import ROLES
+
+KEY = "0f" * 32
+TIMEOUT_S = 60
+
+
+def config(
+    folder: Path, *argv: str, text: str = "", environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    (folder / "penstock.toml").write_text(text)
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return subprocess.run(
+        [sys.executable, "-m", "services.cli", "config", *argv],
+        cwd=folder,
+        env={**own, "PYTHONPATH": str(REPOSITORY), **(environ or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+def report(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_every_setting_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
+    done = config(
+        tmp_path,
+        "--json",
+        "--log-level",
+        "debug",
+        "--decode",
+        "2",
+        text="[decode]\nkv_memory_mb = 64\n",
+        environ={"PENSTOCK_PREFILL_MAX_QUEUED": "9"},
+    )
+    shown = report(done)
+    assert tuple(shown) == ROLES
+    found = {
+        (role, name): (shown[role][name]["value"], shown[role][name]["source"])
+        for role, name in (
+            ("decode", "kv_memory_mb"),
+            ("prefill", "max_queued"),
+            ("tokenizer", "log_level"),
+            ("gateway", "grpc_port"),
+            ("decode", "instance"),
+            ("decode", "nats_url"),
+            ("detokenizer", "max_sessions"),
+        )
+    }
+    assert found == {
+        ("decode", "kv_memory_mb"): (64, "penstock.toml:2 [decode]"),
+        ("prefill", "max_queued"): (9, "PENSTOCK_PREFILL_MAX_QUEUED"),
+        ("tokenizer", "log_level"): ("debug", "--log-level"),
+        ("gateway", "grpc_port"): (50051, "penstock up"),
+        ("decode", "instance"): ("decode-0, decode-1", "penstock up"),
+        ("decode", "nats_url"): ("a server of its own", "penstock up"),
+        ("detokenizer", "max_sessions"): (4096, "default"),
+    }
+
+
+def test_the_list_is_one_line_per_setting(tmp_path: Path) -> None:
+    done = config(tmp_path, text="[decode]\nkv_memory_mb = 64\n")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert ["kv_memory_mb", "64", "penstock.toml:2", "[decode]"] in [
+        line.split() for line in done.stdout.splitlines()
+    ]
+
+
+def test_a_service_alone_has_nothing_that_a_stack_sets(tmp_path: Path) -> None:
+    shown = report(config(tmp_path, "--json", "--alone"))
+    assert {setting["kind"] for settings in shown.values() for setting in settings.values()} == {"default"}
+
+
+def test_secrets_are_masked(tmp_path: Path) -> None:
+    environ = {"PENSTOCK_FLEET_KEY": KEY, "PENSTOCK_NATS_URL": "nats://me:hidden-word@bus:4222"}
+    for argv in (("--json",), ()):
+        done = config(tmp_path, *argv, environ=environ)
+        assert KEY not in done.stdout + done.stderr
+        assert "hidden-word" not in done.stdout + done.stderr
+        assert "@bus:4222" in done.stdout
+
+
+def test_the_check_names_every_problem_and_exits_2(tmp_path: Path) -> None:
+    done = config(
+        tmp_path,
+        "--check",
+        "--model",
+        str(tmp_path),
+        text='[decode]\nkv_dtype = "int8"\nthreads = 0\n[gatway]\n',
+        environ={"PENSTOCK_LOGLEVEL": "debug", "PENSTOCK_PREFILL_MAX_QUEUED": "x"},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    words = (
+        "[decode] kv_dtype",
+        "threads is 0",
+        "[gatway]",
+        "PENSTOCK_LOGLEVEL",
+        "MAX_QUEUED is 'x'",
+        "config.json",
+    )
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(words)
+    assert all(line.startswith("penstock config: ") for line in lines)
+    assert [word for word in words if word in done.stderr] == list(words)
+
+
+def test_the_check_of_what_is_right_says_so(tmp_path: Path) -> None:
+    done = config(tmp_path, "--check", text="[decode]\nkv_memory_mb = 64\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"the configuration is right ({tmp_path / 'penstock.toml'})\n"
+
+
+@pytest.mark.parametrize("argv", [("--decode", "x"), ("--nonsense",)])
+def test_a_wrong_option_exits_2(argv: tuple[str, ...], tmp_path: Path) -> None:
+    done = config(tmp_path, *argv)
+    assert done.returncode == 2
+    assert argv[0] in done.stderr
