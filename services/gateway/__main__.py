@@ -6,10 +6,13 @@ from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.server import HttpServer
 from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
+from services.gateway.token_spellings import SpellingBook
 from shared.bus.subjects import inbox
 from shared.service import Service, run_service
 
@@ -29,9 +32,14 @@ async def body(service: Service[GatewayConfig]) -> None:
     )
     fleet.on_lost(registry.on_instance_lost)
     await bus.serve(inbox(service.role, instance), registry.receive)
-    server = EdgeServer(registry, ClientCancels(context, registry), key_gate, fleet, config)
+    front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
+    server = EdgeServer(registry, client_cancels, front_door, fleet, config)
+    http_server = HttpServer.of(
+        front_door, client_cancels, SpellingBook(context), fleet, server.can_serve, config
+    )
     await server.start()
     try:
+        await http_server.start()
         service.supervisor.start_task("health", server.watch_fleet)
         service.supervisor.start_task("api-keys", key_gate.watch_file)
         service.supervisor.start_task(
@@ -43,6 +51,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         await service.run()
     finally:
         await server.stop()
+        await http_server.stop()
         await tasks.finish(FINISH_TIMEOUT_S)
 
 

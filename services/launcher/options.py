@@ -21,6 +21,7 @@ MAX_INSTANCES = 64
 """Per role; more processes than that on one machine is a typing error."""
 
 DEFAULT_GRPC_PORT = 50051
+DEFAULT_HTTP_PORT = 8000
 DEFAULT_START_TIMEOUT_S = 120.0
 MAX_START_TIMEOUT_S = 3600.0
 NONE = "none"
@@ -41,6 +42,7 @@ class StackOptions:
     nats_credentials: str
     grpc_host: str
     grpc_port: int
+    http_port: int
     kv_transport: str
     log_level: str
     state_dir: Path
@@ -80,6 +82,9 @@ def build_up_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--grpc-port", type=count, default=DEFAULT_GRPC_PORT, help="first gateway's port, 0 = a free one"
     )
+    parser.add_argument(
+        "--http-port", type=count, default=DEFAULT_HTTP_PORT, help="the same for HTTP, on the same address"
+    )
     parser.add_argument("--kv-transport", choices=("auto", "nats", "shm"), default="auto", help="KV path")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     parser.add_argument(
@@ -103,8 +108,9 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
     draft = _draft(parser, args.draft, model)
     if not 0 < args.start_timeout <= MAX_START_TIMEOUT_S:
         parser.error(f"--start-timeout must be between 0 and {MAX_START_TIMEOUT_S:.0f} seconds")
-    if args.grpc_port > 65535:
-        parser.error("--grpc-port must be between 0 and 65535")
+    for option in ("grpc_port", "http_port"):
+        if getattr(args, option) > 65535:
+            parser.error(f"--{option.replace('_', '-')} must be between 0 and 65535")
     return StackOptions(
         counts=_counts(parser, args, draft),
         model=model,
@@ -114,6 +120,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
         nats_credentials=environ.get(CREDENTIALS_VARIABLE, ""),
         grpc_host=args.grpc_host,
         grpc_port=args.grpc_port,
+        http_port=args.http_port,
         kv_transport=args.kv_transport,
         log_level=args.log_level,
         state_dir=args.state_dir.resolve(),

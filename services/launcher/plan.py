@@ -20,9 +20,10 @@ def plan_instances(
     *,
     nats_url: str,
     grpc_ports: list[int],
+    http_ports: list[int],
     environ: Mapping[str, str] = os.environ,
 ) -> list[InstanceSpec]:
-    """`grpc_ports`: one for each gateway. Thread counts of the environment win."""
+    """`grpc_ports`, `http_ports`: one for each gateway. Thread counts of the environment win."""
     common = {
         **environ,
         "PENSTOCK_NATS_URL": nats_url,
@@ -36,11 +37,13 @@ def plan_instances(
         common["PENSTOCK_MODEL"] = options.model
     threads = str(threads_per_model(options.counts))
     specs = []
-    ports = iter(grpc_ports)
+    ports = iter(zip(grpc_ports, http_ports, strict=True))
     for role, instance in instance_names(options.counts):
         settings = common | _settings(role, options, threads, environ)
         if role == "gateway":
-            settings["PENSTOCK_GATEWAY_GRPC_PORT"] = str(next(ports))
+            grpc_port, http_port = next(ports)
+            settings["PENSTOCK_GATEWAY_GRPC_PORT"] = str(grpc_port)
+            settings["PENSTOCK_GATEWAY_HTTP_PORT"] = str(http_port)
         settings["PENSTOCK_INSTANCE"] = instance
         if not options.nats_url:
             settings[CREDENTIALS_VARIABLE] = str(credentials_file(options.state_dir, instance))
@@ -77,7 +80,10 @@ def _command(role: str) -> tuple[str, ...]:
 def _settings(role: str, options: StackOptions, threads: str, environ: Mapping[str, str]) -> dict[str, str]:
     """What only this role is told."""
     if role == "gateway":
-        return {"PENSTOCK_GATEWAY_GRPC_HOST": options.grpc_host}
+        return {
+            "PENSTOCK_GATEWAY_GRPC_HOST": options.grpc_host,
+            "PENSTOCK_GATEWAY_HTTP_HOST": options.grpc_host,
+        }
     if role == "retriever":
         return {
             "PENSTOCK_RETRIEVER_CORPUS": options.corpus,

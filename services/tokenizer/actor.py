@@ -21,7 +21,7 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import Cancel, CancelAck, Envelope, Heartbeat, Held, Tokenize
+from shared.messages import Cancel, CancelAck, Envelope, Heartbeat, Held, SpellTokens, Tokenize
 from shared.service import Service
 from shared.telemetry import metrics
 
@@ -70,6 +70,8 @@ class TokenizerActor(BusActor):
                     await self.bus.reply(delivery.envelope, self._prompts.tokenize_prompt(prompt))
                 else:
                     self._queue(delivery)
+            case SpellTokens() as tokens:
+                await self.bus.reply(delivery.envelope, self._prompts.spell_tokens(tokens))
             case Cancel() as cancel:
                 ack = await self._cancel(delivery.envelope, cancel)
                 await self.bus.answer(delivery.envelope, ack)

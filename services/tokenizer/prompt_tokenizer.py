@@ -10,8 +10,10 @@ from shared.kv_hash import BlockHasher
 from shared.messages import (
     MAX_PROMPT_TOKENS,
     ChatTurn,
+    SpellTokens,
     Tokenize,
     Tokenized,
+    TokenSpellings,
     pack_hashes,
     pack_ids,
     unpack_ids,
@@ -41,6 +43,12 @@ class PromptTokenizer:
         seed = self._hasher.seed(message.layout, message.tenant)
         hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
         return Tokenized(pack_ids(token_ids), hashes, (time.perf_counter_ns() - started_ns) // 1000)
+
+    def spell_tokens(self, message: SpellTokens) -> TokenSpellings:
+        """Raises InvalidRequest for an id that is none of the vocabulary."""
+        token_ids = unpack_ids(message.token_ids)
+        self._tokenizer.check_ids(token_ids)
+        return TokenSpellings(tuple(map(self._tokenizer.spelling, token_ids)))
 
     def _token_ids(self, message: Tokenize) -> list[int]:
         given = (message.text is not None) + bool(message.chat) + (message.token_ids is not None)

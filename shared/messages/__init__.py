@@ -25,7 +25,16 @@ from shared.messages.fleet import (
     Snapshot,
     SnapshotRequest,
 )
-from shared.messages.front_half import ChatTurn, Retrieve, Retrieved, ScoredPassage, Tokenize, Tokenized
+from shared.messages.front_half import (
+    ChatTurn,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
+    SpellTokens,
+    Tokenize,
+    Tokenized,
+    TokenSpellings,
+)
 from shared.messages.kv import (
     KvAbort,
     KvAbortAck,
@@ -65,6 +74,8 @@ Message = (
     | Failure
     | Tokenize
     | Tokenized
+    | SpellTokens
+    | TokenSpellings
     | Retrieve
     | Retrieved
     | Open
@@ -147,7 +158,9 @@ __all__ = [
     "ScoredPassage",
     "Snapshot",
     "SnapshotRequest",
+    "SpellTokens",
     "Text",
+    "TokenSpellings",
     "Tokenize",
     "Tokenized",
     "Tokens",

@@ -1,0 +1,52 @@
+"""Server-sent events of one call. The head goes out with the first: until then another status can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from services.gateway.http.call import HttpCall
+from shared.errors import Cancelled
+
+DONE = b"data: [DONE]\n\n"
+
+
+class EventStream:
+    def __init__(self, call: HttpCall, headers: Mapping[str, str]) -> None:
+        self._call = call
+        self._headers = headers
+        self._response: web.StreamResponse | None = None
+        self._opening = asyncio.Lock()
+
+    @property
+    def started(self) -> bool:
+        return self._response is not None
+
+    async def send(self, *events: Mapping[str, Any]) -> None:
+        """In one write; returns when the client has room for more. Raises Cancelled when it is gone."""
+        # Letters of ASCII alone: some clients take every line separator of Unicode for the end of a line.
+        await self._write("".join(f"data: {json.dumps(event)}\n\n" for event in events).encode())
+
+    async def finish(self) -> web.StreamResponse:
+        response = await self._write(DONE)
+        await response.write_eof()
+        return response
+
+    async def _write(self, data: bytes) -> web.StreamResponse:
+        response = self._response or await self._open()
+        try:
+            await response.write(data)
+        except ConnectionError as error:
+            raise Cancelled("the client is gone") from error
+        return response
+
+    async def _open(self) -> web.StreamResponse:
+        """Once, whichever of several writers comes first."""
+        async with self._opening:
+            if self._response is None:
+                self._response = await self._call.open_events(self._headers)
+            return self._response
