@@ -17,6 +17,7 @@ from tests.support.tokenizer_kinds import (
     LANGUAGES,
     SAMPLES,
     byte_id,
+    id_of,
     library_tokenizer,
     passages,
     text_tokenizer,
@@ -129,14 +130,15 @@ def test_the_spellings_of_tokens_add_up_to_the_text_they_stand_for(kind: str) ->
 
 def test_a_special_token_is_spelled_as_its_own_name_and_an_id_without_a_token_as_nothing() -> None:
     tokenizer = text_tokenizer("byte_level")
-    special = library_tokenizer("byte_level").token_to_id("</s>")
+    special = id_of("byte_level", "</s>")
     assert tokenizer.spelling(special) == b"</s>"
     assert tokenizer.spelling(tokenizer.vocab_size) == b""
 
 
 def test_a_byte_of_a_character_is_spelled_as_that_byte() -> None:
     for kind in ("byte_level", "byte_fallback"):
-        assert text_tokenizer(kind).spelling(byte_id(kind, 0xE4)) == b"\xe4"
+        token_id = byte_id(kind, 0xE4)
+        assert text_tokenizer(kind).spelling(token_id) == b"\xe4"
 
 
 def test_truncation_and_padding_of_a_training_run_are_not_kept(tmp_path: Path) -> None:
