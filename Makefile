@@ -14,10 +14,11 @@ UP ?=
 DRILLS ?=
 STAMP := $(VENV)/.stamp
 STUBS := protos/penstock/v1/inference_pb2.pyi
+CLIENT_PROTO := protos/python/penstock/client/_proto
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos drills bench clean
+.PHONY: help setup demo up test lint format typecheck protos client drills bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,12 +54,21 @@ format: setup ## let ruff and clang-format write
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(KERNELS)
 
-# The generator writes stubs whose generic types have no arguments; the first line says so to mypy.
+# The generator writes stubs whose generic types have no arguments; the first line says so to mypy. The client's
+# copy has a descriptor pool of its own: both may be in one process, whatever their versions.
 protos: setup ## the Python of protos/penstock/v1/inference.proto
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
 		protos/penstock/v1/inference.proto
 	printf '%s\n' '# mypy: disable-error-code="type-arg"' | cat - $(STUBS) > $(STUBS).new
 	mv $(STUBS).new $(STUBS)
+	mkdir -p $(CLIENT_PROTO)
+	sed -e 's/_descriptor_pool.Default()/_descriptor_pool.DescriptorPool()/' \
+		-e "s/'protos\.penstock\.v1\./'penstock.client._proto./" \
+		protos/penstock/v1/inference_pb2.py > $(CLIENT_PROTO)/inference_pb2.py
+	cp $(STUBS) $(CLIENT_PROTO)/
+
+client: setup ## the wheel of the Python client, in protos/python/dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir protos/python/dist ./protos/python
 
 drills: setup ## cancels, deadlines, crashes, overload, identity on real processes: tables, about 15 minutes
 	$(BIN)/python -m tests.chaos $(DRILLS)
@@ -70,4 +80,5 @@ bench: setup ## the benchmarks: ratios against a floor measured in the same run
 	$(BIN)/python -m tests.bench.bench_quant
 
 clean: ## away with .venv and every cache
-	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info protos/python/build \
+		protos/python/dist protos/python/*.egg-info

@@ -12,6 +12,7 @@ from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
+from services.gateway.text_asks import TextAsks
 from services.gateway.token_spellings import SpellingBook
 from shared.bus.subjects import inbox
 from shared.service import Service, run_service
@@ -33,9 +34,10 @@ async def body(service: Service[GatewayConfig]) -> None:
     fleet.on_lost(registry.on_instance_lost)
     await bus.serve(inbox(service.role, instance), registry.receive)
     front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
-    server = EdgeServer(registry, client_cancels, front_door, fleet, config)
+    text_asks = TextAsks(context, key_gate)
+    server = EdgeServer(registry, client_cancels, text_asks, front_door, fleet, config)
     http_server = HttpServer.of(
-        front_door, client_cancels, SpellingBook(context), fleet, server.can_serve, config
+        front_door, client_cancels, text_asks, SpellingBook(context), server.can_serve, config
     )
     await server.start()
     try:

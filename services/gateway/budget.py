@@ -16,6 +16,11 @@ INTER_TOKEN_MARGIN_S = 0.025
 """How much later than a worker the gateway ends a request whose tokens do not come."""
 
 
+def answerable_s(call_remaining_s: float) -> float:
+    """How much of a gRPC deadline there is for the work: the rest is for its answer."""
+    return call_remaining_s - min(GRPC_MARGIN_S, GRPC_MARGIN_SHARE * call_remaining_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """`first_token` is never later than `total`; `first_token_s` is its length, of which hops get shares.
@@ -51,7 +56,7 @@ class Budget:
         if request.deadline_ms is not None:
             ends_s.append(request.deadline_ms / 1000)
         if call_remaining_s is not None:
-            ends_s.append(call_remaining_s - min(GRPC_MARGIN_S, GRPC_MARGIN_SHARE * call_remaining_s))
+            ends_s.append(answerable_s(call_remaining_s))
         total_s = min(ends_s, default=config.default_deadline_s)
         first_token_s = config.default_ttft_deadline_s
         if request.ttft_deadline_ms is not None:

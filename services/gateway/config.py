@@ -40,12 +40,24 @@ class GatewayConfig(ServiceConfig):
     max_sessions: int = field_of(
         256, help="live requests; above it new ones are shed", minimum=1, maximum=65536
     )
+    max_text_calls: int = field_of(
+        256,
+        help="live calls of Tokenize, Detokenize and Embed; above it new ones are shed",
+        minimum=1,
+        maximum=65536,
+    )
     max_buffered_tokens: int = field_of(
         4096, help="tokens a slow client may leave unread before its request is cancelled", minimum=1
     )
 
     default_deadline_s: float = field_of(
         120.0, help="total deadline of a request that sets none", minimum=0.1, maximum=86400.0
+    )
+    default_text_deadline_s: float = field_of(
+        30.0,
+        help="deadline of a Tokenize, Detokenize or Embed call that sets none",
+        minimum=0.1,
+        maximum=86400.0,
     )
     default_ttft_deadline_s: float = field_of(
         60.0, help="first-token deadline of a request that sets none", minimum=0.1, maximum=86400.0

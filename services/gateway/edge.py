@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import grpc
 import grpc.aio
 
 from protos.penstock.v1 import inference_pb2 as pb
-from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.client_cancels import ClientCancels
-from services.gateway.edge_status import retry_details
+from services.gateway.config import GatewayConfig
+from services.gateway.edge_status import abort_call
+from services.gateway.edge_text import TextEdge, call_authorization
 from services.gateway.front_door import FrontDoor, note_refusal
 from services.gateway.outcome import Outcome
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_relay import relay_response
+from services.gateway.text_asks import TextAsks
 from shared.errors import PenstockError
-
-AUTHORIZATION = "authorization"
-"""The metadata that holds `Bearer <key>`."""
-MAX_STATUS_CHARS = 400
-"""Of the message in the status of a call; the terminal event has all of it."""
 
 Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
 
 
-class InferenceEdge(rpc.InferenceServicer):
-    def __init__(self, front_door: FrontDoor, client_cancels: ClientCancels) -> None:
-        self._front_door = front_door
+class InferenceEdge(TextEdge):
+    def __init__(
+        self,
+        front_door: FrontDoor,
+        client_cancels: ClientCancels,
+        text_asks: TextAsks,
+        config: GatewayConfig,
+    ) -> None:
+        super().__init__(text_asks, front_door, config)
         self._client_cancels = client_cancels
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
         arrived = RequestTimeline(request.client_sent_unix_us)
         try:
-            key = self._front_door.identify(_authorization(call))
+            key = self._front_door.identify(call_authorization(call))
             session, budget = self._front_door.open_session(
                 key, request, call_remaining_s=call.time_remaining()
             )
@@ -43,19 +43,16 @@ class InferenceEdge(rpc.InferenceServicer):
             call.add_done_callback(lambda _: session.on_call_ended())  # type: ignore[arg-type]  # the stub is no callable
             outcome = await relay_response(session, budget, _CallWriter(call))
         if outcome.error is not None:
-            message = str(outcome.error)[:MAX_STATUS_CHARS]
-            code = grpc.StatusCode[outcome.status]
-            await call.abort(code, message, retry_details(code.value[0], message, outcome.retry_after_ms))
+            await abort_call(call, outcome.error)
 
     async def Cancel(  # noqa: N802 - gRPC's name
         self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
     ) -> pb.CancelResponse:
         try:
-            key = self._front_door.identify(_authorization(call))
+            key = self._front_door.identify(call_authorization(call))
             found = await self._client_cancels.cancel_request(request.request_id, tenant=key.tenant)
         except PenstockError as error:
-            status = grpc.StatusCode[Outcome.of(error).status]
-            await call.abort(status, str(error)[:MAX_STATUS_CHARS])
+            await abort_call(call, error)
         return pb.CancelResponse(found=found)
 
 
@@ -73,11 +70,6 @@ class _CallWriter:
 
     async def write_end(self, end: pb.Terminal) -> None:
         await self._call.write(pb.GenerateEvent(end=end))
-
-
-def _authorization(call: grpc.aio.ServicerContext[Any, Any]) -> list[str | bytes]:
-    """The values of that header."""
-    return [value for name, value in call.invocation_metadata() or () if name == AUTHORIZATION]
 
 
 async def _refuse(timeline: RequestTimeline, error: PenstockError, call: Call) -> Outcome:

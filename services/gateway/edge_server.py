@@ -8,7 +8,6 @@ import grpc
 import grpc.aio
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
@@ -16,8 +15,10 @@ from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.edge import InferenceEdge
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
+from services.gateway.edge_reflection import serve_reflection
 from services.gateway.front_door import FrontDoor
 from services.gateway.session_registry import SessionRegistry
+from services.gateway.text_asks import TextAsks
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
 from shared.roles import REQUIRED_ROLES
@@ -41,21 +42,22 @@ class EdgeServer:
         self,
         registry: SessionRegistry,
         client_cancels: ClientCancels,
+        text_asks: TextAsks,
         front_door: FrontDoor,
         fleet: FleetView,
         config: GatewayConfig,
     ) -> None:
         self._registry = registry
+        self._text_asks = text_asks
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._server = grpc.aio.server(options=_options(config))
         self._certificate = EdgeCertificate.of(config)
-        edge = InferenceEdge(front_door, client_cancels)
+        edge = InferenceEdge(front_door, client_cancels, text_asks, config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        serve_reflection((INFERENCE, health.SERVICE_NAME), self._server)
         self.address = ""
         self.serving = asyncio.Event()
         """Set once every role that a request needs was seen."""
@@ -98,7 +100,7 @@ class EdgeServer:
         """Tell clients to go elsewhere, then wait for the live requests."""
         self._registry.closing = True
         await self._set_health(serving=False)
-        await self._registry.drain_sessions()
+        await asyncio.gather(self._registry.drain_sessions(), self._text_asks.drain())
 
     async def stop(self) -> None:
         """Cancel what is left, then close every call; bounded."""

@@ -70,10 +70,12 @@ class KeyGate:
         """Take the request into the limits of the key; raises LimitReached or TooLarge."""
         ids = request.token_ids
         prompt_tokens = len(ids) if ids is not None else -(-request.prompt_bytes // BYTES_PER_TOKEN)
+        return self.admit_tokens(key, prompt_tokens, request.sampling.max_tokens, exact=ids is not None)
+
+    def admit_tokens(self, key: ApiKey, prompt_tokens: int, max_tokens: int, *, exact: bool) -> Allowance:
+        """The same for what is no request; `exact` as in `KeyLedger.admit`."""
         try:
-            return self._ledgers[key.hash].admit(
-                prompt_tokens, request.sampling.max_tokens, exact=ids is not None
-            )
+            return self._ledgers[key.hash].admit(prompt_tokens, max_tokens, exact=exact)
         except (LimitReached, TooLarge) as error:
             reason = error.limit if isinstance(error, LimitReached) else error.code
             metrics.API_KEY_REFUSALS.labels(reason=reason, tenant=key.tenant).inc()

@@ -12,6 +12,7 @@ import torch
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
 from services.retriever.searcher import Searcher
+from services.retriever.text_embedder import TextEmbedder
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.retrieval.build import build_index
 from shared.retrieval.embedder import Embedder
@@ -26,9 +27,11 @@ log = structlog.get_logger()
 
 async def body(service: Service[RetrieverConfig]) -> None:
     config = service.config
-    searcher = await asyncio.to_thread(_searcher, config) if config.corpus else None
+    embedder = await asyncio.to_thread(_embedder, config)
+    texts = TextEmbedder(embedder)
+    searcher = await asyncio.to_thread(_searcher, config, embedder) if config.corpus else None
     actor = service.supervisor.start(
-        lambda: RetrieverActor(service, searcher.search_passages if searcher else None)
+        lambda: RetrieverActor(service, searcher.search_passages if searcher else None, texts.embed_texts)
     )
 
     async def drained() -> None:
@@ -42,10 +45,16 @@ async def body(service: Service[RetrieverConfig]) -> None:
     await service.run()
 
 
-def _searcher(config: RetrieverConfig) -> Searcher:
-    """Loads the model and brings the index up to date; says how far it is."""
+def _embedder(config: RetrieverConfig) -> Embedder:
+    """Loads the model; the first forward pass is not to be a request's."""
     torch.set_num_threads(config.threads)
     embedder = Embedder.load()
+    embedder.embed([WARM_UP])
+    return embedder
+
+
+def _searcher(config: RetrieverConfig, embedder: Embedder) -> Searcher:
+    """Brings the index up to date; says how far it is."""
     last_s = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -58,7 +67,6 @@ def _searcher(config: RetrieverConfig) -> Searcher:
     for name, reason in built.skipped:
         log.warning("document_skipped", document=name, reason=reason)
     log.info("indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.files))
-    embedder.embed([WARM_UP])
     return Searcher(embedder, built.index)
 
 

@@ -1,11 +1,12 @@
-"""The retriever's actor: answers inside the budget, with passages or, where allowed, without."""
+"""The retriever's actor: passages inside the budget or, where allowed, an answer without; vectors."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import structlog
 
@@ -18,6 +19,7 @@ from services.retriever.question import (
     check_question,
     degraded,
 )
+from services.retriever.text_embedder import EmbedJob, check_texts
 from shared.actor import BusActor, Tombstones
 from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
@@ -31,7 +33,8 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import Cancel, CancelAck, Heartbeat, Held, Retrieve, Retrieved
+from shared.messages import Cancel, CancelAck, Embed, Embedded, Heartbeat, Held, Message, Retrieve, Retrieved
+from shared.retrieval.embedder import MAX_TOKENS, MODEL_NAME
 from shared.service import Service
 from shared.telemetry import metrics
 
@@ -41,22 +44,28 @@ HOP = "retriever"
 
 Search = Callable[[Sequence[Retrieve]], list[Retrieved]]
 """Runs in the worker thread; one answer for each question."""
+EmbedTexts = Callable[[Embed], Embedded]
+"""Runs in the worker thread."""
 
 
 class RetrieverActor(BusActor):
-    """Owns the queue of questions and the batch in the worker thread.
+    """Owns the queues of questions and of texts to embed, and what is in the worker thread.
 
     A question leaves as soon as its limit is reached, whatever the thread does; what the thread
-    finds for it later has no reader.
+    finds for it later has no reader. Questions and texts take turns where both wait.
     """
 
-    def __init__(self, service: Service[RetrieverConfig], search: Search | None) -> None:
+    def __init__(self, service: Service[RetrieverConfig], search: Search | None, embed: EmbedTexts) -> None:
         super().__init__(HOP, service)
         self._service = service
         self._config = service.config
         self._search = search
+        self._embed = embed
         self._waiting: deque[Question] = deque()
         self._batch: list[Question] = []
+        self._embed_jobs: deque[EmbedJob] = deque()
+        self._embedding: EmbedJob | None = None
+        self._texts_first = False
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._crash: BaseException | None = None
@@ -65,14 +74,23 @@ class RetrieverActor(BusActor):
 
     def status(self) -> Heartbeat:
         return self._service.heartbeat(
+            model=MODEL_NAME,
+            context_tokens=MAX_TOKENS,
             capacity=self._config.max_queued,
-            live=len(self._batch),
-            queued=self.queued + len(self._waiting),
+            live=len(self._batch) + (self._embedding is not None),
+            queued=self.queued + self._total_waiting,
         )
+
+    @property
+    def _total_waiting(self) -> int:
+        return len(self._waiting) + len(self._embed_jobs)
 
     def held(self) -> list[Held]:
         computing = [Held(asked.request_id, "queued", 1, "searching") for asked in self._batch]
-        return computing + [Held(asked.request_id, "queued", 1, "queued") for asked in self._waiting]
+        if self._embedding is not None:
+            computing.append(Held(self._embedding.request_id, "queued", 1, "embedding"))
+        waiting: list[Question | EmbedJob] = [*self._waiting, *self._embed_jobs]
+        return computing + [Held(asked.request_id, "queued", 1, "queued") for asked in waiting]
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -80,6 +98,8 @@ class RetrieverActor(BusActor):
         match delivery.message:
             case Retrieve() as retrieve:
                 await self._on_retrieve(delivery, retrieve)
+            case Embed() as embed:
+                self._on_embed(delivery, embed)
             case Cancel() as cancel:
                 ack = await self._cancel(delivery, cancel)
                 await self.bus.answer(delivery.envelope, ack)
@@ -88,9 +108,7 @@ class RetrieverActor(BusActor):
 
     async def _on_retrieve(self, delivery: Delivery, retrieve: Retrieve) -> None:
         envelope = delivery.envelope
-        reason = self._tombstones.refuses(envelope.request_id, envelope.epoch)
-        if reason:
-            raise cancelled(reason)
+        self._check_wanted(delivery)
         if self._search is None:
             check_question(retrieve)
             if not retrieve.may_degrade:
@@ -99,31 +117,60 @@ class RetrieverActor(BusActor):
                 )
             await self.bus.reply(envelope, degraded(DEGRADED_NO_CORPUS))
             return
-        hard = self.bus.deadline_of(envelope) or Deadline.after(self._config.default_budget_s)
-        asked = accept_question(delivery, retrieve, hard, self._config.soft_share)
-        if len(self._waiting) >= self._config.max_queued:
+        asked = accept_question(delivery, retrieve, self._end_of(delivery), self._config.soft_share)
+        self._check_room()
+        self._waiting.append(asked)
+
+    def _on_embed(self, delivery: Delivery, embed: Embed) -> None:
+        self._check_wanted(delivery)
+        check_texts(embed)
+        end = self._end_of(delivery)
+        end.check(HOP)
+        self._check_room()
+        self._embed_jobs.append(EmbedJob(delivery, embed, end))
+
+    def _check_wanted(self, delivery: Delivery) -> None:
+        """Raises Cancelled for what nobody waits for any more."""
+        reason = self._tombstones.refuses(delivery.envelope.request_id, delivery.envelope.epoch)
+        if reason:
+            raise cancelled(reason)
+
+    def _end_of(self, delivery: Delivery) -> Deadline:
+        return self.bus.deadline_of(delivery.envelope) or Deadline.after(self._config.default_budget_s)
+
+    def _check_room(self) -> None:
+        if self._total_waiting >= self._config.max_queued:
             raise Overloaded(
-                f"{len(self._waiting)} questions are waiting already; try another retriever",
+                f"{self._total_waiting} questions are waiting already; try another retriever",
                 retry_after_ms=100,
             )
-        self._waiting.append(asked)
 
     async def _cancel(self, delivery: Delivery, cancel: Cancel) -> CancelAck:
         request_id, epoch = delivery.envelope.request_id, delivery.envelope.epoch
         self._tombstones.add(request_id, epoch, cancel.reason)
         held = [
             asked
-            for asked in (*self._waiting, *self._batch)
+            for asked in self._everything()
             if asked.request_id == request_id and asked.delivery.envelope.epoch <= epoch
         ]
-        phase = "searching" if any(asked in self._batch for asked in held) else "queued" if held else ""
+        computed = any(asked in self._batch or asked is self._embedding for asked in held)
         for asked in held:
             self._forget(asked)
             await self.refuse(asked.delivery, cancelled(cancel.reason))
-        return CancelAck(bool(held), phase)
+        return CancelAck(bool(held), "searching" if computed else "queued" if held else "")
 
-    def _forget(self, asked: Question) -> None:
-        if asked in self._batch:
+    def _all_embed_jobs(self) -> list[EmbedJob]:
+        return [*self._embed_jobs, *([] if self._embedding is None else [self._embedding])]
+
+    def _everything(self) -> list[Question | EmbedJob]:
+        return [*self._waiting, *self._batch, *self._all_embed_jobs()]
+
+    def _forget(self, asked: Question | EmbedJob) -> None:
+        if asked is self._embedding:
+            self._embedding = None
+        elif isinstance(asked, EmbedJob):
+            self._embed_jobs.remove(asked)
+        elif asked in self._batch:
             self._batch.remove(asked)
         else:
             self._waiting.remove(asked)
@@ -137,14 +184,47 @@ class RetrieverActor(BusActor):
         for asked in [asked for asked in (*self._waiting, *self._batch) if asked.next_limit.expired()]:
             self._forget(asked)
             await self._give(asked, _late(asked))
-        if self._work is None and self._waiting:
-            count = min(self._config.batch, len(self._waiting))
-            self._batch = [self._waiting.popleft() for _ in range(count)]
-            self._work = asyncio.create_task(self._run_batch(self._search), name="retrieve")
+        for job in [job for job in self._all_embed_jobs() if job.end.expired()]:
+            self._forget(job)
+            await self.refuse(
+                job.delivery, DeadlineExpired("there was no time to embed the texts; allow more")
+            )
+        if self._work is None and self._total_waiting:
+            self._work = asyncio.create_task(self._next_work(), name="retrieve")
             self._work.add_done_callback(self._on_done)
         self._set_timer()
-        metrics.QUEUE_DEPTH.labels(service=HOP).set(len(self._waiting))
+        metrics.QUEUE_DEPTH.labels(service=HOP).set(self._total_waiting)
         return False
+
+    def _next_work(self) -> Coroutine[Any, Any, None]:
+        """Of questions a batch, of texts one job."""
+        if self._embed_jobs and (self._texts_first or not self._waiting):
+            self._texts_first = False
+            self._embedding = self._embed_jobs.popleft()
+            return self._run_embed(self._embedding)
+        self._texts_first = True
+        count = min(self._config.batch, len(self._waiting))
+        self._batch = [self._waiting.popleft() for _ in range(count)]
+        return self._run_batch(self._search)
+
+    async def _run_embed(self, job: EmbedJob) -> None:
+        """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
+        loop = asyncio.get_running_loop()
+        answer: Message | PenstockError
+        panic: BaseException | None = None
+        try:
+            answer = await loop.run_in_executor(self._thread, self._embed, job.embed)
+        except BaseException as error:
+            if self._ended:  # it has been answered
+                raise
+            log.exception("embed_failed", texts=len(job.embed.texts))
+            panic = None if isinstance(error, Exception) else error
+            answer = InternalError("the embedding failed; the retriever's log has the cause")
+        if self._embedding is job:  # else it was answered at its limit, or cancelled
+            self._embedding = None
+            await self.bus.answer(job.delivery.envelope, answer, hop=HOP)
+        if panic is not None:
+            raise panic
 
     async def _run_batch(self, search: Search | None) -> None:
         """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
@@ -187,16 +267,19 @@ class RetrieverActor(BusActor):
             self._timer.cancel()
             self._timer = None
         limits = [asked.next_limit for asked in (*self._waiting, *self._batch)]
+        limits += [job.end for job in self._all_embed_jobs()]
         if limits:
             self._timer = asyncio.get_running_loop().call_later(min(limits).remaining_s(), self.wake)
 
     async def on_stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for asked in (*self._waiting, *self._batch):
+        for asked in self._everything():
             await self.refuse(asked.delivery, Unavailable("this retriever ends; ask another one"))
         self._waiting.clear()
         self._batch.clear()
+        self._embed_jobs.clear()
+        self._embedding = None
         if self._work is not None:
             self._work.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -21,7 +21,18 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import Cancel, CancelAck, Envelope, Heartbeat, Held, SpellTokens, Tokenize
+from shared.messages import (
+    Cancel,
+    CancelAck,
+    Detokenize,
+    Detokenized,
+    Envelope,
+    Heartbeat,
+    Held,
+    SpellTokens,
+    Tokenize,
+    Tokenized,
+)
 from shared.service import Service
 from shared.telemetry import metrics
 
@@ -52,6 +63,7 @@ class TokenizerActor(BusActor):
             capacity=self._service.config.workers,
             live=len(self._running),
             queued=self.queued + len(self._waiting),
+            chat_template=self._prompts.has_chat_template,
         )
 
     def held(self) -> list[Held]:
@@ -64,10 +76,10 @@ class TokenizerActor(BusActor):
 
     async def on_message(self, delivery: Delivery) -> None:
         match delivery.message:
-            case Tokenize() as prompt:
+            case Tokenize() | Detokenize() as asked:
                 self._check_wanted(delivery)
-                if text_chars(prompt) <= INLINE_CHARS:
-                    await self.bus.reply(delivery.envelope, self._prompts.tokenize_prompt(prompt))
+                if text_chars(asked) <= INLINE_CHARS:
+                    await self.bus.reply(delivery.envelope, self._answer_of(asked))
                 else:
                     self._queue(delivery)
             case SpellTokens() as tokens:
@@ -124,16 +136,23 @@ class TokenizerActor(BusActor):
         metrics.QUEUE_DEPTH.labels(service=HOP).set(len(self._waiting))
         return False
 
+    def _answer_of(self, message: Tokenize | Detokenize) -> Tokenized | Detokenized:
+        """Pure: also called in threads."""
+        if isinstance(message, Tokenize):
+            return self._prompts.tokenize_prompt(message)
+        return self._prompts.detokenize_ids(message)
+
     def _expired(self, asked: Delivery) -> bool:
         deadline = self.bus.deadline_of(asked.envelope)
         return deadline is not None and deadline.expired()
 
     async def _work(self, asked: Delivery) -> None:
         """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
-        assert isinstance(asked.message, Tokenize)
+        message = asked.message
+        assert isinstance(message, Tokenize | Detokenize)
         try:
             loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self._prompts.tokenize_prompt, asked.message)
+            answer = await loop.run_in_executor(self._threads, self._answer_of, message)
             await self.bus.reply(asked.envelope, answer)
         except PenstockError as error:
             await self.refuse(asked, error)

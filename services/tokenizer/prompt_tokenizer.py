@@ -1,4 +1,4 @@
-"""From a `Tokenize` message to its answer. Pure and thread-safe; the time it takes grows with the text."""
+"""From a `Tokenize` or `Detokenize` message to its answer. Pure, thread-safe, as long as the text is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from shared.kv_hash import BlockHasher
 from shared.messages import (
     MAX_PROMPT_TOKENS,
     ChatTurn,
+    Detokenize,
+    Detokenized,
     SpellTokens,
     Tokenize,
     Tokenized,
@@ -50,6 +52,16 @@ class PromptTokenizer:
         self._tokenizer.check_ids(token_ids)
         return TokenSpellings(tuple(map(self._tokenizer.spelling, token_ids)))
 
+    @property
+    def has_chat_template(self) -> bool:
+        return self._tokenizer.has_chat_template
+
+    def detokenize_ids(self, message: Detokenize) -> Detokenized:
+        """Raises InvalidRequest for ids that are not in the vocabulary."""
+        token_ids = unpack_ids(message.token_ids)
+        self._tokenizer.check_ids(token_ids)
+        return Detokenized(self._tokenizer.decode(token_ids))
+
     def _token_ids(self, message: Tokenize) -> list[int]:
         given = (message.text is not None) + bool(message.chat) + (message.token_ids is not None)
         if given != 1:
@@ -60,7 +72,7 @@ class PromptTokenizer:
             return token_ids
         if message.text is not None:
             self._check_size((message.text,))
-            return self._tokenizer.encode_text(message.text)
+            return self._tokenizer.encode_text(message.text, add_special_tokens=message.add_special_tokens)
         self._check_turns(message.chat)
         return self._tokenizer.encode_chat(message.chat, template_optional=message.template_optional)
 
@@ -80,8 +92,9 @@ class PromptTokenizer:
             raise TooLarge(f"the prompt is over the limit of {self._max_text_bytes} bytes; shorten it")
 
 
-def text_chars(message: Tokenize) -> int:
+def text_chars(message: Tokenize | Detokenize) -> int:
     """How long the work will be, roughly."""
     if message.token_ids is not None:
         return len(message.token_ids)
+    assert isinstance(message, Tokenize)
     return len(message.text or "") + sum(len(turn.content) for turn in message.chat)

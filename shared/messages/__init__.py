@@ -26,7 +26,12 @@ from shared.messages.fleet import (
     SnapshotRequest,
 )
 from shared.messages.front_half import (
+    MAX_EMBED_TEXTS,
     ChatTurn,
+    Detokenize,
+    Detokenized,
+    Embed,
+    Embedded,
     Retrieve,
     Retrieved,
     ScoredPassage,
@@ -76,6 +81,10 @@ Message = (
     | Tokenized
     | SpellTokens
     | TokenSpellings
+    | Detokenize
+    | Detokenized
+    | Embed
+    | Embedded
     | Retrieve
     | Retrieved
     | Open
@@ -114,6 +123,7 @@ Message = (
 )
 
 __all__ = [
+    "MAX_EMBED_TEXTS",
     "MAX_HASHES",
     "MAX_PROMPT_TOKENS",
     "MEANING_VERSION",
@@ -125,12 +135,16 @@ __all__ = [
     "CancelAck",
     "ChatTurn",
     "ClientCancel",
+    "Detokenize",
+    "Detokenized",
     "DraftBlock",
     "DraftClose",
     "DraftCommit",
     "DraftOpen",
     "DraftResync",
     "Drain",
+    "Embed",
+    "Embedded",
     "Envelope",
     "Failure",
     "Heartbeat",

@@ -28,7 +28,8 @@ class Heartbeat:
     counts them, so that a gap is seen. `degradation` is a gateway's level
     (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
     `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
-    at most.
+    at most. `context_tokens` is the longest sequence that its model takes here, 0 unknown; `chat_template`
+    whether a tokenizer's model has one.
     """
 
     role: str
@@ -56,6 +57,8 @@ class Heartbeat:
     degradation: int = 0
     best_tokens_per_s: float = 0.0
     breakers: tuple[BreakerReport, ...] = ()
+    context_tokens: int = 0
+    chat_template: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,11 @@
-"""The front half of a request: the gateway asks retriever and tokenizer."""
+"""What the gateway asks retriever and tokenizer: for the front half of a request, or for a client itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+MAX_EMBED_TEXTS = 8
+"""Of one `Embed`; a gateway splits what a client sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class Tokenize:
 
     `template_optional`: render the turns as plain text when the model has no chat template,
     instead of refusing. The blocks are named for workers of `layout` (as in `Heartbeat`) and for `tenant`
-    alone.
+    alone. `add_special_tokens`: those that the tokenizer puts around a text.
     """
 
     text: str | None = None
@@ -26,6 +29,7 @@ class Tokenize:
     template_optional: bool = False
     layout: str = ""
     tenant: str = ""
+    add_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,36 @@ class Tokenized:
     token_ids: bytes
     block_hashes: bytes
     tokenize_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenize:
+    """gateway → tokenizer: what text are these ids?"""
+
+    token_ids: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenized:
+    """Without special tokens."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """gateway → retriever: at most MAX_EMBED_TEXTS, so that questions do not wait for long behind them."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Columns of equal length, one row for each text; a vector is float32, little-endian."""
+
+    vectors: tuple[bytes, ...]
+    tokens: tuple[int, ...]
+    truncated: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from shared.retrieval.bert import WIDTH, Weights, hidden_states, sentence_vectors
 from shared.retrieval.model_files import find_model_files
 from shared.retrieval.vectors import Vectors
 
+MODEL_NAME = "all-MiniLM-L6-v2"
 DIMENSIONS = WIDTH
 MAX_TOKENS = 256
 """What is longer is embedded by its beginning, as the model was trained."""
 
 BATCH_TEXTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedTexts:
+    """Of each text its vector, how many of its tokens are in it, and whether there were more."""
+
+    vectors: Vectors
+    tokens: list[int]
+    truncated: list[bool]
 
 
 class Embedder:
@@ -37,10 +48,27 @@ class Embedder:
 
     def embed(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> Vectors:
         """Unit vectors [len(texts), DIMENSIONS]; `progress` gets the number of texts done so far."""
-        vectors = np.empty((len(texts), DIMENSIONS), dtype=np.float32)
-        token_ids = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
-        by_length = sorted(range(len(texts)), key=lambda row: len(token_ids[row]))  # little padding
-        for start in range(0, len(texts), BATCH_TEXTS):
+        return self._embed_ids([encoding.ids for encoding in self._encode(texts)], progress)
+
+    def embed_counted(self, texts: Sequence[str]) -> EmbeddedTexts:
+        """The same vectors, with what became of each text."""
+        encodings = self._encode(texts)
+        return EmbeddedTexts(
+            self._embed_ids([encoding.ids for encoding in encodings]),
+            [len(encoding.ids) for encoding in encodings],
+            [bool(encoding.overflowing) for encoding in encodings],
+        )
+
+    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
+        encodings: list[Encoding] = self._tokenizer.encode_batch(list(texts))
+        return encodings
+
+    def _embed_ids(
+        self, token_ids: list[list[int]], progress: Callable[[int], None] | None = None
+    ) -> Vectors:
+        vectors = np.empty((len(token_ids), DIMENSIONS), dtype=np.float32)
+        by_length = sorted(range(len(token_ids)), key=lambda row: len(token_ids[row]))  # little padding
+        for start in range(0, len(token_ids), BATCH_TEXTS):
             rows = by_length[start : start + BATCH_TEXTS]
             vectors[rows] = self._embed_batch([token_ids[row] for row in rows])
             if progress is not None:

@@ -75,9 +75,15 @@ class TextTokenizer:
     def eos_token(self) -> str | None:
         return self.special_tokens.get("eos_token")
 
-    def encode_text(self, text: str) -> list[int]:
-        """The ids of a plain prompt, with the special tokens that tokenizer.json puts around a text."""
-        return self._encode(text, add_special_tokens=True)
+    @property
+    def has_chat_template(self) -> bool:
+        return self._chat_template is not None
+
+    def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The ids of a plain prompt, by default with the special tokens that tokenizer.json puts around a
+        text.
+        """
+        return self._encode(text, add_special_tokens=add_special_tokens)
 
     def encode_chat(self, turns: Sequence[ChatTurn], *, template_optional: bool = False) -> list[int]:
         """The ids of a conversation as the model's chat template writes it, up to where the answer begins.

@@ -90,6 +90,7 @@ class EngineActor(BusActor):
             tokens_per_s=self._rate.tokens_per_s,
             best_tokens_per_s=self._rate.best_tokens_per_s,
             steps=self._driver.steps,
+            context_tokens=engine.max_model_len,
             prefix_event_id=delta.event_id,
             added=delta.added,
             removed=delta.removed,

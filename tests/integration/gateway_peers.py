@@ -22,6 +22,7 @@ from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
+from services.gateway.text_asks import TextAsks
 from services.gateway.token_spellings import SpellingBook
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
@@ -256,9 +257,10 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     await bus.serve(inbox("gateway", GATEWAY), registry.receive)
     key_gate = KeyGate.of(config)
     front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
-    server = EdgeServer(registry, client_cancels, front_door, view, config)
+    text_asks = TextAsks(context, key_gate)
+    server = EdgeServer(registry, client_cancels, text_asks, front_door, view, config)
     http_server = HttpServer.of(
-        front_door, client_cancels, SpellingBook(context), view, server.can_serve, config
+        front_door, client_cancels, text_asks, SpellingBook(context), server.can_serve, config
     )
     await server.start()
     await http_server.start()

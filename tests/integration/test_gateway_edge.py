@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.bus.subjects import inbox
@@ -261,10 +261,15 @@ async def _is(running: Running, status: int) -> bool:
     return await health_of(running) == status
 
 
-async def test_reflection_lists_the_service(nats_url: str) -> None:
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_lists_the_service_under_both_of_its_names(nats_url: str, version: str) -> None:
     async with gateway(nats_url) as running:
-        stub = reflection_pb2_grpc.ServerReflectionStub(running.channel)
-        call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        stream = running.channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        call = stream(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
         names = [s.name async for answer in call for s in answer.list_services_response.service]
     assert {"penstock.v1.Inference", "grpc.health.v1.Health"} <= set(names)
 

@@ -24,14 +24,17 @@ ORIGIN = "https://app.example"
 TIMEOUT_S = 20
 
 
-async def test_models_are_those_of_the_fleet(nats_url: str) -> None:
-    async with fleet(nats_url), gateway(nats_url) as running:
+async def test_models_are_those_of_the_fleet_and_those_that_answer_come_first(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        await peers.add("retriever", model="an-embedder")
         await running.knows("decode", 1)
+        await running.knows("retriever", 1)
         async with http_client(running.http.address) as client:
             listed = await call(client, "/v1/models")
             one = await call(client, "/v1/models/test-model")
             none = await call(client, "/v1/models/org/other")
-    assert [model["id"] for model in listed.body["data"]] == ["test-model"]
+    found = [(model["id"], model["embeds"]) for model in listed.body["data"]]
+    assert found == [("test-model", False), ("an-embedder", True)]
     assert (one.body["id"], one.body["object"]) == ("test-model", "model")
     assert (none.status, none.error["code"]) == (404, "model_not_found")
 

@@ -8,27 +8,41 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
+from services.retriever.text_embedder import MAX_TEXT_BYTES
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
-from shared.errors import Cancelled, DeadlineExpired, InternalError, InvalidRequest, NotFound, Overloaded
+from shared.errors import (
+    Cancelled,
+    DeadlineExpired,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    TooLarge,
+)
 from shared.messages import (
+    MAX_EMBED_TEXTS,
     AuditReport,
     AuditRequest,
     Cancel,
     CancelAck,
+    Embed,
+    Embedded,
     Message,
     Retrieve,
     Retrieved,
     ScoredPassage,
 )
+from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, MODEL_NAME
 from shared.service import Service
 from tests.support import metric
 from tests.support.wait import until
@@ -59,6 +73,14 @@ class HeldSearch:
         return [
             Retrieved((ScoredPassage("source", question.query, 1.0),), "", 1, 1) for question in questions
         ]
+
+    def embed(self, message: Embed) -> Embedded:
+        self.batches.append(list(message.texts))
+        assert self.go.wait(30)
+        if message.texts[0] == "crash":
+            raise RuntimeError("the model is broken")
+        texts = message.texts
+        return Embedded(tuple(text.encode() for text in texts), (1,) * len(texts), (False,) * len(texts))
 
 
 class Rig:
@@ -113,7 +135,9 @@ async def make_rig(nats_url: str) -> AsyncIterator[MakeRig]:
         service = Service("retriever", settings, "retriever-0")
         service.bus = await Bus.connect(nats_url, name="retriever")
         search = HeldSearch()
-        actor = service.supervisor.start(lambda: RetrieverActor(service, search if with_corpus else None))
+        actor = service.supervisor.start(
+            lambda: RetrieverActor(service, search if with_corpus else None, search.embed)
+        )
         await service.bus.serve(SUBJECT, actor.receive)
         rigs.append(Rig(service, await Bus.connect(nats_url, name="asker"), search))
         return rigs[-1]
@@ -273,6 +297,74 @@ async def test_without_a_corpus_a_question_degrades_or_is_told_how_to_index(
         await rig.retrieve("where?", may_degrade=False)
 
 
+async def test_texts_are_embedded_also_without_a_corpus(make_rig: MakeRig) -> None:
+    rig = await make_rig(with_corpus=False)
+    rig.search.go.set()
+    assert await rig.ask(Embed(("a", "b"))) == Embedded((b"a", b"b"), (1, 1), (False, False))
+    assert await rig.held() == []
+
+
+async def test_questions_and_texts_take_turns(rig: Rig) -> None:
+    calls = [asyncio.create_task(rig.retrieve("first", request_id="0"))]
+    await rig.until_held(("0", "searching"))
+    for number in (1, 2):
+        calls.append(asyncio.create_task(rig.ask(Embed((f"text {number}",)), request_id=f"e{number}")))  # type: ignore[arg-type]
+        await until(partial(_has, rig, f"e{number}"), timeout_s=20)
+    calls.append(asyncio.create_task(rig.retrieve("second", request_id="1")))
+    await until(partial(_has, rig, "1"), timeout_s=20)
+    rig.search.go.set()
+    await asyncio.gather(*calls)
+    assert rig.search.batches == [["first"], ["text 1"], ["second"], ["text 2"]]
+
+
+async def _has(rig: Rig, request_id: str) -> bool:
+    return any(held == request_id for held, _ in await rig.held())
+
+
+async def test_texts_that_are_cancelled_while_they_are_embedded_hold_nothing(rig: Rig) -> None:
+    asked = asyncio.create_task(rig.ask(Embed(("a",)), request_id="a"))
+    await rig.until_held(("a", "embedding"))
+    assert await rig.ask(Cancel("cancelled"), request_id="a") == CancelAck(True, "searching")
+    with pytest.raises(Cancelled):
+        await asked
+    assert await rig.held() == []
+
+
+async def test_texts_that_wait_past_their_deadline_expire(rig: Rig) -> None:
+    first = asyncio.create_task(rig.retrieve("first", request_id="a"))
+    await rig.until_held(("a", "searching"))
+    with pytest.raises(DeadlineExpired, match="embed"):
+        await rig.ask(Embed(("late",)), seconds=0.3, request_id="b")
+    rig.search.go.set()
+    await first
+    assert rig.search.batches == [["first"]]
+
+
+async def test_an_embedding_that_breaks_fails_its_texts_and_the_next_ones_are_embedded(rig: Rig) -> None:
+    rig.search.go.set()
+    with pytest.raises(InternalError, match="log has the cause"):
+        await rig.ask(Embed(("crash",)))
+    assert isinstance(await rig.ask(Embed(("a",))), Embedded)
+
+
+@pytest.mark.parametrize(
+    ("texts", "pattern"),
+    [((), "0 texts"), (("a",) * (MAX_EMBED_TEXTS + 1), f"1 to {MAX_EMBED_TEXTS}"), ((" ",), "blank")],
+)
+async def test_texts_that_no_gateway_sends_are_refused(
+    rig: Rig, texts: tuple[str, ...], pattern: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=pattern):
+        await rig.ask(Embed(texts))
+
+
+async def test_text_over_the_limit_is_refused(rig: Rig) -> None:
+    rig.search.go.set()
+    assert isinstance(await rig.ask(Embed(("a" * MAX_TEXT_BYTES,))), Embedded)
+    with pytest.raises(TooLarge, match="16384 bytes"):
+        await rig.ask(Embed(("a" * (MAX_TEXT_BYTES + 1),)))
+
+
 async def test_the_process_indexes_becomes_ready_answers_and_drains(nats_url: str, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -292,6 +384,14 @@ async def test_the_process_indexes_becomes_ready_answers_and_drains(nats_url: st
         (passage,) = answer.passages
         assert (passage.source, passage.text) == ("gate.md § Port", "The port of the gate is 50051.")
         assert answer.embed_us > 0
+        texts = ("Which port?", "soup " * 300)
+        vectors = await bus.ask(SUBJECT, Embed(texts), bus.envelope("e", 1, deadline), deadline)
+        assert isinstance(vectors, Embedded)
+        assert [len(vector) for vector in vectors.vectors] == [4 * DIMENSIONS] * 2
+        assert vectors.tokens == (5, MAX_TOKENS)
+        assert vectors.truncated == (False, True)
+        beat = fleet.instances("retriever")[0].heartbeat
+        assert (beat.model, beat.context_tokens) == (MODEL_NAME, MAX_TOKENS)
     finally:
         await fleet.stop()
         await bus.close()

@@ -36,6 +36,8 @@ from shared.messages import (
     AuditRequest,
     Cancel,
     CancelAck,
+    Detokenize,
+    Detokenized,
     Envelope,
     Failure,
     Heartbeat,
@@ -431,3 +433,21 @@ async def test_a_wrong_option_stops_the_start_with_its_name(url: str, model: Pat
     _, stderr = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 2
     assert "PENSTOCK_DETOKENIZER_MAX_SESSIONS" in stderr.decode()
+
+
+@pytest.mark.parametrize("text", ["a b", "the cat and the dog " * 200], ids=["at once", "in a thread"])
+async def test_ids_come_back_as_their_text(gateway: Gateway, text: str) -> None:
+    ids = gateway.tokenizer.encode_text(text)
+    answer = await gateway.ask(TOKENIZER, Detokenize(pack_ids(ids)), gateway.envelope(gateway.request()))
+    assert answer == Detokenized(gateway.tokenizer.decode(ids))
+
+
+async def test_special_tokens_are_left_out_when_they_are_not_wanted(gateway: Gateway) -> None:
+    found = []
+    for wanted in (True, False):
+        message = Tokenize(text="a b", add_special_tokens=wanted)
+        answer = await gateway.ask(TOKENIZER, message, gateway.envelope(gateway.request()))
+        assert isinstance(answer, Tokenized)
+        found.append(unpack_ids(answer.token_ids))
+    plain = gateway.tokenizer.encode_text("a b", add_special_tokens=False)
+    assert found == [gateway.tokenizer.encode_text("a b"), plain]

@@ -44,6 +44,26 @@ class InferenceStub:
                 request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
                 response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelResponse.FromString,
                 _registered_method=True)
+        self.ListModels = channel.unary_unary(
+                '/penstock.v1.Inference/ListModels',
+                request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.ListModelsRequest.SerializeToString,
+                response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.ListModelsResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/penstock.v1.Inference/Tokenize',
+                request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/penstock.v1.Inference/Detokenize',
+                request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/penstock.v1.Inference/Embed',
+                request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer:
@@ -63,6 +83,33 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListModels(self, request, context):
+        """What is served now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """The ids that a prompt would have, and the text that ids stand for. Nothing is computed or kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """Texts as vectors of meaning, by the model that retrieval searches with. Needs a retriever.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +122,26 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Cancel,
                     request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelRequest.FromString,
                     response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelResponse.SerializeToString,
+            ),
+            'ListModels': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListModels,
+                    request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.ListModelsRequest.FromString,
+                    response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.TokenizeRequest.FromString,
+                    response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.DetokenizeRequest.FromString,
+                    response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.DetokenizeResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedRequest.FromString,
+                    response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +198,114 @@ class Inference:
             '/penstock.v1.Inference/Cancel',
             protos_dot_penstock_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
             protos_dot_penstock_dot_v1_dot_inference__pb2.CancelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListModels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Inference/ListModels',
+            protos_dot_penstock_dot_v1_dot_inference__pb2.ListModelsRequest.SerializeToString,
+            protos_dot_penstock_dot_v1_dot_inference__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Inference/Tokenize',
+            protos_dot_penstock_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
+            protos_dot_penstock_dot_v1_dot_inference__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Inference/Detokenize',
+            protos_dot_penstock_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+            protos_dot_penstock_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Inference/Embed',
+            protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
+            protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

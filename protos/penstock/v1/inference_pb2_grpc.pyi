@@ -6,7 +6,20 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from protos.penstock.v1.inference_pb2 import CancelRequest, CancelResponse, GenerateEvent, GenerateRequest
+from protos.penstock.v1.inference_pb2 import (
+    CancelRequest,
+    CancelResponse,
+    DetokenizeRequest,
+    DetokenizeResponse,
+    EmbedRequest,
+    EmbedResponse,
+    GenerateEvent,
+    GenerateRequest,
+    ListModelsRequest,
+    ListModelsResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
 
 class InferenceStub:
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
@@ -16,6 +29,18 @@ class InferenceStub:
     async def Cancel(
         self, request: CancelRequest, *, timeout: float | None = None, metadata: Any = None
     ) -> CancelResponse: ...
+    async def ListModels(
+        self, request: ListModelsRequest, *, timeout: float | None = None, metadata: Any = None
+    ) -> ListModelsResponse: ...
+    async def Tokenize(
+        self, request: TokenizeRequest, *, timeout: float | None = None, metadata: Any = None
+    ) -> TokenizeResponse: ...
+    async def Detokenize(
+        self, request: DetokenizeRequest, *, timeout: float | None = None, metadata: Any = None
+    ) -> DetokenizeResponse: ...
+    async def Embed(
+        self, request: EmbedRequest, *, timeout: float | None = None, metadata: Any = None
+    ) -> EmbedResponse: ...
 
 class GenerateCall(AsyncIterator[GenerateEvent]):
     async def __anext__(self) -> GenerateEvent: ...
@@ -34,5 +59,21 @@ class InferenceServicer:
     async def Cancel(
         self, request: CancelRequest, context: grpc.aio.ServicerContext[CancelRequest, CancelResponse]
     ) -> CancelResponse: ...
+    async def ListModels(
+        self,
+        request: ListModelsRequest,
+        context: grpc.aio.ServicerContext[ListModelsRequest, ListModelsResponse],
+    ) -> ListModelsResponse: ...
+    async def Tokenize(
+        self, request: TokenizeRequest, context: grpc.aio.ServicerContext[TokenizeRequest, TokenizeResponse]
+    ) -> TokenizeResponse: ...
+    async def Detokenize(
+        self,
+        request: DetokenizeRequest,
+        context: grpc.aio.ServicerContext[DetokenizeRequest, DetokenizeResponse],
+    ) -> DetokenizeResponse: ...
+    async def Embed(
+        self, request: EmbedRequest, context: grpc.aio.ServicerContext[EmbedRequest, EmbedResponse]
+    ) -> EmbedResponse: ...
 
 def add_InferenceServicer_to_server(servicer: InferenceServicer, server: grpc.aio.Server) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -15,7 +16,8 @@ from services.gateway.http.chat import ChatShape
 from services.gateway.http.error_object import NoSuchRequest
 from services.gateway.http.text_completion import TextShape
 from services.gateway.request import served_model
-from shared.bus.fleet import FleetView
+from services.gateway.served_models import ServedModel
+from services.gateway.text_asks import TextAsks
 from shared.errors import PenstockError, Unavailable
 
 TEXT = "text/plain; charset=utf-8"
@@ -30,12 +32,12 @@ class Pages:
         self,
         front_door: FrontDoor,
         client_cancels: ClientCancels,
-        fleet: FleetView,
+        text_asks: TextAsks,
         can_serve: Callable[[], bool],
     ) -> None:
         self._front_door = front_door
         self._client_cancels = client_cancels
-        self._fleet = fleet
+        self._text_asks = text_asks
         self._can_serve = can_serve
 
     async def health(self, call: HttpCall) -> web.Response:
@@ -56,18 +58,21 @@ class Pages:
         return call.page(await asyncio.to_thread(generate_latest), CONTENT_TYPE_LATEST)
 
     async def models(self, call: HttpCall) -> web.Response:
+        """Those that answer come first: many programs take the first of the list."""
         try:
             self._front_door.identify(call.authorization)
         except PenstockError as error:
             return call.error(error)
-        return call.json({"object": "list", "data": [_model(name) for name in sorted(self._served())]})
+        models = sorted(self._text_asks.models(), key=lambda model: model.embeds)
+        return call.json({"object": "list", "data": [_model(model) for model in models]})
 
     async def model(self, call: HttpCall, name: str) -> web.Response:
         try:
             self._front_door.identify(call.authorization)
-            if not (served := self._served()):
+            served = {model.name: model for model in self._text_asks.models()}
+            if not served:
                 raise Unavailable("no model is served now: retry later", hop="decode")
-            return call.json(_model(served_model(name, served)))
+            return call.json(_model(served[served_model(name, set(served))]))
         except PenstockError as error:
             return call.error(error)
 
@@ -83,9 +88,8 @@ class Pages:
             return call.error(error)
         return call.json({"id": request_id, "object": "request.cancelled", "cancelled": True})
 
-    def _served(self) -> set[str]:
-        return {view.heartbeat.model for view in self._fleet.instances("decode")}
 
-
-def _model(name: str) -> dict[str, str | int]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
+def _model(model: ServedModel) -> dict[str, Any]:
+    """Others have `max_model_len` too; `embeds` is ours."""
+    described = {"id": model.name, "object": "model", "created": 0, "owned_by": OWNER}
+    return described | {"max_model_len": model.context_tokens or None, "embeds": model.embeds}

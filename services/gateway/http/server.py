@@ -19,8 +19,8 @@ from services.gateway.front_door import FrontDoor
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.pages import Pages
 from services.gateway.http.router import Router
+from services.gateway.text_asks import TextAsks
 from services.gateway.token_spellings import SpellingBook
-from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
 
 log = structlog.get_logger()
@@ -63,12 +63,12 @@ class HttpServer:
         cls,
         front_door: FrontDoor,
         client_cancels: ClientCancels,
+        text_asks: TextAsks,
         spelling_book: SpellingBook,
-        fleet: FleetView,
         can_serve: Callable[[], bool],
         config: GatewayConfig,
     ) -> Self:
-        pages = Pages(front_door, client_cancels, fleet, can_serve)
+        pages = Pages(front_door, client_cancels, text_asks, can_serve)
         completions = CompletionCalls(front_door, spelling_book.spellings_of, config)
         return cls(Router(completions, pages, config).answer, config)
 

@@ -9,7 +9,7 @@ import pytest
 from services.tokenizer.prompt_tokenizer import MAX_TURNS, PromptTokenizer, text_chars
 from shared.errors import InvalidRequest, PenstockError, TooLarge
 from shared.kv_hash import BlockHasher
-from shared.messages import ChatTurn, Tokenize, pack_ids, unpack_hashes, unpack_ids
+from shared.messages import ChatTurn, Detokenize, Tokenize, pack_ids, unpack_hashes, unpack_ids
 from tests.support.block_names import hashes_of
 from tests.support.tokenizer_kinds import SAMPLES, text_tokenizer
 
@@ -88,3 +88,13 @@ def test_the_length_of_all_parts_counts_as_work() -> None:
     assert text_chars(Tokenize(text="abc")) == 3
     assert text_chars(Tokenize(chat=(ChatTurn("user", "abc"), ChatTurn("user", "de")))) == 5
     assert text_chars(Tokenize(token_ids=b"\0" * 20)) == 20
+
+
+def test_ids_become_the_text_they_were_made_of(prompts: PromptTokenizer) -> None:
+    ids = text_tokenizer("byte_level").encode_text("Über größere Straßen")
+    assert prompts.detokenize_ids(Detokenize(pack_ids(ids))).text == "Über größere Straßen"
+
+
+def test_ids_outside_the_vocabulary_have_no_text(prompts: PromptTokenizer) -> None:
+    with pytest.raises(InvalidRequest, match="not in the vocabulary"):
+        prompts.detokenize_ids(Detokenize(pack_ids([1 << 30])))

@@ -152,7 +152,7 @@ def test_deep_nesting_is_refused_and_does_not_exhaust_the_stack() -> None:
 
 
 def test_an_integer_is_a_good_float() -> None:
-    blank = {int: 0, float: 0, bytes: b"", str: "x"}
+    blank = {int: 0, float: 0, bytes: b"", str: "x", bool: False}
     fields = [blank.get(hint, []) for hint in typing.get_type_hints(Heartbeat).values()]
     got = decode_list(wire(type="Heartbeat", fields=fields))
     assert isinstance(got.tokens_per_s, float)

@@ -1,0 +1,69 @@
+"""Answers of Penstock as they are generated.
+
+    from penstock.client import Client
+
+    with Client("127.0.0.1:50051") as client, client.generate("Once upon a time") as stream:
+        for delta in stream:
+            print(delta.text, end="", flush=True)
+
+`AsyncClient` is the same for asyncio. Messages are those of the contract, penstock/v1/inference.proto.
+"""
+
+from penstock.client._proto.inference_pb2 import (
+    Embedding,
+    FinishReason,
+    Model,
+    Outcome,
+    PromptInfo,
+    Terminal,
+    TextDelta,
+    Timeline,
+    Usage,
+)
+from penstock.client.async_client import AsyncClient
+from penstock.client.async_stream import AsyncStream
+from penstock.client.client import Client
+from penstock.client.errors import (
+    Cancelled,
+    Expired,
+    InvalidRequest,
+    NotFound,
+    PenstockError,
+    ServerError,
+    Shed,
+    Unauthenticated,
+    Unavailable,
+)
+from penstock.client.request import GenerateOptions, Priority, Prompt, SamplingOptions
+from penstock.client.retry import Retry
+from penstock.client.stream import Stream
+
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Cancelled",
+    "Client",
+    "Embedding",
+    "Expired",
+    "FinishReason",
+    "GenerateOptions",
+    "InvalidRequest",
+    "Model",
+    "NotFound",
+    "Outcome",
+    "PenstockError",
+    "Priority",
+    "Prompt",
+    "PromptInfo",
+    "Retry",
+    "SamplingOptions",
+    "ServerError",
+    "Shed",
+    "Stream",
+    "Terminal",
+    "TextDelta",
+    "Timeline",
+    "Unauthenticated",
+    "Unavailable",
+    "Usage",
+]

@@ -1,0 +1,1 @@
+"""The generated code of the contract; `make protos` writes it."""

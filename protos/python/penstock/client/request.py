@@ -1,0 +1,117 @@
+"""A call's arguments as a message of the contract."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack
+
+from penstock.client._proto import inference_pb2 as pb
+
+Prompt = str | Sequence[int] | Sequence[tuple[str, str]]
+"""A text, token ids, or a chat as (role, content)."""
+Priority = Literal["low", "normal", "high"]
+
+_PRIORITIES: dict[str, pb.Priority] = {
+    "low": pb.PRIORITY_LOW,
+    "normal": pb.PRIORITY_NORMAL,
+    "high": pb.PRIORITY_HIGH,
+}
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of the contract's `Sampling`; what is left out has the server's default."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int
+    max_tokens: int
+    min_tokens: int
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    logprobs: int
+    allowed_token_ids: Sequence[int]
+    bad_word_ids: Sequence[Sequence[int]]
+    json_schema: str
+    regex: str
+    grammar: str
+    json_object: bool
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """Beside those: which model, how long, how urgent, with how many passages of the server's documents."""
+
+    model: str
+    deadline_s: float
+    first_token_s: float
+    inter_token_s: float
+    priority: Priority
+    retrieve: int
+    retrieve_may_degrade: bool
+
+
+def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateRequest:
+    """Raises TypeError for what the contract has no field for."""
+    others: dict[str, Any] = dict(options)
+    request = pb.GenerateRequest(
+        model=others.pop("model", ""),
+        priority=_PRIORITIES[others.pop("priority", "normal")],
+        inter_token_deadline_ms=_milliseconds(others.pop("inter_token_s", 0.0)),
+    )
+    others.pop("deadline_s", None)  # counted by the call, over all of its attempts
+    if (first_token_s := others.pop("first_token_s", None)) is not None:
+        request.ttft_deadline_ms = _milliseconds(first_token_s)
+    if (passages := others.pop("retrieve", 0)) > 0:
+        request.retrieval.enabled = True
+        request.retrieval.k = passages
+    if (may_degrade := others.pop("retrieve_may_degrade", None)) is not None:
+        request.retrieval.may_degrade = may_degrade
+    _set_prompt(request, prompt)
+    request.sampling.CopyFrom(_sampling(**others))
+    return request
+
+
+def stamp_request(request: pb.GenerateRequest, remaining_s: float | None) -> None:
+    """What is of this attempt alone: when it is sent, and how long it has."""
+    request.client_sent_unix_us = time.time_ns() // 1000
+    if remaining_s is not None:
+        request.deadline_ms = _milliseconds(remaining_s)
+
+
+def build_prompt(prompt: str | Sequence[tuple[str, str]]) -> pb.TokenizeRequest:
+    if isinstance(prompt, str):
+        return pb.TokenizeRequest(text=prompt)
+    return pb.TokenizeRequest(chat=_chat(prompt))
+
+
+def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        request.text = prompt
+    elif all(isinstance(one, int) for one in prompt):
+        request.token_ids.ids.extend(one for one in prompt if isinstance(one, int))
+    else:
+        request.chat.CopyFrom(_chat([one for one in prompt if not isinstance(one, int)]))
+
+
+def _chat(turns: Sequence[tuple[str, str]]) -> pb.ChatPrompt:
+    return pb.ChatPrompt(messages=[pb.ChatMessage(role=role, content=content) for role, content in turns])
+
+
+def _sampling(**options: Unpack[SamplingOptions]) -> pb.Sampling:
+    fields: dict[str, Any] = dict(options)
+    words = fields.pop("bad_word_ids", ())
+    unknown = sorted(set(fields) - set(SamplingOptions.__annotations__))
+    if unknown:
+        raise TypeError(f"generate() has no argument {unknown[0]!r}")
+    return pb.Sampling(bad_word_ids=[pb.TokenIds(ids=ids) for ids in words], **fields)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0

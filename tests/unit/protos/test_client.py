@@ -1,0 +1,178 @@
+"""The Python client without a server: what it sends, when it sends again, what it makes of an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+
+from penstock import client
+from penstock.client import _proto, errors, request
+from penstock.client._proto import inference_pb2 as client_pb
+from penstock.client.retry import JITTER_SHARE, Retry
+from protos.penstock.v1 import inference_pb2 as pb
+
+FOLDER = Path(client.__file__).parent
+SHED = client.Shed("full", retry_after_ms=100)
+
+
+def test_the_clients_copy_of_the_contract_is_the_contract() -> None:
+    ours, theirs = descriptor_pb2.FileDescriptorProto(), descriptor_pb2.FileDescriptorProto()
+    client_pb.DESCRIPTOR.CopyToProto(ours)
+    pb.DESCRIPTOR.CopyToProto(theirs)
+    assert ours == theirs
+
+
+def test_two_copies_of_the_contract_in_one_process_do_not_meet() -> None:
+    assert client_pb.DESCRIPTOR.pool is not pb.DESCRIPTOR.pool
+    assert not isinstance(client_pb.Usage(), pb.Usage)
+
+
+def test_the_client_imports_nothing_of_what_serves() -> None:
+    sources = "\n".join(path.read_text() for path in FOLDER.rglob("*.py"))
+    for top in ("services", "shared", "protos", "tests"):
+        assert f"from {top}" not in sources
+        assert f"import {top}" not in sources
+    assert Path(str(_proto.__file__)).parent.parent == FOLDER
+
+
+def test_every_sampling_field_of_the_contract_is_a_keyword() -> None:
+    assert set(request.SamplingOptions.__annotations__) == set(pb.Sampling.DESCRIPTOR.fields_by_name)
+
+
+def test_a_prompt_is_a_text_a_chat_or_ids() -> None:
+    assert request.build_request("hello", {}).text == "hello"
+    chat = request.build_request([("system", "be kind"), ("user", "hello")], {}).chat
+    assert [(turn.role, turn.content) for turn in chat.messages] == [
+        ("system", "be kind"),
+        ("user", "hello"),
+    ]
+    assert list(request.build_request([1, 2], {}).token_ids.ids) == [1, 2]
+
+
+def test_what_is_left_out_is_left_to_the_server() -> None:
+    message = request.build_request("hello", {})
+    request.stamp_request(message, None)
+    message.ClearField("client_sent_unix_us")
+    assert message == client_pb.GenerateRequest(text="hello", sampling=client_pb.Sampling())
+
+
+def test_options_become_the_fields_of_the_contract() -> None:
+    message = request.build_request(
+        "hello",
+        {
+            "model": "m",
+            "max_tokens": 3,
+            "stop": ["x"],
+            "bad_word_ids": [[1, 2]],
+            "logit_bias": {5: -1.0},
+            "first_token_s": 0.5,
+            "inter_token_s": 0.25,
+            "priority": "high",
+            "retrieve": 2,
+            "retrieve_may_degrade": False,
+        },
+    )
+    request.stamp_request(message, 1.5)
+    sampling = message.sampling
+    assert (message.model, sampling.max_tokens, list(sampling.stop)) == ("m", 3, ["x"])
+    assert [list(word.ids) for word in sampling.bad_word_ids] == [[1, 2]]
+    assert dict(sampling.logit_bias) == {5: -1.0}
+    assert (message.ttft_deadline_ms, message.inter_token_deadline_ms, message.deadline_ms) == (
+        500,
+        250,
+        1500,
+    )
+    assert message.priority == client_pb.PRIORITY_HIGH
+    assert (message.retrieval.enabled, message.retrieval.k, message.retrieval.may_degrade) == (True, 2, False)
+
+
+def test_an_argument_that_there_is_not_is_named() -> None:
+    with pytest.raises(TypeError, match="'max_token'"):
+        request.build_request("hello", {"max_token": 3})  # type: ignore[typeddict-unknown-key]
+
+
+# ---- when a call is sent again --------------------------------------------------------------------------
+
+
+def test_a_shed_call_waits_as_long_as_the_hint_says_and_a_little_longer() -> None:
+    waits = [Retry().wait_s(SHED, 1, None) for _ in range(50)]
+    assert all(wait is not None and 0.1 <= wait <= 0.1 * (1 + JITTER_SHARE) for wait in waits)
+    assert len(set(waits)) > 1
+
+
+def test_the_last_attempt_is_the_last() -> None:
+    retry = Retry(attempts=3)
+    assert [retry.wait_s(SHED, attempt, None) is None for attempt in (1, 2, 3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [client.Unavailable("gone"), client.Expired("late"), client.InvalidRequest("no"), client.Shed("no hint")],
+)
+def test_nothing_else_is_sent_again(error: client.PenstockError) -> None:
+    assert Retry().wait_s(error, 1, None) is None
+
+
+def test_a_hint_beyond_the_deadline_or_the_longest_wait_is_not_waited_for() -> None:
+    assert Retry().wait_s(SHED, 1, 0.1) is None
+    assert Retry().wait_s(SHED, 1, 0.2) is not None
+    assert Retry(max_wait_s=0.09).wait_s(SHED, 1, None) is None
+    assert Retry(max_wait_s=0.1).wait_s(SHED, 1, None) is not None
+
+
+@pytest.mark.parametrize(("attempts", "max_wait_s"), [(0, 1.0), (1, -1.0)])
+def test_a_retry_that_makes_no_sense_is_refused(attempts: int, max_wait_s: float) -> None:
+    with pytest.raises(ValueError, match="attempts"):
+        Retry(attempts, max_wait_s)
+
+
+# ---- errors ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, client.InvalidRequest),
+        (grpc.StatusCode.NOT_FOUND, client.NotFound),
+        (grpc.StatusCode.UNAUTHENTICATED, client.Unauthenticated),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, client.Shed),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, client.Expired),
+        (grpc.StatusCode.CANCELLED, client.Cancelled),
+        (grpc.StatusCode.UNAVAILABLE, client.Unavailable),
+        (grpc.StatusCode.INTERNAL, client.ServerError),
+        (grpc.StatusCode.DATA_LOSS, client.ServerError),
+    ],
+)
+def test_every_status_is_an_error_of_its_own(
+    status: grpc.StatusCode, kind: type[client.PenstockError]
+) -> None:
+    error = errors.error_of(status, "why", ())
+    assert type(error) is kind
+    assert (error.message, error.code) == ("why", status.name.lower())
+
+
+def test_the_hint_is_that_of_the_status_details() -> None:
+    detail = Any()
+    detail.Pack(RetryInfo(retry_delay=Duration(nanos=250_000_000)))
+    trailing = (("grpc-status-details-bin", Status(details=[detail]).SerializeToString()),)
+    assert errors.error_of(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", trailing).retry_after_ms == 250
+
+
+def test_what_the_terminal_event_says_counts_before_the_status() -> None:
+    told = client_pb.Error(code="overloaded", message="full", hop="decode", retry_after_ms=7)
+    end = client_pb.Terminal(outcome=client_pb.OUTCOME_SHED, error=told)
+    error = errors.error_of(grpc.StatusCode.RESOURCE_EXHAUSTED, "decode: full", (), end)
+    assert (error.message, error.code, error.hop, error.retry_after_ms, error.end) == (
+        "full",
+        "overloaded",
+        "decode",
+        7,
+        end,
+    )
