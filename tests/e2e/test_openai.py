@@ -123,6 +123,19 @@ def test_errors_are_raised_as_the_client_knows_them(client: OpenAI, model: str) 
     assert late.value.status_code in (429, 504)  # what cannot be in time is shed or expires
 
 
+def test_embeddings_are_those_of_the_retriever(client: OpenAI) -> None:
+    (embedder,) = [one.id for one in client.models.list() if (one.model_extra or {})["embeds"]]
+    answer = client.embeddings.create(model=embedder, input=["a dog", "a puppy", "tax law"])
+    dog, puppy, law = (row.embedding for row in answer.data)
+
+    def likeness(one: list[float], other: list[float]) -> float:
+        return sum(a * b for a, b in zip(one, other, strict=True))
+
+    assert likeness(dog, dog) == pytest.approx(1.0, abs=1e-3)
+    assert likeness(dog, puppy) > likeness(dog, law)
+    assert answer.usage.prompt_tokens > 0
+
+
 async def test_closing_a_stream_frees_what_it_held(stack: Stack, model: str) -> None:
     async with AsyncOpenAI(base_url=f"http://{stack.http}/v1", api_key="none") as client:
         stream = await client.completions.create(

@@ -24,6 +24,7 @@ SYSTEM_NAMES = {"developer": "system"}
 
 def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: int) -> AskedCompletion:
     """Raises InvalidRequest that names what is wrong."""
+    _check_tools(body)
     options = read_penstock_options(body, headers)
     sampling = read_sampling(body, default_max_tokens)
     if body.flag("logprobs"):
@@ -31,7 +32,7 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
     elif body.has("top_logprobs"):
         raise body.wrong("top_logprobs", "it with logprobs true alone")
     request = pb.GenerateRequest(
-        model=body.text("model"), chat=pb.ChatPrompt(messages=_messages(body)), sampling=sampling
+        model=body.text("model"), chat=pb.ChatPrompt(messages=read_messages(body)), sampling=sampling
     )
     options.apply(request)
     n, stream = read_n(body, 1), body.flag("stream")
@@ -45,12 +46,19 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
     )
 
 
-def _messages(body: JsonFields) -> list[pb.ChatMessage]:
+def read_messages(body: JsonFields) -> list[pb.ChatMessage]:
     messages = []
     for message in body.objects("messages"):
         role = message.text("role")
         messages.append(pb.ChatMessage(role=SYSTEM_NAMES.get(role, role), content=_content(message)))
     return messages
+
+
+def _check_tools(body: JsonFields) -> None:
+    """Better refused than left out without a word."""
+    for name, choice in (("tools", "tool_choice"), ("functions", "function_call")):
+        if body.array(name) and body.value(choice) != "none":
+            raise body.wrong(name, f"none, or {choice} none: this server calls no tools", "given")
 
 
 def _content(message: JsonFields) -> str:

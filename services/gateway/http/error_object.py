@@ -73,9 +73,9 @@ _NO_RETRY = (CLIENT_LEFT, 504)
 _CONTRACT_NAMES = (
     (re.compile(r"\bsampling\.json_schema\b"), "response_format.json_schema.schema"),
     (re.compile(r"\bsampling\.(regex|grammar)\b"), r"penstock.\1"),
-    (re.compile(r"\bsampling\.allowed_token_ids\b"), "penstock.allowed_token_ids"),
     (re.compile(r"\bsampling\.(?=\w)"), ""),
     (re.compile(r"\bchat\.messages\b"), "messages"),
+    (re.compile(r"^texts(?=\[| has )"), "input"),
     (re.compile(r"^(?:token_ids(?:\.ids)?|text)(?= (?:is|has|holds) )"), "prompt"),
     (
         re.compile(r"\b(retrieval\.k|(?:ttft_|inter_token_)?deadline_ms|client_sent_unix_us)\b"),
@@ -88,9 +88,10 @@ _PARAM = re.compile(r"[a-z_]+(?:\[\d+\]|\.[a-z_]+)*(?= (?:\d+ )?(?:is|has|holds|
 """A sentence that is about a field begins with it."""
 _FIELDS = frozenset(
     {
-        *("model", "messages", "prompt", "stop", "stop_token_ids", "ignore_eos", "seed", "cache_salt"),
+        *("model", "messages", "prompt", "input", "tokens", "stop", "stop_token_ids", "ignore_eos", "seed"),
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "logprobs", "logit_bias"),
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "response_format", "penstock"),
+        "cache_salt",
     }
 )
 

@@ -15,6 +15,7 @@ from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.error_object import NoSuchPath, WrongMethod
 from services.gateway.http.pages import Pages
 from services.gateway.http.text_completion import TextShape, read_text_completion
+from services.gateway.http.text_pages import TextPages
 from shared.errors import InternalError
 
 log = structlog.get_logger()
@@ -26,13 +27,18 @@ Handler = Callable[..., Awaitable[web.StreamResponse]]
 
 
 class Router:
-    def __init__(self, completions: CompletionCalls, pages: Pages, config: GatewayConfig) -> None:
+    def __init__(
+        self, completions: CompletionCalls, text_pages: TextPages, pages: Pages, config: GatewayConfig
+    ) -> None:
         self._completions = completions
         self._origins = frozenset(config.http_cors_origins)
         self._max_body_bytes = config.max_request_bytes
         self._routes: Sequence[tuple[str, re.Pattern[str], Handler]] = [
             ("POST", re.compile("/v1/chat/completions"), self._chat),
             ("POST", re.compile("/v1/completions"), self._complete),
+            ("POST", re.compile("/v1/embeddings"), text_pages.embeddings),
+            ("POST", re.compile("(?:/v1)?/tokenize"), text_pages.tokenize),
+            ("POST", re.compile("(?:/v1)?/detokenize"), text_pages.detokenize),
             ("GET", re.compile("/v1/models"), pages.models),
             ("GET", re.compile("/v1/models/(.+)"), pages.model),
             ("POST", re.compile("/v1/requests/([^/]+)/cancel"), pages.cancel),

@@ -19,6 +19,7 @@ from services.gateway.front_door import FrontDoor
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.pages import Pages
 from services.gateway.http.router import Router
+from services.gateway.http.text_pages import TextPages
 from services.gateway.text_asks import TextAsks
 from services.gateway.token_spellings import SpellingBook
 from shared.errors import Unavailable
@@ -70,7 +71,8 @@ class HttpServer:
     ) -> Self:
         pages = Pages(front_door, client_cancels, text_asks, can_serve)
         completions = CompletionCalls(front_door, spelling_book.spellings_of, config)
-        return cls(Router(completions, pages, config).answer, config)
+        text_pages = TextPages(front_door, text_asks, config)
+        return cls(Router(completions, text_pages, pages, config).answer, config)
 
     async def start(self) -> None:
         """Listen; raises Unavailable when the address cannot be had."""

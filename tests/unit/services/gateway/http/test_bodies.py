@@ -117,6 +117,8 @@ CHAT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "top_logprobs alone": ({"top_logprobs": 2}, "top_logprobs"),
     "top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     "logprobs": ({"logprobs": 1}, "logprobs"),
+    "tools": ({"tools": [{"type": "function"}]}, "tools"),
+    "functions": ({"functions": [{"name": "f"}]}, "functions"),
 }
 TEXT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no prompt": ({"prompt": None}, "prompt"),
@@ -221,6 +223,10 @@ def test_prompts_come_as_texts_or_as_ids_and_each_has_its_choices_in_order() -> 
     assert [list(request.token_ids.ids) for request in text(prompt=[[1, 2], [3]]).requests] == [[1, 2], [3]]
     assert list(text(prompt=[1, 2]).requests[0].token_ids.ids) == [1, 2]
     assert text(prompt=["a", "b"], n=2, echo=True).echoes == ("a", "a", "b", "b")
+
+
+def test_tools_that_may_not_be_called_are_tolerated() -> None:
+    assert chat(tools=[{"type": "function"}], tool_choice="none") == chat(tools=[])
 
 
 def test_a_message_may_come_in_parts_and_a_developer_is_the_system() -> None:
