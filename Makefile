@@ -18,10 +18,10 @@ CLIENT_PROTO := protos/python/penstock/client/_proto
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos client drills bench clean
+.PHONY: help setup demo up test lint format typecheck protos client drills compose-test bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything in it, kernels compiled where there is a compiler
 
@@ -72,6 +72,9 @@ client: setup ## the wheel of the Python client, in protos/python/dist
 
 drills: setup ## cancels, deadlines, crashes, overload, identity on real processes: tables, about 15 minutes
 	$(BIN)/python -m tests.chaos $(DRILLS)
+
+compose-test: setup ## the stack in containers, on a real engine; skipped where there is none
+	$(BIN)/pytest -q tests/compose
 
 bench: setup ## the benchmarks: ratios against a floor measured in the same run
 	$(BIN)/python -m tests.bench.bench_pipeline

@@ -183,10 +183,9 @@ def _read_environ(
 ) -> None:
     for name in fields.keys() & _COMMON_FIELDS:
         variable = f"PENSTOCK_{name.upper()}"
-        if variable in environ:
-            values[name] = _checked(
-                fields[name], _parsed(fields[name], environ[variable], variable), variable
-            )
+        text = _file_of_secret(fields[name], variable, environ) or environ.get(variable)
+        if text is not None:
+            values[name] = _checked(fields[name], _parsed(fields[name], text, variable), variable)
     prefix = f"PENSTOCK_{section.upper()}_"
     for variable, text in sorted(environ.items()):
         if not variable.startswith(prefix):
@@ -198,6 +197,20 @@ def _read_environ(
                 f"(as {prefix}<OPTION>)"
             )
         values[name] = _checked(fields[name], _parsed(fields[name], text, variable), variable)
+
+
+def _file_of_secret(field: _Field, variable: str, environ: Mapping[str, str]) -> str | None:
+    """A secret may lie in a file that <variable>_FILE names, as containers are given theirs."""
+    file = environ.get(f"{variable}_FILE", "") if field.rule.secret else ""
+    if not file:
+        return None
+    if environ.get(variable):
+        raise ConfigError(f"{variable} and {variable}_FILE are both set; set one of them")
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{variable}_FILE {file} cannot be read ({why})") from error
 
 
 # ---- values -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ COMMANDS = {
     "status": "show the fleet: instances, queues, KV, rates",
     "audit": "show what every instance holds, per request",
     "keys": "make API keys for the gateway",
+    "secrets": "make the bus users and the key of a fleet that is not started by `penstock up`",
     "drain": "let one instance finish its work and end",
     "index": "build the retriever's index of a folder",
     "bench": "measure the engine on this machine",

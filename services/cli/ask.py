@@ -35,6 +35,7 @@ STATUS_OUTCOMES = {
 }
 """For calls that end without a terminal event; every other status is a failure."""
 
+ADDRESS_VARIABLE = "PENSTOCK_GRPC"
 BACKSTOP_S = 5.0
 """Beyond the request's own deadline: the gateway should have ended the call by itself."""
 
@@ -45,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout, sys.stderr, timeline=args.timeline
     )
     try:
-        address = args.grpc or stack_address(args.state_dir, "grpc", "--grpc HOST:PORT")
+        address = args.grpc or os.environ.get(ADDRESS_VARIABLE, "")
+        address = address or stack_address(args.state_dir, "grpc", "--grpc HOST:PORT")
         metadata = call_metadata(args)
         channel = open_channel(address, args)
     except Unavailable as error:

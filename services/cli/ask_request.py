@@ -46,7 +46,12 @@ def build_ask_parser() -> argparse.ArgumentParser:
     output.add_argument("--json", action="store_true", help="one JSON object per event instead of text")
     output.add_argument("--timeline", action="store_true", help="show where the time went")
     where = parser.add_argument_group("where")
-    where.add_argument("--grpc", default="", metavar="HOST:PORT", help="gateway (default: from stack.json)")
+    where.add_argument(
+        "--grpc",
+        default="",
+        metavar="HOST:PORT",
+        help="gateway (default: what PENSTOCK_GRPC or stack.json says)",
+    )
     add_state_dir(parser)
     add_channel_options(parser)
     return parser

@@ -25,6 +25,7 @@ COLLECT_S = 0.6
 
 MAX_INSTANCES = 4096
 NATS_URL_OPTION = "--nats-url URL"
+URL_VARIABLE = "PENSTOCK_NATS_URL"
 CREDENTIALS_VARIABLE = "PENSTOCK_NATS_CREDENTIALS"
 
 
@@ -92,7 +93,12 @@ def add_bus_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bus_location(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nats-url", default="", metavar="URL", help="the bus (default: from stack.json)")
+    parser.add_argument(
+        "--nats-url",
+        default="",
+        metavar="URL",
+        help=f"the bus (default: what {URL_VARIABLE} or stack.json says)",
+    )
     add_state_dir(parser)
 
 
@@ -113,8 +119,8 @@ def run_on_bus(args: argparse.Namespace, name: str, body: Callable[[BusAddress],
 
 
 def _bus_address(args: argparse.Namespace) -> BusAddress:
-    """What the user passed, else what stack.json says."""
-    if args.nats_url:
-        return BusAddress(args.nats_url, load_credentials(os.environ.get(CREDENTIALS_VARIABLE, "")))
+    """What the user passed, else the environment, else what stack.json says."""
+    if url := args.nats_url or os.environ.get(URL_VARIABLE, ""):
+        return BusAddress(url, load_credentials(os.environ.get(CREDENTIALS_VARIABLE, "")))
     url = stack_address(args.state_dir, "nats", NATS_URL_OPTION)
     return BusAddress(url, load_credentials(stack_credentials(args.state_dir, NATS_URL_OPTION)))

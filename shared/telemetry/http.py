@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from ipaddress import ip_address
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -66,7 +68,7 @@ class TelemetryServer:
             address.set_exception(error)
             return
         bound = server.sockets[0].getsockname()
-        address.set_result(f"{bound[0]}:{bound[1]}")
+        address.set_result(f"{_name_of(bound[0])}:{bound[1]}")
         await self._closing.wait()
         server.close()
         for writer in list(self._open):
@@ -118,3 +120,8 @@ def _health(why_not: str, well: str) -> tuple[str, str, bytes]:
     if why_not:
         return "503 Service Unavailable", TEXT, f"{why_not}\n".encode()
     return "200 OK", TEXT, f"{well}\n".encode()
+
+
+def _name_of(host: str) -> str:
+    """How others find us who listen on every address of a machine or container: by its name."""
+    return socket.gethostname() if ip_address(host).is_unspecified else host

@@ -99,7 +99,7 @@ class CancelDrill:
                 if phase in ("decode", "relay", "replace"):
                     await all_started([victim])
                 async with held_open(self.watch.stack, phase):
-                    await self._until_in_phase(phase, others)
+                    await self._until_in_phase(phase, others, call)
                     await self._interrupt(cause, victim, channel, other, others)
                 begun = time.perf_counter()
                 victim.reads_on.set()
@@ -124,12 +124,14 @@ class CancelDrill:
             message.deadline_ms = EXPIRE_REPLACED_MS if phase == "replace" else EXPIRE_MS
         return message
 
-    async def _until_in_phase(self, phase: str, others: set[str]) -> None:
+    async def _until_in_phase(self, phase: str, others: set[str], call: asyncio.Task[Stream]) -> None:
+        """Or until it is over: who asks for what cannot be done by its deadline hears so at once."""
+
         async def admitted() -> bool:
-            return bool(await self.watch.sessions() - others)
+            return call.done() or bool(await self.watch.sessions() - others)
 
         await until(admitted)
-        if phase not in ("decode", "relay"):
+        if not call.done() and phase not in ("decode", "relay"):
             await asyncio.sleep(SUSPECT_AFTER_S + HELD_S if phase == "replace" else HELD_S)
 
     async def _interrupt(

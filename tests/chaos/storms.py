@@ -19,7 +19,8 @@ STORM_LIMIT_S = 2.0
 DROPPED_OUTPUT = 10_000
 STORM_S = 0.5
 EVERYDAY_AT_ONCE = 12
-RESIDENT_SLACK = 1.05
+RESIDENT_SLACK = 1.1
+"""A gateway wanders between 71 and 75 MB in 36 storms, without growing."""
 FILES_SLACK = 8
 
 

@@ -296,6 +296,14 @@ def test_a_deadline_bounds_the_call_even_when_the_gateway_does_not(
     assert ask_command.main(["hi", "--grpc", peer.address, "--deadline", "0.1"]) == 3
 
 
+def test_the_gateway_may_be_named_by_the_environment(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from services.cli import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
+
+    peer.script = finished
+    monkeypatch.setenv("PENSTOCK_GRPC", peer.address)
+    assert ask_command.main(["hi"]) == 0
+
+
 def test_the_address_comes_from_stack_json(peer: Peer, tmp_path: Path) -> None:
     peer.script = finished
     (tmp_path / "stack.json").write_text(json.dumps({"grpc": peer.address}))

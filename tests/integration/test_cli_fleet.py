@@ -116,6 +116,16 @@ BLOCKS = Held("g.1", "kv_blocks", 4, "decoding")
 SESSION = Held("g.1", "session", 1, "decoding")
 
 
+async def test_the_bus_may_be_named_by_the_environment(
+    nats_url: str, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await play("gateway")
+    monkeypatch.setenv("PENSTOCK_NATS_URL", nats_url)
+    code, out, _ = await penstock("status")
+    assert code == 0
+    assert "gateway-0" in out
+
+
 async def test_status_lists_every_instance(nats_url: str, play: Play) -> None:
     await play("gateway")
     await play("decode")

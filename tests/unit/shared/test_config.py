@@ -54,6 +54,24 @@ def test_a_fleet_key_is_read_and_shown_nowhere() -> None:
     assert key not in repr(config)
 
 
+def test_a_secret_may_lie_in_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("ab" * 32 + "\n")
+    environ = {"PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
+    assert load_config(ServiceConfig, "decode", environ=environ).fleet_key == "ab" * 32
+
+
+def test_a_secret_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    environ = {"PENSTOCK_FLEET_KEY": "ab" * 32, "PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
+    with pytest.raises(ConfigError, match="are both set; set one of them"):
+        load_config(ServiceConfig, "decode", environ=environ)
+
+
+def test_a_secrets_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    environ = {"PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "none")}
+    with pytest.raises(ConfigError, match=r"PENSTOCK_FLEET_KEY_FILE .*none cannot be read \(No such file"):
+        load_config(ServiceConfig, "decode", environ=environ)
+
+
 @pytest.mark.parametrize("wrong", ["0f" * 31, "0F" * 32, "xy" * 32])
 def test_a_wrong_secret_is_named_but_not_shown(wrong: str, toml: Path) -> None:
     toml.write_text(f'[common]\nfleet_key = "{wrong}"\n')

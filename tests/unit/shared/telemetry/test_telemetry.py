@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import socket
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -75,9 +76,9 @@ def test_prompt_lengths_fall_into_few_buckets(tokens: int, bucket: str) -> None:
 
 
 @asynccontextmanager
-async def serving(ready: bool = True) -> AsyncIterator[str]:
+async def serving(ready: bool = True, host: str = "127.0.0.1") -> AsyncIterator[str]:
     server = http.TelemetryServer(lambda: ready)
-    await server.start("127.0.0.1", 0)
+    await server.start(host, 0)
     try:
         yield server.address
     finally:
@@ -103,6 +104,11 @@ async def test_metrics_are_shown_in_the_prometheus_format() -> None:
     assert status == 200
     assert b"# TYPE penstock_reconnects_total counter" in body
     assert b"# TYPE penstock_time_to_first_token_seconds histogram" in body
+
+
+async def test_who_listens_everywhere_is_found_by_the_machines_name() -> None:
+    async with serving(host="0.0.0.0") as address:
+        assert address.rsplit(":", 1)[0] == socket.gethostname()
 
 
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])

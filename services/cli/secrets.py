@@ -1,0 +1,84 @@
+"""`penstock secrets new`: what the services of a fleet need to trust each other, made before they start.
+
+`penstock up` knows its instances and gives each a user of its own. A fleet that is scaled by others does not:
+here each role is a user of the bus, and what an instance of it is called is its own choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.cli.exit_codes import EXIT_FAILED
+from shared.bus.credentials import Credentials, write_secret
+from shared.bus.permissions import OPERATOR, authorization, operator_user, role_user
+from shared.kv_hash import FLEET_KEY_BYTES
+from shared.roles import ROLES
+
+SERVER = "nats"
+CONFIG_NAME = "nats.conf"
+CREDENTIALS_NAME = "credentials.toml"
+KEY_NAME = "fleet_key"
+FOLDERS = (SERVER, OPERATOR, *ROLES)
+LISTEN = "port: 4222\n"
+
+
+def main(argv: Sequence[str]) -> int:
+    args = build_secrets_parser().parse_args(argv)
+    try:
+        made = write_fleet_secrets(args.dir)
+    except OSError as error:
+        print(f"penstock secrets: {args.dir} cannot be written ({error.strerror})", file=sys.stderr)
+        return EXIT_FAILED
+    if made:
+        print(f"one folder for the server, the operator and each role is in {args.dir}", file=sys.stderr)
+    else:
+        print(f"{args.dir} has them already; remove its folders' files to have new ones", file=sys.stderr)
+    return 0
+
+
+def build_secrets_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock secrets",
+        description="Users of the bus for each role, with random passwords, and the key of the names of KV "
+        "blocks, for fleets that something else than `penstock up` starts.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    new = commands.add_parser("new", help="write them, unless they are there")
+    new.add_argument(
+        "--dir", type=Path, required=True, help=f"gets a folder each: {', '.join(FOLDERS)}; may be mounts"
+    )
+    return parser
+
+
+def write_fleet_secrets(folder: Path) -> bool:
+    """Whether they had to be made. Raises OSError.
+
+    The server's file is the last one: when it is there, so are the others, and all belong together.
+    """
+    for name in FOLDERS:
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (folder / SERVER / CONFIG_NAME).exists():
+        return False
+    users = [*map(role_user, ROLES), operator_user()]
+    credentials = [Credentials.random(user.name) for user in users]
+    fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
+    for one in credentials:
+        one.write(folder / one.user / CREDENTIALS_NAME)
+        if one.user != OPERATOR:
+            write_secret(folder / one.user / KEY_NAME, fleet_key + "\n")
+    entries = zip(users, (one.password for one in credentials), strict=True)
+    _write_whole(folder / SERVER / CONFIG_NAME, LISTEN + authorization(entries) + "\n")
+    return True
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """In one step, for nobody else to read: whoever waits for the file finds all of it."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        write_secret(Path(scratch) / path.name, text)
+        os.replace(Path(scratch) / path.name, path)

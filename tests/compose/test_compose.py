@@ -1,0 +1,170 @@
+"""The stack of compose/compose.yaml on a real engine: built, asked, scaled, hit, replaced, taken down.
+
+Not part of the suite: `make compose-test`. WHEELS may name a folder of wheels for the build.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from services.launcher.ports import free_ports
+from shared.roles import ROLES
+from tests.support.client import Answer, connect, generate, request
+from tests.support.data import REPOSITORY
+
+BUILD_TIMEOUT_S = 1500
+COMMAND_TIMEOUT_S = 300
+PROJECT = "penstock-test"
+IMAGE = "penstock-test"
+COMPOSE_FILE = "compose/compose.yaml"
+STREAM = request("Once upon a time", max_tokens=900, ignore_eos=True, temperature=1.0, seed=5)
+
+
+def engine_is_missing() -> str:
+    if shutil.which("docker") is None:
+        return "there is no docker command"
+    done = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False, timeout=30)
+    return f"no container engine answers: {done.stderr.strip()}" if done.returncode else ""
+
+
+MISSING = engine_is_missing()
+pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING), pytest.mark.timeout(BUILD_TIMEOUT_S)]
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeStack:
+    port: int
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            "docker",
+            "compose",
+            "--project-name",
+            PROJECT,
+            "--file",
+            "compose/compose.yaml",
+            *arguments,
+        ]
+        environ = {**os.environ, "PENSTOCK_IMAGE": IMAGE, "PENSTOCK_GRPC_PORT": str(self.port)}
+        return subprocess.run(
+            command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False,
+            timeout=COMMAND_TIMEOUT_S,
+        )  # fmt: skip
+
+    def do(self, *arguments: str) -> str:
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def up(self, *arguments: str) -> None:
+        self.do("up", "--detach", "--wait", "--no-build", *arguments)
+
+    def containers(self, service: str) -> list[str]:
+        return self.do("ps", "--quiet", service).split()
+
+    def status(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(self.do("run", "--rm", "cli", "status", "--json"))[
+            "instances"
+        ]
+        return rows
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[ComposeStack]:
+    wheels = os.environ.get("WHEELS", "")
+    context = ["--build-context", f"wheels={wheels}"] if wheels else []
+    build = ["docker", "build", "--tag", IMAGE, "--file", "compose/Dockerfile", *context, "."]
+    built = subprocess.run(
+        build, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S
+    )
+    assert built.returncode == 0, built.stderr[-4000:]
+    running = ComposeStack(free_ports("127.0.0.1", 1)[0])
+    try:
+        running.up()
+        yield running
+    finally:
+        running.run("down", "--volumes", "--timeout", "30")
+
+
+def test_a_question_is_answered_with_its_sources(stack: ComposeStack) -> None:
+    question = ("How many tokens does a block hold?", "--retrieve", "--temperature", "0", "--json")
+    lines = stack.do("run", "--rm", "cli", "ask", *question).splitlines()
+    events = [json.loads(line) for line in lines]
+    assert events[-1]["outcome"] == "finished"
+    assert next(event for event in events if event["event"] == "prompt")["passages"]
+
+
+def test_every_role_is_ready(stack: ComposeStack) -> None:
+    ready = {row["role"] for row in stack.status() if row["state"] == "ready"}
+    assert ready == set(ROLES) - {"speculator"}
+
+
+def test_nobody_is_root_and_nobody_writes(stack: ComposeStack) -> None:
+    assert stack.do("exec", "decode", "id", "-u").strip() == "10001"
+    assert stack.run("exec", "decode", "touch", "/opt/penstock/file").returncode != 0
+
+
+def test_a_role_cannot_come_in_as_another(stack: ComposeStack) -> None:
+    found = stack.do("exec", "decode", "sh", "-c", "ls /secrets/* /run/penstock").split()
+    assert [name for name in found if "/" not in name] == ["credentials.toml", "fleet_key"]
+
+
+def test_logs_are_lines_of_json(stack: ComposeStack) -> None:
+    lines = stack.do("logs", "--no-log-prefix", "gateway").splitlines()
+    assert {"ready", "grpc_listening"} <= {json.loads(line)["event"] for line in lines}
+
+
+async def test_streams_are_exact_when_replicas_are_killed_under_them(stack: ComposeStack) -> None:
+    """One after the other: the second is where the first stream was, if the first was not."""
+    await asyncio.to_thread(stack.up, "--scale", "decode=2")
+    replaced = 0
+    async with connect(stack.grpc) as stub:
+        undisturbed = await generate(stub, STREAM)
+        for container in stack.containers("decode"):
+            answer, started = Answer(), time.perf_counter()
+            killing: asyncio.Task[str] | None = None
+            async for event in stub.Generate(STREAM, timeout=60):
+                answer.add(event, started)
+                if killing is None and answer.ids:
+                    killing = asyncio.create_task(asyncio.to_thread(engine, "kill", container))
+            assert killing is not None
+            await killing
+            assert answer.ids == undisturbed.ids
+            assert answer.end is not None
+            replaced += answer.end.usage.replacements
+            await asyncio.to_thread(stack.up, "--scale", "decode=2")
+    assert replaced
+
+
+async def test_a_replaced_gateway_serves(stack: ComposeStack) -> None:
+    await asyncio.to_thread(stack.up, "--force-recreate", "--no-deps", "gateway")
+    async with connect(stack.grpc) as stub:
+        assert (await generate(stub, STREAM)).outcome == "finished"
+
+
+def test_who_is_stopped_has_drained(stack: ComposeStack) -> None:
+    (container, *_) = stack.containers("detokenizer")
+    stack.do("stop", "detokenizer")
+    assert engine("inspect", "--format", "{{.State.ExitCode}}", container).strip() == "0"
+    stack.up()
+
+
+def engine(*arguments: str) -> str:
+    done = subprocess.run(
+        ["docker", *arguments], capture_output=True, text=True, check=True, timeout=COMMAND_TIMEOUT_S
+    )
+    return done.stdout

@@ -1,0 +1,82 @@
+"""compose/compose.yaml says what the services take, and gives nobody another's secrets."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.cli.secrets import FOLDERS
+from shared.config import ServiceConfig, load_config
+from shared.roles import ROLES
+
+COMPOSE = Path(__file__).parents[2] / "compose"
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+def described(name: str = "compose.yaml") -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((COMPOSE / name).read_text())
+    return loaded
+
+
+def environment(role: str, name: str = "compose.yaml") -> dict[str, str]:
+    """What the container of a role is told when the user sets nothing."""
+    stated = described(name)["services"][role]["environment"]
+    return {name: VARIABLE.sub(lambda found: found[2] or "", value) for name, value in stated.items()}
+
+
+def config_type(role: str) -> type[ServiceConfig]:
+    module = importlib.import_module(f"services.{role}.config")
+    found: type[ServiceConfig] = getattr(module, f"{role.capitalize()}Config")
+    return found
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_service_is_told_only_what_it_takes(role: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("ab" * 32)
+    environ = environment(role) | {"PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
+    config = load_config(config_type(role), role, environ=environ)
+    assert config.metrics_host == "0.0.0.0"
+    assert config.fleet_key
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_on_gpus_the_engines_are_told_to_compute_there(role: str) -> None:
+    environ = environment(role, "compose.gpu.yaml")
+    assert load_config(config_type(role), role, environ=environ).device == "cuda"  # type: ignore[attr-defined]  # every engine's has it
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_service_runs_itself_and_sees_its_own_secrets_alone(role: str) -> None:
+    service = described()["services"][role]
+    assert service["command"] == [f"services.{role}"]
+    secrets = [volume for volume in service["volumes"] if volume.startswith("secrets-")]
+    assert secrets == [f"secrets-{role}:/run/penstock:ro"]
+
+
+def test_every_container_is_confined() -> None:
+    for name, service in described()["services"].items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_the_one_who_makes_the_secrets_writes_each_into_a_volume_of_its_own() -> None:
+    volumes = described()["services"]["secrets"]["volumes"]
+    assert volumes == [f"secrets-{name}:/secrets/{name}" for name in FOLDERS]
+    assert all(f" {name} " in (COMPOSE / "Dockerfile").read_text().replace(";", " ") for name in FOLDERS)
+
+
+def test_every_variable_is_told_of() -> None:
+    used = {name for name, _ in VARIABLE.findall((COMPOSE / "compose.yaml").read_text())}
+    told = set(re.findall(r"`(\w+)`", (COMPOSE / "README.md").read_text()))
+    assert used <= told
+
+
+def test_torch_is_the_version_that_make_installs() -> None:
+    (version,) = re.findall(r"^TORCH := (\S+)$", (COMPOSE.parent / "Makefile").read_text(), re.MULTILINE)
+    assert version in (COMPOSE / "Dockerfile").read_text()
