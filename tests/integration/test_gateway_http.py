@@ -21,6 +21,7 @@ from shared.messages import (
     SpellTokens,
     Tokenize,
     TokenSpellings,
+    pack_hashes,
     unpack_ids,
 )
 from shared.sampling import Grammar, TokenLogprob
@@ -33,6 +34,7 @@ from tests.integration.gateway_peers import (
     fleet,
     gateway,
 )
+from tests.support.block_names import hashes_of
 from tests.support.client import generate
 from tests.support.http import Reply, call, events, http_client
 from tests.support.metric import value
@@ -320,6 +322,20 @@ async def test_spellings_are_asked_for_once_and_of_another_tokenizer_when_one_fa
             )
             assert (await reply).status == 200
         assert len(here.peers["tokenizer-1"].of(SpellTokens)) == 1
+
+
+async def test_a_salt_holds_for_what_was_generated_when_a_request_is_placed_anew(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        reply = here.begin(TEXT, {"prompt": "hello", "cache_salt": "a"})
+        envelope, _ = await here.peers.placed()
+        await here.peers.text(envelope.request_id, 5, "x" * 20)
+        await here.peers.lost(envelope.request_id, 1)
+        _, again = await here.peers.placed(epoch=2)
+        await here.peers.text(envelope.request_id, 25, "y", epoch=2, finish="stop")
+        assert (await reply).body["choices"][0]["text"] == "x" * 20 + "y"
+    ids = [ord(letter) for letter in "hello" + "x" * 20]
+    names = [pack_hashes(hashes_of(ids, "", scope)) for scope in ("\0a", "")]
+    assert again.block_hashes == names[0] != names[1]
 
 
 # ---- errors -----------------------------------------------------------------------------------------
