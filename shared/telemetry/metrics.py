@@ -53,6 +53,7 @@ BREAKER_STATE = Gauge(
     ["instance"],
 )
 REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
+HTTP_CONNECTIONS = Gauge("penstock_http_connections", "Open connections of the HTTP edge.")
 API_KEYS = Gauge("penstock_api_keys", "API keys in force.")
 API_KEYS_STALE = Gauge(
     "penstock_api_keys_stale",

@@ -478,6 +478,38 @@ async def test_a_refusal_counts_as_one_request(nats_url: str) -> None:
     assert value("penstock_requests_total", outcome="failed") == before + 1
 
 
+# ---- clients that do not read -----------------------------------------------------------------------
+
+
+MUCH_TEXT = 900_000
+"""Of one row, below what a message on the bus may have; several of them are more than sockets take."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_does_not_take_the_end_of_its_answer_loses_its_connection(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    for module in ("call", "event_stream"):
+        monkeypatch.setattr(f"services.gateway.http.{module}.FLUSH_TIMEOUT_S", 0.3)
+    async with edge(nats_url) as here:
+        open_before = value("penstock_http_connections")
+        reader, writer = await asyncio.open_connection(*here.running.http.address.split(":"), limit=1024)
+        body = json.dumps({"prompt": "hello", "stream": stream}).encode()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        envelope, _ = await here.peers.placed()
+        for number in range(9):
+            await here.peers.text(envelope.request_id, 5 + number, "x" * MUCH_TEXT, ids=(7,))
+        await here.peers.text(envelope.request_id, 14, "", ids=(), finish="stop")
+        if stream:
+            assert await here.post(f"/v1/requests/{envelope.request_id}/cancel", {})
+        await until(lambda: value("penstock_http_connections") <= open_before + stream)
+        await here.idle()
+        writer.close()
+        assert reader.exception() is None or isinstance(reader.exception(), ConnectionError)
+
+
 # ---- cancelling -------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ from shared.errors import InvalidRequest, PenstockError, TooLarge
 
 BODY_TIMEOUT_S = 30.0
 """For the whole body of a request, from its headers on."""
+FLUSH_TIMEOUT_S = 10.0
+"""For the end of an answer, when nothing but its client is waited for."""
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
@@ -89,6 +91,20 @@ class HttpCall:
         response = web.StreamResponse(headers=all_headers)
         await response.prepare(self._request)
         return response
+
+    async def flush(self, response: web.StreamResponse) -> None:
+        """Write what is left of the answer. A client that does not take it in time loses its connection."""
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await response.prepare(self._request)
+                await response.write_eof()
+        except (TimeoutError, ConnectionError):
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection without waiting for its client."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
 
 
 def _refuse_constant(name: str) -> NoReturn:

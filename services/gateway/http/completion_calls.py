@@ -93,9 +93,7 @@ class CompletionCalls:
         if not completion.stream:
             return call.json(answer.whole(choices), headers=headers)
         last = error_object(failed)[2] if failed is not None else answer.last_chunk(choices)
-        if last is not None:
-            await events.send(last)
-        return await events.finish()
+        return await events.finish(last)
 
 
 async def _relay_all(opened: list[OpenChoice], choices: list[Choice]) -> PenstockError | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from services.gateway.http.call import HttpCall
+from services.gateway.http.call import FLUSH_TIMEOUT_S, HttpCall
 from shared.errors import Cancelled
 
 DONE = b"data: [DONE]\n\n"
@@ -28,21 +28,24 @@ class EventStream:
 
     async def send(self, *events: Mapping[str, Any]) -> None:
         """In one write; returns when the client has room for more. Raises Cancelled when it is gone."""
-        # Letters of ASCII alone: some clients take every line separator of Unicode for the end of a line.
-        await self._write("".join(f"data: {json.dumps(event)}\n\n" for event in events).encode())
+        await self._write(b"".join(map(_event, events)))
 
-    async def finish(self) -> web.StreamResponse:
-        response = await self._write(DONE)
-        await response.write_eof()
+    async def finish(self, last: Mapping[str, Any] | None) -> web.StreamResponse:
+        """With one more event, if any. A client that does not take it in time loses its connection."""
+        response = self._response or await self._open()
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self._write((b"" if last is None else _event(last)) + DONE)
+        except (TimeoutError, Cancelled):
+            self._call.hang_up()
         return response
 
-    async def _write(self, data: bytes) -> web.StreamResponse:
+    async def _write(self, data: bytes) -> None:
         response = self._response or await self._open()
         try:
             await response.write(data)
         except ConnectionError as error:
             raise Cancelled("the client is gone") from error
-        return response
 
     async def _open(self) -> web.StreamResponse:
         """Once, whichever of several writers comes first."""
@@ -50,3 +53,8 @@ class EventStream:
             if self._response is None:
                 self._response = await self._call.open_events(self._headers)
             return self._response
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    """Letters of ASCII alone: some clients take every line separator of Unicode for the end of a line."""
+    return f"data: {json.dumps(data)}\n\n".encode()

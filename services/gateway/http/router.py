@@ -51,10 +51,12 @@ class Router:
         """Every answer but that to a broken head, which the library gives."""
         call = HttpCall(request, self._max_body_bytes, self._cors_headers(request))
         try:
-            return await self._dispatch(call, request)
+            response = await self._dispatch(call, request)
         except Exception as error:  # a bug: its client hears no more than that
             log.exception("http_call_failed", path=request.path)
-            return call.error(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
+            response = call.error(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
+        await call.flush(response)
+        return response
 
     async def _dispatch(self, call: HttpCall, request: web.BaseRequest) -> web.StreamResponse:
         fitting = [(m, h, found) for m, path, h in self._routes if (found := path.fullmatch(request.path))]

@@ -23,6 +23,7 @@ from services.gateway.http.text_pages import TextPages
 from services.gateway.text_asks import TextAsks
 from services.gateway.token_spellings import SpellingBook
 from shared.errors import Unavailable
+from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
@@ -121,6 +122,7 @@ class _Connections(web.Server):
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
+        metrics.HTTP_CONNECTIONS.inc()
         if len(self.connections) > self._max_connections:
             transport.abort()
             return
@@ -131,6 +133,7 @@ class _Connections(web.Server):
         if (transport := handler.transport) is not None:
             self._heard(transport)
         super().connection_lost(handler, exc)
+        metrics.HTTP_CONNECTIONS.dec()
 
     async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
         self._heard(request.transport)
