@@ -94,6 +94,9 @@ class ServiceConfig:
     log_level: str = field_of(
         "info", help="least severe level that is logged", choices=("debug", "info", "warning", "error")
     )
+    log_format: str = field_of(
+        "json", help="of every line that is logged; text is for people", choices=("json", "text")
+    )
     drain_timeout_s: float = field_of(
         10.0, help="how long requests may take to finish after SIGTERM", minimum=0.0, maximum=3600.0
     )

@@ -41,6 +41,7 @@ from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import Heartbeat
+from shared.service_help import check_arguments
 from shared.telemetry import logging as telemetry_logging
 from shared.telemetry.http import TelemetryServer
 
@@ -76,7 +77,7 @@ class Service(Generic[C]):
         self.supervisor = Supervisor()
         self.fleet = FleetView(keeps_prefixes=role == "gateway")
         self.watchdog = Watchdog(self._activities, self._end_hung, limit_s=config.watchdog_s)
-        self.http = TelemetryServer(self._is_ready, lambda: self.watchdog.why)
+        self.http = TelemetryServer(role, self._is_ready, lambda: self.watchdog.why)
         self.bus: Bus
         self.credentials: Credentials | None = None
         self._heartbeats: HeartbeatPublisher | None = None
@@ -199,6 +200,7 @@ class Service(Generic[C]):
 
 def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
     """Run one service until it is told to stop; ends the process with one of the exit codes above."""
+    check_arguments(role, config_type, sys.argv[1:])
     try:
         config = load_config(config_type, role)
     except ConfigError as error:
@@ -206,7 +208,7 @@ def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
         sys.exit(EXIT_CONFIG)
     instance = config.instance or f"{role}-{secrets.token_hex(3)}"
     config = dataclasses.replace(config, instance=instance)
-    telemetry_logging.configure(config.log_level, role, instance)
+    telemetry_logging.configure(config.log_level, role, instance, log_format=config.log_format)
     if not config.fleet_key:
         log.warning("fleet_key_missing", help="block names can be forged; set PENSTOCK_FLEET_KEY everywhere")
     code = uvloop.run(_main(role, config, body))

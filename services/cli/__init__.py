@@ -1,1 +1,1 @@
-"""The command line: `penstock up | ask | status | audit | index | bench`."""
+"""The command line: `penstock up | ask | chat | status | …`."""

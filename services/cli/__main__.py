@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from services.cli.exit_codes import EXIT_USAGE
+from shared.quiet_end import end_quietly, interrupts_end_at_once
 
 COMMANDS = {
     "up": "start the whole stack on this machine",
     "ask": "send one prompt and stream the answer",
+    "chat": "talk with the model",
     "status": "show the fleet: instances, queues, KV, rates",
     "audit": "show what every instance holds, per request",
     "keys": "make API keys for the gateway",
@@ -18,29 +20,54 @@ COMMANDS = {
     "drain": "let one instance finish its work and end",
     "index": "build the retriever's index of a folder",
     "bench": "measure the engine on this machine",
+    "completion": "make your shell complete these commands",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of the command; 2 for a command that does not exist."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """The exit code of the command, 2 for one that does not exist. Without `argv` it is the process's."""
+    if argv is None:
+        return end_quietly(lambda: run_command(sys.argv[1:]))
+    return run_command(argv)
+
+
+def run_command(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(command_usage())
+        print(command_usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else EXIT_USAGE
     name, *rest = arguments
+    if name == "--version":
+        print(f"penstock {_version()}")
+        return 0
     if name not in COMMANDS:
-        print(f"penstock: there is no command {name!r}\n\n{command_usage()}", file=sys.stderr)
+        kind = "option" if name.startswith("-") else "command"
+        print(f"penstock: there is no {kind} {name!r}\n\n{command_usage()}", file=sys.stderr)
         return EXIT_USAGE
-    command = importlib.import_module(f"services.cli.{name}")
+    with interrupts_end_at_once():
+        command = importlib.import_module(f"services.cli.{name}")
     code: int = command.main(rest)
     return code
 
 
 def command_usage() -> str:
-    lines = [f"  {name:8} {summary}" for name, summary in COMMANDS.items()]
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:{width}} {summary}" for name, summary in COMMANDS.items()]
     return "\n".join(
-        ["usage: penstock COMMAND [options]", "", *lines, "", "penstock COMMAND --help tells the options."]
+        [
+            "usage: penstock COMMAND [options]",
+            "       penstock --version",
+            "",
+            *lines,
+            "",
+            "penstock COMMAND --help tells the options.",
+        ]
     )
+
+
+def _version() -> str:
+    from importlib import metadata  # noqa: PLC0415 - no other command waits for it
+
+    return metadata.version("penstock")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any, Protocol, TextIO
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -27,17 +28,20 @@ class AnswerOutput(Protocol):
 class TextOutput:
     """The text to `out` as it comes, sources and errors to `err`, the timeline after the text."""
 
-    def __init__(self, out: TextIO, err: TextIO, *, timeline: bool = False) -> None:
+    def __init__(
+        self, out: TextIO, err: TextIO, *, timeline: bool = False, command: str = "penstock ask"
+    ) -> None:
         self._out = out
         self._err = err
         self._timeline = timeline
+        self._command = command
         self._last = "\n"
 
     def prompt(self, info: pb.PromptInfo) -> None:
         for number, passage in enumerate(info.passages, start=1):
             print(f"[{number}] {passage.source} ({passage.score:.2f})", file=self._err)
         if info.degraded:
-            print(f"penstock ask: answered with less: {info.degraded}", file=self._err)
+            print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
 
     def text(self, delta: pb.TextDelta) -> None:
         if delta.text:
@@ -49,10 +53,10 @@ class TextOutput:
         if not self._last.endswith("\n"):
             self._out.write("\n")
         if self._timeline:
-            self._out.write(timeline_table(terminal.timeline))
+            self._out.write(timeline_table(terminal.timeline, terminal_width()))
         self._out.flush()
         if terminal.outcome != pb.OUTCOME_FINISHED:
-            print(f"penstock ask: {sentence(terminal)}", file=self._err)
+            print(f"{self._command}: {sentence(terminal)}", file=self._err)
 
 
 class JsonOutput:
@@ -95,11 +99,16 @@ class JsonOutput:
             error=_error(terminal) if terminal.HasField("error") else None,
         )
         if self._timeline:
-            self._err.write(timeline_table(terminal.timeline))
+            self._err.write(timeline_table(terminal.timeline, terminal_width()))
 
     def _write(self, **event: Any) -> None:
         self._out.write(json.dumps(event, ensure_ascii=False) + "\n")
         self._out.flush()
+
+
+def terminal_width() -> int:
+    """What COLUMNS says, else the terminal itself; 80 where there is none."""
+    return shutil.get_terminal_size().columns
 
 
 def outcome_word(outcome: pb.Outcome) -> str:

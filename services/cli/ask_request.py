@@ -9,8 +9,7 @@ from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.arguments import finite, logit_bias, natural, seconds, token_id_list
-from services.cli.gateway_channel import add_channel_options
-from services.cli.stack_file import add_state_dir
+from services.cli.gateway_channel import add_gateway_options
 from shared.sampling import SCALARS
 
 PRIORITIES = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
@@ -27,13 +26,15 @@ MAX_FILE_BYTES = 1 << 20
 def build_ask_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock ask",
-        description="Send one prompt to the running stack and stream the answer to stdout.",
-        epilog="Exit code: 0 finished, 1 failed, 2 wrong usage, 3 expired, 4 shed, 5 cancelled.",
+        description="Send one prompt to the running stack and stream the answer to stdout. A model with a "
+        "chat template gets TEXT as a message of a chat, any other one as plain text.",
+        epilog="Exit code: 0 finished, 1 failed, 2 wrong usage, 3 expired, 4 shed, 5 cancelled, 130 Ctrl-C, "
+        "141 nobody reads the answer any more.",
         allow_abbrev=False,  # an --api-key that nobody offers must not be taken for --api-key-file
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - reads it from stdin")
     _add_prompt(parser)
-    _add_sampling(parser)
+    add_sampling(parser)
     _add_constraint(parser)
     limits = parser.add_argument_group("limits")
     limits.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for the whole answer")
@@ -45,22 +46,18 @@ def build_ask_parser() -> argparse.ArgumentParser:
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="one JSON object per event instead of text")
     output.add_argument("--timeline", action="store_true", help="show where the time went")
-    where = parser.add_argument_group("where")
-    where.add_argument(
-        "--grpc",
-        default="",
-        metavar="HOST:PORT",
-        help="gateway (default: what PENSTOCK_GRPC or stack.json says)",
-    )
-    add_state_dir(parser)
-    add_channel_options(parser)
+    add_gateway_options(parser)
     return parser
 
 
 def _add_prompt(parser: argparse.ArgumentParser) -> None:
     prompt = parser.add_argument_group("prompt")
-    prompt.add_argument("--chat", action="store_true", help="send TEXT as a chat message")
-    prompt.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
+    template = prompt.add_mutually_exclusive_group()
+    template.add_argument(
+        "--raw", action="store_true", help="continue TEXT as it is, without a chat template"
+    )
+    template.add_argument("--chat", action="store_true", help="refuse a model that has no chat template")
+    prompt.add_argument("--system", metavar="TEXT", help="system message, before TEXT")
     prompt.add_argument(
         "--token-ids", type=token_id_list, metavar="1,2,3", help="the prompt as ids instead of TEXT"
     )
@@ -70,7 +67,7 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--no-degrade", action="store_true", help="fail rather than answer without passages")
 
 
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
+def add_sampling(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling")
     for name, definition in SCALAR_OPTIONS.items():
         option = "--" + name.replace("_", "-")
@@ -83,6 +80,18 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--logit-bias", type=logit_bias, action="append", default=[], metavar="ID=VALUE")
     sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
     sampling.add_argument("--stop-token-id", type=natural, action="append", default=[], metavar="ID")
+
+
+def set_sampling(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
+    """Raises ValueError for a number that does not fit its field."""
+    for name in SCALAR_OPTIONS:
+        value = getattr(args, name)
+        if value is not None:
+            setattr(request.sampling, name, value)
+    for token_id, bias in args.logit_bias:
+        request.sampling.logit_bias[token_id] = bias
+    request.sampling.stop.extend(args.stop)
+    request.sampling.stop_token_ids.extend(args.stop_token_id)
 
 
 def _add_constraint(parser: argparse.ArgumentParser) -> None:
@@ -127,8 +136,9 @@ def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateR
     args = parser.parse_args(argv)
     if (args.text is None) == (args.token_ids is None):
         parser.error("give the prompt either as TEXT (- for stdin) or with --token-ids")
-    if args.token_ids is not None and (args.chat or args.system is not None or args.retrieve):
-        parser.error("--token-ids is sent as it is: it goes without --chat, --system and --retrieve")
+    plain = "--token-ids" if args.token_ids is not None else "--raw" if args.raw else ""
+    if plain and (args.chat or args.system is not None or args.retrieve):
+        parser.error(f"{plain} is sent as it is: it goes without --chat, --system and --retrieve")
     if not args.retrieve and (args.k is not None or args.no_degrade):
         parser.error("--k and --no-degrade need --retrieve")
     if args.k is not None and not 1 <= args.k <= 16:
@@ -147,14 +157,7 @@ def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateR
 def _request(args: argparse.Namespace) -> pb.GenerateRequest:
     request = pb.GenerateRequest(model=args.model, priority=PRIORITIES[args.priority])
     _set_prompt(request, args)
-    for name in SCALAR_OPTIONS:
-        value = getattr(args, name)
-        if value is not None:
-            setattr(request.sampling, name, value)
-    for token_id, bias in args.logit_bias:
-        request.sampling.logit_bias[token_id] = bias
-    request.sampling.stop.extend(args.stop)
-    request.sampling.stop_token_ids.extend(args.stop_token_id)
+    set_sampling(request, args)
     for name in CONSTRAINTS:
         value = getattr(args, name)
         if value is not None and value is not False:  # an empty text is sent, to be refused
@@ -171,12 +174,13 @@ def _request(args: argparse.Namespace) -> pb.GenerateRequest:
 def _set_prompt(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
     if args.token_ids is not None:
         request.token_ids.ids.extend(args.token_ids)
-    elif args.chat or args.retrieve or args.system is not None:
+    elif args.raw:
+        request.text = args.text
+    else:
         if args.system is not None:
             request.chat.messages.add(role="system", content=args.system)
         request.chat.messages.add(role="user", content=args.text)
-    else:
-        request.text = args.text
+        request.chat.template_optional = not args.chat
     if args.retrieve:
         request.retrieval.enabled = True
         request.retrieval.may_degrade = not args.no_degrade

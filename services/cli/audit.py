@@ -52,7 +52,7 @@ class Audit:
         return not self.silent and bool(self.reports) and (self.nothing_held or self.live_requests > 0)
 
 
-def main(argv: Sequence[str]) -> int:
+def build_audit_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock audit",
         description="Show what every instance holds. Exit code 1 when something is held although no request "
@@ -60,7 +60,11 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="until nothing is held")
     add_bus_options(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    args = build_audit_parser().parse_args(argv)
     return run_on_bus(args, "audit", lambda address: _audit(address, args))
 
 

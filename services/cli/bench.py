@@ -14,7 +14,7 @@ SUBJECTS = {"engine": "prefill, decode and memory of the engine in process, with
 def main(argv: Sequence[str]) -> int:
     """The exit code of the benchmark; 2 for a subject that does not exist."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(bench_usage())
+        print(bench_usage(), file=sys.stdout if argv else sys.stderr)
         return 0 if argv else EXIT_USAGE
     name, *rest = argv
     if name not in SUBJECTS:

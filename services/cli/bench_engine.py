@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.cli.arguments import natural
-from services.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE
+from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.table import table
 from services.cli.up import ROOT
+from shared.cores import usable_cores
 
 CASE_DEADLINE_S = 3600.0
 
@@ -47,19 +48,17 @@ class MeasureError(Exception):
 
 def main(argv: Sequence[str]) -> int:
     """0 when every batch was measured, 2 for a request that cannot be, 1 for a measurement that broke."""
-    args = _parser().parse_args(argv)
+    args = build_bench_engine_parser().parse_args(argv)
     try:
         rows = _with_shares([_measure(_case(args, batch)) for batch in args.batch])
     except MeasureError as error:
         print(f"penstock bench engine: {error}", file=sys.stderr)
         return error.code
-    except KeyboardInterrupt:
-        return EXIT_CANCELLED
     print(json.dumps(_described(args, rows), indent=2) if args.json else _shown(args, rows))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_bench_engine_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock bench engine",
         description="Measure the engine in process: a row for each batch. Exit code 2 for bad input.",
@@ -74,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), help="default: the checkpoint's")
     parser.add_argument("--quant", choices=("none", "int8", "int4"), help="of the weights")
     parser.add_argument("--kv-dtype", choices=("auto", "int8", "fp8"), help="of the KV")
-    parser.add_argument("--threads", type=_positive, default=_cores(), metavar="N", help="default: all cores")
+    parser.add_argument(
+        "--threads", type=_positive, default=usable_cores(), metavar="N", help="default: all cores"
+    )
     parser.add_argument("--backend", choices=("auto", "native", "torch"), help="what computes the model")
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument(
@@ -121,6 +122,7 @@ def _measure(case: dict[str, Any]) -> dict[str, Any]:
             check=False,
             timeout=CASE_DEADLINE_S,
             env={**os.environ, "PYTHONPATH": path},
+            process_group=0,  # Ctrl-C reaches this process alone, which kills that one
         )
     except subprocess.TimeoutExpired as error:
         sentence = f"batch {case['batch']} took longer than {CASE_DEADLINE_S:.0f} s; ask for fewer tokens"
@@ -172,7 +174,3 @@ def _positive(text: str) -> int:
 
 def _batches(text: str) -> list[int]:
     return [_positive(part.strip()) for part in text.split(",")]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -30,7 +30,7 @@ SILENT_S = 2.0
 """Who says nothing for so long has ended without saying so."""
 
 
-def main(argv: Sequence[str]) -> int:
+def build_drain_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock drain",
         description="Let one instance finish its work and end; its streams lose nothing. `penstock up` "
@@ -46,7 +46,11 @@ def main(argv: Sequence[str]) -> int:
         help="how long to wait for its end (default: %(default)g)",
     )
     add_bus_location(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    args = build_drain_parser().parse_args(argv)
     return run_on_bus(args, "drain", lambda address: _drain(address, args.instance, args.timeout))
 
 

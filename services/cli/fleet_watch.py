@@ -11,17 +11,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from services.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED
+from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.stack_file import add_state_dir, stack_address, stack_credentials
 from shared.bus import Bus, Delivery
 from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.subjects import FLEET_ALL
-from shared.errors import PenstockError
+from shared.errors import InvalidRequest, PenstockError
 from shared.messages import Heartbeat
 from shared.telemetry import logging
 
 COLLECT_S = 0.6
 """Two heartbeats of everyone come within this time."""
+
+RATE_LASTS_S = 2.0
+"""Without another step, a rate is one of the past."""
 
 MAX_INSTANCES = 4096
 NATS_URL_OPTION = "--nats-url URL"
@@ -39,11 +42,21 @@ class BusAddress:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A heartbeat, and how much later than sent it came: clock skew plus the fastest way here."""
+    """A heartbeat, and how much later than sent it came: clock skew plus the fastest way here.
+
+    `moved_s` is when its steps were first heard to be as many as they are.
+    """
 
     beat: Heartbeat
     skew_us: int
     seen_s: float
+    moved_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """0 for one that stands still: a heartbeat goes on telling the last rate that was measured."""
+        idle = not self.beat.live or self.seen_s - self.moved_s > RATE_LASTS_S
+        return 0.0 if idle else self.beat.tokens_per_s
 
 
 class Fleet:
@@ -66,9 +79,11 @@ class Fleet:
         before = self._seen.get(key)
         if before is None and len(self._seen) >= MAX_INSTANCES:
             return
+        moved_s = now_s
         if before is not None and before.beat.incarnation == beat.incarnation:
             skew_us = min(before.skew_us, skew_us)
-        self._seen[key] = Seen(beat, skew_us, now_s)
+            moved_s = before.moved_s if before.beat.steps == beat.steps else now_s
+        self._seen[key] = Seen(beat, skew_us, now_s, moved_s)
 
     def all(self, since_s: float = 0.0) -> list[Seen]:
         """Those heard since then, sorted by role and instance."""
@@ -113,9 +128,7 @@ def run_on_bus(args: argparse.Namespace, name: str, body: Callable[[BusAddress],
         return asyncio.run(run())
     except PenstockError as error:
         print(f"penstock {name}: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        return EXIT_CANCELLED
+        return EXIT_USAGE if isinstance(error, InvalidRequest) else EXIT_FAILED
 
 
 def _bus_address(args: argparse.Namespace) -> BusAddress:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import grpc
 
+from services.cli.generate_call import Gateway
+from services.cli.stack_file import add_state_dir, stack_address
 from shared.errors import InvalidRequest
 
+ADDRESS_VARIABLE = "PENSTOCK_GRPC"
 KEY_VARIABLE = "PENSTOCK_API_KEY"
 MAX_FILE_BYTES = 1 << 20
 """Of a key or of certificates."""
@@ -20,7 +23,27 @@ CHANNEL_OPTIONS = (
 )
 
 
-def add_channel_options(parser: argparse.ArgumentParser) -> None:
+def add_gateway_options(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--grpc",
+        default="",
+        metavar="HOST:PORT",
+        help=f"gateway (default: what {ADDRESS_VARIABLE} or stack.json says)",
+    )
+    add_state_dir(parser)
+    _add_channel_options(parser)
+
+
+def open_gateway(args: argparse.Namespace) -> Gateway:
+    """Raises Unavailable without a stack, InvalidRequest for files that cannot be used."""
+    address = args.grpc or os.environ.get(ADDRESS_VARIABLE, "")
+    address = address or stack_address(args.state_dir, "grpc", "--grpc HOST:PORT")
+    metadata = call_metadata(args)
+    return Gateway(address, open_channel(address, args), metadata)
+
+
+def _add_channel_options(parser: argparse.ArgumentParser) -> None:
     """There is none for the key itself: everybody on a machine can read a command line."""
     group = parser.add_argument_group("to a gateway that is not open to all")
     group.add_argument(

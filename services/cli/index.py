@@ -7,25 +7,35 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED
+from services.cli.exit_codes import EXIT_FAILED
+from services.cli.index_progress import IndexProgressLine
 from services.cli.stack_file import DEFAULT_STATE_DIR
+from shared.cores import usable_cores
 from shared.errors import PenstockError
+from shared.quiet_end import interrupts_end_at_once
 from shared.telemetry import logging
 
 
-def main(argv: Sequence[str]) -> int:
+def build_index_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock index",
         description="Index the .md and .txt files of a folder, so that `penstock up --corpus DIR` starts "
-        "faster. A stack that runs already keeps the index it has until its retriever is restarted.",
+        "faster. A stack that runs already keeps the index it has until its retriever is restarted. What was "
+        "interrupted goes on where it was.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument(
         "--state-dir",
         type=Path,
+        metavar="DIR",
         default=DEFAULT_STATE_DIR,
         help="where the index is kept, as for penstock up",
     )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = build_index_parser()
     args = parser.parse_args(argv)
     if not args.folder.is_dir():
         parser.error(f"{args.folder} is not a folder")
@@ -35,27 +45,22 @@ def main(argv: Sequence[str]) -> int:
     except PenstockError as error:
         print(f"penstock index: {error}", file=sys.stderr)
         return EXIT_FAILED
-    except KeyboardInterrupt:
-        return EXIT_CANCELLED
 
 
 def _index(corpus: str, state_dir: Path) -> int:
     print("loading the embedding model …", file=sys.stderr, flush=True)
     # The model library takes seconds to import: only for this command, and only now.
-    from shared.retrieval.build import build_index  # noqa: PLC0415
-    from shared.retrieval.embedder import Embedder  # noqa: PLC0415
+    with interrupts_end_at_once():
+        from shared.retrieval.build import build_index  # noqa: PLC0415
+        from shared.retrieval.embedder import Embedder  # noqa: PLC0415
 
-    built = build_index(corpus, state_dir, Embedder.load(), _progress)
+    progress = IndexProgressLine(sys.stderr, redraws=sys.stderr.isatty())
+    try:
+        built = build_index(corpus, state_dir, Embedder.load(threads=usable_cores()), progress.show)
+    finally:
+        progress.end()
     for name, reason in built.skipped:
         print(f"skipped {name}: {reason}", file=sys.stderr)
     files, passages = len(built.index.files), len(built.index)
     print(f"{files} files, {passages} passages ({built.embedded} new) in {built.folder}")
     return 0
-
-
-def _progress(done: int, total: int) -> None:
-    """One line that grows on a terminal, a line now and then elsewhere."""
-    if sys.stderr.isatty():
-        print(f"\rembedding {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
-    elif done == total or done * 10 // total > (done - 1) * 10 // total:
-        print(f"embedding {done}/{total}", file=sys.stderr, flush=True)

@@ -51,7 +51,11 @@ def build_secrets_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     new = commands.add_parser("new", help="write them, unless they are there")
     new.add_argument(
-        "--dir", type=Path, required=True, help=f"gets a folder each: {', '.join(FOLDERS)}; may be mounts"
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help=f"gets a folder each: {', '.join(FOLDERS)}; may be mounts",
     )
     return parser
 

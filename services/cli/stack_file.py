@@ -20,7 +20,11 @@ class NoStack(Unavailable):
 
 def add_state_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--state-dir", type=Path, default=DEFAULT_STATE_DIR, help="where `penstock up` wrote stack.json"
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        default=DEFAULT_STATE_DIR,
+        help="where `penstock up` wrote stack.json",
     )
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from services.cli.exit_codes import EXIT_FAILED
 from services.cli.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
+from services.cli.live_text import LiveText
 from services.cli.table import table
 from shared.deadline import MAX_SKEW_US
 from shared.degradation import DegradationLevel
 
 WATCH_S = 1.0
-CLEAR_SCREEN = "\x1b[H\x1b[2J"
 HEAD = (
     "role",
     "instance",
@@ -35,23 +35,29 @@ HEAD = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
+def build_status_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock status", description="Show the fleet. Exit code 1 when no instance is heard."
     )
-    parser.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
+    parser.add_argument(
+        "--watch", action="store_true", help="again every second, until Ctrl-C; in place on a terminal"
+    )
     add_bus_options(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    args = build_status_parser().parse_args(argv)
     return run_on_bus(args, "status", lambda address: _status(address, args))
 
 
 async def _status(address: BusAddress, args: argparse.Namespace) -> int:
     async with listening(address) as (_, fleet):
         await asyncio.sleep(COLLECT_S)
+        screen = LiveText(sys.stdout, redraws=sys.stdout.isatty() and not args.json)
         while args.watch:
             seen = fleet.all(since_s=time.monotonic() - 2 * COLLECT_S)
-            clear = CLEAR_SCREEN if sys.stdout.isatty() and not args.json else ""
-            print(clear + _shown(seen, as_json=args.json), flush=True)
+            screen.show(_shown(seen, as_json=args.json))
             await asyncio.sleep(WATCH_S)
         seen = fleet.all()
     print(_shown(seen, as_json=args.json))
@@ -63,7 +69,15 @@ def _shown(seen: list[Seen], *, as_json: bool) -> str:
         return json.dumps({"instances": [_described(one, _avoiding(one, seen)) for one in seen]})
     if not seen:
         return "no instance is heard on this bus; is the stack running?"
-    return table(HEAD, [_row(one, _avoiding(one, seen)) for one in seen])
+    edges = [line for one in seen if (line := _edges(one))]
+    return "\n".join([table(HEAD, [_row(one, _avoiding(one, seen)) for one in seen]), *edges])
+
+
+def _edges(one: Seen) -> str:
+    """Where a gateway takes requests; "" for everybody else."""
+    places = {"grpc": one.beat.grpc, "http": one.beat.http}
+    said = [f"{name}={address}" for name, address in places.items() if address]
+    return " ".join([one.beat.instance, "takes requests at", *said]) if said else ""
 
 
 def _avoiding(one: Seen, seen: list[Seen]) -> dict[str, str]:
@@ -90,7 +104,7 @@ def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
         live,
         str(beat.queued),
         kv,
-        f"{beat.tokens_per_s:.1f}",
+        f"{one.tokens_per_s:.1f}" if one.tokens_per_s else "-",
         str(beat.steps),
         f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
         DegradationLevel.heard(beat.degradation).word if beat.degradation else "-",
@@ -108,6 +122,8 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "host": beat.host,
         "pid": beat.pid,
         "metrics": beat.metrics,
+        "grpc": beat.grpc,
+        "http": beat.http,
         "model": beat.model,
         "capacity": beat.capacity,
         "live": beat.live,
@@ -115,7 +131,7 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "queued_tokens": beat.queued_tokens,
         "kv_blocks": beat.kv_blocks,
         "kv_blocks_free": beat.kv_blocks_free,
-        "tokens_per_s": beat.tokens_per_s,
+        "tokens_per_s": one.tokens_per_s,
         "steps": beat.steps,
         "stalled_ms": beat.stalled_ms,
         "degradation": DegradationLevel.heard(beat.degradation).word,

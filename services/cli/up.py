@@ -12,7 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str]) -> int:
     """Replaces this process, so that signals reach the launcher itself."""
+    command = launcher_command()
+    sys.stdout.flush()
+    os.execv(command[0], [*command, *argv])  # noqa: S606 (no shell)
+
+
+def launcher_command() -> list[str]:
     # -P and the path: a folder named "services" in the current directory must not shadow ours.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "services.launcher", *argv])  # noqa: S606 (no shell)
+    return [sys.executable, "-P", "-m", "services.launcher"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
@@ -10,6 +12,7 @@ from services.gateway.front_door import FrontDoor
 from services.gateway.http.server import HttpServer
 from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
+from services.gateway.scrape_targets import SD_PATH, scrape_targets
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from services.gateway.text_asks import TextAsks
@@ -39,6 +42,7 @@ async def body(service: Service[GatewayConfig]) -> None:
     http_server = HttpServer.of(
         front_door, client_cancels, text_asks, SpellingBook(context), server.can_serve, config
     )
+    service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
     await server.start()
     try:
         await http_server.start()
@@ -49,7 +53,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         )
         service.on_drain(server.drain)
         await server.serving.wait()
-        await service.ready(registry.status)
+        await service.ready(lambda: replace(registry.status(), grpc=server.address))
         await service.run()
     finally:
         await server.stop()

@@ -213,9 +213,11 @@ def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> T
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))
     if not request.passages:
-        return Tokenize(chat=request.chat) if request.chat else Tokenize(text=request.text)
+        if not request.chat:
+            return Tokenize(text=request.text)
+        return Tokenize(chat=request.chat, template_optional=request.template_optional)
     question = request.question
     if passages:
         question = retrieval_prompt([passage.text for passage in passages], question)
     chat = (*request.chat[:-1], ChatTurn("user", question))
-    return Tokenize(chat=chat, template_optional=request.text is not None)
+    return Tokenize(chat=chat, template_optional=request.template_optional)

@@ -15,6 +15,8 @@ log = structlog.get_logger()
 
 LEFT_OUT = ("retrieval", "retrieval depth", "no corpus")
 """What a request may have been answered without, as its client is told."""
+FINISH_REASONS = {"stop_string": "stop"}
+"""As clients are told them."""
 UNKNOWN_HOP = "unknown"
 """Where whoever was full did not say who it is."""
 
@@ -33,13 +35,27 @@ def count_degraded(what: str) -> None:
         metrics.DEGRADED_REQUESTS.labels(what=what if what in LEFT_OUT else "other").inc()
 
 
+def count_tokens(state: SessionState, new: int) -> None:
+    """`new` tokens are in the log; with the first ones the prompt has been answered."""
+    if len(state.log.ids) == new:
+        metrics.PROMPT_TOKENS.labels(model=state.model).inc(state.log.prompt_tokens)
+    metrics.GENERATION_TOKENS.labels(model=state.model).inc(new)
+
+
 def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline: RequestTimeline) -> None:
     """Once per request, after its call has ended, so that no client waits for it."""
     count_outcome(outcome)
+    if outcome.finish:
+        reason = FINISH_REASONS.get(outcome.finish, outcome.finish)
+        metrics.FINISHED_REQUESTS.labels(model=state.model, finish_reason=reason).inc()
     bucket = metrics.prompt_bucket(state.log.prompt_tokens)
     if timeline.ttft_us is not None:
-        metrics.TIME_TO_FIRST_TOKEN.labels(prompt_tokens=bucket).observe(timeline.ttft_us / 1e6)
-    metrics.E2E_REQUEST_LATENCY.labels(prompt_tokens=bucket).observe(timeline.total_us / 1e6)
+        metrics.TIME_TO_FIRST_TOKEN.labels(model=state.model, prompt_tokens=bucket).observe(
+            timeline.ttft_us / 1e6
+        )
+    metrics.E2E_REQUEST_LATENCY.labels(model=state.model, prompt_tokens=bucket).observe(
+        timeline.total_us / 1e6
+    )
     for phase in timeline.phases():
         metrics.HOP_SECONDS.labels(hop=hop_of_phase(phase.name), phase=phase.name).observe(
             phase.duration_us / 1e6

@@ -33,7 +33,8 @@ class Request:
     """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none; that
     from tokens to tokens has no default.
 
-    `passages` is how many passages are wanted; 0: no retrieval. KV is shared within `tenant` alone;
+    `passages` is how many passages are wanted; 0: no retrieval. `template_optional`: a model without a chat
+    template takes the prompt as plain text. KV is shared within `tenant` alone;
     it comes from the client's API key, never from the client. Within that, with those alone that send the
     same `cache_salt`.
     """
@@ -52,6 +53,7 @@ class Request:
     client_sent_unix_us: int
     tenant: str = ""
     inter_token_deadline_ms: int | None = None
+    template_optional: bool = False
     cache_salt: str = ""
 
     @property
@@ -102,6 +104,7 @@ def validate_request(
         client_sent_unix_us=_client_sent(message),
         tenant=tenant,
         inter_token_deadline_ms=_inter_token_deadline(message),
+        template_optional=kind == "text" or message.chat.template_optional or message.retrieval.enabled,
         cache_salt=cache_salt,
     )
     if request.passages:

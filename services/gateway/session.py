@@ -24,7 +24,7 @@ from services.gateway.placement_watch import PlacementWatch
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
 from services.gateway.rate_limits import Allowance
-from services.gateway.report import count_degraded, report_end
+from services.gateway.report import count_degraded, count_tokens, report_end
 from services.gateway.request import Request
 from services.gateway.request_client import InstanceGone, RequestClient
 from services.gateway.request_timeline import RequestTimeline
@@ -231,7 +231,7 @@ class Session:
         preprocessor = Preprocessor(
             self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
         )
-        model = await preprocessor.admit_request(self.request.model)
+        model = self.state.model = await preprocessor.admit_request(self.request.model)
         self.timeline.mark_phase("admit")
         passages: tuple[ScoredPassage, ...] = ()
         degraded = ""
@@ -304,6 +304,7 @@ class Session:
     def _relay_row(self, row: TextRow) -> None:
         self.timeline.add_row(row.marks)
         if row.token_ids:
+            count_tokens(self.state, len(row.token_ids))
             self._last_token_s = SYSTEM_CLOCK.monotonic_s()
             if not self._begun.done():
                 self._begun.set_result(None)

@@ -13,6 +13,7 @@ from services.gateway.admission import check_room
 from services.gateway.admission_gate import AdmissionGate
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
+from services.gateway.live_counts import LiveCounts
 from services.gateway.rate_limits import Allowance
 from services.gateway.request import Request
 from services.gateway.session import Session
@@ -57,6 +58,7 @@ class SessionRegistry:
         self._changed = changed
         self._begin_drain = begin_drain
         self._live: dict[str, Session] = {}
+        self._live_counts = LiveCounts()
         self._turns = itertools.count()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -191,6 +193,7 @@ class SessionRegistry:
     def status(self) -> Heartbeat:
         queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
+        self._live_counts.show(session.state for session in self._live.values())
         return self._heartbeat(
             capacity=self._context.config.max_sessions,
             live=len(self._live),

@@ -27,13 +27,14 @@ class RowVerdict(Enum):
 class SessionState:
     """Phases: admit → [retrieve] → tokenize → place → prefill → decode → ended, and back to place.
 
-    `epoch` counts placements from 1; `asks` counts what retrievers and tokenizers were asked, for whom it
-    is the epoch. `holders` are the instances, as (role, instance), that may hold something of the latest of
-    either. `epoch_tokens` came under this epoch; `fruitless` counts the last placements that failed without a
-    token.
+    `model` is empty until it is known. `epoch` counts placements from 1; `asks` counts what retrievers and
+    tokenizers were asked, for whom it is the epoch. `holders` are the instances, as (role, instance),
+    that may hold something of the latest of either. `epoch_tokens` came under this epoch; `fruitless` counts
+    the last placements that failed without a token.
     """
 
     max_tokens: int
+    model: str = ""
     phase: str = "admit"
     epoch: int = 0
     asks: int = 0
@@ -108,6 +109,11 @@ class SessionState:
         if role == "prefill":
             return self.epoch_tokens < 2
         return role in PLACED_ROLES
+
+    @property
+    def running(self) -> bool:
+        """Whether workers have it, rather than that it waits for them."""
+        return self.phase in ("prefill", "decode")
 
     @property
     def complete(self) -> bool:

@@ -8,12 +8,15 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from services.launcher.log_lines import LineWriter
-from services.launcher.options import StackOptions, parse_options
-from services.launcher.plan import plan_instances
-from services.launcher.stack import Plan, Stack
-from shared.errors import InvalidRequest, PenstockError
-from shared.telemetry import logging
+from shared.quiet_end import discard_stream, end_quietly, interrupts_end_at_once
+
+with interrupts_end_at_once():
+    from services.launcher.log_lines import LineWriter
+    from services.launcher.options import StackOptions, parse_options
+    from services.launcher.plan import plan_instances
+    from services.launcher.stack import Plan, Stack
+    from shared.errors import InvalidRequest, PenstockError
+    from shared.telemetry import logging
 
 EXIT_FAILED = 1
 EXIT_CONFIGURATION = 2
@@ -24,7 +27,7 @@ def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
     options = parse_options(argv)
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     logging.configure("warning", "launcher", "launcher")
-    writer = LineWriter(sys.stderr.buffer, colour=colour)
+    writer = LineWriter(sys.stderr.buffer, colour=colour, as_json=options.log_format == "json")
     try:
         asyncio.run(_run(options, writer, plan))
     except PenstockError as error:
@@ -36,7 +39,7 @@ def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
 
 
 async def _run(options: StackOptions, writer: LineWriter, plan: Plan) -> None:
-    stack = Stack(options, writer, announce=lambda line: print(line, flush=True), plan=plan)
+    stack = Stack(options, writer, announce=_announce, plan=plan)
 
     def on_signal(signum: signal.Signals) -> None:
         if stack.stop.is_set():
@@ -52,5 +55,12 @@ async def _run(options: StackOptions, writer: LineWriter, plan: Plan) -> None:
     await stack.run()
 
 
+def _announce(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:  # whoever wanted to know has left; the stack goes on
+        discard_stream(sys.stdout)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(end_quietly(lambda: main(sys.argv[1:])))

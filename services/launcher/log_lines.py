@@ -7,9 +7,11 @@ terminal that stands still can never stop the launcher from supervising.
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import BinaryIO
 
 MAX_LINE_BYTES = 64 * 1024
@@ -56,9 +58,18 @@ class LineWriter:
     `close` gives the thread a bounded time to write what is queued.
     """
 
-    def __init__(self, stream: BinaryIO, *, colour: bool = False, limit: int = MAX_QUEUED_LINES) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        *,
+        colour: bool = False,
+        as_json: bool = False,
+        limit: int = MAX_QUEUED_LINES,
+    ) -> None:
+        """`as_json`: every line is a JSON object; one that a child wrote so is passed on as it is."""
         self._stream = stream
         self._colour = colour
+        self._as_json = as_json
         self._lines: queue.Queue[bytes | None] = queue.Queue(limit)
         self._dropped = 0
         self._colour_of: dict[str, int] = {}
@@ -85,6 +96,8 @@ class LineWriter:
             self._dropped += 1
 
     def _prefixed(self, name: str, line: bytes) -> bytes:
+        if self._as_json:
+            return (line if _is_object(line) else _as_object(name, line)) + b"\n"
         if not self._colour:
             return name.encode() + b" | " + line + b"\n"
         colour = self._colour_of.setdefault(name, COLOURS[len(self._colour_of) % len(COLOURS)])
@@ -99,6 +112,28 @@ class LineWriter:
                     self._stream.flush()
             except (OSError, ValueError):
                 read = False  # a closed pipe: the stack goes on, and its services must not block
+
+
+def _is_object(line: bytes) -> bool:
+    if not line.startswith(b"{"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _as_object(name: str, line: bytes) -> bytes:
+    """What was said in another form, with the fields of `shared.telemetry.logging`."""
+    role = name.rpartition("-")[0] or name
+    said = {
+        "ts": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        "level": "info",
+        "event": line.decode(errors="replace"),
+        "role": role,
+        "instance": name,
+    }
+    return json.dumps(said, ensure_ascii=False).encode()
 
 
 async def pump(stream: asyncio.StreamReader, on_line: Callable[[bytes], None]) -> None:

@@ -32,6 +32,7 @@ class StackOptions:
     """A checked wish. `draft` and `corpus` are "" for none, `model` "" for the shipped one.
 
     `nats_url` is "" for a server of our own. `nats_credentials` is the file for a server of the user.
+    `log_format` is "" for what is configured.
     """
 
     counts: Mapping[str, int]
@@ -45,6 +46,7 @@ class StackOptions:
     http_port: int
     kv_transport: str
     log_level: str
+    log_format: str
     state_dir: Path
     start_timeout_s: float
 
@@ -88,7 +90,14 @@ def build_up_parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-transport", choices=("auto", "nats", "shm"), default="auto", help="KV path")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     parser.add_argument(
-        "--state-dir", type=Path, default=Path(".penstock"), help="where stack.json is written"
+        "--log-format",
+        choices=("json", "text"),
+        default="",
+        help="text: for people; json: every line an object, also those of penstock and nats-server "
+        "(default: what the services are configured to, each line behind who said it)",
+    )
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="DIR", default=Path(".penstock"), help="where stack.json is written"
     )
     parser.add_argument(
         "--start-timeout",
@@ -123,6 +132,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
         http_port=args.http_port,
         kv_transport=args.kv_transport,
         log_level=args.log_level,
+        log_format=args.log_format,
         state_dir=args.state_dir.resolve(),
         start_timeout_s=args.start_timeout,
     )

@@ -33,6 +33,8 @@ def plan_instances(
         "PYTHONUNBUFFERED": "1",
         **_fleet_key(environ),
     }
+    if options.log_format:
+        common["PENSTOCK_LOG_FORMAT"] = options.log_format
     if options.model:
         common["PENSTOCK_MODEL"] = options.model
     threads = str(threads_per_model(options.counts))

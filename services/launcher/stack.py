@@ -205,21 +205,12 @@ class Stack:
         return beat if beat is not None and beat.pid == instance.pid else None
 
     def _description(self) -> StackState:
-        metrics = dict(self._addresses())
         return StackState(
             grpc=self._grpc,
             http=self._http,
             nats=self._nats_url,
             nats_credentials=self._nats_credentials or None,
-            instances=tuple(
-                RunningInstance(
-                    role=instance.spec.role,
-                    id=instance.spec.instance,
-                    pid=instance.pid,
-                    metrics=metrics.get(instance, ""),
-                )
-                for instance in self._instances
-            ),
+            instances=tuple(_described(instance, self._beat(instance)) for instance in self._instances),
         )
 
     # ---- end ----------------------------------------------------------------------------------
@@ -263,6 +254,17 @@ class Stack:
 
     def _say(self, sentence: str) -> None:
         self._writer.write("penstock", sentence.encode())
+
+
+def _described(instance: Instance, beat: Heartbeat | None) -> RunningInstance:
+    return RunningInstance(
+        role=instance.spec.role,
+        id=instance.spec.instance,
+        pid=instance.pid,
+        metrics=beat.metrics if beat is not None else "",
+        grpc=beat.grpc if beat is not None else "",
+        http=beat.http if beat is not None else "",
+    )
 
 
 def _names(instances: Iterable[Instance]) -> str:

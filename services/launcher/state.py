@@ -25,12 +25,15 @@ class StackRunning(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class RunningInstance:
-    """`metrics` is HOST:PORT of its Prometheus endpoint ("" until the process that runs has said it)."""
+    """`metrics` is HOST:PORT of its Prometheus endpoint, `grpc` and `http` of a gateway's edges ("" until the
+    process that runs has said it, and where there is none)."""
 
     role: str
     id: str
     pid: int
     metrics: str
+    grpc: str = ""
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from services.retriever.config import RetrieverConfig
 from services.retriever.searcher import Searcher
 from services.retriever.text_embedder import TextEmbedder
 from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.cores import usable_cores
 from shared.retrieval.build import build_index
 from shared.retrieval.embedder import Embedder
 from shared.service import Service, run_service
@@ -27,9 +28,11 @@ log = structlog.get_logger()
 
 async def body(service: Service[RetrieverConfig]) -> None:
     config = service.config
-    embedder = await asyncio.to_thread(_embedder, config)
-    texts = TextEmbedder(embedder)
+    # All cores for the index; a few questions are one batch.
+    embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores())
     searcher = await asyncio.to_thread(_searcher, config, embedder) if config.corpus else None
+    await asyncio.to_thread(_warm_up, config, embedder)
+    texts = TextEmbedder(embedder)
     actor = service.supervisor.start(
         lambda: RetrieverActor(service, searcher.search_passages if searcher else None, texts.embed_texts)
     )
@@ -43,14 +46,6 @@ async def body(service: Service[RetrieverConfig]) -> None:
     await service.bus.serve(CANCEL_ALL, actor.receive)
     await service.ready(actor.status)
     await service.run()
-
-
-def _embedder(config: RetrieverConfig) -> Embedder:
-    """Loads the model; the first forward pass is not to be a request's."""
-    torch.set_num_threads(config.threads)
-    embedder = Embedder.load()
-    embedder.embed([WARM_UP])
-    return embedder
 
 
 def _searcher(config: RetrieverConfig, embedder: Embedder) -> Searcher:
@@ -68,6 +63,12 @@ def _searcher(config: RetrieverConfig, embedder: Embedder) -> Searcher:
         log.warning("document_skipped", document=name, reason=reason)
     log.info("indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.files))
     return Searcher(embedder, built.index)
+
+
+def _warm_up(config: RetrieverConfig, embedder: Embedder) -> None:
+    """The first forward pass is not to be a request's."""
+    torch.set_num_threads(config.threads)
+    embedder.embed([WARM_UP])
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ class Heartbeat:
     (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
     `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
     at most. `context_tokens` is the longest sequence that its model takes here, 0 unknown; `chat_template`
-    whether a tokenizer's model has one.
+    whether a tokenizer's model has one. `grpc` and `http` are where a gateway takes requests, HOST:PORT, ""
+    where it does not.
     """
 
     role: str
@@ -59,6 +60,8 @@ class Heartbeat:
     breakers: tuple[BreakerReport, ...] = ()
     context_tokens: int = 0
     chat_template: bool = False
+    grpc: str = ""
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ PASSAGES_NAME = "passages.msgpack"
 VECTORS_SUFFIX = ".faiss"
 MAX_STORE_BYTES = 4 << 30
 DIGEST_BYTES = 32
+NEW_PREFIX = ".new-"
+"""Of a file that is being written."""
 
 
 def save_index(folder: Path, index: PassageIndex, embedder: str) -> None:
@@ -51,6 +53,12 @@ def save_index(folder: Path, index: PassageIndex, embedder: str) -> None:
     for old in folder.glob("*" + VECTORS_SUFFIX):
         if old.name != vectors_name:
             old.unlink(missing_ok=True)
+
+
+def clear_unfinished_files(folder: Path) -> None:
+    """What processes that were killed had begun to write."""
+    for file in folder.glob(NEW_PREFIX + "*"):
+        file.unlink(missing_ok=True)
 
 
 def load_index(folder: Path, embedder: str) -> PassageIndex | None:
@@ -93,11 +101,11 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=NEW_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         Path(name).replace(path)
-    except OSError:
+    except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""The small HTTP server of every process: GET /metrics, /ready, /live."""
+"""The small HTTP server of every process: GET and HEAD of /metrics, /ready, /live and what a service adds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ipaddress import ip_address
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from shared.telemetry.metrics import RoleMetrics
+
 log = structlog.get_logger()
 
 MAX_REQUEST_BYTES = 8192
@@ -19,6 +21,11 @@ REQUEST_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 MAX_CONNECTIONS = 32
 TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+METHODS = (b"GET", b"HEAD")
+
+Page = tuple[str, str, bytes]
+"""Status, type of the content, content."""
 
 
 def never_stalled() -> str:
@@ -29,11 +36,15 @@ class TelemetryServer:
     """Serves metrics, readiness and liveness, from a thread and a loop of its own: it answers also when the
     process's loop does not.
 
-    At each GET `stalled` is asked for the sentence that says why the process is not alive ("" = it is), and
-    `ready` for its readiness.
+    It shows the metrics of a `role`. At each request `stalled` is asked for the sentence that says why the
+    process is not alive ("" = it is), and `ready` for its readiness.
     """
 
-    def __init__(self, ready: Callable[[], bool], stalled: Callable[[], str] = never_stalled) -> None:
+    def __init__(
+        self, role: str, ready: Callable[[], bool], stalled: Callable[[], str] = never_stalled
+    ) -> None:
+        self._metrics = RoleMetrics(role)
+        self._pages: dict[bytes, Callable[[], str]] = {}
         self._ready = ready
         self._stalled = stalled
         self._thread: threading.Thread | None = None
@@ -42,6 +53,10 @@ class TelemetryServer:
         self._open: set[asyncio.StreamWriter] = set()
         self.address = ""
         """host:port once started."""
+
+    def add_page(self, path: str, page: Callable[[], str]) -> None:
+        """From now on `path` shows what `page` returns, JSON. It is called in the server's thread."""
+        self._pages[path.encode()] = page
 
     async def start(self, host: str, port: int) -> None:
         """Listen on `port`, 0 = a free one. Raises OSError when it is taken."""
@@ -79,12 +94,12 @@ class TelemetryServer:
         self._open.add(writer)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                status, content_type, body = await self._answer(reader)
+                method, (status, content_type, body) = await self._answer(reader)
                 head = (
                     f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
                     f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
                 )
-                writer.write(head.encode() + body)
+                writer.write(head.encode() + (b"" if method == b"HEAD" else body))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             log.debug("telemetry_request_dropped", error=type(error).__name__)
@@ -92,31 +107,35 @@ class TelemetryServer:
             self._open.discard(writer)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, str, bytes]:
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[bytes, Page]:
+        """The method, where there is one, and what to answer."""
         if len(self._open) > MAX_CONNECTIONS:
-            return "503 Service Unavailable", TEXT, b"too many connections\n"
+            return b"", ("503 Service Unavailable", TEXT, b"too many connections\n")
         try:
             request = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            return "431 Request Header Fields Too Large", TEXT, b"request too large\n"
+            return b"", ("431 Request Header Fields Too Large", TEXT, b"request too large\n")
         words = request.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3:
-            return "400 Bad Request", TEXT, b"not an HTTP request\n"
-        if words[0] != b"GET":
-            return "405 Method Not Allowed", TEXT, b"only GET\n"
-        return self._page(words[1].split(b"?", 1)[0])
+            return b"", ("400 Bad Request", TEXT, b"not an HTTP request\n")
+        if words[0] not in METHODS:
+            return words[0], ("405 Method Not Allowed", TEXT, b"only GET and HEAD\n")
+        return words[0], self._page(words[1].split(b"?", 1)[0])
 
-    def _page(self, path: bytes) -> tuple[str, str, bytes]:
+    def _page(self, path: bytes) -> Page:
         if path == b"/metrics":
-            return "200 OK", CONTENT_TYPE_LATEST, generate_latest()
+            return "200 OK", CONTENT_TYPE_LATEST, generate_latest(self._metrics)
         if path == b"/live":
             return _health(self._stalled(), "live")
         if path == b"/ready":
             return _health(self._stalled() or ("" if self._ready() else "not ready"), "ready")
-        return "404 Not Found", TEXT, b"try /metrics, /ready or /live\n"
+        if path in self._pages:
+            return "200 OK", JSON, self._pages[path]().encode()
+        paths = [b"/metrics", b"/ready", b"/live", *self._pages]
+        return "404 Not Found", TEXT, b"try one of " + b", ".join(paths) + b"\n"
 
 
-def _health(why_not: str, well: str) -> tuple[str, str, bytes]:
+def _health(why_not: str, well: str) -> Page:
     if why_not:
         return "503 Service Unavailable", TEXT, f"{why_not}\n".encode()
     return "200 OK", TEXT, f"{well}\n".encode()
@@ -124,4 +143,7 @@ def _health(why_not: str, well: str) -> tuple[str, str, bytes]:
 
 def _name_of(host: str) -> str:
     """How others find us who listen on every address of a machine or container: by its name."""
-    return socket.gethostname() if ip_address(host).is_unspecified else host
+    address = ip_address(host)
+    if address.is_unspecified:
+        return socket.gethostname()
+    return f"[{host}]" if address.version == 6 else host

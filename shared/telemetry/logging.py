@@ -1,4 +1,4 @@
-"""JSON logs on stderr: one object per line with ts, level, event, role, instance, request_id.
+"""Logs on stderr: one JSON object per line with ts, level, event, role, instance, request_id; or as text.
 
 Code logs with `structlog.get_logger()`. Prompts, completions and retrieved text are never logged
 above debug level.
@@ -6,6 +6,7 @@ above debug level.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from typing import TextIO
@@ -21,10 +22,13 @@ LEVELS = {
 }
 
 
-def configure(level: str, role: str, instance: str, stream: TextIO | None = None) -> None:
+def configure(
+    level: str, role: str, instance: str, stream: TextIO | None = None, *, log_format: str = "json"
+) -> None:
     """Set up structlog and the standard library's logging for this process.
 
-    `level` is a key of LEVELS. Calls below it cost one method call that does nothing.
+    `level` is a key of LEVELS; calls below it cost one method call that does nothing. `log_format` is json or
+    text.
     """
     number = LEVELS[level]
 
@@ -40,7 +44,7 @@ def configure(level: str, role: str, instance: str, stream: TextIO | None = None
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            _as_text if log_format == "text" else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(stream or sys.stderr),
@@ -50,6 +54,24 @@ def configure(level: str, role: str, instance: str, stream: TextIO | None = None
     root.handlers = [_Forward()]
     # Libraries (asyncio, grpc, transformers) have little to say below a warning.
     root.setLevel(max(number, logging.WARNING))
+
+
+def _as_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    """`12:30:01.123 info  ready metrics=127.0.0.1:1 pid=7`, then the traceback, if there is one."""
+    fields = dict(event)
+    time, level, name = str(fields.pop("ts"))[11:23], fields.pop("level"), fields.pop("event")
+    traceback = fields.pop("exception", None)
+    for identity in ("role", "instance"):  # who runs several has a prefix of its own for each
+        fields.pop(identity, None)
+    values = "".join(f" {key}={_value(value)}" for key, value in fields.items())
+    line = f"{time} {level:7} {' '.join(str(name).splitlines())}{values}"
+    return f"{line}\n{traceback}" if traceback else line
+
+
+def _value(value: object) -> str:
+    """As it is where it is one word, else in quotes: a line stays a line."""
+    text = str(value)
+    return text if text.isprintable() and text and " " not in text and '"' not in text else json.dumps(text)
 
 
 class _Forward(logging.Handler):

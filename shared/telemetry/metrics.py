@@ -1,11 +1,15 @@
-"""Every Prometheus metric of Penstock, created once per process.
+"""Every Prometheus metric of Penstock, created once per process, and which of them a service shows.
 
 Latency histograms have vLLM's bucket edges plus finer ones from 0.5 to 8 ms.
 """
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 _FINE = (0.0005, 0.001, 0.002, 0.004, 0.008)
 TTFT_BUCKETS = (
@@ -35,13 +39,19 @@ def prompt_bucket(prompt_tokens: int) -> str:
 
 
 TIME_TO_FIRST_TOKEN = Histogram(
-    "penstock_time_to_first_token_seconds", "Request to first token.", ["prompt_tokens"], buckets=TTFT_BUCKETS
+    "penstock_time_to_first_token_seconds",
+    "Request to first token.",
+    ["model", "prompt_tokens"],
+    buckets=TTFT_BUCKETS,
 )
 INTER_TOKEN_LATENCY = Histogram(
     "penstock_inter_token_latency_seconds", "Between two deliveries of tokens.", buckets=ITL_BUCKETS
 )
 E2E_REQUEST_LATENCY = Histogram(
-    "penstock_e2e_request_latency_seconds", "Request to its end.", ["prompt_tokens"], buckets=E2E_BUCKETS
+    "penstock_e2e_request_latency_seconds",
+    "Request to its end.",
+    ["model", "prompt_tokens"],
+    buckets=E2E_BUCKETS,
 )
 HOP_SECONDS = Histogram(
     "penstock_hop_seconds", "Phases of a request by hop.", ["hop", "phase"], buckets=HOP_BUCKETS
@@ -54,6 +64,19 @@ BREAKER_STATE = Gauge(
 )
 REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
 HTTP_CONNECTIONS = Gauge("penstock_http_connections", "Open connections of the HTTP edge.")
+FINISHED_REQUESTS = Counter(
+    "penstock_finished_requests_total",
+    "Requests with a whole answer, by why it ended: stop or length.",
+    ["model", "finish_reason"],
+)
+REQUESTS_RUNNING = Gauge("penstock_requests_running", "Live requests that workers have.", ["model"])
+REQUESTS_WAITING = Gauge(
+    "penstock_requests_waiting",
+    "Live requests that are not placed yet; model is empty until it is known.",
+    ["model"],
+)
+PROMPT_TOKENS = Counter("penstock_prompt_tokens_total", "Tokens of prompts that were answered.", ["model"])
+GENERATION_TOKENS = Counter("penstock_generation_tokens_total", "Tokens that were generated.", ["model"])
 API_KEYS = Gauge("penstock_api_keys", "API keys in force.")
 API_KEYS_STALE = Gauge(
     "penstock_api_keys_stale",
@@ -71,7 +94,7 @@ API_KEY_REFUSALS = Counter(
 SHED = Counter(
     "penstock_shed_total", "Requests that were refused for want of room or time.", ["hop", "reason"]
 )
-"""reason: key, sessions, wait, ttft, priority and drain are the gateway's own; full is what others said."""
+"""reason: key, sessions, calls, wait, ttft, priority, drain are the gateway's own; full is others' word."""
 DEGRADED_REQUESTS = Counter(
     "penstock_degraded_requests_total", "Requests that were answered with less.", ["what"]
 )
@@ -124,3 +147,78 @@ CLOCK_SKEW = Gauge("penstock_clock_skew_seconds", "This clock minus the clock of
 ACTOR_RESTARTS = Counter(
     "penstock_actor_restarts_total", "Actors and tasks restarted after a crash.", ["name"]
 )
+
+MetricFamily = Counter | Gauge | Histogram
+
+COMMON: tuple[MetricFamily, ...] = (
+    ACTOR_RESTARTS,
+    CLOCK_SKEW,
+    DROPPED_MESSAGES,
+    PROTOCOL_ERRORS,
+    RECONNECTS,
+    STALE_MESSAGES,
+)
+"""What every service shows."""
+_TRANSFERS: tuple[MetricFamily, ...] = (KV_CELLS_AGAIN, KV_TRANSFERS)
+_PREFIXES: tuple[MetricFamily, ...] = (PREFIX_CACHE_HITS, PREFIX_CACHE_QUERIES)
+
+FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
+    "gateway": (
+        API_KEYS,
+        API_KEYS_STALE,
+        API_KEY_REFUSALS,
+        BREAKER_STATE,
+        DEGRADATION_LEVEL,
+        DEGRADATION_STEPS,
+        DEGRADED_REQUESTS,
+        E2E_REQUEST_LATENCY,
+        FINISHED_REQUESTS,
+        GENERATION_TOKENS,
+        HOP_SECONDS,
+        HTTP_CONNECTIONS,
+        INTER_TOKEN_LATENCY,
+        PROMPT_TOKENS,
+        QUEUE_DEPTH,
+        REQUESTS,
+        REQUESTS_RUNNING,
+        REQUESTS_WAITING,
+        SHED,
+        TIME_TO_FIRST_TOKEN,
+        TLS_STALE,
+    ),
+    "tokenizer": (QUEUE_DEPTH,),
+    "retriever": (HOP_SECONDS, QUEUE_DEPTH),
+    "prefill": (HOP_SECONDS, KV_BLOCKS, QUEUE_DEPTH, *_PREFIXES, *_TRANSFERS),
+    "decode": (
+        DRAFT_ACCEPTED,
+        DRAFT_LATE,
+        DRAFT_PROPOSED,
+        HOP_SECONDS,
+        KV_BLOCKS,
+        KV_CHECKSUM_FAILURES,
+        KV_CHUNKS_DISCARDED,
+        KV_TRANSFER_BYTES,
+        KV_TRANSFER_EXPOSED_SECONDS,
+        KV_TRANSFER_SECONDS,
+        QUEUE_DEPTH,
+        *_PREFIXES,
+        *_TRANSFERS,
+    ),
+    "speculator": (DRAFT_SESSIONS_REFUSED, KV_BLOCKS),
+    "detokenizer": (QUEUE_DEPTH,),
+}
+"""Role → what it shows beside COMMON: what it can count, and nothing that stays at zero for ever."""
+
+
+class RoleMetrics(Collector):
+    """What a process of `role` shows: its own families, and those of any process (memory, CPU, files)."""
+
+    def __init__(self, role: str) -> None:
+        self._shown = {
+            described.name for family in (*COMMON, *FAMILIES[role]) for described in family.describe()
+        }
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in REGISTRY.collect():
+            if metric.name in self._shown or not metric.name.startswith("penstock_"):
+                yield metric

@@ -119,6 +119,23 @@ async def test_status_shows_every_instance(get_stack: GetStack) -> None:
         assert instance.id in output or instance.role == "nats"
 
 
+async def test_every_gateway_says_where_it_takes_requests(get_stack: GetStack) -> None:
+    stack = get_stack()
+    (gateway,) = stack.instances("gateway")
+    assert gateway.grpc == stack.grpc
+    _, output = await penstock(stack, "status")
+    assert f"gateway-0 takes requests at grpc={stack.grpc}" in output
+
+
+async def test_raw_text_is_continued_and_a_chat_needs_a_template(get_stack: GetStack) -> None:
+    """The model of these tests has none."""
+    options = ("--temperature", "0", "--max-tokens", "4")
+    raw = await penstock(get_stack(), "ask", "Once upon a time", "--raw", *options)
+    assert raw[0] == 0
+    assert await penstock(get_stack(), "ask", "Once upon a time", *options) == raw
+    assert (await penstock(get_stack(), "ask", "Once upon a time", "--chat", *options))[0] == 1
+
+
 async def test_audit_of_an_idle_stack_is_zero(get_stack: GetStack) -> None:
     stack = get_stack()
     await stack.until_idle()

@@ -4,84 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from tests.integration.generate_peer import Context, GeneratePeer, end, finished, prompt, text
 from tests.support.certificate import make_certificate
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 40
-METHOD = "penstock.v1.Inference"
-
-Context = grpc.ServicerContext
-Script = Callable[[pb.GenerateRequest, Context], Iterator[pb.GenerateEvent]]
-
-TIMELINE = pb.Timeline(
-    ttft_us=3000,
-    total_us=10000,
-    phases=[
-        pb.Phase(name="prefill.compute", start_us=1000, duration_us=2000),
-        pb.Phase(name="gateway.admit", start_us=0, duration_us=1000),
-        pb.Phase(name="decode", start_us=3000, duration_us=7000),
-    ],
-)
-
-
-class Peer:
-    """A server with one method; `requests` keeps what it was sent, `gone` is set when a call was dropped."""
-
-    def __init__(self, tls: grpc.ServerCredentials | None = None) -> None:
-        self.script: Script = lambda _request, _context: iter(())
-        self.requests: queue.Queue[pb.GenerateRequest] = queue.Queue()
-        self.authorization: queue.Queue[list[str | bytes]] = queue.Queue()
-        self.gone = threading.Event()
-        self.server = grpc.server(futures.ThreadPoolExecutor(4))
-        handler = grpc.unary_stream_rpc_method_handler(
-            self._generate,
-            request_deserializer=pb.GenerateRequest.FromString,
-            response_serializer=pb.GenerateEvent.SerializeToString,
-        )
-        self.server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(METHOD, {"Generate": handler}),)
-        )
-        any_port = "127.0.0.1:0"
-        port = (
-            self.server.add_insecure_port(any_port)
-            if tls is None
-            else self.server.add_secure_port(any_port, tls)
-        )
-        self.address = f"127.0.0.1:{port}"
-        self.server.start()
-
-    def _generate(self, request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
-        self.requests.put(request)
-        sent = context.invocation_metadata()
-        self.authorization.put([value for name, value in sent if name == "authorization"])
-        context.add_callback(self.gone.set)
-        yield from self.script(request, context)
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
-    peer = Peer()
+def peer() -> Iterator[GeneratePeer]:
+    peer = GeneratePeer()
     yield peer
     peer.server.stop(None).wait(TIMEOUT_S)
 
 
-def ask(peer: Peer, *argv: str) -> subprocess.CompletedProcess[str]:
+def ask(peer: GeneratePeer, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command("--grpc", peer.address, *argv),
         capture_output=True,
@@ -97,58 +46,37 @@ def command(*argv: str) -> list[str]:
 
 
 def environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    """Without a width, as where there is no terminal."""
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return {**inherited, "PYTHONPATH": str(REPOSITORY)}
 
 
-def prompt(**fields: Any) -> pb.GenerateEvent:
-    return pb.GenerateEvent(
-        prompt=pb.PromptInfo(request_id="g.1", model="m", prompt_tokens=2, seed=5, **fields)
-    )
-
-
-def text(value: str, *ids: int, position: int = 0, **fields: Any) -> pb.GenerateEvent:
-    return pb.GenerateEvent(text=pb.TextDelta(text=value, token_ids=ids, position=position, **fields))
-
-
-def end(outcome: pb.Outcome, **fields: Any) -> pb.GenerateEvent:
-    return pb.GenerateEvent(end=pb.Terminal(outcome=outcome, timeline=TIMELINE, **fields))
-
-
-def finished(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
-    passage = pb.RetrievedPassage(source="README.md", text="It is so.", score=0.5)
-    yield prompt(passages=[passage])
-    logprob = pb.Logprob(token_id=7, logprob=-0.5, top=[pb.TopLogprob(token_id=8, logprob=-1.0)])
-    yield text("Hello", 7, position=2, logprobs=[logprob])
-    yield text(" wörld", 8, 9, position=3)
-    usage = pb.Usage(prompt_tokens=2, completion_tokens=3)
-    yield end(pb.OUTCOME_FINISHED, finish_reason=pb.FINISH_REASON_LENGTH, usage=usage)
-
-
-def test_text_goes_to_stdout_and_sources_to_stderr(peer: Peer) -> None:
+def test_text_goes_to_stdout_and_sources_to_stderr(peer: GeneratePeer) -> None:
     peer.script = finished
     before_us = time.time_ns() // 1000
     done = ask(peer, "hi", "--max-tokens", "3")
     assert (done.returncode, done.stdout) == (0, "Hello wörld\n")
     assert done.stderr == "[1] README.md (0.50)\n"
     sent = peer.requests.get_nowait()
-    assert (sent.text, sent.sampling.max_tokens) == ("hi", 3)
+    assert (sent.chat.messages[0].content, sent.sampling.max_tokens) == ("hi", 3)
     assert before_us < sent.client_sent_unix_us < time.time_ns() // 1000
 
 
-def test_the_timeline_follows_the_text_in_the_order_of_time(peer: Peer) -> None:
+def test_the_timeline_follows_the_text_in_the_order_of_time(peer: GeneratePeer) -> None:
     peer.script = finished
     lines = ask(peer, "hi", "--timeline").stdout.splitlines()
+    assert max(len(line) for line in lines) == 80
     assert lines[0] == "Hello wörld"
     assert [line.split()[:3] for line in lines[3:6]] == [
         ["gateway.admit", "0.00", "1.00"],
         ["prefill.compute", "1.00", "2.00"],
         ["decode", "3.00", "7.00"],
     ]
-    assert lines[5].rstrip().endswith("█" * 28)
+    assert lines[5].rstrip().endswith("█" * 29)
     assert lines[6] == "first token 3.00 ms, total 10.00 ms"
 
 
-def test_json_is_one_object_per_event_with_the_documented_fields(peer: Peer) -> None:
+def test_json_is_one_object_per_event_with_the_documented_fields(peer: GeneratePeer) -> None:
     peer.script = finished
     events = [json.loads(line) for line in ask(peer, "hi", "--json").stdout.splitlines()]
     assert events[0] == {
@@ -190,7 +118,7 @@ def test_json_is_one_object_per_event_with_the_documented_fields(peer: Peer) -> 
     ],
 )
 def test_every_outcome_has_its_exit_code_and_word(
-    peer: Peer, outcome: pb.Outcome, status: grpc.StatusCode, code: int, word: str
+    peer: GeneratePeer, outcome: pb.Outcome, status: grpc.StatusCode, code: int, word: str
 ) -> None:
     def script(_request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
         yield prompt()
@@ -219,7 +147,7 @@ def test_every_outcome_has_its_exit_code_and_word(
     ],
 )
 def test_a_call_without_a_terminal_event_ends_by_its_status(
-    peer: Peer, status: grpc.StatusCode, code: int
+    peer: GeneratePeer, status: grpc.StatusCode, code: int
 ) -> None:
     def script(_request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
         yield from ()
@@ -231,20 +159,20 @@ def test_a_call_without_a_terminal_event_ends_by_its_status(
     assert "the reason" in done.stderr
 
 
-def test_a_stream_that_just_stops_is_a_failure(peer: Peer) -> None:
+def test_a_stream_that_just_stops_is_a_failure(peer: GeneratePeer) -> None:
     done = ask(peer, "hi", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["code"] == "protocol"
 
 
-def test_a_gateway_that_is_not_there_is_a_sentence(peer: Peer) -> None:
+def test_a_gateway_that_is_not_there_is_a_sentence(peer: GeneratePeer) -> None:
     peer.server.stop(None).wait(TIMEOUT_S)
     done = ask(peer, "hi")
     assert done.returncode == 1
     assert f"no gateway answers at {peer.address}" in done.stderr
 
 
-def test_ctrl_c_cancels_the_call_and_exits_with_5(peer: Peer) -> None:
+def test_ctrl_c_cancels_the_call_and_exits_with_130(peer: GeneratePeer) -> None:
     def script(_request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
         yield text("Hel", 7)
         peer.gone.wait(TIMEOUT_S)
@@ -257,12 +185,12 @@ def test_ctrl_c_cancels_the_call_and_exits_with_5(peer: Peer) -> None:
     assert asking.stdout.read(3) == b"Hel"  # it streams: the call is far from its end
     asking.send_signal(signal.SIGINT)
     out, err = asking.communicate(timeout=TIMEOUT_S)
-    assert asking.returncode == 5
+    assert asking.returncode == 130
     assert (out, err) == (b"\n", b"penstock ask: cancelled: interrupted from the keyboard\n")
     assert peer.gone.wait(TIMEOUT_S)
 
 
-def test_a_reader_that_goes_away_cancels_the_call(peer: Peer) -> None:
+def test_a_reader_that_goes_away_cancels_the_call(peer: GeneratePeer) -> None:
     def script(_request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
         while context.is_active():
             yield text("word ", 7)
@@ -275,18 +203,19 @@ def test_a_reader_that_goes_away_cancels_the_call(peer: Peer) -> None:
     assert asking.stderr is not None
     asking.stdout.read(10)
     asking.stdout.close()
-    assert asking.wait(TIMEOUT_S) == 5
+    assert asking.wait(TIMEOUT_S) == 141
     assert asking.stderr.read() == b""
     asking.stderr.close()
     assert peer.gone.wait(TIMEOUT_S)
 
 
 def test_a_deadline_bounds_the_call_even_when_the_gateway_does_not(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
+    peer: GeneratePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from services.cli import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
+    from services.cli import generate_call  # noqa: PLC0415
 
-    monkeypatch.setattr(ask_command, "BACKSTOP_S", 0.1)
+    monkeypatch.setattr(generate_call, "BACKSTOP_S", 0.1)
 
     def script(_request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
         peer.gone.wait(TIMEOUT_S)
@@ -296,7 +225,9 @@ def test_a_deadline_bounds_the_call_even_when_the_gateway_does_not(
     assert ask_command.main(["hi", "--grpc", peer.address, "--deadline", "0.1"]) == 3
 
 
-def test_the_gateway_may_be_named_by_the_environment(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gateway_may_be_named_by_the_environment(
+    peer: GeneratePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from services.cli import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
 
     peer.script = finished
@@ -304,7 +235,7 @@ def test_the_gateway_may_be_named_by_the_environment(peer: Peer, monkeypatch: py
     assert ask_command.main(["hi"]) == 0
 
 
-def test_the_address_comes_from_stack_json(peer: Peer, tmp_path: Path) -> None:
+def test_the_address_comes_from_stack_json(peer: GeneratePeer, tmp_path: Path) -> None:
     peer.script = finished
     (tmp_path / "stack.json").write_text(json.dumps({"grpc": peer.address}))
     done = subprocess.run(
@@ -318,7 +249,7 @@ def test_the_address_comes_from_stack_json(peer: Peer, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "Hello wörld\n")
 
 
-def test_the_key_goes_with_the_call(peer: Peer, tmp_path: Path) -> None:
+def test_the_key_goes_with_the_call(peer: GeneratePeer, tmp_path: Path) -> None:
     peer.script = finished
     file = tmp_path / "key"
     file.write_text("psk_secret\n")
@@ -331,7 +262,9 @@ def test_the_key_goes_with_the_call(peer: Peer, tmp_path: Path) -> None:
 def test_over_tls_it_talks_to_who_has_a_certificate_of_the_authority_alone(tmp_path: Path) -> None:
     own, other = make_certificate(tmp_path / "own"), make_certificate(tmp_path / "other")
     pair = (own.key.read_bytes(), own.certificate.read_bytes())
-    peer = Peer(grpc.ssl_server_credentials([pair], other.certificate.read_bytes(), require_client_auth=True))
+    peer = GeneratePeer(
+        grpc.ssl_server_credentials([pair], other.certificate.read_bytes(), require_client_auth=True)
+    )
     peer.script = finished
     mine = ("--tls-cert", str(other.certificate), "--tls-key", str(other.key))
     try:
@@ -345,7 +278,7 @@ def test_over_tls_it_talks_to_who_has_a_certificate_of_the_authority_alone(tmp_p
         peer.server.stop(None).wait(TIMEOUT_S)
 
 
-def test_files_that_cannot_be_used_are_wrong_usage(peer: Peer) -> None:
+def test_files_that_cannot_be_used_are_wrong_usage(peer: GeneratePeer) -> None:
     done = ask(peer, "hi", "--tls-ca", "/nowhere/at/all")
     assert (done.returncode, done.stderr) == (
         2,

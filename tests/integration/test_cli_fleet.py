@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, Delivery
-from shared.bus.subjects import fleet, inbox
-from shared.messages import AuditReport, AuditRequest, Heartbeat, Held
+from shared.messages import Held
+from tests.integration.fleet_players import Play, PlayedInstance
 from tests.support.closed_bus import closed_bus
 from tests.support.patched import IMPATIENT, patched
+from tests.support.terminal import CTRL_C, Terminal
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,77 +39,6 @@ async def penstock(*argv: str, program: Sequence[str] = ("services.cli",)) -> tu
         out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
-
-
-class Instance:
-    """Sends heartbeats and answers audits with `held`; `answers` False = it only sends heartbeats."""
-
-    def __init__(self, bus: Bus, role: str, *held: Held, answers: bool = True) -> None:
-        self.bus = bus
-        self.role = role
-        self.held = held
-        self.answers = answers
-        self.asked = 0
-        self.tasks: set[asyncio.Task[None]] = set()
-
-    async def run(self) -> None:
-        name = f"{self.role}-0"
-        if self.answers:
-            await self.bus.serve(inbox(self.role, name), self.receive)
-        while True:
-            now = time.time_ns() // 1000
-            beat = Heartbeat(
-                self.role,
-                name,
-                1,
-                "ready",
-                now,
-                "host",
-                7,
-                "h:1",
-                "m",
-                "",
-                8,
-                2,
-                1,
-                5,
-                100,
-                60,
-                12.5,
-                0,
-                b"",
-                b"",
-            )
-            await self.bus.publish(fleet(self.role, name), beat)
-            await asyncio.sleep(0.1)
-
-    def receive(self, delivery: Delivery) -> None:
-        assert isinstance(delivery.message, AuditRequest)
-        self.asked += 1
-        report = AuditReport(self.role, f"{self.role}-0", 1, self.held)
-        task = asyncio.create_task(self.bus.reply(delivery.envelope, report))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-
-Play = Callable[..., Awaitable[Instance]]
-
-
-@pytest.fixture
-async def play(nats_url: str) -> AsyncIterator[Play]:
-    bus = await Bus.connect(nats_url, name="instances")
-    running: list[asyncio.Task[None]] = []
-
-    async def start(role: str, *held: Held, answers: bool = True) -> Instance:
-        instance = Instance(bus, role, *held, answers=answers)
-        running.append(asyncio.create_task(instance.run()))
-        return instance
-
-    yield start
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
-    await bus.close()
 
 
 BLOCKS = Held("g.1", "kv_blocks", 4, "decoding")
@@ -143,6 +72,34 @@ async def test_status_lists_every_instance(nats_url: str, play: Play) -> None:
     ]
 
 
+async def test_a_watched_status_stays_in_its_place_on_a_terminal(nats_url: str, play: Play) -> None:
+    await play("gateway")
+    await play("decode")
+    command = (sys.executable, "-m", "services.cli", "status", "--watch", "--nats-url", nats_url)
+    with Terminal(command, columns=60, rows=10) as terminal:
+        await asyncio.to_thread(terminal.until, "\x1b[3F")  # over head and two rows, to show them anew
+        shown = await asyncio.to_thread(terminal.until, "gateway-0")
+        terminal.enter(CTRL_C)
+        assert await asyncio.to_thread(terminal.end) == 130
+    assert max(len(line) for line in terminal.shown.replace("\x1b[K", "").splitlines()[:3]) == 59
+    assert shown.startswith("role")
+
+
+async def test_a_watched_status_in_a_pipe_is_one_table_after_another(nats_url: str, play: Play) -> None:
+    await play("decode")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", "status", "--watch", "--nats-url", nats_url),
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(TIMEOUT_S):
+        lines = [(await process.stdout.readline()).decode() for _ in range(4)]
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+    assert [line.split()[0] for line in lines] == ["role", "decode", "role", "decode"]
+
+
 async def test_status_and_audit_of_an_empty_bus_exit_with_1(nats_url: str) -> None:
     code, out, _ = await penstock("status", "--nats-url", nats_url)
     assert (code, out) == (1, "no instance is heard on this bus; is the stack running?\n")
@@ -166,7 +123,7 @@ async def test_a_closed_bus_of_the_user_is_read_with_the_credentials_of_the_envi
         if credentials:
             closed.credentials(credentials).write(tmp_path / "f.toml")
             monkeypatch.setenv("PENSTOCK_NATS_CREDENTIALS", str(tmp_path / "f.toml"))
-        decode = asyncio.create_task(Instance(bus, "decode").run())
+        decode = asyncio.create_task(PlayedInstance(bus, "decode").run())
         try:
             code, out, err = await penstock("audit", "--nats-url", closed.url)
         finally:

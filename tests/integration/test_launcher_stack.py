@@ -38,7 +38,7 @@ async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print("hello from", instance, flush=True)
-    http = TelemetryServer(lambda: True)
+    http = TelemetryServer(role, lambda: True)
     if "live" in sys.argv:
         await http.start("127.0.0.1", 0)
     credentials = load_credentials(os.environ.get("PENSTOCK_NATS_CREDENTIALS", ""))
@@ -196,6 +196,26 @@ def listens(nats_url: str) -> bool:
     except ConnectionRefusedError:
         return False
     return True
+
+
+def environ_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+async def test_with_json_every_line_of_the_log_is_an_object(start: Start) -> None:
+    up = start("--log-format", "json")
+    await up.until_ready()
+    up.process.send_signal(signal.SIGTERM)
+    assert up.wait() == 0
+    lines = [json.loads(line) for line in up.stderr]
+    assert {"penstock", "decode-0"} <= {line["instance"] for line in lines}
+    assert any(line["event"].startswith("hello from decode-0") for line in lines)
+
+
+async def test_the_log_format_reaches_the_services(start: Start) -> None:
+    up = start("--log-format", "text")
+    await up.until_ready()
+    assert b"PENSTOCK_LOG_FORMAT=text" in environ_of(up.stack()["instances"][1]["pid"])
 
 
 async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_stack(start: Start) -> None:

@@ -331,7 +331,7 @@ async def test_texts_that_are_cancelled_while_they_are_embedded_hold_nothing(rig
 
 
 async def test_texts_that_wait_past_their_deadline_expire(rig: Rig) -> None:
-    first = asyncio.create_task(rig.retrieve("first", request_id="a"))
+    first = asyncio.create_task(rig.retrieve("first", seconds=100.0, request_id="a"))
     await rig.until_held(("a", "searching"))
     with pytest.raises(DeadlineExpired, match="embed"):
         await rig.ask(Embed(("late",)), seconds=0.3, request_id="b")

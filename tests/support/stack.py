@@ -40,6 +40,8 @@ class Instance:
     id: str
     pid: int
     metrics: str
+    grpc: str = ""
+    http: str = ""
 
 
 class Stack:

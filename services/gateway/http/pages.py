@@ -19,6 +19,7 @@ from services.gateway.request import served_model
 from services.gateway.served_models import ServedModel
 from services.gateway.text_asks import TextAsks
 from shared.errors import PenstockError, Unavailable
+from shared.telemetry.metrics import RoleMetrics
 
 TEXT = "text/plain; charset=utf-8"
 ID_PREFIXES = (ChatShape.id_prefix, TextShape.id_prefix)
@@ -39,6 +40,7 @@ class Pages:
         self._client_cancels = client_cancels
         self._text_asks = text_asks
         self._can_serve = can_serve
+        self._metrics = RoleMetrics("gateway")
 
     async def health(self, call: HttpCall) -> web.Response:
         """That it answers is the answer."""
@@ -55,7 +57,7 @@ class Pages:
             self._front_door.identify(call.authorization)
         except PenstockError as error:
             return call.error(error)
-        return call.page(await asyncio.to_thread(generate_latest), CONTENT_TYPE_LATEST)
+        return call.page(await asyncio.to_thread(generate_latest, self._metrics), CONTENT_TYPE_LATEST)
 
     async def models(self, call: HttpCall) -> web.Response:
         """Those that answer come first: many programs take the first of the list."""

@@ -13,11 +13,20 @@ def request(*argv: str) -> pb.GenerateRequest:
     return parse_request(argv)[1]
 
 
-def test_a_plain_text_sets_nothing_but_the_prompt() -> None:
+def test_a_text_sets_nothing_but_the_prompt() -> None:
     sent = request("hello")
-    assert sent.text == "hello"
-    assert [field.name for field, _ in sent.ListFields()] in (["text"], ["text", "sampling"])
+    assert [(turn.role, turn.content) for turn in sent.chat.messages] == [("user", "hello")]
+    assert {field.name for field, _ in sent.ListFields()} <= {"chat", "sampling"}
     assert not sent.sampling.ListFields()
+
+
+def test_a_text_is_a_chat_message_where_the_model_has_a_template() -> None:
+    assert request("hello").chat.template_optional
+    assert not request("hello", "--chat").chat.template_optional
+
+
+def test_raw_sends_plain_text() -> None:
+    assert request("hello", "--raw").text == "hello"
 
 
 def test_every_option_arrives() -> None:
@@ -122,7 +131,7 @@ def test_a_file_that_holds_no_schema_exits_2_with_what_is_wrong(
 
 def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
-    assert request("-").text == "from a pipe\n"
+    assert request("-", "--raw").text == "from a pipe\n"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +143,9 @@ def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
         ["--token-ids", "4294967296"],
         ["--token-ids", "1", "--chat"],
         ["--token-ids", "1", "--retrieve"],
+        ["hello", "--raw", "--retrieve"],
+        ["hello", "--raw", "--system", "be brief"],
+        ["hello", "--raw", "--chat"],
         ["hello", "--k", "3"],
         ["hello", "--no-degrade"],
         ["hello", "--retrieve", "--k", "0"],

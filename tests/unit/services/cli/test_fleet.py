@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from services.cli.audit import Audit
-from services.cli.fleet_watch import Fleet
+from services.cli.fleet_watch import RATE_LASTS_S, Fleet
 from services.cli.status import _shown
 from shared.messages import AuditReport, BreakerReport, Heartbeat, Held
 
@@ -58,6 +58,46 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "100.0",
         "!",
     ]
+
+
+def rate(fleet: Fleet) -> tuple[str, float]:
+    """As the table shows it, and as the JSON tells it."""
+    row = _shown(fleet.all(), as_json=False).splitlines()[1].split()
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    return row[7], described["tokens_per_s"]
+
+
+def test_an_idle_instance_has_no_rate_whatever_its_heartbeat_repeats() -> None:
+    fleet = Fleet()
+    fleet.observe(dataclasses.replace(BEAT, live=0), received_unix_us=1_000, now_s=0.0)
+    assert rate(fleet) == ("-", 0.0)
+
+
+def test_the_rate_of_steps_that_have_ended_is_one_of_the_past() -> None:
+    fleet = Fleet()
+    beat = dataclasses.replace(BEAT, steps=7)
+    for now_s in (0.0, RATE_LASTS_S):
+        fleet.observe(beat, received_unix_us=1_000, now_s=now_s)
+        assert rate(fleet) == ("12.5", 12.5)
+    fleet.observe(beat, received_unix_us=1_000, now_s=RATE_LASTS_S + 0.25)
+    assert rate(fleet) == ("-", 0.0)
+    fleet.observe(dataclasses.replace(beat, steps=8), received_unix_us=1_000, now_s=RATE_LASTS_S + 0.5)
+    assert rate(fleet) == ("12.5", 12.5)
+
+
+def test_status_shows_where_every_gateway_takes_requests() -> None:
+    fleet = Fleet()
+    for number, http in enumerate(("h:8000", "")):
+        gateway = dataclasses.replace(
+            BEAT, role="gateway", instance=f"gateway-{number}", grpc=f"h:5005{number}", http=http
+        )
+        fleet.observe(gateway, received_unix_us=1_000, now_s=0.0)
+    assert _shown(fleet.all(), as_json=False).splitlines()[3:] == [
+        "gateway-0 takes requests at grpc=h:50050 http=h:8000",
+        "gateway-1 takes requests at grpc=h:50051",
+    ]
+    described = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert [(one["grpc"], one["http"]) for one in described] == [("h:50050", "h:8000"), ("h:50051", "")]
 
 
 def test_status_shows_progress_and_who_stalls() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -12,6 +14,27 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in COMMANDS)
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"penstock {metadata.version('penstock')}\n"
+
+
+def test_every_command_has_help_and_refuses_what_it_does_not_know() -> None:
+    for name in COMMANDS:
+        if name == "up":  # replaces the process
+            continue
+        with contextlib.suppress(SystemExit):
+            assert main([name, "--help"]) == 0
+        assert usage_error([name, "--no-such-option"]) == 2, name
+
+
+def usage_error(argv: list[str]) -> int | str | None:
+    try:
+        return main(argv)
+    except SystemExit as end:
+        return end.code
 
 
 def test_no_command_and_an_unknown_one_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:

@@ -315,7 +315,19 @@ def test_passages_replace_the_last_user_turn_and_keep_the_others() -> None:
     asked = tokenize_message(validate_request(message, drawn_seed=1), (ScoredPassage("a", "Because.", 1.0),))
     assert asked.chat[0] == ChatTurn("system", "be brief")
     assert asked.chat[1].content == "Context:\n[1] Because.\n\nQuestion: why?"
-    assert not asked.template_optional
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_a_chat_says_whether_it_needs_a_template(optional: bool) -> None:
+    message = pb.GenerateRequest(chat=pb.ChatPrompt(template_optional=optional))
+    message.chat.messages.add(role="user", content="why?")
+    assert tokenize_message(validate_request(message, drawn_seed=1), ()).template_optional == optional
+
+
+def test_a_chat_with_retrieval_needs_no_template() -> None:
+    message = pb.GenerateRequest(retrieval=pb.Retrieval(enabled=True))
+    message.chat.messages.add(role="user", content="why?")
+    assert tokenize_message(validate_request(message, drawn_seed=1), ()).template_optional
 
 
 def test_without_passages_the_question_stands_alone() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 
 from services.launcher.log_lines import CUT_MARK, LineSplitter, LineWriter
@@ -36,6 +37,23 @@ def test_colour_goes_around_the_name_alone() -> None:
     writer.write("decode-0", b"hello")
     writer.close()
     assert stream.getvalue() == b"\x1b[36mdecode-0 |\x1b[0m hello\n"
+
+
+def test_as_json_every_line_is_an_object_and_one_that_is_already_is_passed_on() -> None:
+    stream = io.BytesIO()
+    writer = LineWriter(stream, as_json=True)
+    said = b'{"ts": "now", "level": "info", "event": "ready", "role": "decode", "instance": "decode-0"}'
+    writer.write("decode-0", said)
+    writer.write("nats", b"[1] [WRN] something")
+    writer.write("decode-0", b"{not json")
+    writer.close()
+    first, *others = stream.getvalue().splitlines()
+    assert first == said
+    assert [(line["role"], line["instance"], line["event"]) for line in map(json.loads, others)] == [
+        ("nats", "nats", "[1] [WRN] something"),
+        ("decode", "decode-0", "{not json"),
+    ]
+    assert all(list(line) == list(json.loads(said)) for line in map(json.loads, others))
 
 
 class StuckStream(io.BytesIO):

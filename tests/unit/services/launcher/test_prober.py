@@ -42,7 +42,7 @@ class Health:
 
 @asynccontextmanager
 async def serving(health: Health) -> AsyncIterator[str]:
-    server = TelemetryServer(lambda: True, lambda: health.why)
+    server = TelemetryServer("decode", lambda: True, lambda: health.why)
     await server.start("127.0.0.1", 0)
     try:
         yield server.address

@@ -13,7 +13,7 @@ STATE = StackState(
     "127.0.0.1:5",
     "nats://127.0.0.1:2",
     "/state/operator.toml",
-    (RunningInstance("decode", "decode-0", 3, "h:4"),),
+    (RunningInstance("gateway", "gateway-0", 3, "h:4", "h:5", "h:6"),),
 )
 
 
@@ -26,7 +26,16 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
         "http": "127.0.0.1:5",
         "nats": "nats://127.0.0.1:2",
         "nats_credentials": "/state/operator.toml",
-        "instances": [{"role": "decode", "id": "decode-0", "pid": 3, "metrics": "h:4"}],
+        "instances": [
+            {
+                "role": "gateway",
+                "id": "gateway-0",
+                "pid": 3,
+                "metrics": "h:4",
+                "grpc": "h:5",
+                "http": "h:6",
+            }
+        ],
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stack.json", "stack.lock"]
     state_dir.release()

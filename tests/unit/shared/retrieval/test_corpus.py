@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,42 @@ def test_what_cannot_be_read_is_named_and_the_rest_counts(
         ("latin.txt", "it is not UTF-8 text"),
         ("long.txt", "21 bytes are over the limit of 20"),
     )
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_bytes(b"\xef\xbb\xbf# Gate\n")
+    assert [document.text for document in read_corpus(str(tmp_path)).documents] == ["# Gate\n"]
+
+
+def test_suffixes_in_capitals_count(tmp_path: Path) -> None:
+    write(tmp_path, "README.MD", "NOTES.TXT")
+    documents = read_corpus(str(tmp_path)).documents
+    assert [(document.name, document.is_markdown) for document in documents] == [
+        ("NOTES.TXT", False),
+        ("README.MD", True),
+    ]
+
+
+def test_what_is_passed_by_is_told_with_the_reason(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "x/tests/b.md", "y/tests/c.md", "d.pdf", "sub/e.PDF", "f.py", "__pycache__/g.txt")
+    (tmp_path / "gone.md").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "linked").symlink_to(tmp_path / "sub")
+    assert read_corpus(str(tmp_path)).skipped == (
+        ("gone.md", "it is a link that leads nowhere"),
+        ("linked/", "links to folders are not followed"),
+        ("tests/", "folders of this name are left out (2 here)"),
+        ("*.pdf", "only .md and .txt are read (2 of these here)"),
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "closed/b.md")
+    (tmp_path / "closed").chmod(0)
+    try:
+        assert read_corpus(str(tmp_path)).skipped == (("closed/", "Permission denied"),)
+    finally:
+        (tmp_path / "closed").chmod(0o700)
 
 
 def test_a_folder_without_documents_and_one_that_is_missing_are_named(tmp_path: Path) -> None:

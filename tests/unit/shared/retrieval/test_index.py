@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval import build
 from shared.retrieval.build import Built, build_index, index_folder
 from shared.retrieval.embedder import Embedder
+from shared.retrieval.vectors import Vectors
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +148,70 @@ def test_a_state_directory_that_cannot_be_written_is_named(corpus: Path, embedde
     (corpus.parent / "file").write_text("")
     with pytest.raises(InvalidRequest, match="--state-dir"):
         build_index(str(corpus), corpus.parent / "file", embedder, lambda *_: None)
+
+
+class Interrupted(BaseException):
+    """As a KeyboardInterrupt, which pytest keeps for itself."""
+
+
+def interrupted_after(embedder: Embedder, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedder breaks off in the call after so many."""
+    embed, left = embedder.embed, iter(range(calls))
+
+    def embed_or_break(*args: Any) -> Vectors:
+        if next(left, None) is None:
+            raise Interrupted
+        return embed(*args)
+
+    monkeypatch.setattr(embedder, "embed", embed_or_break)
+
+
+def break_off(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An indexing that keeps what it has after each file, and is interrupted in its second one."""
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "GROUP_PASSAGES", 1)
+        interrupted_after(embedder, 1, patch)
+        with pytest.raises(Interrupted):
+            build_index(str(corpus), corpus.parent / "state", embedder, lambda *_: None, keep_every_s=0)
+
+
+def test_what_was_interrupted_goes_on_where_it_was(
+    corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_off(corpus, embedder, monkeypatch)
+    again = built(corpus, embedder)
+    assert (again.embedded, len(again.index)) == (1, 3)
+    assert best(again, embedder, "Which port?")[0] == "gate.md § Port"
+    assert not (again.folder / build.UNFINISHED).exists()
+
+
+def test_what_is_interrupted_leaves_the_old_index_as_it_was(
+    corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = built(corpus, embedder)
+    for path in corpus.iterdir():
+        path.write_text(path.read_text() + "\nAnd more.\n")
+    before = {path.name: path.read_bytes() for path in old.folder.iterdir() if path.is_file()}
+    break_off(corpus, embedder, monkeypatch)
+    assert {path.name: path.read_bytes() for path in old.folder.iterdir() if path.is_file()} == before
+
+
+def test_files_that_a_killed_process_had_begun_are_cleared_away(corpus: Path, embedder: Embedder) -> None:
+    folder = index_folder(corpus.parent / "state", str(corpus))
+    folder.mkdir(parents=True)
+    (folder / ".new-abc").write_bytes(b"half")
+    built(corpus, embedder)
+    assert not (folder / ".new-abc").exists()
+
+
+def test_a_document_without_text_is_told(corpus: Path, embedder: Embedder) -> None:
+    (corpus / "empty.md").write_text("\n")
+    assert built(corpus, embedder).skipped == (("empty.md", "it has no text"),)
+
+
+def test_several_threads_embed_what_one_does(embedder: Embedder) -> None:
+    texts = [f"Passage number {number} is about {'water ' * (number % 7)}." for number in range(100)]
+    done: list[int] = []
+    beside = Embedder.load(threads=2).embed(texts, done.append)
+    assert done == [32, 64, 96, 100]
+    np.testing.assert_allclose(beside, embedder.embed(texts), atol=1e-5)

@@ -1,12 +1,18 @@
-"""Every metric is made in one module, which knows all their names."""
+"""Every metric is made in one module, which knows all their names and who shows which."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
+
+from shared.roles import ROLES
+from shared.telemetry import metrics
+from shared.telemetry.metrics import COMMON, FAMILIES, MetricFamily, RoleMetrics
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 HOME = REPOSITORY / "shared" / "telemetry" / "metrics.py"
@@ -28,7 +34,14 @@ def test_no_metric_is_made_outside_of_the_metrics_module() -> None:
     assert HOME in paths
     found = {path.relative_to(REPOSITORY).as_posix(): list(makers(path.read_text("utf-8"))) for path in paths}
     assert {name: made for name, made in found.items() if made} == {
-        HOME.relative_to(REPOSITORY).as_posix(): ["Counter", "Gauge", "Histogram"]
+        HOME.relative_to(REPOSITORY).as_posix(): [
+            "REGISTRY",
+            "Counter",
+            "Gauge",
+            "Histogram",
+            "Metric",
+            "Collector",
+        ]
     }
 
 
@@ -53,3 +66,108 @@ def test_every_way_to_make_a_metric_is_seen(source: str) -> None:
 )
 def test_what_makes_no_metric_is_free(source: str) -> None:
     assert list(makers(source)) == []
+
+
+# ---- who shows what -------------------------------------------------------------------------------------
+
+
+def module_file(name: str) -> Path | None:
+    path = REPOSITORY.joinpath(*name.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def imported(path: Path) -> Iterator[Path]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        yield from filter(None, (module_file(name) for name in names))
+
+
+def counted(role: str) -> set[str]:
+    """The names in the metrics module of what any module counts that a service's program imports."""
+    waiting, seen = [REPOSITORY / "services" / role / "__main__.py"], set()
+    found: set[str] = set()
+    while waiting:
+        path = waiting.pop()
+        if path in seen or path == HOME:
+            continue
+        seen.add(path)
+        waiting.extend(imported(path))
+        found |= {
+            node.attr
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "metrics"
+            and node.attr.isupper()
+        }
+    return found
+
+
+NEVER_COUNTED = {"speculator": {"HOP_SECONDS"}}
+"""Drafts have no grammars, though the module that compiles them comes along."""
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_service_shows_what_it_counts_and_nothing_else(role: str) -> None:
+    names = {id(value): name for name, value in vars(metrics).items() if name.isupper()}
+    assert {names[id(family)] for family in (*COMMON, *FAMILIES[role])} == counted(role) - NEVER_COUNTED.get(
+        role, set()
+    )
+
+
+def test_what_a_service_shows_are_its_own_families_and_those_of_any_process() -> None:
+    shown = generate_latest(RoleMetrics("tokenizer")).decode()
+    families = set(re.findall(r"^# TYPE (\w+) ", shown, re.MULTILINE))
+    assert "penstock_queue_depth" in families
+    assert "penstock_time_to_first_token_seconds" not in families
+    assert {name for name in families if not name.startswith("penstock_")}
+
+
+def test_every_family_is_shown_by_somebody() -> None:
+    made = {value for name, value in vars(metrics).items() if name.isupper() and hasattr(value, "describe")}
+    assert made == {*COMMON, *(family for families in FAMILIES.values() for family in families)}
+
+
+# ---- the names in the documents -------------------------------------------------------------------------
+
+DOCUMENTS = [
+    path
+    for path in sorted(REPOSITORY.rglob("*.md"))
+    if not any(part.startswith(".") or part == "node_modules" for part in path.relative_to(REPOSITORY).parts)
+]
+SAMPLE_SUFFIXES = ("", "_total", "_bucket", "_count", "_sum", "_created")
+NOT_METRICS = ("penstock_client",)
+"""Other words of the same form: the file of a wheel."""
+
+
+def name_of(family: MetricFamily) -> str:
+    (metric,) = family.describe()
+    return metric.name
+
+
+def test_every_metric_that_a_document_names_exists() -> None:
+    families = {name_of(family) for role in FAMILIES.values() for family in (*COMMON, *role)}
+    samples = {name + suffix for name in families for suffix in SAMPLE_SUFFIXES}
+    named = {
+        (path.relative_to(REPOSITORY).as_posix(), word)
+        for path in DOCUMENTS
+        for word in re.findall(r"\bpenstock_[a-z0-9_]+", path.read_text("utf-8"))
+        if not word.startswith(NOT_METRICS)
+    }
+    assert len(named) > 20
+    assert {(path, word) for path, word in named if word not in samples} == set()
+
+
+def test_the_table_in_the_readme_names_every_family_of_a_gateway() -> None:
+    text = (REPOSITORY / "README.md").read_text("utf-8")
+    missing = [
+        name_of(family)
+        for family in FAMILIES["gateway"]
+        if not re.search(rf"\b{name_of(family)}(_total)?\b", text)
+    ]
+    assert missing == []

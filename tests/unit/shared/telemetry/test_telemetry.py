@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import re
 import socket
 import urllib.request
 from collections.abc import AsyncIterator
@@ -68,6 +69,23 @@ def test_warnings_of_libraries_are_written_the_same_way(stream: io.StringIO) -> 
     assert (line["event"], line["logger"], line["level"]) == ("slow callback", "asyncio", "warning")
 
 
+def test_as_text_a_line_is_for_people(stream: io.StringIO) -> None:
+    configure("info", "decode", "decode-0", stream, log_format="text")
+    structlog.get_logger().warning("late", by_ms=3, why="two words\nin lines", empty="")
+    (line,) = stream.getvalue().splitlines()
+    time, rest = line.split(" ", 1)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", time)
+    assert rest == 'warning late by_ms=3 why="two words\\nin lines" empty=""'
+
+
+def test_as_text_a_traceback_follows_its_line(stream: io.StringIO) -> None:
+    configure("info", "decode", "decode-0", stream, log_format="text")
+    structlog.get_logger().error("broken", exc_info=ValueError("why"))
+    first, *traceback = stream.getvalue().splitlines()
+    assert first.endswith("error   broken")
+    assert traceback == ["ValueError: why"]
+
+
 @pytest.mark.parametrize(
     ("tokens", "bucket"), [(0, "le_16"), (16, "le_16"), (17, "le_128"), (10**6, "gt_32768")]
 )
@@ -77,7 +95,7 @@ def test_prompt_lengths_fall_into_few_buckets(tokens: int, bucket: str) -> None:
 
 @asynccontextmanager
 async def serving(ready: bool = True, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    server = http.TelemetryServer(lambda: ready)
+    server = http.TelemetryServer("gateway", lambda: ready)
     await server.start(host, 0)
     try:
         yield server.address
@@ -106,6 +124,45 @@ async def test_metrics_are_shown_in_the_prometheus_format() -> None:
     assert b"# TYPE penstock_time_to_first_token_seconds histogram" in body
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/ready", "/live", "/extra", "/nothing"])
+async def test_head_is_answered_as_get_is_without_the_content(path: str) -> None:
+    server = http.TelemetryServer("gateway", lambda: True)
+    server.add_page("/extra", lambda: "[]")
+    await server.start("127.0.0.1", 0)
+    host, port = server.address.rsplit(":", 1)
+    heads = {}
+    try:
+        for method in ("GET", "HEAD"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
+            heads[method], _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+            assert bool(body) == (method == "GET")
+    finally:
+        await server.close()
+    get_status, head_status = (head.split(b"\r\n")[0] for head in heads.values())
+    assert get_status == head_status
+    if path != "/metrics":  # there the process's own numbers differ from one to the next
+        assert heads["GET"] == heads["HEAD"]
+
+
+async def test_a_page_that_a_service_adds_is_shown_as_json() -> None:
+    server = http.TelemetryServer("gateway", lambda: True)
+    server.add_page("/extra", lambda: '["now"]')
+    await server.start("127.0.0.1", 0)
+    try:
+        assert await get(server.address, b"GET /extra HTTP/1.1\r\n\r\n") == (200, b'["now"]')
+        assert b"/extra" in (await get(server.address, b"GET / HTTP/1.1\r\n\r\n"))[1]
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_an_address_is_shown_as_a_url_has_it(host: str, shown: str) -> None:
+    assert http._name_of(host) == shown
+
+
 async def test_who_listens_everywhere_is_found_by_the_machines_name() -> None:
     async with serving(host="0.0.0.0") as address:
         assert address.rsplit(":", 1)[0] == socket.gethostname()
@@ -120,7 +177,7 @@ async def test_readiness_is_asked_at_each_request(ready: bool, status: int) -> N
 
 async def test_a_process_that_is_stalled_is_neither_ready_nor_alive_and_says_why() -> None:
     why = ""
-    server = http.TelemetryServer(lambda: True, lambda: why)
+    server = http.TelemetryServer("gateway", lambda: True, lambda: why)
     await server.start("127.0.0.1", 0)
     try:
         for path in (b"/ready", b"/live"):
@@ -141,7 +198,7 @@ async def test_it_answers_while_the_loop_of_the_process_does_not() -> None:
 
 async def test_a_port_that_is_taken_is_refused_to_the_starter() -> None:
     async with serving() as address:
-        rival = http.TelemetryServer(lambda: True)
+        rival = http.TelemetryServer("gateway", lambda: True)
         with pytest.raises(OSError, match="address already in use"):
             await rival.start("127.0.0.1", int(address.rpartition(":")[2]))
         await rival.close()

@@ -1,0 +1,118 @@
+"""`penstock completion SHELL`: the script with which a shell completes our commands and their options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+
+import shtab
+
+from services.cli.__main__ import COMMANDS
+from services.cli.ask_request import build_ask_parser
+from services.cli.audit import build_audit_parser
+from services.cli.bench import SUBJECTS
+from services.cli.bench_engine import build_bench_engine_parser
+from services.cli.chat import build_chat_parser
+from services.cli.drain import build_drain_parser
+from services.cli.index import build_index_parser
+from services.cli.keys import build_keys_parser
+from services.cli.secrets import build_secrets_parser
+from services.cli.status import build_status_parser
+from services.cli.up import launcher_command
+
+SHELLS = ("bash", "zsh", "fish")
+HELP_TIMEOUT_S = 60.0
+OPTION = re.compile(r"^  (--[a-z-]+)(?: (\S+))?", re.MULTILINE)
+"""A line of argparse's help: the option, and what is to follow it."""
+FOLDERS = ("DIR", "DIR|ID", "DIR|ID|none", "DIR|none")
+FILES = ("FILE", "FILE|TEXT")
+EPILOG = """\
+bash: source <(penstock completion bash), in ~/.bashrc for good
+zsh:  penstock completion zsh > "${fpath[1]}/_penstock"
+fish: penstock completion fish > ~/.config/fish/completions/penstock.fish"""
+
+
+def build_completion_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock completion",
+        description="Print the script with which your shell completes `penstock`.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=SHELLS)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    shell = build_completion_parser().parse_args(argv).shell
+    print(shtab.complete(_whole_parser(), shell))
+    return 0
+
+
+def _whole_parser() -> argparse.ArgumentParser:
+    """All commands in one, as they are when each is run by itself."""
+    builders = {
+        "ask": build_ask_parser,
+        "audit": build_audit_parser,
+        "bench": _bench_parser,
+        "chat": build_chat_parser,
+        "completion": build_completion_parser,
+        "drain": build_drain_parser,
+        "index": build_index_parser,
+        "keys": build_keys_parser,
+        "secrets": build_secrets_parser,
+        "status": build_status_parser,
+        "up": _up_parser,
+    }
+    whole = argparse.ArgumentParser(prog="penstock")
+    whole.add_argument("--version", action="store_true", help="which version this is")
+    commands = whole.add_subparsers()
+    for name, summary in COMMANDS.items():
+        command = builders[name]()
+        _mark_paths(command)
+        _add_command(commands, name, command, summary)
+    return whole
+
+
+def _add_command(commands: object, name: str, parser: argparse.ArgumentParser, summary: str) -> None:
+    assert isinstance(commands, argparse._SubParsersAction)  # noqa: SLF001 - it has no public name
+    commands.add_parser(name, parents=[parser], add_help=False, help=summary, conflict_handler="resolve")
+
+
+def _bench_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="penstock bench")
+    subjects = parser.add_subparsers()
+    for name, summary in SUBJECTS.items():
+        engine = build_bench_engine_parser()
+        _mark_paths(engine)
+        _add_command(subjects, name, engine, summary)
+    return parser
+
+
+def _up_parser() -> argparse.ArgumentParser:
+    """The launcher's options, from its help: it is a program of its own."""
+    helped = subprocess.run(  # noqa: S603 (our own program)
+        [*launcher_command(), "--help"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=HELP_TIMEOUT_S,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    parser = argparse.ArgumentParser(prog="penstock up")
+    for option, value in OPTION.findall(helped.stdout):
+        choices = value[1:-1].split(",") if value.startswith("{") else None
+        parser.add_argument(option, metavar=None if choices else value or None, choices=choices)
+    return parser
+
+
+def _mark_paths(parser: argparse.ArgumentParser) -> None:
+    """What shtab looks for at the options that take a file or a folder."""
+    for action in parser._actions:  # noqa: SLF001 - as shtab itself does
+        if action.metavar in FOLDERS:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # shtab's own mark
+        elif action.metavar in FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's own mark

@@ -1,0 +1,49 @@
+"""How far `penstock index` is: a line that grows on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+EVERY_S = 5.0
+"""From one line to the next where lines stay."""
+ERASE_LINE_END = "\x1b[K"
+
+
+class IndexProgressLine:
+    def __init__(self, err: TextIO, *, redraws: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._err = err
+        self._redraws = redraws
+        self._clock = clock
+        self._began_s: float | None = None
+        self._shown_s = -EVERY_S
+        self._open = False
+
+    def show(self, done: int, total: int) -> None:
+        now_s = self._clock()
+        if self._began_s is None:
+            self._began_s = now_s
+        line = f"embedding {done}/{total} passages{_speed(done, total, now_s - self._began_s)}"
+        if self._redraws:
+            self._err.write(f"\r{line}{ERASE_LINE_END}")
+            self._open = True
+        elif done == total or now_s - self._shown_s >= EVERY_S:
+            self._err.write(line + "\n")
+            self._shown_s = now_s
+        self._err.flush()
+
+    def end(self) -> None:
+        """What is written next begins on a line of its own."""
+        if self._open:
+            self._err.write("\n")
+            self._err.flush()
+            self._open = False
+
+
+def _speed(done: int, total: int, took_s: float) -> str:
+    if not done or took_s <= 0 or done == total:
+        return ""
+    per_s = done / took_s
+    left_s = round((total - done) / per_s)
+    return f", {per_s:.0f} per second, {left_s // 60}:{left_s % 60:02} left"

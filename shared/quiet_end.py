@@ -1,0 +1,92 @@
+"""How a program ends that somebody runs in a terminal: Ctrl-C and a closed pipe are no errors of ours, so
+neither leaves a traceback.
+
+Plain Python that is imported at once: what is to be quiet from its first moment begins with this.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TextIO
+
+EXIT_INTERRUPTED = 130
+EXIT_CLOSED_PIPE = 141
+"""What a shell says of programs that SIGINT and SIGPIPE end."""
+
+
+def end_quietly(run: Callable[[], int]) -> int:
+    """The exit code of the program `run`, which may also end by SystemExit; its last output is written.
+
+    The process is to end now: a Ctrl-C that comes later ends it without a word.
+    """
+    _open_missing_streams()
+    try:
+        code = _run_to_end(run)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        code = EXIT_CLOSED_PIPE
+    finally:
+        if _interrupts_raise():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        _flush_or_discard(stream)
+    return code
+
+
+@contextmanager
+def interrupts_end_at_once() -> Iterator[None]:
+    """While modules load there is nothing to clean up, and a KeyboardInterrupt inside of an extension module
+    may come out as anything."""
+    if not _interrupts_raise():
+        yield
+        return
+    signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def discard_stream(stream: TextIO) -> None:
+    """Its reader went away: what is still written goes nowhere, also what Python flushes at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _run_to_end(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+
+
+def _interrupts_raise() -> bool:
+    """Not where Ctrl-C is ignored, as for what a shell runs in the background."""
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _flush_or_discard(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        discard_stream(stream)
+
+
+def _open_missing_streams() -> None:
+    """A program that was started without them (`>&-`) has None in their place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the rest of the process's life

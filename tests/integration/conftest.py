@@ -1,0 +1,29 @@
+"""What the integration tests share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from shared.bus import Bus
+from shared.messages import Held
+from tests.integration.fleet_players import Play, PlayedInstance
+
+
+@pytest.fixture
+async def play(nats_url: str) -> AsyncIterator[Play]:
+    bus = await Bus.connect(nats_url, name="instances")
+    running: list[asyncio.Task[None]] = []
+
+    async def start(role: str, *held: Held, answers: bool = True) -> PlayedInstance:
+        instance = PlayedInstance(bus, role, *held, answers=answers)
+        running.append(asyncio.create_task(instance.run()))
+        return instance
+
+    yield start
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    await bus.close()

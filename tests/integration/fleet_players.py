@@ -1,0 +1,71 @@
+"""Instances that tests play on a real bus: they send heartbeats and answer audits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from shared.bus import Bus, Delivery
+from shared.bus.subjects import fleet, inbox
+from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Heartbeat, Held, Message
+
+
+class PlayedInstance:
+    """Sends heartbeats and answers audits with `held`; `answers` False = it only sends heartbeats."""
+
+    def __init__(self, bus: Bus, role: str, *held: Held, answers: bool = True) -> None:
+        self.bus = bus
+        self.role = role
+        self.held = held
+        self.answers = answers
+        self.asked = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        name = f"{self.role}-0"
+        if self.answers:
+            await self.bus.serve(inbox(self.role, name), self.receive)
+        while True:
+            now = time.time_ns() // 1000
+            beat = Heartbeat(
+                self.role,
+                name,
+                1,
+                "ready",
+                now,
+                "host",
+                7,
+                "h:1",
+                "m",
+                "",
+                8,
+                2,
+                1,
+                5,
+                100,
+                60,
+                12.5,
+                0,
+                b"",
+                b"",
+            )
+            await self.bus.publish(fleet(self.role, name), beat)
+            await asyncio.sleep(0.1)
+
+    def receive(self, delivery: Delivery) -> None:
+        if isinstance(delivery.message, Drain):  # it says so, and goes on for ever
+            self._reply(delivery, Accepted())
+            return
+        assert isinstance(delivery.message, AuditRequest)
+        self.asked += 1
+        report = AuditReport(self.role, f"{self.role}-0", 1, self.held)
+        self._reply(delivery, report)
+
+    def _reply(self, delivery: Delivery, answer: Message) -> None:
+        task = asyncio.create_task(self.bus.reply(delivery.envelope, answer))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+Play = Callable[..., Awaitable[PlayedInstance]]

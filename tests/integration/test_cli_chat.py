@@ -1,0 +1,180 @@
+"""`penstock chat` in a terminal, against a real gRPC server that answers what the test says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from tests.integration.generate_peer import Context, GeneratePeer, end, prompt, text
+from tests.support.data import REPOSITORY
+from tests.support.terminal import CTRL_C, CTRL_D, TIMEOUT_S, Terminal
+
+PROMPT = "> "
+
+
+@pytest.fixture
+def peer() -> Iterator[GeneratePeer]:
+    peer = GeneratePeer()
+    peer.script = answer
+    yield peer
+    peer.server.stop(None).wait(TIMEOUT_S)
+
+
+def answer(request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
+    yield prompt()
+    yield text(f"answer {len(request.chat.messages)}", 7)
+    yield end(pb.OUTCOME_FINISHED, finish_reason=pb.FINISH_REASON_STOP)
+
+
+def endless(peer: GeneratePeer) -> None:
+    """Answers begin and never end."""
+
+    def script(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
+        yield prompt()
+        yield text("it begins", 7)
+        peer.gone.wait(TIMEOUT_S)
+
+    peer.script = script
+
+
+def chat(peer: GeneratePeer, *argv: str) -> Terminal:
+    command = (sys.executable, "-m", "services.cli", "chat", "--grpc", peer.address, *argv)
+    terminal = Terminal(command)
+    terminal.until(PROMPT)
+    return terminal
+
+
+def turns(request: pb.GenerateRequest) -> list[tuple[str, str]]:
+    return [(turn.role, turn.content) for turn in request.chat.messages]
+
+
+def test_every_turn_carries_the_conversation(peer: GeneratePeer) -> None:
+    with chat(peer, "--system", "be brief", "--temperature", "0") as terminal:
+        terminal.enter("one\n")
+        terminal.until("answer 2\n" + PROMPT)
+        terminal.enter("two\n")
+        terminal.until("answer 4\n" + PROMPT)
+        terminal.enter(CTRL_D)
+        assert terminal.end() == 0
+    first, second = peer.requests.get_nowait(), peer.requests.get_nowait()
+    assert turns(first) == [("system", "be brief"), ("user", "one")]
+    assert turns(second) == [*turns(first), ("assistant", "answer 2"), ("user", "two")]
+    assert second.chat.template_optional
+    assert second.sampling.temperature == 0
+    assert second.sampling.HasField("temperature")
+
+
+def test_ctrl_c_cancels_the_answer_and_the_conversation_goes_on(peer: GeneratePeer) -> None:
+    endless(peer)
+    with chat(peer) as terminal:
+        terminal.enter("one\n")
+        terminal.until("it begins")
+        terminal.enter(CTRL_C)
+        terminal.until("cancelled: interrupted from the keyboard\n" + PROMPT)
+        assert peer.gone.wait(TIMEOUT_S)
+        peer.script = answer
+        terminal.enter("two\n")
+        terminal.until("answer 3\n" + PROMPT)
+        terminal.enter("/quit\n")
+        assert terminal.end() == 0
+    peer.requests.get_nowait()
+    said = [("user", "one"), ("assistant", "it begins"), ("user", "two")]
+    assert turns(peer.requests.get_nowait()) == said
+    assert "Traceback" not in terminal.shown
+
+
+def test_ctrl_c_at_the_prompt_asks_once_and_then_ends_it(peer: GeneratePeer) -> None:
+    with chat(peer) as terminal:
+        terminal.enter("half a li" + CTRL_C)
+        terminal.until("once more, or /quit, to leave\n" + PROMPT)
+        terminal.enter(CTRL_C)
+        assert terminal.end() == 130
+    assert "Traceback" not in terminal.shown
+    assert peer.requests.empty()
+
+
+def test_the_ctrl_c_after_the_one_that_cancelled_an_answer_ends_it(peer: GeneratePeer) -> None:
+    endless(peer)
+    with chat(peer) as terminal:
+        terminal.enter("one\n")
+        terminal.until("it begins")
+        terminal.enter(CTRL_C)
+        terminal.until("keyboard\n" + PROMPT)
+        terminal.enter(CTRL_C)
+        assert terminal.end() == 130
+
+
+def test_retrieval_is_turned_on_and_off(peer: GeneratePeer) -> None:
+    with chat(peer, "--retrieve") as terminal:
+        for line in ("one\n", "/retrieve off\n", "two\n", "/retrieve on\n", "three\n", "/retrieve maybe\n"):
+            terminal.enter(line)
+            terminal.until(PROMPT)
+    assert [peer.requests.get_nowait().retrieval.enabled for _ in range(3)] == [True, False, True]
+    assert "say /retrieve on or /retrieve off" in terminal.shown
+
+
+def test_clear_forgets_the_conversation_and_keeps_the_system_message(peer: GeneratePeer) -> None:
+    with chat(peer, "--system", "be brief") as terminal:
+        for line in ("one\n", "/clear\n", "two\n"):
+            terminal.enter(line)
+            terminal.until(PROMPT)
+    peer.requests.get_nowait()
+    assert turns(peer.requests.get_nowait()) == [("system", "be brief"), ("user", "two")]
+
+
+def test_timeline_shows_where_the_last_answer_spent_its_time(peer: GeneratePeer) -> None:
+    with chat(peer) as terminal:
+        terminal.enter("/timeline\n")
+        terminal.until("there is no answer yet\n" + PROMPT)
+        terminal.enter("one\n")
+        terminal.until(PROMPT)
+        terminal.enter("/timeline\n")
+        terminal.until("first token 3.00 ms, total 10.00 ms\n" + PROMPT)
+
+
+def test_help_lists_the_commands_and_a_wrong_one_is_told(peer: GeneratePeer) -> None:
+    with chat(peer) as terminal:
+        terminal.enter("/help\n")
+        told = terminal.until(PROMPT)
+        for command in ("/retrieve on|off", "/timeline", "/clear", "/help", "/quit"):
+            assert command in told
+        terminal.enter("/jump\n")
+        terminal.until("there is no /jump; /help lists what there is\n" + PROMPT)
+
+
+def test_a_text_that_begins_with_a_slash_can_be_said(peer: GeneratePeer) -> None:
+    with chat(peer) as terminal:
+        terminal.enter("//quit\n")
+        terminal.until("answer 1\n" + PROMPT)
+    assert turns(peer.requests.get_nowait()) == [("user", "/quit")]
+
+
+def test_a_question_that_failed_is_taken_back(peer: GeneratePeer) -> None:
+    def failing(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
+        yield end(pb.OUTCOME_SHED, error=pb.Error(code="overloaded", message="no room", retry_after_ms=50))
+
+    peer.script = failing
+    with chat(peer) as terminal:
+        terminal.enter("one\n")
+        terminal.until("penstock chat: shed: no room; try again in 50 ms\n" + PROMPT)
+        peer.script = answer
+        terminal.enter("two\n")
+        terminal.until("answer 1\n" + PROMPT)
+
+
+def test_without_a_terminal_each_line_is_a_message(peer: GeneratePeer, tmp_path: Path) -> None:
+    done = subprocess.run(
+        (sys.executable, "-m", "services.cli", "chat", "--grpc", peer.address),
+        input="one\n\ntwo\n",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (0, "answer 1\nanswer 3\n", "")

@@ -1,0 +1,241 @@
+"""How commands end when somebody presses Ctrl-C or closes the pipe that reads them: quietly, at every moment.
+
+Moments come from Python itself: with -X importtime it says on stderr what it has just imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from shared.messages import Held
+from tests.integration.fleet_players import Play
+from tests.support.data import REPOSITORY
+from tests.support.models import target_model
+from tests.support.wait import until
+
+TIMEOUT_S = 100
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+"""As users have it: argparse overlooks what fails in its own writing."""
+IMPORT_LINE = b"import time:"
+
+
+def command(*argv: str, python: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, *python, "-m", "services.cli", *argv]
+
+
+class Running:
+    """A command in a process group of its own, as a shell starts it."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path | None = None) -> None:
+        self.process = subprocess.Popen(
+            arguments,
+            cwd=folder or REPOSITORY,
+            env={**BUFFERED, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def until_stderr(self, words: bytes) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if words in line:
+                return
+        raise AssertionError(f"{words!r} never came")
+
+    def until_stdout(self, words: bytes) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if words in line:
+                return
+        raise AssertionError(f"{words!r} never came")
+
+    def press_ctrl_c(self) -> tuple[int, str]:
+        """The exit code and what it still said on stderr, but for the lines of -X importtime."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        _, err = self.process.communicate(timeout=TIMEOUT_S)
+        rest = b"".join(line for line in err.splitlines(keepends=True) if not line.startswith(IMPORT_LINE))
+        return self.process.returncode, rest.decode()
+
+
+LOADING = [
+    (("ask", "hi", "--grpc", "127.0.0.1:1"), "grpc._cython"),
+    (("ask", "hi", "--grpc", "127.0.0.1:1"), "services.cli.ask_request"),
+    (("chat", "--grpc", "127.0.0.1:1"), "services.cli.chat_session"),
+    (("status", "--watch"), "shared.bus.subjects"),
+    (("audit", "--wait", "90"), "services.cli.fleet_watch"),
+    (("drain", "decode-0"), "services.cli.fleet_watch"),
+    (("bench", "engine", "--model", "nowhere"), "services.cli.table"),
+    (("index", "."), "services.cli.index_progress"),
+    (("index", "."), "torch._C"),
+    (("keys", "new", "--tenant", "a", "--file", "keys.toml"), "shared.api_key_file"),
+]
+"""What is typed, and the import during which Ctrl-C is pressed."""
+
+
+@pytest.mark.parametrize(("argv", "module"), LOADING)
+def test_ctrl_c_while_a_command_loads_is_quiet(argv: tuple[str, ...], module: str, tmp_path: Path) -> None:
+    running = Running(command(*argv, python=("-X", "importtime")), tmp_path)
+    running.until_stderr(module.encode() + b"\n")
+    code, err = running.press_ctrl_c()
+    assert "Traceback" not in err
+    assert "KeyboardInterrupt" not in err
+    # The others: it was faster than Ctrl-C, or so far that the signal itself ends it.
+    assert code in (130, 0, 1, 2, -signal.SIGINT)
+
+
+@pytest.mark.parametrize("module", ["services.launcher.options", "services.launcher.stack"])
+def test_ctrl_c_while_the_launcher_loads_is_quiet(module: str, tmp_path: Path) -> None:
+    python = [sys.executable, "-X", "importtime", "-P", "-m", "services.launcher"]
+    running = Running([*python, "--state-dir", str(tmp_path), "--grpc-port", "0"], tmp_path)
+    running.until_stderr(module.encode() + b"\n")
+    code, err = running.press_ctrl_c()
+    assert "Traceback" not in err
+    assert code == 130
+
+
+def test_a_launcher_whose_ready_line_nobody_reads_goes_on(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from services.launcher.__main__ import _announce\n"
+        "_announce('ready')\n"
+        "print('still here', file=sys.stderr)\n"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            cwd=REPOSITORY,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"still here\n")
+
+
+async def test_ctrl_c_ends_a_watched_status(nats_url: str, play: Play) -> None:
+    await play("decode")
+    running = Running(command("status", "--watch", "--nats-url", nats_url))
+    await asyncio.to_thread(running.until_stdout, b"decode-0")
+    assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
+
+
+async def test_ctrl_c_ends_a_waiting_audit(nats_url: str, play: Play) -> None:
+    decode = await play("decode", Held("g.1", "kv_blocks", 4, "decoding"))
+    running = Running(command("audit", "--wait", "90", "--nats-url", nats_url))
+    await until(lambda: decode.asked, timeout_s=TIMEOUT_S)
+    assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
+
+
+async def test_ctrl_c_ends_a_waiting_drain(nats_url: str, play: Play) -> None:
+    await play("decode")
+    running = Running(command("drain", "decode-0", "--nats-url", nats_url))
+    await asyncio.to_thread(running.until_stdout, b"decode-0 drains")
+    assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
+
+
+def test_ctrl_c_ends_an_indexing_and_leaves_no_half_index(tmp_path: Path) -> None:
+    corpus, state = tmp_path / "corpus", tmp_path / "state"
+    corpus.mkdir()
+    for number in range(40):
+        sections = (f"# Part {part}\nSentence {number} of part {part} is here.\n" for part in range(60))
+        (corpus / f"{number}.md").write_text("\n".join(sections))
+    argv = ("index", str(corpus), "--state-dir", str(state))
+    running = Running(command(*argv))
+    running.until_stderr(b" passages")
+    code, err = running.press_ctrl_c()
+    assert (code, "Traceback" in err) == (130, False)
+    (folder,) = state.iterdir()
+    assert not list(folder.glob("*.msgpack"))
+
+
+async def test_ctrl_c_ends_a_benchmark_and_the_process_that_it_measures(tmp_path: Path) -> None:
+    model = target_model(tmp_path)
+    argv = ("bench", "engine", "--model", str(model), "--prompt-tokens", "200", "--output-tokens", "100")
+    running = Running(command(*argv, "--repeats", "1000", "--threads", "1"))
+    await until(lambda: children_of(running.process.pid), timeout_s=TIMEOUT_S)
+    (measuring,) = children_of(running.process.pid)
+    assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
+    await until(lambda: not is_running(measuring))
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def is_running(pid: str) -> bool:
+    """Not once it has been killed, whoever is still to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+SHORT = [
+    ("--help",),
+    ("--version",),
+    ("ask", "--help"),
+    ("chat", "--help"),
+    ("status", "--help"),
+    ("keys", "--help"),
+    ("completion", "bash"),
+    ("up", "--help"),
+]
+
+
+def with_closed_stdout(*argv: str, folder: Path = REPOSITORY) -> tuple[int, str]:
+    """Exit code and stderr of a command whose reader has left before its first word."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            command(*argv),
+            cwd=folder,
+            env={**BUFFERED, "PYTHONPATH": str(REPOSITORY)},
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("argv", SHORT, ids=" ".join)
+def test_a_closed_pipe_ends_a_command_quietly(argv: tuple[str, ...], tmp_path: Path) -> None:
+    code, err = with_closed_stdout(*argv, folder=tmp_path)
+    assert (code, err) == (141, "")
+
+
+@pytest.mark.parametrize("argv", [("status",), ("status", "--watch"), ("audit",), ("drain", "decode-0")])
+async def test_a_closed_pipe_ends_a_command_on_the_bus_quietly(
+    argv: tuple[str, ...], nats_url: str, play: Play
+) -> None:
+    await play("decode")
+    ended = await asyncio.to_thread(with_closed_stdout, *argv, "--nats-url", nats_url)
+    assert ended == (141, "")
+
+
+def test_a_command_that_was_started_without_stdout_says_nothing_of_it() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m services.cli --help >&-"],
+        cwd=REPOSITORY,
+        stderr=subprocess.PIPE,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

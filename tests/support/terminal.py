@@ -1,0 +1,83 @@
+"""A program in a terminal: what it shows, what is typed into it, Ctrl-C included."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from tests.support.data import REPOSITORY
+
+TIMEOUT_S = 60
+CHUNK_BYTES = 4096
+CTRL_C = "\x03"
+CTRL_D = "\x04"
+
+
+class Terminal:
+    """`with Terminal(command) as terminal:` runs it; leaving ends what still runs."""
+
+    def __init__(self, command: Sequence[str], *, columns: int = 80, rows: int = 24) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=REPOSITORY,
+            env={**environ, "TERM": "dumb"},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - so that Ctrl-C reaches it
+        )
+        os.close(theirs)
+        self.shown = ""
+        self._seen = 0
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, name="terminal")
+        self._reader.start()
+
+    def enter(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def until(self, text: str) -> str:
+        """What it showed since the last call, up to and with `text`."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: text in self.shown[self._seen :], TIMEOUT_S)
+            assert found, f"{text!r} does not come after {self.shown[self._seen :]!r} of {self.shown!r}"
+            end = self.shown.index(text, self._seen) + len(text)
+            said, self._seen = self.shown[self._seen : end], end
+        return said
+
+    def end(self) -> int:
+        """The exit code, once it has ended by itself and all it showed is read."""
+        code = self.process.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
+        return code
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # nobody has the other side open any more
+            while chunk := os.read(self._ours, CHUNK_BYTES):
+                with self._changed:
+                    self.shown += chunk.decode(errors="replace").replace("\r\n", "\n")
+                    self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.end()
+        os.close(self._ours)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import io
+
+from services.cli.index_progress import EVERY_S, IndexProgressLine
+from tests.support.clock import FakeClock
+
+
+def test_lines_that_stay_come_now_and_then_and_at_the_end() -> None:
+    err, clock = io.StringIO(), FakeClock()
+    progress = IndexProgressLine(err, redraws=False, clock=clock.monotonic_s)
+    for done in (10, 20, 30, 40):
+        progress.show(done, 40)
+        clock.advance(EVERY_S / 2)
+    progress.end()
+    assert err.getvalue().splitlines() == [
+        "embedding 10/40 passages",
+        "embedding 30/40 passages, 6 per second, 0:02 left",
+        "embedding 40/40 passages",
+    ]
+
+
+def test_on_a_terminal_one_line_grows_and_what_follows_has_its_own() -> None:
+    err = io.StringIO()
+    progress = IndexProgressLine(err, redraws=True, clock=FakeClock().monotonic_s)
+    progress.show(1, 2)
+    progress.show(2, 2)
+    progress.end()
+    progress.end()
+    assert err.getvalue() == "\rembedding 1/2 passages\x1b[K\rembedding 2/2 passages\x1b[K\n"
