@@ -98,6 +98,7 @@ class HttpCall:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await response.prepare(self._request)
                 await response.write_eof()
+                await self._request.writer.drain()
         except (TimeoutError, ConnectionError):
             self.hang_up()
 

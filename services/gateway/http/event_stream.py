@@ -21,6 +21,7 @@ class EventStream:
         self._headers = headers
         self._response: web.StreamResponse | None = None
         self._opening = asyncio.Lock()
+        self._stuck = False
 
     @property
     def started(self) -> bool:
@@ -33,6 +34,9 @@ class EventStream:
     async def finish(self, last: Mapping[str, Any] | None) -> web.StreamResponse:
         """With one more event, if any. A client that does not take it in time loses its connection."""
         response = self._response or await self._open()
+        if self._stuck:
+            self._call.hang_up()
+            return response
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await self._write((b"" if last is None else _event(last)) + DONE)
@@ -46,6 +50,10 @@ class EventStream:
             await response.write(data)
         except ConnectionError as error:
             raise Cancelled("the client is gone") from error
+        except asyncio.CancelledError:
+            # The library lets nobody wait for this client again, and what it was sent may be cut.
+            self._stuck = True
+            raise
 
     async def _open(self) -> web.StreamResponse:
         """Once, whichever of several writers comes first."""
