@@ -69,7 +69,8 @@ async def test_a_request_waits_until_workers_have_it_and_runs_until_it_ends(nats
             await running.knows(role, 1)
         answers, peers["tokenizer-0"].answers = peers["tokenizer-0"].answers, lambda _: None
         call = asyncio.create_task(generate(running.stub, ask("hello")))
-        await until(lambda: live(running) == (0, 1))
+        await until(lambda: peers["tokenizer-0"].of(Tokenize))
+        assert live(running) == (0, 1)
         ((asked, message),) = peers["tokenizer-0"].of(Tokenize)
         answer = answers(message)
         assert isinstance(answer, Tokenized)
