@@ -8,12 +8,15 @@ from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.server import HttpServer
 from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
 from services.gateway.scrape_targets import SD_PATH, scrape_targets
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from services.gateway.text_asks import TextAsks
+from services.gateway.token_spellings import SpellingBook
 from shared.bus.subjects import inbox
 from shared.service import Service, run_service
 
@@ -33,11 +36,16 @@ async def body(service: Service[GatewayConfig]) -> None:
     )
     fleet.on_lost(registry.on_instance_lost)
     await bus.serve(inbox(service.role, instance), registry.receive)
-    client_cancels, text_asks = ClientCancels(context, registry), TextAsks(context, key_gate)
+    front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
+    text_asks = TextAsks(context, key_gate)
+    server = EdgeServer(registry, client_cancels, text_asks, front_door, fleet, config)
+    http_server = HttpServer.of(
+        front_door, client_cancels, text_asks, SpellingBook(context), server.can_serve, config
+    )
     service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
-    server = EdgeServer(registry, client_cancels, text_asks, key_gate, fleet, config)
     await server.start()
     try:
+        await http_server.start()
         service.supervisor.start_task("health", server.watch_fleet)
         service.supervisor.start_task("api-keys", key_gate.watch_file)
         service.supervisor.start_task(
@@ -49,6 +57,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         await service.run()
     finally:
         await server.stop()
+        await http_server.stop()
         await tasks.finish(FINISH_TIMEOUT_S)
 
 

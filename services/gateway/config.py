@@ -11,8 +11,21 @@ from shared.config import ServiceConfig, field_of
 class GatewayConfig(ServiceConfig):
     grpc_host: str = field_of("127.0.0.1", help="address the gRPC edge listens on")
     grpc_port: int = field_of(0, help="port of the gRPC edge; 0 takes a free one", minimum=0, maximum=65535)
+    http_host: str = field_of("127.0.0.1", help="address the HTTP edge listens on; empty = no HTTP edge")
+    http_port: int = field_of(
+        8000, help="port of the HTTP edge; 0 takes a free one", minimum=0, maximum=65535
+    )
+    http_max_connections: int = field_of(
+        1024, help="open HTTP connections; above it new ones are closed at once", minimum=1, maximum=65536
+    )
+    http_max_tokens: int = field_of(
+        512, help="max_tokens of a request over HTTP that sets none", minimum=1, maximum=1 << 20
+    )
+    http_cors_origins: tuple[str, ...] = field_of(
+        (), help="origins whose pages may ask over HTTP, such as https://example.com; * = all"
+    )
     max_request_bytes: int = field_of(
-        4 << 20, help="longest gRPC request, bytes", minimum=1 << 10, maximum=64 << 20
+        4 << 20, help="longest request, bytes", minimum=1 << 10, maximum=64 << 20
     )
 
     tls_cert: str = field_of("", help="file with the edge's certificates, PEM; empty = no TLS")

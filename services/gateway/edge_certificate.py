@@ -1,4 +1,4 @@
-"""The certificate of the gRPC edge, from its files, and anew when they change: each new connection looks."""
+"""The certificate of an edge, from its files, and anew when they change: each new connection looks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class EdgeCertificate:
             if getattr(config, name)
         }
         self._signature = self._look()
+        self._context: ssl.SSLContext
         self._configuration = self._load()
 
     @classmethod
@@ -54,6 +55,18 @@ class EdgeCertificate:
             require_client_authentication="tls_client_ca" in self._files,
         )
 
+    def ssl_context(self) -> ssl.SSLContext:
+        """The same for a server whose TLS is Python's."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = self._context.verify_mode
+        context.sni_callback = self._on_handshake
+        return context
+
+    def _on_handshake(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called for each new connection, which goes on with the files of now."""
+        self._changed()
+        connection.context = self._context
+
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC for each new connection, in a thread of its own: None when nothing is new."""
         signature = self._look()
@@ -72,14 +85,15 @@ class EdgeCertificate:
 
     def _load(self) -> grpc.ServerCertificateConfiguration:
         pem = {name: _read(name, file) for name, file in self._files.items()}
-        _check_pair(self._files["tls_cert"], self._files["tls_key"])
+        context = _checked_pair(self._files["tls_cert"], self._files["tls_key"])
         authorities = pem.get("tls_client_ca")
         if authorities is not None:
-            _check_authorities(self._files["tls_client_ca"], authorities)
+            _add_authorities(context, self._files["tls_client_ca"], authorities)
         if self._look() != self._signature:  # what was checked may not be what was read
             raise ConfigError(
                 "the files of the edge's certificate changed while they were read: they are read again"
             )
+        self._context = context
         return grpc.ssl_server_certificate_configuration(
             [(pem["tls_key"], pem["tls_cert"])], root_certificates=authorities
         )
@@ -103,22 +117,25 @@ def _read(name: str, file: Path) -> bytes:
         raise ConfigError(f"{name} {file} cannot be read ({error.strerror}): name a PEM file") from error
 
 
-def _check_pair(certificate: Path, key: Path) -> None:
+def _checked_pair(certificate: Path, key: Path) -> ssl.SSLContext:
     """gRPC would take anything and then fail every handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+        context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
         raise ConfigError(
             f"tls_cert {certificate} and tls_key {key} are no certificate and its key, in PEM and without a "
             f"passphrase ({_reason(error)})"
         ) from error
+    return context
 
 
-def _check_authorities(file: Path, pem: bytes) -> None:
+def _add_authorities(context: ssl.SSLContext, file: Path, pem: bytes) -> None:
     try:
-        ssl.create_default_context(cadata=pem.decode())
+        context.load_verify_locations(cadata=pem.decode())
     except (OSError, ValueError) as error:
         raise ConfigError(f"tls_client_ca {file} holds no certificates in PEM ({_reason(error)})") from error
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _reason(error: Exception) -> str:

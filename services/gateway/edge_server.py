@@ -16,7 +16,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.edge import InferenceEdge
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.edge_reflection import serve_reflection
-from services.gateway.key_gate import KeyGate
+from services.gateway.front_door import FrontDoor
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.text_asks import TextAsks
 from shared.bus.fleet import FleetView
@@ -43,7 +43,7 @@ class EdgeServer:
         registry: SessionRegistry,
         client_cancels: ClientCancels,
         text_asks: TextAsks,
-        key_gate: KeyGate,
+        front_door: FrontDoor,
         fleet: FleetView,
         config: GatewayConfig,
     ) -> None:
@@ -54,7 +54,7 @@ class EdgeServer:
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._server = grpc.aio.server(options=_options(config))
         self._certificate = EdgeCertificate.of(config)
-        edge = InferenceEdge(registry, client_cancels, text_asks, key_gate, config)
+        edge = InferenceEdge(front_door, client_cancels, text_asks, config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         serve_reflection((INFERENCE, health.SERVICE_NAME), self._server)
@@ -87,7 +87,7 @@ class EdgeServer:
         """Keep the health service true: SERVING while every needed role has an instance that is ready."""
         was: bool | None = None
         while True:
-            now = self._can_serve()
+            now = self.can_serve()
             if now != was:
                 await self._set_health(serving=now)
                 log.info("health", serving=now)
@@ -107,7 +107,8 @@ class EdgeServer:
         await self._registry.cancel_sessions(CANCEL_TIMEOUT_S)
         await self._server.stop(STOP_GRACE_S)
 
-    def _can_serve(self) -> bool:
+    def can_serve(self) -> bool:
+        """Whether every role that a request needs has an instance, and this gateway is not going away."""
         return not self._registry.closing and all(self._fleet.instances(role) for role in REQUIRED_ROLES)
 
     async def _set_health(self, *, serving: bool) -> None:

@@ -11,7 +11,7 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.budget import answerable_s
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_status import abort_call
-from services.gateway.key_gate import KeyGate
+from services.gateway.front_door import FrontDoor
 from services.gateway.request import validate_request
 from services.gateway.served_models import ServedModel
 from services.gateway.text_asks import TextAsks, read_vector
@@ -25,9 +25,9 @@ AnyCall = grpc.aio.ServicerContext[Any, Any]
 
 
 class TextEdge(rpc.InferenceServicer):
-    def __init__(self, text_asks: TextAsks, key_gate: KeyGate, config: GatewayConfig) -> None:
+    def __init__(self, text_asks: TextAsks, front_door: FrontDoor, config: GatewayConfig) -> None:
         self._text_asks = text_asks
-        self._key_gate = key_gate
+        self._front_door = front_door
         self._config = config
 
     async def ListModels(  # noqa: N802 - gRPC's name
@@ -36,7 +36,7 @@ class TextEdge(rpc.InferenceServicer):
         context: AnyCall,
     ) -> pb.ListModelsResponse:
         try:
-            self._key_gate.identify(call_authorization(context))
+            self._front_door.identify(call_authorization(context))
         except PenstockError as error:
             await abort_call(context, error)
         return pb.ListModelsResponse(models=[_model(model) for model in self._text_asks.models()])
@@ -46,7 +46,7 @@ class TextEdge(rpc.InferenceServicer):
     ) -> pb.TokenizeResponse:
         deadline = self._deadline(context.time_remaining())
         try:
-            key = self._key_gate.identify(call_authorization(context))
+            key = self._front_door.identify(call_authorization(context))
             valid = validate_request(_as_prompt(request), drawn_seed=0)
             special = not request.HasField("add_special_tokens") or request.add_special_tokens
             found = await self._text_asks.tokenize(key, valid, deadline, add_special_tokens=special)
@@ -59,7 +59,7 @@ class TextEdge(rpc.InferenceServicer):
     ) -> pb.DetokenizeResponse:
         deadline = self._deadline(context.time_remaining())
         try:
-            key = self._key_gate.identify(call_authorization(context))
+            key = self._front_door.identify(call_authorization(context))
             found = await self._text_asks.detokenize(key, request.model, request.token_ids, deadline)
         except PenstockError as error:
             await abort_call(context, error)
@@ -68,7 +68,7 @@ class TextEdge(rpc.InferenceServicer):
     async def Embed(self, request: pb.EmbedRequest, context: AnyCall) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
         deadline = self._deadline(context.time_remaining())
         try:
-            key = self._key_gate.identify(call_authorization(context))
+            key = self._front_door.identify(call_authorization(context))
             found = await self._text_asks.embed(key, request.model, request.texts, deadline)
         except PenstockError as error:
             await abort_call(context, error)

@@ -119,7 +119,7 @@ class Preprocessor:
         share_s = self._config.tokenize_share * self._budget.first_token_s
         answer = await self._ask_any(
             "tokenizer",
-            replace(tokenize_message(request, passages), layout=layout, tenant=request.tenant),
+            replace(tokenize_message(request, passages), layout=layout, tenant=request.cache_scope),
             share_s,
             self._budget.first_token,
             self._wait_s(),

@@ -23,6 +23,7 @@ MAX_STOP_CHARS = 256
 DEFAULT_PASSAGES = 3
 MAX_PASSAGES = 16
 MAX_DEADLINE_MS = 24 * 3600 * 1000
+MAX_CACHE_SALT_CHARS = 256
 PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
 """They cross the bus by the numbers of the public contract."""
 
@@ -34,7 +35,8 @@ class Request:
 
     `passages` is how many passages are wanted; 0: no retrieval. `template_optional`: a model without a chat
     template takes the prompt as plain text. KV is shared within `tenant` alone;
-    it comes from the client's API key, never from the client.
+    it comes from the client's API key, never from the client. Within that, with those alone that send the
+    same `cache_salt`.
     """
 
     model: str
@@ -52,6 +54,12 @@ class Request:
     tenant: str = ""
     inter_token_deadline_ms: int | None = None
     template_optional: bool = False
+    cache_salt: str = ""
+
+    @property
+    def cache_scope(self) -> str:
+        """Within which KV is shared: no tenant's name holds a NUL, so no salt makes one tenant another."""
+        return f"{self.tenant}\0{self.cache_salt}" if self.cache_salt else self.tenant
 
     @property
     def question(self) -> str:
@@ -65,13 +73,19 @@ class Request:
         return sum(len(text.encode()) for text in texts)
 
 
-def validate_request(message: pb.GenerateRequest, *, drawn_seed: int, tenant: str = "") -> Request:
+def validate_request(
+    message: pb.GenerateRequest, *, drawn_seed: int, tenant: str = "", cache_salt: str = ""
+) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
     The model's own limits (its name, context and vocabulary) are checked where they are known.
     """
     if len(message.model) > MAX_MODEL_CHARS:
         raise InvalidRequest(f"model has {len(message.model)} characters: send at most {MAX_MODEL_CHARS}")
+    if len(cache_salt) > MAX_CACHE_SALT_CHARS:
+        raise InvalidRequest(
+            f"cache_salt has {len(cache_salt)} characters: send at most {MAX_CACHE_SALT_CHARS}"
+        )
     kind = message.WhichOneof("prompt")
     if kind is None:
         raise InvalidRequest("the prompt is missing: set one of text, chat and token_ids")
@@ -91,6 +105,7 @@ def validate_request(message: pb.GenerateRequest, *, drawn_seed: int, tenant: st
         tenant=tenant,
         inter_token_deadline_ms=_inter_token_deadline(message),
         template_optional=kind == "text" or message.chat.template_optional or message.retrieval.enabled,
+        cache_salt=cache_salt,
     )
     if request.passages:
         _check_question(request)

@@ -262,7 +262,10 @@ class Session:
         self._gate.check_prompt(model, self._budget, len(prompt.token_ids), prompt.block_hashes)
         self._gate.check_turn(model, self.request, self._budget)  # others may have come in the meantime
         block_names = BlockNames(
-            BlockHasher.of(self._context.config.fleet_key), layout, self.request.tenant, prompt.block_hashes
+            BlockHasher.of(self._context.config.fleet_key),
+            layout,
+            self.request.cache_scope,
+            prompt.block_hashes,
         )
         return Placer(
             self._context,

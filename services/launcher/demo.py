@@ -24,7 +24,18 @@ def main(up_options: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         state_dir = str(Path(folder) / "state")
         stack = subprocess.Popen(  # noqa: S603 (our own program)
-            [*PENSTOCK, "up", "--grpc-port", "0", "--state-dir", state_dir, *QUIET, *up_options],
+            [
+                *PENSTOCK,
+                "up",
+                "--grpc-port",
+                "0",
+                "--http-port",
+                "0",
+                "--state-dir",
+                state_dir,
+                *QUIET,
+                *up_options,
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )

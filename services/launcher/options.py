@@ -27,6 +27,7 @@ MAX_INSTANCES = 64
 """Per role; more processes than that on one machine is a typing error."""
 
 DEFAULT_GRPC_PORT = 50051
+DEFAULT_HTTP_PORT = 8000
 DEFAULT_START_TIMEOUT_S = 120.0
 MAX_START_TIMEOUT_S = 3600.0
 NONE = "none"
@@ -52,6 +53,7 @@ class StackOptions:
     nats_credentials: str
     grpc_host: str
     grpc_port: int
+    http_port: int
     log_format: str
     state_dir: Path
     start_timeout_s: float
@@ -89,6 +91,12 @@ def build_up_parser() -> argparse.ArgumentParser:
         type=count,
         metavar="PORT",
         help=f"first gateway's port, 0 = a free one (default {DEFAULT_GRPC_PORT})",
+    )
+    parser.add_argument(
+        "--http-port",
+        type=count,
+        metavar="PORT",
+        help=f"the same for HTTP, on the same address (default {DEFAULT_HTTP_PORT})",
     )
     parser.add_argument("--kv-transport", choices=("auto", "nats", "shm"), help="KV path (default auto)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="(default info)")
@@ -134,13 +142,14 @@ def stack_options(
     model = settings_of("decode", file, environ, {}, options["decode"])["model"].value
     draft = _draft(settings_of("speculator", file, environ, {}, options["speculator"])["model"], model)
     counts = _counts(parser, args, draft)
+    host = settings_of("gateway", file, environ, {}, options["gateway"])["grpc_host"].value
     fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
     settings = {
         role: settings_of(
             role,
             file,
             environ,
-            {"fleet_key": fleet_key, **_defaults_of(role, counts, draft, state_dir)},
+            {"fleet_key": fleet_key, **_defaults_of(role, counts, draft, state_dir, host)},
             options[role],
         )
         for role in ROLES
@@ -157,6 +166,7 @@ def stack_options(
         nats_credentials=gateway["nats_credentials"].value,
         grpc_host=gateway["grpc_host"].value,
         grpc_port=gateway["grpc_port"].value,
+        http_port=gateway["http_port"].value,
         log_format=args.log_format,
         state_dir=state_dir,
         start_timeout_s=args.start_timeout,
@@ -182,7 +192,8 @@ def _options_of(
     if role == "gateway":
         said |= {
             "grpc_host": ("--grpc-host", args.grpc_host),
-            "grpc_port": ("--grpc-port", _port(parser, args)),
+            "grpc_port": ("--grpc-port", _port(parser, "--grpc-port", args.grpc_port)),
+            "http_port": ("--http-port", _port(parser, "--http-port", args.http_port)),
         }
     if role == "retriever":
         said["corpus"] = ("--corpus", _corpus(parser, args.corpus))
@@ -191,10 +202,12 @@ def _options_of(
     return {name: OptionValue(value, option) for name, (option, value) in said.items() if value is not None}
 
 
-def _defaults_of(role: str, counts: Mapping[str, int], draft: str, state_dir: Path) -> dict[str, Any]:
+def _defaults_of(
+    role: str, counts: Mapping[str, int], draft: str, state_dir: Path, host: str
+) -> dict[str, Any]:
     """What a stack sets where nobody has said anything."""
     if role == "gateway":
-        return {"grpc_port": DEFAULT_GRPC_PORT}
+        return {"grpc_port": DEFAULT_GRPC_PORT, "http_host": host, "http_port": DEFAULT_HTTP_PORT}
     if role == "retriever":
         return {"corpus": str(DOCUMENTATION), "state_dir": str(state_dir)}
     if role == "speculator":
@@ -252,10 +265,9 @@ def _corpus(parser: argparse.ArgumentParser, corpus: str | None) -> str | None:
     return str(path.resolve())
 
 
-def _port(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int | None:
-    port: int | None = args.grpc_port
+def _port(parser: argparse.ArgumentParser, option: str, port: int | None) -> int | None:
     if port is not None and port > 65535:
-        parser.error("--grpc-port must be between 0 and 65535")
+        parser.error(f"{option} must be between 0 and 65535")
     return port
 
 

@@ -24,19 +24,20 @@ def plan_instances(
     *,
     nats_url: str,
     grpc_ports: list[int],
+    http_ports: list[int],
     environ: Mapping[str, str] = os.environ,
 ) -> list[InstanceSpec]:
-    """`grpc_ports`: one for each gateway.
+    """`grpc_ports`, `http_ports`: one for each gateway.
 
     A process reads file and environment by itself; it is told what the stack has set where they say nothing,
     and what the command line says.
     """
-    ports = iter(grpc_ports)
+    ports = iter(zip(grpc_ports, http_ports, strict=True))
     specs = []
     for role, instance in instance_names(options.counts):
         told = _told(role, options) | {"instance": instance, "nats_url": nats_url}
         if role == "gateway":
-            told["grpc_port"] = next(ports)
+            told["grpc_port"], told["http_port"] = next(ports)
         if not options.nats_url:
             told["nats_credentials"] = str(credentials_file(options.state_dir, instance))
         specs.append(InstanceSpec(role, instance, _command(role), _environ(role, options, told, environ)))

@@ -42,12 +42,12 @@ def _first_outgoing_port() -> int:
         return FIRST_OUTGOING_PORT
 
 
-def check_free(host: str, port: int) -> None:
-    """Raises InvalidRequest with a sentence when nobody could listen there."""
-    _listener(host, port).close()
+def check_free(host: str, port: int, option: str) -> None:
+    """Raises InvalidRequest with a sentence when nobody could listen there; `option` chose the port."""
+    _listener(host, port, option).close()
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _listener(host: str, port: int, option: str = "--grpc-port") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -58,6 +58,6 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.close()
         raise InvalidRequest(
             f"cannot listen on {host}:{port}: {error.strerror or error}; "
-            "free it, or pass --grpc-port 0 for any free port"
+            f"free it, or pass {option} 0 for any free port"
         ) from error
     return listener

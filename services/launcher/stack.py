@@ -36,7 +36,7 @@ BUS_CLOSE_TIMEOUT_S = 2.0
 
 class Plan(Protocol):
     def __call__(
-        self, options: StackOptions, *, nats_url: str, grpc_ports: list[int]
+        self, options: StackOptions, *, nats_url: str, grpc_ports: list[int], http_ports: list[int]
     ) -> list[InstanceSpec]: ...
 
 
@@ -67,6 +67,7 @@ class Stack:
         self._nats_url = options.nats_url
         self._nats_credentials = options.nats_credentials
         self._grpc = ""
+        self._http = ""
         self._bus: Bus | None = None
         self._beats: dict[tuple[str, str], Heartbeat] = {}
         self._instances: list[Instance] = []
@@ -76,12 +77,13 @@ class Stack:
     async def run(self) -> None:
         self._state.acquire()
         try:
-            grpc_ports = self._grpc_ports()
+            grpc_ports, http_ports = self._gateway_ports()
             await self._start_nats()
-            self._start_instances(grpc_ports)
+            self._start_instances(grpc_ports, http_ports)
             if await self._until_ready():
                 self._state.write(self._description())
-                self._announce(f"ready grpc={self._grpc} nats={without_password(self._nats_url)}")
+                nats = without_password(self._nats_url)
+                self._announce(f"ready grpc={self._grpc} http={self._http} nats={nats}")
                 await self._watch()
         finally:
             await self._end()
@@ -89,15 +91,21 @@ class Stack:
 
     # ---- start --------------------------------------------------------------------------------
 
-    def _grpc_ports(self) -> list[int]:
-        """One port per gateway; the first is the one asked for."""
-        host, asked = self._options.grpc_host, self._options.grpc_port
-        ports = free_ports(host, self._options.counts["gateway"])
-        if asked:
-            check_free(host, asked)
-            ports[0] = asked
-        self._grpc = f"[{host}]:{ports[0]}" if ":" in host else f"{host}:{ports[0]}"
-        return ports
+    def _gateway_ports(self) -> tuple[list[int], list[int]]:
+        """For gRPC and for HTTP one port per gateway each; the first is the one asked for."""
+        host, gateways = self._options.grpc_host, self._options.counts["gateway"]
+        ports = free_ports(host, 2 * gateways)
+        grpc_ports, http_ports = ports[:gateways], ports[gateways:]
+        for option, chosen, asked in (
+            ("--grpc-port", grpc_ports, self._options.grpc_port),
+            ("--http-port", http_ports, self._options.http_port),
+        ):
+            if asked:
+                check_free(host, asked, option)
+                chosen[0] = asked
+        named = f"[{host}]" if ":" in host else host
+        self._grpc, self._http = f"{named}:{grpc_ports[0]}", f"{named}:{http_ports[0]}"
+        return grpc_ports, http_ports
 
     async def _start_nats(self) -> None:
         if not self._nats_url:
@@ -111,8 +119,10 @@ class Stack:
         self._bus = await Bus.connect(self._nats_url, name="penstock-launcher", credentials=credentials)
         await self._bus.serve(FLEET_ALL, self._on_beat)
 
-    def _start_instances(self, grpc_ports: list[int]) -> None:
-        specs = self._plan(self._options, nats_url=self._nats_url, grpc_ports=grpc_ports)
+    def _start_instances(self, grpc_ports: list[int], http_ports: list[int]) -> None:
+        specs = self._plan(
+            self._options, nats_url=self._nats_url, grpc_ports=grpc_ports, http_ports=http_ports
+        )
         self._say(f"starting {len(specs)} services: {', '.join(spec.instance for spec in specs)}")
         self._ours = {(spec.role, spec.instance) for spec in specs}
         self._instances = [self._launch(spec) for spec in specs]
@@ -197,7 +207,7 @@ class Stack:
     def _description(self) -> StackState:
         return StackState(
             grpc=self._grpc,
-            http=None,
+            http=self._http,
             nats=self._nats_url,
             nats_credentials=self._nats_credentials or None,
             instances=tuple(_described(instance, self._beat(instance)) for instance in self._instances),

@@ -38,13 +38,13 @@ class RunningInstance:
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """What stack.json says. `http` is None as long as there is no HTTP edge.
+    """What stack.json says. `grpc` and `http` are HOST:PORT of the first gateway.
 
     `nats_credentials` is the file with which commands like `penstock status` come in; None = none needed.
     """
 
     grpc: str
-    http: str | None
+    http: str
     nats: str
     nats_credentials: str | None
     instances: tuple[RunningInstance, ...]

@@ -29,6 +29,7 @@ from shared.messages import (
     Envelope,
     Heartbeat,
     Held,
+    SpellTokens,
     Tokenize,
     Tokenized,
 )
@@ -79,6 +80,8 @@ class TokenizerActor(BusActor):
                     await self.bus.reply(delivery.envelope, self._answer_of(asked))
                 else:
                     self._queue(delivery)
+            case SpellTokens() as tokens:
+                await self.bus.reply(delivery.envelope, self._prompts.spell_tokens(tokens))
             case Cancel() as cancel:
                 ack = await self._cancel(delivery.envelope, cancel)
                 await self.bus.answer(delivery.envelope, ack)

@@ -12,8 +12,10 @@ from shared.messages import (
     ChatTurn,
     Detokenize,
     Detokenized,
+    SpellTokens,
     Tokenize,
     Tokenized,
+    TokenSpellings,
     pack_hashes,
     pack_ids,
     unpack_ids,
@@ -43,6 +45,12 @@ class PromptTokenizer:
         seed = self._hasher.seed(message.layout, message.tenant)
         hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
         return Tokenized(pack_ids(token_ids), hashes, (time.perf_counter_ns() - started_ns) // 1000)
+
+    def spell_tokens(self, message: SpellTokens) -> TokenSpellings:
+        """Raises InvalidRequest for an id that is none of the vocabulary."""
+        token_ids = unpack_ids(message.token_ids)
+        self._tokenizer.check_ids(token_ids)
+        return TokenSpellings(tuple(map(self._tokenizer.spelling, token_ids)))
 
     @property
     def has_chat_template(self) -> bool:

@@ -28,7 +28,7 @@ _KV_AGREEMENT = (messages.KvAbort, messages.KvAbortAck)
 
 MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     "gateway": {
-        "tokenizer": (messages.Tokenize, messages.Detokenize, messages.Cancel),
+        "tokenizer": (messages.Tokenize, messages.Detokenize, messages.SpellTokens, messages.Cancel),
         "retriever": (messages.Retrieve, messages.Embed, messages.Cancel),
         "prefill": (messages.Prefill, messages.Warm, messages.Cancel),
         "decode": (messages.Reserve, messages.HoldCheck, messages.Cancel),

@@ -35,8 +35,10 @@ from shared.messages.front_half import (
     Retrieve,
     Retrieved,
     ScoredPassage,
+    SpellTokens,
     Tokenize,
     Tokenized,
+    TokenSpellings,
 )
 from shared.messages.kv import (
     KvAbort,
@@ -77,6 +79,8 @@ Message = (
     | Failure
     | Tokenize
     | Tokenized
+    | SpellTokens
+    | TokenSpellings
     | Detokenize
     | Detokenized
     | Embed
@@ -168,7 +172,9 @@ __all__ = [
     "ScoredPassage",
     "Snapshot",
     "SnapshotRequest",
+    "SpellTokens",
     "Text",
+    "TokenSpellings",
     "Tokenize",
     "Tokenized",
     "Tokens",

@@ -91,3 +91,17 @@ class Retrieved:
     degraded: str
     embed_us: int
     search_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpellTokens:
+    """gateway → tokenizer: what does each of these ids stand for?"""
+
+    token_ids: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpellings:
+    """One for each id: bytes, since a character may be spread over several tokens."""
+
+    spellings: tuple[bytes, ...]

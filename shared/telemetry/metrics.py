@@ -63,6 +63,7 @@ BREAKER_STATE = Gauge(
     ["instance"],
 )
 REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
+HTTP_CONNECTIONS = Gauge("penstock_http_connections", "Open connections of the HTTP edge.")
 FINISHED_REQUESTS = Counter(
     "penstock_finished_requests_total",
     "Requests with a whole answer, by why it ended: stop or length.",
@@ -174,6 +175,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         FINISHED_REQUESTS,
         GENERATION_TOKENS,
         HOP_SECONDS,
+        HTTP_CONNECTIONS,
         INTER_TOKEN_LATENCY,
         PROMPT_TOKENS,
         QUEUE_DEPTH,

@@ -16,11 +16,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+_IN_FRONT = "a"
+"""A text, so that a decoder does not take a token for the first of it."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 LibraryDecode = Callable[[list[str]], str]
@@ -247,6 +249,22 @@ def _library_stage(
     }
     decode: LibraryDecode = Tokenizer.from_str(json.dumps(blank)).decoder.decode
     return lambda: stage(decode)
+
+
+def spell_token(token: str, factories: Sequence[DecoderStageFactory]) -> bytes:
+    """What `token` adds to a text in front of it."""
+    stages = [make() for make in factories]
+    if any(isinstance(stage, ByteLevel) for stage in stages):
+        return _token_bytes(token)
+    byte = fallback_byte(token) if any(isinstance(stage, ByteFallback) for stage in stages) else None
+    if byte is not None:
+        return bytes((byte,))
+    tokens: list[str] = [_IN_FRONT, token]
+    for stage in stages:
+        tokens = [out for each in tokens for out in stage.push(each)] + list(
+            stage.finish(drop_incomplete=False)
+        )
+    return "".join(tokens).removeprefix(_IN_FRONT).encode()
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.text.chat_template import ChatTemplate
-from shared.text.decoder_stages import DecoderStageFactory, stage_factories
+from shared.text.decoder_stages import DecoderStageFactory, spell_token, stage_factories
 from shared.text.incremental import IncrementalDecoder
 
 MAX_JSON_BYTES = 256 << 20
@@ -118,6 +118,13 @@ class TextTokenizer:
             return None
         piece: str | None = self._tokenizer.id_to_token(token_id)
         return piece
+
+    def spelling(self, token_id: int) -> bytes:
+        """What the id stands for by itself in the middle of a text; a special token is its own name."""
+        token: str | None = self._tokenizer.id_to_token(token_id)
+        if token is None or token_id in self._special_ids:
+            return (token or "").encode()
+        return spell_token(token, self._stages)
 
     def check_ids(self, token_ids: Sequence[int]) -> None:
         """Raise InvalidRequest when one of `token_ids` is not in the vocabulary."""

@@ -16,11 +16,14 @@ from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.edge_server import EdgeServer
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.server import HttpServer
 from services.gateway.key_gate import KeyGate
 from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from services.gateway.text_asks import TextAsks
+from services.gateway.token_spellings import SpellingBook
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox
@@ -230,6 +233,7 @@ class Running:
     server: EdgeServer
     fleet: FleetView
     key_gate: KeyGate
+    http: HttpServer
 
     async def knows(self, role: str, count: int) -> None:
         await until(lambda: len(self.fleet.instances(role)) == count)
@@ -237,7 +241,8 @@ class Running:
 
 @asynccontextmanager
 async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
-    config = GatewayConfig(**options)  # type: ignore[arg-type]  # the options are fields of the class
+    fields = {"http_port": 0, **options}
+    config = GatewayConfig(**fields)  # type: ignore[arg-type]  # the options are fields of the class
     bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(keeps_prefixes=True), Tasks()
     await view.start(bus)
     context = SessionContext.of(GATEWAY, config, bus, view, tasks)
@@ -251,9 +256,14 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     view.on_lost(registry.on_instance_lost)
     await bus.serve(inbox("gateway", GATEWAY), registry.receive)
     key_gate = KeyGate.of(config)
+    front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
     text_asks = TextAsks(context, key_gate)
-    server = EdgeServer(registry, ClientCancels(context, registry), text_asks, key_gate, view, config)
+    server = EdgeServer(registry, client_cancels, text_asks, front_door, view, config)
+    http_server = HttpServer.of(
+        front_door, client_cancels, text_asks, SpellingBook(context), server.can_serve, config
+    )
     await server.start()
+    await http_server.start()
     watchers = [
         asyncio.create_task(server.watch_fleet()),
         asyncio.create_task(key_gate.watch_file()),
@@ -261,11 +271,12 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     ]
     channel = grpc.aio.insecure_channel(server.address)
     try:
-        yield Running(rpc.InferenceStub(channel), channel, registry, server, view, key_gate)
+        yield Running(rpc.InferenceStub(channel), channel, registry, server, view, key_gate, http_server)
     finally:
         await channel.close(None)
         await cancel_until_done(*watchers)
         await server.stop()
+        await http_server.stop()
         await tasks.finish(1.0)
         await view.stop()
         await bus.close()

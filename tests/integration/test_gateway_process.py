@@ -34,6 +34,7 @@ START_TIMEOUT_S = 30
 @asynccontextmanager
 async def process(nats_url: str, **options: str) -> AsyncIterator[Process]:
     environ = {**os.environ, "PENSTOCK_NATS_URL": nats_url, "PENSTOCK_INSTANCE": GATEWAY}
+    options = {"http_port": "0"} | options
     environ |= {f"PENSTOCK_GATEWAY_{name.upper()}": value for name, value in options.items()}
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.gateway", env=environ, stdout=PIPE, stderr=PIPE
@@ -191,10 +192,11 @@ async def test_a_certificate_without_its_key_stops_it_with_exit_2(nats_url: str,
     assert b"tls_cert of the gateway is set and tls_key is not" in errors
 
 
-async def test_a_taken_port_stops_it_with_a_sentence(nats_url: str) -> None:
+@pytest.mark.parametrize("setting", ["grpc_port", "http_port"])
+async def test_a_taken_port_stops_it_with_a_sentence(nats_url: str, setting: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        async with process(nats_url, grpc_port=str(port)) as child:
+        async with process(nats_url, **{setting: str(port)}) as child:
             _, errors = await asyncio.wait_for(child.communicate(), START_TIMEOUT_S)
     assert child.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}".encode() in errors
+    assert f"cannot listen on 127.0.0.1:{port}: free it or set another {setting}".encode() in errors

@@ -73,8 +73,8 @@ prober.HUNG_AFTER_PROBES = {hung_after_probes!r}
 prober.PROBE_EVERY_S = prober.PROBE_TIMEOUT_S = {probe_s!r}
 COMMANDS = {commands!r}
 
-def plan(options, *, nats_url, grpc_ports):
-    for spec in plan_instances(options, nats_url=nats_url, grpc_ports=grpc_ports):
+def plan(options, **addresses):
+    for spec in plan_instances(options, **addresses):
         if spec.role in COMMANDS:
             yield InstanceSpec(spec.role, spec.instance, tuple(COMMANDS[spec.role]), spec.environ)
 
@@ -154,6 +154,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         *argv: str,
         folder: str = "one",
         grpc_port: int = 0,
+        http_port: int = 0,
         first_connect_s: float = FIRST_CONNECT_S,
         hung_after_probes: int = HUNG_AFTER_PROBES,
         probe_s: float = PROBE_EVERY_S,
@@ -161,7 +162,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ) -> Up:
         service = tmp_path / folder / "service.py"
         default = {role: [sys.executable, str(service), role] for role in ("gateway", "decode")}
-        argv = ("--grpc-port", str(grpc_port), *argv)
+        argv = ("--grpc-port", str(grpc_port), "--http-port", str(http_port), *argv)
         constants = {
             "first_connect_s": first_connect_s,
             "hung_after_probes": hung_after_probes,
@@ -221,9 +222,8 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
     up = start("--decode", "2")
     await up.until_ready()
     stack = up.stack()
-    assert up.stdout == [f"ready grpc={stack['grpc']} nats={stack['nats']}"]
+    assert up.stdout == [f"ready grpc={stack['grpc']} http={stack['http']} nats={stack['nats']}"]
     assert list(stack) == ["grpc", "http", "nats", "nats_credentials", "instances"]
-    assert stack["http"] is None
     rows = [(row["role"], row["id"], row["metrics"]) for row in stack["instances"]]
     assert rows == [
         ("gateway", "gateway-0", "127.0.0.1:9"),
@@ -231,7 +231,9 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
         ("decode", "decode-1", "127.0.0.1:9"),
     ]
     assert {row["pid"] for row in stack["instances"]} < set(up.pids())
-    assert int(stack["grpc"].rpartition(":")[2]) > 0
+    ports = [int(stack[edge].rpartition(":")[2]) for edge in ("grpc", "http")]
+    assert min(ports) > 0
+    assert ports[0] != ports[1]
     assert any(line.startswith("decode-1 | hello from decode-1") for line in up.stderr)
     await until(lambda: any("decode-0 ready in" in line for line in up.stderr))
 
@@ -370,11 +372,12 @@ async def test_a_second_stack_in_the_same_state_directory_is_refused(start: Star
     assert first.stack()["instances"][0]["pid"] in first.pids()
 
 
-async def test_a_taken_grpc_port_is_refused_at_once(start: Start) -> None:
+@pytest.mark.parametrize("edge", ["grpc", "http"])
+async def test_a_taken_port_is_refused_at_once(start: Start, edge: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        up = start(grpc_port=taken.getsockname()[1])
+        up = start(**{f"{edge}_port": taken.getsockname()[1]})
         assert up.wait() == 2
-    assert "pass --grpc-port 0" in up.stderr[-1]
+    assert f"pass --{edge}-port 0" in up.stderr[-1]
 
 
 async def test_a_nats_server_of_the_user_is_used_and_left_alone(start: Start, nats_url: str) -> None:

@@ -55,7 +55,7 @@ class Stack:
         self.ready = threading.Event()
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "services.cli", "up", "--grpc-port", "0"]
+        command = [sys.executable, "-m", "services.cli", "up", "--grpc-port", "0", "--http-port", "0"]
         command += ["--state-dir", str(self.state_dir), *self.options]
         self.process = subprocess.Popen(
             command,
@@ -112,6 +112,10 @@ class Stack:
     @property
     def grpc(self) -> str:
         return str(self.description["grpc"])
+
+    @property
+    def http(self) -> str:
+        return str(self.description["http"])
 
     @property
     def nats(self) -> str:

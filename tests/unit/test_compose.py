@@ -52,6 +52,15 @@ def test_a_service_runs_itself_and_sees_its_own_secrets_alone(role: str) -> None
     assert secrets == [f"secrets-{role}:/run/penstock:ro"]
 
 
+def test_both_edges_of_the_gateway_listen_where_their_ports_are_published(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("ab" * 32)
+    environ = environment("gateway") | {"PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
+    config = load_config(config_type("gateway"), "gateway", environ=environ)
+    published = [str(port).rpartition(":")[2] for port in described()["services"]["gateway"]["ports"]]
+    edges = [(config.grpc_host, config.grpc_port), (config.http_host, config.http_port)]  # type: ignore[attr-defined]  # a gateway's has them
+    assert edges == [("0.0.0.0", int(port)) for port in published]
+
+
 def test_every_container_is_confined() -> None:
     for name, service in described()["services"].items():
         assert service["read_only"], name

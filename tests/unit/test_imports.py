@@ -1,4 +1,4 @@
-"""Invariant 1: services import shared, never each other; nats, grpc and torch stay where they belong."""
+"""Invariant 1: services import shared, never each other; nats, grpc, aiohttp, torch stay in their places."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ SOURCES = sorted(
 
 ALLOWED = {
     "nats": ("shared/bus/",),
+    "aiohttp": ("services/gateway/http/",),
     "grpc": ("services/gateway/edge", "services/gateway/outcome", "services/cli/"),
     "torch": (
         "shared/engine/",
@@ -75,7 +76,7 @@ def test_services_import_shared_but_never_each_other(path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
-def test_nats_grpc_and_torch_are_imported_only_where_they_belong(package: str) -> None:
+def test_what_does_input_and_output_or_computes_is_imported_only_where_they_belong(package: str) -> None:
     importers = [relative(p) for p in SOURCES if package in {name.split(".")[0] for name in imports(p)}]
     assert importers, f"nobody imports {package}"
     strays = [name for name in importers if not name.startswith(ALLOWED[package])]

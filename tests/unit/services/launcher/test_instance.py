@@ -173,12 +173,12 @@ def test_free_ports_are_different_and_free() -> None:
     ports = free_ports("127.0.0.1", 5)
     assert len(set(ports)) == 5
     for port in ports:
-        check_free("127.0.0.1", port)
+        check_free("127.0.0.1", port, "--http-port")
 
 
 def test_a_taken_port_is_refused_with_a_way_out() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InvalidRequest, match="--grpc-port 0"):
-            check_free("127.0.0.1", port)
+        with pytest.raises(InvalidRequest, match="--http-port 0"):
+            check_free("127.0.0.1", port, "--http-port")

@@ -23,7 +23,7 @@ def in_file(folder: Path, text: str) -> dict[str, str]:
 def planned(argv: list[str], environ: dict[str, str]) -> list[InstanceSpec]:
     options = parse_options(argv, environ)
     ports = list(range(7, 7 + options.counts["gateway"]))
-    return plan_instances(options, nats_url="nats://h:1", grpc_ports=ports, environ=environ)
+    return plan_instances(options, nats_url="nats://h:1", grpc_ports=ports, http_ports=ports, environ=environ)
 
 
 def config_of(role: str, argv: list[str], environ: dict[str, str]) -> Any:
@@ -39,6 +39,7 @@ def test_the_default_is_one_of_each_with_the_shipped_models_and_documentation() 
     assert options.settings["retriever"]["corpus"].value == str(REPOSITORY / "services")
     assert options.settings["decode"]["kv_transport"].value == "auto"
     assert (options.grpc_host, options.grpc_port, options.problems) == ("127.0.0.1", 50051, ())
+    assert options.http_port == 8000
 
 
 def test_another_model_gets_no_shipped_draft(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_a_wrong_option_exits_2_and_is_named(
 
 def test_retriever_and_speculator_may_be_left_out() -> None:
     options = parse_options(["--retriever", "0", "--speculator", "0"], {})
-    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], environ={})
+    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], http_ports=[2], environ={})
     assert [spec.role for spec in specs] == ["gateway", "tokenizer", "prefill", "decode", "detokenizer"]
 
 
@@ -94,7 +95,9 @@ def test_every_process_is_told_who_it_is_and_where_the_bus_is(tmp_path: Path) ->
     options = parse_options(argv, {})
     specs = {
         spec.instance: spec
-        for spec in plan_instances(options, nats_url="nats://h:1", grpc_ports=[7, 8], environ={"A": "b"})
+        for spec in plan_instances(
+            options, nats_url="nats://h:1", grpc_ports=[7, 8], http_ports=[17, 18], environ={"A": "b"}
+        )
     }
     assert sorted(specs) == sorted(
         [
@@ -126,7 +129,7 @@ def test_every_process_is_told_who_it_is_and_where_the_bus_is(tmp_path: Path) ->
 
 def test_on_a_bus_of_our_own_every_process_has_credentials_of_its_own(tmp_path: Path) -> None:
     options = parse_options(["--decode", "2", "--state-dir", str(tmp_path)], {})
-    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], environ={})
+    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], http_ports=[2], environ={})
     files = {spec.instance: spec.environ["PENSTOCK_NATS_CREDENTIALS"] for spec in specs}
     assert files == {name: str(credentials_file(tmp_path, name)) for name in files}
 
@@ -135,7 +138,7 @@ def test_on_a_bus_of_the_user_every_process_has_the_credentials_of_the_user() ->
     environ = {"PENSTOCK_NATS_CREDENTIALS": "/f"}
     options = parse_options(["--nats-url", "nats://h:1"], environ)
     assert options.nats_credentials == "/f"
-    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], environ=environ)
+    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[1], http_ports=[2], environ=environ)
     assert {spec.environ["PENSTOCK_NATS_CREDENTIALS"] for spec in specs} == {"/f"}
 
 
@@ -257,3 +260,17 @@ def test_a_metrics_port_for_the_one_instance_of_a_service_stays(tmp_path: Path) 
 def test_the_same_mistake_is_told_once_though_every_service_reads_it(tmp_path: Path) -> None:
     environ = in_file(tmp_path, '[common]\nlog_level = "loud"\nnats = 1\n[decod]\n')
     assert len(parse_options([], environ).problems) == 3
+
+
+def test_http_listens_where_grpc_does_unless_it_is_said() -> None:
+    assert config_of("gateway", ["--grpc-host", "0.0.0.0"], {}).http_host == "0.0.0.0"
+    environ = {"PENSTOCK_GATEWAY_HTTP_HOST": "127.0.0.2"}
+    assert config_of("gateway", ["--grpc-host", "0.0.0.0"], environ).http_host == "127.0.0.2"
+
+
+def test_each_gateway_has_a_port_for_http() -> None:
+    options = parse_options(["--gateway", "2", "--http-port", "0"], {})
+    assert options.http_port == 0
+    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[7, 8], http_ports=[17, 18], environ={})
+    ports = [spec.environ["PENSTOCK_GATEWAY_HTTP_PORT"] for spec in specs if spec.role == "gateway"]
+    assert ports == ["17", "18"]

@@ -10,7 +10,7 @@ from shared.errors import InvalidRequest
 
 STATE = StackState(
     "127.0.0.1:1",
-    None,
+    "127.0.0.1:5",
     "nats://127.0.0.1:2",
     "/state/operator.toml",
     (RunningInstance("gateway", "gateway-0", 3, "h:4", "h:5", "h:6"),),
@@ -23,7 +23,7 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
     state_dir.write(STATE)
     assert json.loads((tmp_path / "stack.json").read_text()) == {
         "grpc": "127.0.0.1:1",
-        "http": None,
+        "http": "127.0.0.1:5",
         "nats": "nats://127.0.0.1:2",
         "nats_credentials": "/state/operator.toml",
         "instances": [

@@ -13,7 +13,15 @@ from shared.messages import ChatTurn
 from shared.text import chat_template
 from shared.text.tokenizer import TextTokenizer
 from tests.support.data import data_dir
-from tests.support.tokenizer_kinds import LANGUAGES, SAMPLES, library_tokenizer, passages, text_tokenizer
+from tests.support.tokenizer_kinds import (
+    LANGUAGES,
+    SAMPLES,
+    byte_id,
+    id_of,
+    library_tokenizer,
+    passages,
+    text_tokenizer,
+)
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
 CHAT = (
@@ -109,6 +117,28 @@ def test_decode_gives_the_text_back_without_special_tokens(tmp_path: Path) -> No
     tokenizer = TextTokenizer.load(write_model(tmp_path))
     for text in SAMPLES:
         assert tokenizer.decode([1, *tokenizer.encode_text(text), 2]) == text
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "metaspace", "gpt2"])
+def test_the_spellings_of_tokens_add_up_to_the_text_they_stand_for(kind: str) -> None:
+    tokenizer = text_tokenizer(kind)
+    for text in SAMPLES[:2]:
+        ids = tokenizer.encode_text(f"a {text}")
+        spelled = b"".join(map(tokenizer.spelling, ids)).decode()
+        assert spelled.removesuffix("</s>").removeprefix("<s>").strip() == tokenizer.decode(ids).strip()
+
+
+def test_a_special_token_is_spelled_as_its_own_name_and_an_id_without_a_token_as_nothing() -> None:
+    tokenizer = text_tokenizer("byte_level")
+    special = id_of("byte_level", "</s>")
+    assert tokenizer.spelling(special) == b"</s>"
+    assert tokenizer.spelling(tokenizer.vocab_size) == b""
+
+
+def test_a_byte_of_a_character_is_spelled_as_that_byte() -> None:
+    for kind in ("byte_level", "byte_fallback"):
+        token_id = byte_id(kind, 0xE4)
+        assert text_tokenizer(kind).spelling(token_id) == b"\xe4"
 
 
 def test_truncation_and_padding_of_a_training_run_are_not_kept(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""One choice of an answer: what its session says, kept to be told at once, or told as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.completion import AnswerShape, TokenText
+
+FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
+
+Spell = Callable[[str, Sequence[int]], Awaitable[Sequence[bytes]]]
+"""The bytes that ids of a model stand for."""
+
+
+class ChunkSender(Protocol):
+    """Sends choices of chunks to the client, in one write."""
+
+    async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]]) -> None: ...
+
+
+class Choice:
+    """A `ResponseWriter`. Without a `sender` it keeps its text until the end."""
+
+    def __init__(
+        self,
+        index: int,
+        echo: str,
+        shape: AnswerShape,
+        sender: ChunkSender | None,
+        spell: Spell | None,
+    ) -> None:
+        """`spell` None: no log-probabilities are wanted."""
+        self.index = index
+        self.prompt = pb.PromptInfo()
+        self.end = pb.Terminal()
+        self._echo = echo
+        self._shape = shape
+        self._sender = sender
+        self._spell = spell
+        self._texts: list[str] = []
+        self._tokens: list[TokenText] = []
+        self._chars = 0
+        self._begun = False
+
+    @property
+    def finish_reason(self) -> str:
+        return FINISH_REASONS.get(self.end.finish_reason, "stop")
+
+    # ---- what a session says ---------------------------------------------------------------------------
+
+    async def write_prompt(self, prompt: pb.PromptInfo) -> None:
+        self.prompt = prompt
+
+    async def write_delta(self, delta: pb.TextDelta) -> None:
+        tokens = None if self._spell is None else await self._tokens_of(delta, self._spell)
+        if self._sender is None:
+            self._keep(delta.text, tokens)
+            return
+        chunks = self._first_chunks()
+        if delta.text or tokens:
+            chunks.append(self._shape.text_chunk(self.index, delta.text, tokens, self._chars))
+            self._chars += len(delta.text)
+        if chunks:
+            await self._sender.send_chunks(self.prompt.model, chunks)
+
+    async def write_end(self, end: pb.Terminal) -> None:
+        self.end = end
+        if self._sender is not None and end.outcome == pb.OUTCOME_FINISHED:
+            chunks = [*self._first_chunks(), self._shape.end_chunk(self.index, self.finish_reason)]
+            await self._sender.send_chunks(self.prompt.model, chunks)
+
+    # ---- the answer ------------------------------------------------------------------------------------
+
+    def whole(self) -> Mapping[str, Any]:
+        tokens = None if self._spell is None else self._tokens
+        text = self._echo + "".join(self._texts)
+        return self._shape.whole(self.index, text, tokens, self.finish_reason)
+
+    def _keep(self, text: str, tokens: Sequence[TokenText] | None) -> None:
+        self._texts.append(text)
+        self._tokens.extend(tokens or ())
+
+    def _first_chunks(self) -> list[Mapping[str, Any]]:
+        """Before the text of this choice; nothing when it has begun."""
+        if self._begun:
+            return []
+        self._begun = True
+        chunks = list(self._shape.first_chunks(self.index))
+        if self._echo:
+            chunks.append(self._shape.text_chunk(self.index, self._echo, None, 0))
+            self._chars = len(self._echo)
+        return chunks
+
+    async def _tokens_of(self, delta: pb.TextDelta, spell: Spell) -> list[TokenText]:
+        ids = {logprob.token_id for logprob in delta.logprobs}
+        ids |= {top.token_id for logprob in delta.logprobs for top in logprob.top}
+        ordered = sorted(ids)
+        texts = dict(zip(ordered, await spell(self.prompt.model, ordered), strict=True))
+        return [
+            TokenText(
+                texts[logprob.token_id],
+                logprob.logprob,
+                tuple((texts[top.token_id], top.logprob) for top in logprob.top),
+            )
+            for logprob in delta.logprobs
+        ]

@@ -1,0 +1,92 @@
+"""What a call for completions asks for, whichever of OpenAI's shapes it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.json_fields import JsonFields
+from services.gateway.http.penstock_options import PenstockOptions
+from services.gateway.http.sampling_fields import SEED_SPAN
+
+MAX_CHOICES = 128
+"""Of one call: its prompts times `n`. Each is a request of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCompletion:
+    """One choice for each of `requests`; `n` of them after another have the same prompt.
+
+    `echoes`: what stands in front of each choice's text. `include_usage`: a stream's last chunk has it.
+    """
+
+    requests: tuple[pb.GenerateRequest, ...]
+    n: int
+    echoes: tuple[str, ...]
+    stream: bool
+    include_usage: bool
+    options: PenstockOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """A token with its log-probability, and those of the likeliest ones in its place."""
+
+    text: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
+
+
+class AnswerShape(Protocol):
+    """How one of OpenAI's interfaces writes choices."""
+
+    id_prefix: str
+    object_name: str
+    chunk_object_name: str
+
+    def first_chunks(self, index: int) -> Sequence[Mapping[str, Any]]:
+        """What comes before the text of a choice."""
+
+    def text_chunk(
+        self, index: int, text: str, tokens: Sequence[TokenText] | None, offset: int
+    ) -> Mapping[str, Any]:
+        """`offset`: how many characters of the choice went before."""
+
+    def end_chunk(self, index: int, finish_reason: str) -> Mapping[str, Any]: ...
+
+    def whole(
+        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str
+    ) -> Mapping[str, Any]:
+        """The choice at once."""
+
+
+def repeat_choices(
+    prompts: Sequence[pb.GenerateRequest], n: int, seed: int | None
+) -> tuple[pb.GenerateRequest, ...]:
+    """`n` requests for each prompt, each with a seed of its own that follows from the one given."""
+    requests = []
+    for prompt in prompts:
+        for number in range(n):
+            request = pb.GenerateRequest()
+            request.CopyFrom(prompt)
+            if seed is not None:
+                request.sampling.seed = (seed + number) % SEED_SPAN
+            requests.append(request)
+    return tuple(requests)
+
+
+def read_n(body: JsonFields, prompts: int) -> int:
+    """How many choices of each prompt."""
+    n = body.integer("n", 1, MAX_CHOICES, 1)
+    if n * prompts > MAX_CHOICES:
+        raise body.wrong("n", f"at most {MAX_CHOICES} choices in all", f"{n} for each of {prompts} prompts")
+    return n
+
+
+def read_include_usage(body: JsonFields, *, stream: bool) -> bool:
+    options = body.object("stream_options")
+    if options.names() and not stream:
+        raise body.wrong("stream_options", "it with stream alone")
+    return options.flag("include_usage")

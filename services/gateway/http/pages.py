@@ -1,0 +1,97 @@
+"""What is no request: the models, whether this gateway is alive and serves, its metrics, cancelling by id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from services.gateway.client_cancels import ClientCancels
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.call import HttpCall
+from services.gateway.http.chat import ChatShape
+from services.gateway.http.error_object import NoSuchRequest
+from services.gateway.http.text_completion import TextShape
+from services.gateway.request import served_model
+from services.gateway.served_models import ServedModel
+from services.gateway.text_asks import TextAsks
+from shared.errors import PenstockError, Unavailable
+from shared.telemetry.metrics import RoleMetrics
+
+TEXT = "text/plain; charset=utf-8"
+ID_PREFIXES = (ChatShape.id_prefix, TextShape.id_prefix)
+OWNER = "penstock"
+
+
+class Pages:
+    """`can_serve`: whether requests are taken and all that they need is there."""
+
+    def __init__(
+        self,
+        front_door: FrontDoor,
+        client_cancels: ClientCancels,
+        text_asks: TextAsks,
+        can_serve: Callable[[], bool],
+    ) -> None:
+        self._front_door = front_door
+        self._client_cancels = client_cancels
+        self._text_asks = text_asks
+        self._can_serve = can_serve
+        self._metrics = RoleMetrics("gateway")
+
+    async def health(self, call: HttpCall) -> web.Response:
+        """That it answers is the answer."""
+        return call.page(b"ok\n", TEXT)
+
+    async def ready(self, call: HttpCall) -> web.Response:
+        if self._can_serve():
+            return call.page(b"ready\n", TEXT)
+        return call.page(b"a role without a ready instance, or draining\n", TEXT, 503)
+
+    async def metrics(self, call: HttpCall) -> web.Response:
+        """They name tenants, so that where there are keys they need one."""
+        try:
+            self._front_door.identify(call.authorization)
+        except PenstockError as error:
+            return call.error(error)
+        return call.page(await asyncio.to_thread(generate_latest, self._metrics), CONTENT_TYPE_LATEST)
+
+    async def models(self, call: HttpCall) -> web.Response:
+        """Those that answer come first: many programs take the first of the list."""
+        try:
+            self._front_door.identify(call.authorization)
+        except PenstockError as error:
+            return call.error(error)
+        models = sorted(self._text_asks.models(), key=lambda model: model.embeds)
+        return call.json({"object": "list", "data": [_model(model) for model in models]})
+
+    async def model(self, call: HttpCall, name: str) -> web.Response:
+        try:
+            self._front_door.identify(call.authorization)
+            served = {model.name: model for model in self._text_asks.models()}
+            if not served:
+                raise Unavailable("no model is served now: retry later", hop="decode")
+            return call.json(_model(served[served_model(name, set(served))]))
+        except PenstockError as error:
+            return call.error(error)
+
+    async def cancel(self, call: HttpCall, request_id: str) -> web.Response:
+        """By the id of an answer, or by that of the header `x-request-id`."""
+        for prefix in ID_PREFIXES:
+            request_id = request_id.removeprefix(prefix)
+        try:
+            key = self._front_door.identify(call.authorization)
+            if not await self._client_cancels.cancel_request(request_id, tenant=key.tenant):
+                raise NoSuchRequest(f"there is no request {request_id[:80]}, or none any more")
+        except PenstockError as error:
+            return call.error(error)
+        return call.json({"id": request_id, "object": "request.cancelled", "cancelled": True})
+
+
+def _model(model: ServedModel) -> dict[str, Any]:
+    """Others have `max_model_len` too; `embeds` is ours."""
+    described = {"id": model.name, "object": "model", "created": 0, "owned_by": OWNER}
+    return described | {"max_model_len": model.context_tokens or None, "embeds": model.embeds}

@@ -1,0 +1,101 @@
+"""Which path is answered by what, and which pages of others may ask (CORS)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from aiohttp import web
+
+from services.gateway.config import GatewayConfig
+from services.gateway.http.call import HttpCall
+from services.gateway.http.chat import ChatShape, read_chat
+from services.gateway.http.completion_calls import CompletionCalls
+from services.gateway.http.error_object import NoSuchPath, WrongMethod
+from services.gateway.http.pages import Pages
+from services.gateway.http.text_completion import TextShape, read_text_completion
+from services.gateway.http.text_pages import TextPages
+from shared.errors import InternalError
+
+log = structlog.get_logger()
+
+PREFLIGHT_MAX_AGE_S = 600
+ANY_ORIGIN = "*"
+
+Handler = Callable[..., Awaitable[web.StreamResponse]]
+
+
+class Router:
+    def __init__(
+        self, completions: CompletionCalls, text_pages: TextPages, pages: Pages, config: GatewayConfig
+    ) -> None:
+        self._completions = completions
+        self._origins = frozenset(config.http_cors_origins)
+        self._max_body_bytes = config.max_request_bytes
+        self._routes: Sequence[tuple[str, re.Pattern[str], Handler]] = [
+            ("POST", re.compile("/v1/chat/completions"), self._chat),
+            ("POST", re.compile("/v1/completions"), self._complete),
+            ("POST", re.compile("/v1/embeddings"), text_pages.embeddings),
+            ("POST", re.compile("(?:/v1)?/tokenize"), text_pages.tokenize),
+            ("POST", re.compile("(?:/v1)?/detokenize"), text_pages.detokenize),
+            ("GET", re.compile("/v1/models"), pages.models),
+            ("GET", re.compile("/v1/models/(.+)"), pages.model),
+            ("POST", re.compile("/v1/requests/([^/]+)/cancel"), pages.cancel),
+            ("GET", re.compile("/healthz?"), pages.health),
+            ("GET", re.compile("/ready"), pages.ready),
+            ("GET", re.compile("/metrics"), pages.metrics),
+        ]
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Every answer but that to a broken head, which the library gives."""
+        call = HttpCall(request, self._max_body_bytes, self._cors_headers(request))
+        try:
+            response = await self._dispatch(call, request)
+        except Exception as error:  # a bug: its client hears no more than that
+            log.exception("http_call_failed", path=request.path)
+            response = call.error(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
+        await call.flush(response)
+        return response
+
+    async def _dispatch(self, call: HttpCall, request: web.BaseRequest) -> web.StreamResponse:
+        fitting = [(m, h, found) for m, path, h in self._routes if (found := path.fullmatch(request.path))]
+        method = "GET" if request.method == "HEAD" else request.method
+        for allowed, handler, found in fitting:
+            if allowed == method:
+                return await handler(call, *found.groups())
+        if not fitting:
+            return call.error(NoSuchPath(f"there is no {request.path[:80]} here: see /v1/models"))
+        allowed = ", ".join(method for method, _, _ in fitting)
+        if method == "OPTIONS" and self._origins:
+            return call.page(b"", "text/plain", 204, self._preflight_headers(request, allowed))
+        return call.error(WrongMethod(f"{request.path[:80]} takes {allowed} alone"), {"Allow": allowed})
+
+    async def _chat(self, call: HttpCall) -> web.StreamResponse:
+        return await self._completions.answer(call, read_chat, ChatShape())
+
+    async def _complete(self, call: HttpCall) -> web.StreamResponse:
+        return await self._completions.answer(call, read_text_completion, TextShape())
+
+    # ---- pages of other origins -------------------------------------------------------------------------
+
+    def _cors_headers(self, request: web.BaseRequest) -> dict[str, str]:
+        """Nothing for an origin that is none of the configuration's: its browser keeps the answer from it."""
+        origin = request.headers.get("Origin", "")
+        if not origin or not self._origins & {origin, ANY_ORIGIN}:
+            return {}
+        exposed = "x-request-id, retry-after, retry-after-ms"
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Expose-Headers": exposed,
+            "Vary": "Origin",
+        }
+
+    def _preflight_headers(self, request: web.BaseRequest, allowed: str) -> dict[str, str]:
+        if not self._cors_headers(request):
+            return {}
+        return {
+            "Access-Control-Allow-Methods": allowed,
+            "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", "*"),
+            "Access-Control-Max-Age": str(PREFLIGHT_MAX_AGE_S),
+        }

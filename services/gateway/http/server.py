@@ -1,0 +1,158 @@
+"""The HTTP server: in the gateway's process and loop, beside the gRPC one. Connections are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Self
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from services.gateway.client_cancels import ClientCancels
+from services.gateway.config import GatewayConfig
+from services.gateway.edge_certificate import EdgeCertificate, is_loopback
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.completion_calls import CompletionCalls
+from services.gateway.http.pages import Pages
+from services.gateway.http.router import Router
+from services.gateway.http.text_pages import TextPages
+from services.gateway.text_asks import TextAsks
+from services.gateway.token_spellings import SpellingBook
+from shared.errors import Unavailable
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+MAX_LINE_BYTES = 8190
+MAX_HEADER_BYTES = 8190
+"""Of one header."""
+MAX_HEADERS = 64
+HEAD_TIMEOUT_S = 10.0
+"""For the head of a connection's first request, from the beginning of the connection on."""
+KEEPALIVE_S = 75.0
+"""For that of the next one. More than most proxies keep a connection, so that they close it and not we."""
+STOP_GRACE_S = 0.5
+BACKLOG = 1024
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Not what a stranger sent: anybody could fill the log with it."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_library_log = logging.getLogger("penstock.http")
+_library_log.addFilter(_is_ours)
+
+Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class HttpServer:
+    """`address` is where it listens; it stays "" where `http_host` is empty, which turns the edge off."""
+
+    def __init__(self, respond: Respond, config: GatewayConfig) -> None:
+        self._respond = respond
+        self._config = config
+        self._certificate = EdgeCertificate.of(config)
+        self._runner: web.ServerRunner | None = None
+        self.address = ""
+
+    @classmethod
+    def of(
+        cls,
+        front_door: FrontDoor,
+        client_cancels: ClientCancels,
+        text_asks: TextAsks,
+        spelling_book: SpellingBook,
+        can_serve: Callable[[], bool],
+        config: GatewayConfig,
+    ) -> Self:
+        pages = Pages(front_door, client_cancels, text_asks, can_serve)
+        completions = CompletionCalls(front_door, spelling_book.spellings_of, config)
+        text_pages = TextPages(front_door, text_asks, config)
+        return cls(Router(completions, text_pages, pages, config).answer, config)
+
+    async def start(self) -> None:
+        """Listen; raises Unavailable when the address cannot be had."""
+        host, port = self._config.http_host, self._config.http_port
+        if not host:
+            return
+        connections = _Connections(self._respond, self._config)
+        self._runner = web.ServerRunner(connections, handle_signals=False, shutdown_timeout=STOP_GRACE_S)
+        await self._runner.setup()
+        tls = None if self._certificate is None else self._certificate.ssl_context()
+        site = web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=BACKLOG, reuse_address=True)
+        try:
+            await site.start()
+        except OSError as error:
+            raise Unavailable(f"cannot listen on {host}:{port}: free it or set another http_port") from error
+        named = f"[{host}]" if ":" in host else host
+        self.address = f"{named}:{self._runner.addresses[0][1]}"
+        log.info("http_listening", http=self.address, tls=tls is not None)
+        if self._config.api_keys and tls is None and not is_loopback(host):
+            log.warning("api_keys_in_clear", help="keys can be read on their way; set tls_cert and tls_key")
+
+    async def stop(self) -> None:
+        """Close every connection; bounded."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+class _Connections(web.Server):
+    """All of them. One that is beyond the limit, or does not say what it wants in time, is closed."""
+
+    def __init__(self, respond: Respond, config: GatewayConfig) -> None:
+        super().__init__(
+            self._on_request,
+            request_factory=partial(_bounded_request, config.max_request_bytes),
+            handler_cancellation=True,
+            access_log=None,
+            logger=_library_log,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+            max_headers=MAX_HEADERS,
+            keepalive_timeout=KEEPALIVE_S,
+        )
+        self._to = respond
+        self._max_connections = config.http_max_connections
+        self._silent: dict[Any, asyncio.TimerHandle] = {}
+
+    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        metrics.HTTP_CONNECTIONS.inc()
+        if len(self.connections) > self._max_connections:
+            transport.abort()
+            return
+        loop = asyncio.get_running_loop()
+        self._silent[transport] = loop.call_later(HEAD_TIMEOUT_S, transport.abort)
+
+    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
+        if (transport := handler.transport) is not None:
+            self._heard(transport)
+        super().connection_lost(handler, exc)
+        metrics.HTTP_CONNECTIONS.dec()
+
+    async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._heard(request.transport)
+        return await self._to(request)
+
+    def _heard(self, transport: asyncio.BaseTransport | None) -> None:
+        timer = self._silent.pop(transport, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _bounded_request(
+    max_body_bytes: int,
+    message: Any,
+    payload: Any,
+    protocol: Any,
+    writer: Any,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    """What the library makes of a head, with a body of so many bytes at most."""
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes)

@@ -1,0 +1,107 @@
+"""What is asked of tokenizers and retrievers alone: `/v1/embeddings`, `/tokenize`, `/detokenize`."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.config import GatewayConfig
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.call import HttpCall
+from services.gateway.http.chat import read_messages
+from services.gateway.http.json_fields import JsonFields, WrongField
+from services.gateway.http.penstock_options import FIELD, read_penstock_options
+from services.gateway.http.sampling_fields import TOKEN_IDS, wrong_choice
+from services.gateway.request import MAX_DEADLINE_MS, Request, validate_request
+from services.gateway.text_asks import MAX_DETOKENIZE_IDS, TextAsks, read_vector
+from shared.api_key_file import ApiKey
+from shared.deadline import Deadline
+from shared.errors import PenstockError
+
+VECTOR_FORMATS = ("float", "base64")
+
+Find = Callable[[ApiKey, JsonFields, Deadline], Coroutine[Any, Any, Mapping[str, Any]]]
+
+
+class TextPages:
+    def __init__(self, front_door: FrontDoor, text_asks: TextAsks, config: GatewayConfig) -> None:
+        self._front_door = front_door
+        self._text_asks = text_asks
+        self._config = config
+
+    async def embeddings(self, call: HttpCall) -> web.Response:
+        return await self._answer(call, self._embed)
+
+    async def tokenize(self, call: HttpCall) -> web.Response:
+        return await self._answer(call, self._tokenize)
+
+    async def detokenize(self, call: HttpCall) -> web.Response:
+        return await self._answer(call, self._detokenize)
+
+    async def _answer(self, call: HttpCall, find: Find) -> web.Response:
+        try:
+            key = self._front_door.identify(call.authorization)
+            body = await call.read_json()
+            return call.json(await find(key, body, self._deadline(body, call.headers)))
+        except PenstockError as error:
+            return call.error(error)
+
+    def _deadline(self, body: JsonFields, headers: Mapping[str, str]) -> Deadline:
+        deadline_ms = read_penstock_options(body, headers).fields.get("deadline_ms")
+        if deadline_ms is None:
+            return Deadline.after(self._config.default_text_deadline_s)
+        if not 1 <= deadline_ms <= MAX_DEADLINE_MS:
+            problem = f"is {deadline_ms}: send milliseconds from 1 to {MAX_DEADLINE_MS}"
+            raise WrongField(f"{FIELD}.deadline_ms", problem)
+        return Deadline.after(deadline_ms / 1000)
+
+    async def _embed(self, key: ApiKey, body: JsonFields, deadline: Deadline) -> Mapping[str, Any]:
+        texts = body.strings("input")
+        if not texts:
+            raise body.wrong("input", "a text or an array of them")
+        shown = body.text("encoding_format", VECTOR_FORMATS[0])
+        if shown not in VECTOR_FORMATS:
+            raise wrong_choice(body, "encoding_format", VECTOR_FORMATS)
+        found = await self._text_asks.embed(key, body.text("model"), texts, deadline)
+        size = len(read_vector(found.vectors[0]))
+        if body.integer("dimensions", 1, 1 << 20, size) != size:
+            raise body.wrong("dimensions", f"{size}: vectors of this model are not cut")
+        data = [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": base64.b64encode(vector).decode() if shown == "base64" else read_vector(vector),
+            }
+            for index, vector in enumerate(found.vectors)
+        ]
+        usage = {"prompt_tokens": sum(found.tokens), "total_tokens": sum(found.tokens)}
+        return {"object": "list", "data": data, "model": found.model, "usage": usage}
+
+    async def _tokenize(self, key: ApiKey, body: JsonFields, deadline: Deadline) -> Mapping[str, Any]:
+        special = body.flag("add_special_tokens", default=True)
+        prompt = _prompt(body)
+        found = await self._text_asks.tokenize(key, prompt, deadline, add_special_tokens=special)
+        context = {model.name: model.context_tokens for model in self._text_asks.models()}
+        longest = context.get(found.model) or None
+        return {"tokens": found.token_ids, "count": len(found.token_ids), "max_model_len": longest}
+
+    async def _detokenize(self, key: ApiKey, body: JsonFields, deadline: Deadline) -> Mapping[str, Any]:
+        token_ids = body.integers("tokens", TOKEN_IDS)
+        if not 1 <= len(token_ids) <= MAX_DETOKENIZE_IDS:
+            raise body.wrong("tokens", f"1 to {MAX_DETOKENIZE_IDS} token ids", f"{len(token_ids)} of them")
+        found = await self._text_asks.detokenize(key, body.text("model"), token_ids, deadline)
+        return {"prompt": found.text}
+
+
+def _prompt(body: JsonFields) -> Request:
+    """A text in `prompt` or a chat in `messages`, with the limits that they have in a request."""
+    message = pb.GenerateRequest(model=body.text("model"))
+    if body.has("messages"):
+        message.chat.CopyFrom(pb.ChatPrompt(messages=read_messages(body)))
+    else:
+        message.text = body.text("prompt")
+    return validate_request(message, drawn_seed=0)

@@ -1,0 +1,182 @@
+"""Programs that are made for OpenAI's interface, unchanged, against a whole stack with the shipped model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.e2e.test_ways_in import run
+from tests.support.client import connect, generate, request
+from tests.support.data import REPOSITORY
+from tests.support.stack import Stack
+
+QUESTION: Any = [{"role": "user", "content": "How many tokens does a block hold?"}]
+STORY = "Once upon a time"
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "old": {"type": "boolean"}},
+    "required": ["name", "old"],
+    "additionalProperties": False,
+}
+CALL_TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack("--speculator", "0") as stack:
+        yield stack
+
+
+@pytest.fixture
+def client(stack: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"http://{stack.http}/v1", api_key="none", timeout=CALL_TIMEOUT_S) as client:
+        yield client
+
+
+@pytest.fixture
+def model(client: OpenAI) -> str:
+    return client.models.list().data[0].id
+
+
+def test_a_chat_is_answered_with_exact_usage(client: OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(model=model, messages=QUESTION, max_tokens=12, temperature=0)
+    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage is not None
+    assert 0 < answer.usage.completion_tokens <= 12
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_a_stream_adds_up_to_the_answer_at_once(client: OpenAI, model: str) -> None:
+    options: Any = {"model": model, "messages": QUESTION, "max_tokens": 24, "seed": 5}
+    whole = client.chat.completions.create(**options)
+    stream = client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert whole.usage is not None
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+async def test_an_asynchronous_client_streams_the_text_that_grpc_has(stack: Stack, model: str) -> None:
+    async with connect(stack.grpc) as stub:
+        ours = await generate(stub, request(STORY, temperature=1.0, seed=7, max_tokens=24))
+    async with AsyncOpenAI(base_url=f"http://{stack.http}/v1", api_key="none") as client:
+        stream = await client.completions.create(
+            model=model, prompt=STORY, seed=7, temperature=1.0, max_tokens=24, stream=True
+        )
+        text = "".join([choice.text async for chunk in stream for choice in chunk.choices])
+    assert text == ours.text
+
+
+def test_structured_output_is_parsed_by_the_client(client: OpenAI, model: str) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "pet", "strict": True, "schema": SCHEMA}}
+    answer = client.chat.completions.create(
+        model=model, messages=QUESTION, response_format=wanted, max_tokens=400, temperature=0
+    )
+    assert answer.choices[0].message.content is not None
+    parsed = json.loads(answer.choices[0].message.content)
+    assert set(parsed) == {"name", "old"}
+    assert isinstance(parsed["old"], bool)
+
+
+def test_choices_and_logprobs_come_as_the_client_knows_them(client: OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(
+        model=model, messages=QUESTION, n=2, seed=3, max_tokens=6, logprobs=True, top_logprobs=2
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    for choice in answer.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        spelled = b"".join(bytes(token.bytes or b"") for token in choice.logprobs.content)
+        assert (choice.message.content or "") in spelled.decode(errors="replace")
+        assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+
+
+def test_a_text_with_an_echo_begins_with_its_prompt(client: OpenAI, model: str) -> None:
+    answer = client.completions.create(model=model, prompt=[STORY, "The dog"], echo=True, max_tokens=4)
+    assert answer.choices[0].text.startswith(STORY)
+    assert answer.choices[1].text.startswith("The dog")
+
+
+def test_errors_are_raised_as_the_client_knows_them(client: OpenAI, model: str) -> None:
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.chat.completions.create(model=model, messages=QUESTION, temperature=-1)
+    assert wrong.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="gpt-9", messages=QUESTION)
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.APIStatusError) as late:
+        client.chat.completions.create(
+            model=model, messages=QUESTION, extra_body={"penstock": {"deadline_ms": 1}}
+        )
+    assert late.value.status_code in (429, 504)  # what cannot be in time is shed or expires
+
+
+def test_embeddings_are_those_of_the_retriever(client: OpenAI) -> None:
+    (embedder,) = [one.id for one in client.models.list() if (one.model_extra or {})["embeds"]]
+    answer = client.embeddings.create(model=embedder, input=["a dog", "a puppy", "tax law"])
+    dog, puppy, law = (row.embedding for row in answer.data)
+
+    def likeness(one: list[float], other: list[float]) -> float:
+        return sum(a * b for a, b in zip(one, other, strict=True))
+
+    assert likeness(dog, dog) == pytest.approx(1.0, abs=1e-3)
+    assert likeness(dog, puppy) > likeness(dog, law)
+    assert answer.usage.prompt_tokens > 0
+
+
+async def test_closing_a_stream_frees_what_it_held(stack: Stack, model: str) -> None:
+    async with AsyncOpenAI(base_url=f"http://{stack.http}/v1", api_key="none") as client:
+        stream = await client.completions.create(
+            model=model,
+            prompt=STORY,
+            max_tokens=1500,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        async for _ in stream:
+            break
+        await stream.close()
+        await stack.until_idle()
+
+
+async def test_curl_gets_whole_answers_and_streams(stack: Stack) -> None:
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("curl is not installed")
+
+    async def ask(body: dict[str, Any]) -> str:
+        command = [curl, "-sS", "--fail-with-body", f"http://{stack.http}/v1/completions"]
+        process = await asyncio.create_subprocess_exec(
+            *command, "-d", json.dumps(body), stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            output, _ = await process.communicate()
+        assert process.returncode == 0, output
+        return output.decode()
+
+    body: dict[str, Any] = {"prompt": STORY, "max_tokens": 8, "seed": 7}
+    whole = json.loads(await ask(body))["choices"][0]["text"]
+    lines = [line for line in (await ask({**body, "stream": True})).splitlines() if line]
+    assert lines[-1] == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
+
+
+async def test_the_openai_client_of_the_readme_runs_as_printed(stack: Stack) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    (program,) = [block for block in blocks if "openai" in block]
+    code, output = await run("-c", program.replace("127.0.0.1:8000", stack.http))
+    assert code == 0
+    assert re.search(r"\w+[\s\S]*\n\[\d+ prompt tokens, \d+ more\]", output)

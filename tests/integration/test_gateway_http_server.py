@@ -1,0 +1,261 @@
+"""The HTTP server itself: its pages, keys, TLS, pages of other origins, and what a connection may take."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from shared.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from tests.integration.gateway_peers import fleet, gateway
+from tests.support.certificate import Certificate, make_certificate
+from tests.support.http import call, http_client
+from tests.support.wait import until
+
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+ORIGIN = "https://app.example"
+TIMEOUT_S = 20
+
+
+async def test_models_are_those_of_the_fleet_and_those_that_answer_come_first(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        await peers.add("retriever", model="an-embedder")
+        await running.knows("decode", 1)
+        await running.knows("retriever", 1)
+        async with http_client(running.http.address) as client:
+            listed = await call(client, "/v1/models")
+            one = await call(client, "/v1/models/test-model")
+            none = await call(client, "/v1/models/org/other")
+    found = [(model["id"], model["embeds"]) for model in listed.body["data"]]
+    assert found == [("test-model", False), ("an-embedder", True)]
+    assert (one.body["id"], one.body["object"]) == ("test-model", "model")
+    assert (none.status, none.error["code"]) == (404, "model_not_found")
+
+
+async def test_health_is_that_it_answers_and_ready_that_it_can_serve(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        await asyncio.wait_for(running.server.serving.wait(), TIMEOUT_S)
+        async with http_client(running.http.address) as client:
+            assert (await call(client, "/ready")).status == 200
+            await peers["tokenizer-0"].stop()
+            await running.knows("tokenizer", 0)
+            assert (await call(client, "/ready")).status == 503
+            assert [(await call(client, path)).status for path in ("/health", "/healthz")] == [200, 200]
+            assert (await call(client, "/health", method="HEAD")).status == 200
+
+
+async def test_a_draining_gateway_is_not_ready_and_takes_nothing_new(nats_url: str) -> None:
+    async with fleet(nats_url), gateway(nats_url) as running:
+        await asyncio.wait_for(running.server.serving.wait(), TIMEOUT_S)
+        await running.server.drain()
+        async with http_client(running.http.address) as client:
+            ready, refused = await call(client, "/ready"), await call(client, CHAT, HELLO)
+    assert (ready.status, refused.status, refused.error["code"]) == (503, 503, "unavailable")
+
+
+async def test_metrics_are_the_gateways_own(nats_url: str) -> None:
+    async with gateway(nats_url) as running, http_client(running.http.address) as client:
+        reply = await call(client, "/metrics")
+    assert reply.status == 200
+    assert "penstock_requests_total" in reply.body
+
+
+async def test_with_keys_all_but_health_wants_one(nats_url: str, tmp_path: Path) -> None:
+    key = new_api_key()
+    file = tmp_path / "keys.toml"
+    file.write_text(describe_api_key(ApiKey("web", "acme", hash_api_key(key))))
+    paths = ("/v1/models", "/metrics", "/v1/models/test-model")
+    async with fleet(nats_url), gateway(nats_url, api_keys=str(file)) as running:
+        await running.knows("decode", 1)
+        async with http_client(running.http.address) as client:
+            strangers = [await call(client, path) for path in paths]
+            strangers.append(await call(client, CHAT, HELLO))
+            strangers.append(await call(client, "/v1/requests/x/cancel", {}))
+            wrong = await call(client, "/v1/models", authorization=f"Bearer {new_api_key()}")
+            ours = [await call(client, path, authorization=f"Bearer {key}") for path in paths]
+            health = await call(client, "/health")
+    for reply in (*strangers, wrong):
+        assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+        assert reply.headers["WWW-Authenticate"] == "Bearer"
+    assert [reply.status for reply in (*ours, health)] == [200] * 4
+
+
+async def test_a_limit_of_a_key_is_a_429_by_its_name(nats_url: str, tmp_path: Path) -> None:
+    key = new_api_key()
+    file = tmp_path / "keys.toml"
+    entry = describe_api_key(ApiKey("web", "acme", hash_api_key(key)))
+    file.write_text(entry + "requests_per_min = 1\n")
+    headers = {"authorization": f"Bearer {key}", "x_penstock_ttft_deadline_ms": "100"}
+    async with (
+        fleet(nats_url),
+        gateway(nats_url, api_keys=str(file)) as running,
+        http_client(running.http.address) as client,
+    ):
+        await call(client, CHAT, HELLO, **headers)
+        reply = await call(client, CHAT, HELLO, **headers)
+    assert (reply.status, reply.error["code"]) == (429, "rate_limit_exceeded")
+    assert int(reply.headers["Retry-After"]) > 1
+
+
+# ---- pages of other origins -------------------------------------------------------------------------
+
+
+async def test_no_page_of_another_origin_is_let_in_unless_it_is_named(nats_url: str) -> None:
+    async with gateway(nats_url) as running, http_client(running.http.address) as client:
+        reply = await call(client, "/health", origin=ORIGIN)
+    assert not [name for name in reply.headers if name.startswith("Access-Control")]
+
+
+@pytest.mark.parametrize("allowed", [ORIGIN, "*"])
+async def test_a_named_origin_may_ask_before_and_then_read(nats_url: str, allowed: str) -> None:
+    asks = {"access_control_request_method": "POST", "access_control_request_headers": "x-penstock-priority"}
+    async with (
+        gateway(nats_url, http_cors_origins=(allowed,)) as running,
+        http_client(running.http.address) as client,
+    ):
+        before = await call(client, CHAT, method="OPTIONS", origin=ORIGIN, **asks)
+        error = await call(client, CHAT, {}, origin=ORIGIN)
+        other = await call(client, CHAT, method="OPTIONS", origin="https://other.example", **asks)
+    assert before.status == 204
+    assert before.headers["Access-Control-Allow-Methods"] == "POST"
+    assert before.headers["Access-Control-Allow-Headers"] == "x-penstock-priority"
+    assert (error.status, error.headers["Access-Control-Allow-Origin"]) == (400, ORIGIN)
+    assert ("Access-Control-Allow-Origin" in other.headers) == (allowed == "*")
+
+
+# ---- what a connection may take -----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def all_of(reader: asyncio.StreamReader) -> bytes:
+    """Until the other side closes."""
+    async with asyncio.timeout(TIMEOUT_S):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+async def test_a_connection_that_does_not_say_what_it_wants_is_closed(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.http.server.HEAD_TIMEOUT_S", 0.2)
+    async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        assert await all_of(reader) == b""
+
+
+async def test_a_body_that_does_not_come_is_a_408(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.http.call.BODY_TIMEOUT_S", 0.2)
+    async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
+    assert head.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_client_that_waits_for_leave_to_send_its_body_gets_it(nats_url: str) -> None:
+    async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        )
+        leave = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
+        writer.write(b"{}")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
+    assert leave.startswith(b"HTTP/1.1 100 ")
+    assert head.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("header", [b"X: " + b"x" * 9000, b"\r\n".join(b"X%d: y" % n for n in range(100))])
+async def test_a_head_over_the_limits_is_refused_without_a_traceback_in_the_log(
+    nats_url: str, header: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
+        assert (await all_of(reader)).split(b" ")[1] == b"400"
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_connection_beyond_the_limit_is_closed_at_once(nats_url: str) -> None:
+    async with (
+        gateway(nats_url, http_max_connections=1) as running,
+        connected(running.http.address) as (first, writer),
+    ):
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await asyncio.wait_for(first.readline(), TIMEOUT_S)).startswith(b"HTTP/1.1 200")
+        async with connected(running.http.address) as (second, _):
+            assert await all_of(second) == b""
+
+
+async def test_an_empty_host_turns_the_edge_off(nats_url: str) -> None:
+    async with gateway(nats_url, http_host="") as running:
+        assert running.http.address == ""
+
+
+# ---- TLS ----------------------------------------------------------------------------------------------
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+
+
+async def reaches(address: str, trusted: Certificate, own: Certificate | None = None) -> bool:
+    context = ssl.create_default_context(cafile=str(trusted.certificate))
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with aiohttp.ClientSession(f"https://{address}", connector=connector) as client:
+        try:
+            return (await call(client, "/health")).status == 200
+        except aiohttp.ClientError:
+            return False
+
+
+@needs_openssl
+async def test_https_shows_the_certificate_of_the_edge_and_a_renewed_one_from_then_on(
+    nats_url: str, tmp_path: Path
+) -> None:
+    first, second = make_certificate(tmp_path / "first"), make_certificate(tmp_path / "second")
+    used = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    for source, target in ((first.certificate, used.certificate), (first.key, used.key)):
+        shutil.copy(source, target)
+    async with gateway(nats_url, tls_cert=str(used.certificate), tls_key=str(used.key)) as running:
+        address = running.http.address
+        assert await reaches(address, first)
+        assert not await reaches(address, second)
+        for source, target in ((second.certificate, used.certificate), (second.key, used.key)):
+            shutil.copy(source, target)
+        await until(lambda: reaches(address, second))
+        assert not await reaches(address, first)
+
+
+@needs_openssl
+async def test_with_a_client_ca_only_clients_with_a_certificate_of_it_come_in(
+    nats_url: str, tmp_path: Path
+) -> None:
+    server, client, stranger = (make_certificate(tmp_path / name) for name in ("server", "client", "other"))
+    options = {
+        "tls_cert": str(server.certificate),
+        "tls_key": str(server.key),
+        "tls_client_ca": str(client.certificate),
+    }
+    async with gateway(nats_url, **options) as running:
+        assert await reaches(running.http.address, server, client)
+        assert not await reaches(running.http.address, server)
+        assert not await reaches(running.http.address, server, stranger)

@@ -1,0 +1,282 @@
+"""Bodies of OpenAI's interfaces as requests of the contract; what is wrong is named as clients know it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.chat import read_chat
+from services.gateway.http.completion import MAX_CHOICES, AskedCompletion
+from services.gateway.http.error_object import error_object
+from services.gateway.http.json_fields import JsonFields
+from services.gateway.http.text_completion import read_text_completion
+from services.gateway.request import MAX_CACHE_SALT_CHARS, validate_request
+from shared.errors import InvalidRequest
+
+DEFAULT_MAX_TOKENS = 77
+HELLO = [{"role": "user", "content": "hello"}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+
+Read = Callable[[JsonFields, dict[str, str], int], AskedCompletion]
+
+
+def chat(headers: dict[str, str] | None = None, **body: Any) -> AskedCompletion:
+    return read_chat(JsonFields({"messages": HELLO, **body}), headers or {}, DEFAULT_MAX_TOKENS)
+
+
+def text(headers: dict[str, str] | None = None, **body: Any) -> AskedCompletion:
+    return read_text_completion(JsonFields({"prompt": "hello", **body}), headers or {}, DEFAULT_MAX_TOKENS)
+
+
+def refusal(read: Callable[..., AskedCompletion], **body: Any) -> dict[str, Any]:
+    """The error object of a wrong body, wherever it is found out."""
+
+    def validate() -> None:
+        completion = read(**body)
+        for request in completion.requests:
+            validate_request(request, drawn_seed=0, cache_salt=completion.options.cache_salt)
+
+    with pytest.raises(InvalidRequest) as caught:
+        validate()
+    error: dict[str, Any] = error_object(caught.value)[2]["error"]
+    return error
+
+
+SAMPLING_WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a string for a number": ({"temperature": "hot"}, "temperature"),
+    "true for a number": ({"temperature": True}, "temperature"),
+    "out of range": ({"temperature": -1}, "temperature"),
+    "top_p": ({"top_p": 0}, "top_p"),
+    "top_k": ({"top_k": -2}, "top_k"),
+    "min_p": ({"min_p": 2}, "min_p"),
+    "repetition_penalty": ({"repetition_penalty": 0}, "repetition_penalty"),
+    "presence_penalty": ({"presence_penalty": 2.5}, "presence_penalty"),
+    "frequency_penalty": ({"frequency_penalty": []}, "frequency_penalty"),
+    "max_tokens": ({"max_tokens": 0}, "max_tokens"),
+    "max_completion_tokens": ({"max_completion_tokens": 1.5}, "max_completion_tokens"),
+    "min over max": ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
+    "seed": ({"seed": "x"}, "seed"),
+    "stop entries": ({"stop": ["a", 3]}, "stop[1]"),
+    "too many stops": ({"stop": ["x"] * 17}, "stop"),
+    "empty stop": ({"stop": [""]}, "stop[0]"),
+    "stop ids": ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]"),
+    "ignore_eos": ({"ignore_eos": 1}, "ignore_eos"),
+    "bias names": ({"logit_bias": {"x": 1}}, "logit_bias"),
+    "bias values": ({"logit_bias": {"3": 101}}, "logit_bias.3"),
+    "bias type": ({"logit_bias": [1]}, "logit_bias"),
+    "n": ({"n": 0}, "n"),
+    "n above": ({"n": MAX_CHOICES + 1}, "n"),
+    "stream": ({"stream": "yes"}, "stream"),
+    "stream options without stream": ({"stream_options": {"include_usage": True}}, "stream_options"),
+    "format": ({"response_format": {"type": "xml"}}, "response_format.type"),
+    "format type": ({"response_format": "json"}, "response_format"),
+    "no schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {}}},
+        "response_format.json_schema.schema",
+    ),
+    "schema type": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}},
+        "response_format.json_schema.schema",
+    ),
+    "model": ({"model": 5}, "model"),
+    "long model": ({"model": "x" * 300}, "model"),
+    "penstock": ({"penstock": 5}, "penstock"),
+    "unknown option": ({"penstock": {"deadlin_ms": 5}}, "penstock.deadlin_ms"),
+    "deadline": ({"penstock": {"deadline_ms": 0}}, "penstock.deadline_ms"),
+    "deadline type": ({"penstock": {"deadline_ms": "soon"}}, "penstock.deadline_ms"),
+    "ttft deadline": ({"penstock": {"ttft_deadline_ms": -1}}, "penstock.ttft_deadline_ms"),
+    "inter-token deadline": (
+        {"penstock": {"inter_token_deadline_ms": -1}},
+        "penstock.inter_token_deadline_ms",
+    ),
+    "priority": ({"penstock": {"priority": "urgent"}}, "penstock.priority"),
+    "retrieval": ({"penstock": {"retrieval": "yes"}}, "penstock.retrieval"),
+    "retrieval k": ({"penstock": {"retrieval": {"k": 17}}}, "penstock.retrieval.k"),
+    "salt": ({"cache_salt": "x" * (MAX_CACHE_SALT_CHARS + 1)}, "cache_salt"),
+    "two constraints": (
+        {"response_format": {"type": "json_object"}, "penstock": {"regex": "a"}},
+        "penstock.regex",
+    ),
+    "timeline": ({"penstock": {"timeline": 1}}, "penstock.timeline"),
+}
+CHAT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no messages": ({"messages": []}, "messages"),
+    "messages type": ({"messages": "hello"}, "messages"),
+    "message type": ({"messages": ["hello"]}, "messages[0]"),
+    "role": ({"messages": [{"role": "boss", "content": "x"}]}, "messages[0].role"),
+    "no content": ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    "content": ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content[0].type",
+    ),
+    "top_logprobs alone": ({"top_logprobs": 2}, "top_logprobs"),
+    "top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    "logprobs": ({"logprobs": 1}, "logprobs"),
+    "tools": ({"tools": [{"type": "function"}]}, "tools"),
+    "functions": ({"functions": [{"name": "f"}]}, "functions"),
+}
+TEXT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no prompt": ({"prompt": None}, "prompt"),
+    "empty": ({"prompt": ""}, "prompt"),
+    "none": ({"prompt": []}, "prompt"),
+    "type": ({"prompt": 5}, "prompt"),
+    "mixed": ({"prompt": ["a", 5]}, "prompt[0]"),
+    "ids": ({"prompt": [[1], [2, -1]]}, "prompt[1][1]"),
+    "no ids": ({"prompt": [[1], None]}, "prompt"),
+    "logprobs": ({"logprobs": 21}, "logprobs"),
+    "best_of": ({"best_of": 2}, "best_of"),
+    "suffix": ({"suffix": "x"}, "suffix"),
+    "echo of ids": ({"prompt": [1, 2], "echo": True}, "echo"),
+    "echo with logprobs": ({"logprobs": 0, "echo": True}, "echo"),
+    "choices": ({"prompt": ["a", "b"], "n": MAX_CHOICES // 2 + 1}, "n"),
+}
+
+
+@pytest.mark.parametrize("read", [chat, text])
+@pytest.mark.parametrize("name", SAMPLING_WRONG)
+def test_a_wrong_field_is_named(read: Callable[..., AskedCompletion], name: str) -> None:
+    body, param = SAMPLING_WRONG[name]
+    error = refusal(read, **body)
+    assert (error["param"], error["type"], error["code"]) == (param, "invalid_request_error", "invalid_value")
+    assert "sampling." not in error["message"]
+
+
+@pytest.mark.parametrize("name", CHAT_WRONG)
+def test_a_wrong_field_of_a_chat_is_named(name: str) -> None:
+    body, param = CHAT_WRONG[name]
+    assert refusal(chat, **body)["param"] == param
+
+
+@pytest.mark.parametrize("name", TEXT_WRONG)
+def test_a_wrong_field_of_a_text_completion_is_named(name: str) -> None:
+    body, param = TEXT_WRONG[name]
+    assert refusal(text, **body)["param"] == param
+
+
+@pytest.mark.parametrize("read", [chat, text])
+def test_a_null_is_what_is_left_out_and_unknown_fields_are_tolerated(
+    read: Callable[..., AskedCompletion],
+) -> None:
+    nulls = dict.fromkeys(["temperature", "stop", "n", "seed", "logprobs", "stream", "response_format"])
+    assert read(**nulls, user="u", store=True, metadata={"a": 1}) == read()
+
+
+def test_sampling_fields_reach_the_contract() -> None:
+    request = text(
+        temperature=0.5,
+        top_p=0.25,
+        top_k=7,
+        min_p=0.125,
+        repetition_penalty=1.5,
+        presence_penalty=-1,
+        frequency_penalty=2,
+        min_tokens=2,
+        max_tokens=5,
+        seed=9,
+        stop="end",
+        stop_token_ids=[4],
+        ignore_eos=True,
+        logit_bias={"3": -100, "8": 2.5},
+        logprobs=2,
+    ).requests[0]
+    assert request.sampling == pb.Sampling(
+        temperature=0.5,
+        top_p=0.25,
+        top_k=7,
+        min_p=0.125,
+        repetition_penalty=1.5,
+        presence_penalty=-1,
+        frequency_penalty=2,
+        min_tokens=2,
+        max_tokens=5,
+        seed=9,
+        stop=["end"],
+        stop_token_ids=[4],
+        ignore_eos=True,
+        logit_bias={3: -100.0, 8: 2.5},
+        logprobs=2,
+    )
+
+
+def test_a_top_k_of_minus_one_is_none() -> None:
+    assert not text(top_k=-1).requests[0].sampling.HasField("top_k")
+
+
+def test_the_newer_name_of_max_tokens_counts_and_without_either_the_configured_number() -> None:
+    assert chat(max_tokens=5, max_completion_tokens=6).requests[0].sampling.max_tokens == 6
+    assert chat(max_tokens=5).requests[0].sampling.max_tokens == 5
+    assert chat().requests[0].sampling.max_tokens == DEFAULT_MAX_TOKENS
+
+
+def test_choices_of_a_prompt_have_seeds_that_follow_from_the_one_given() -> None:
+    assert [request.sampling.seed for request in chat(n=3, seed=-2).requests] == [2**64 - 2, 2**64 - 1, 0]
+    assert not any(request.sampling.HasField("seed") for request in chat(n=2).requests)
+
+
+def test_prompts_come_as_texts_or_as_ids_and_each_has_its_choices_in_order() -> None:
+    assert [request.text for request in text(prompt=["a", "b"], n=2).requests] == ["a", "a", "b", "b"]
+    assert [list(request.token_ids.ids) for request in text(prompt=[[1, 2], [3]]).requests] == [[1, 2], [3]]
+    assert list(text(prompt=[1, 2]).requests[0].token_ids.ids) == [1, 2]
+    assert text(prompt=["a", "b"], n=2, echo=True).echoes == ("a", "a", "b", "b")
+
+
+def test_tools_that_may_not_be_called_are_tolerated() -> None:
+    assert chat(tools=[{"type": "function"}], tool_choice="none") == chat(tools=[])
+
+
+def test_a_message_may_come_in_parts_and_a_developer_is_the_system() -> None:
+    parts = [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]
+    request = chat(messages=[{"role": "developer", "content": parts}, *HELLO]).requests[0]
+    assert [(message.role, message.content) for message in request.chat.messages] == [
+        ("system", "be brief"),
+        ("user", "hello"),
+    ]
+
+
+def test_logprobs_of_a_chat_are_those_of_the_chosen_token_and_as_many_more() -> None:
+    assert chat(logprobs=True).requests[0].sampling.logprobs == 0
+    assert chat(logprobs=True, top_logprobs=4).requests[0].sampling.logprobs == 4
+    assert not chat(logprobs=False).requests[0].sampling.HasField("logprobs")
+
+
+def test_a_response_format_is_a_constraint() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
+    assert json.loads(chat(response_format=wanted).requests[0].sampling.json_schema) == SCHEMA
+    assert chat(response_format={"type": "json_object"}).requests[0].sampling.json_object
+    assert not chat(response_format={"type": "text"}).requests[0].sampling.WhichOneof("constraint")
+
+
+def test_options_come_in_headers_or_in_the_body_which_wins() -> None:
+    headers = {
+        "x-penstock-deadline-ms": "900",
+        "x-penstock-ttft-deadline-ms": "300",
+        "x-penstock-inter-token-deadline-ms": "50",
+        "x-penstock-client-sent-unix-us": "77",
+        "x-penstock-priority": "high",
+        "x-penstock-retrieval": "on",
+        "x-penstock-timeline": "1",
+        "x-penstock-cache-salt": "pepper",
+    }
+    completion = chat(headers, penstock={"deadline_ms": 800, "retrieval": {"k": 2, "may_degrade": False}})
+    request, options = completion.requests[0], completion.options
+    assert (request.deadline_ms, request.ttft_deadline_ms, request.inter_token_deadline_ms) == (800, 300, 50)
+    assert (request.client_sent_unix_us, request.priority) == (77, pb.PRIORITY_HIGH)
+    assert request.retrieval == pb.Retrieval(enabled=True, k=2, may_degrade=False)
+    assert (options.timeline, options.cache_salt) == (True, "pepper")
+    assert chat(headers).requests[0].retrieval == pb.Retrieval(enabled=True)
+
+
+def test_a_wrong_header_is_named_as_the_option_that_it_is() -> None:
+    assert refusal(chat, headers={"x-penstock-deadline-ms": "soon"})["param"] == "penstock.deadline_ms"
+    assert refusal(chat, headers={"x-penstock-timeline": "maybe"})["param"] == "penstock.timeline"
+
+
+@pytest.mark.parametrize("kind", ["regex", "grammar"])
+def test_other_grammars_are_options(kind: str) -> None:
+    sampling = text(penstock={kind: "a+"}).requests[0].sampling
+    assert (sampling.WhichOneof("constraint"), getattr(sampling, kind)) == (kind, "a+")
