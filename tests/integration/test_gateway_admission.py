@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from shared.bus import Delivery
 from shared.messages import Reserve, Tokenize
 from tests.integration.gateway_peers import Fleet, ask, fleet, gateway
 from tests.support.client import generate
@@ -23,11 +24,18 @@ async def test_a_request_without_a_seat_waits_its_turn_and_is_not_shed(nats_url:
     async with fleet(nats_url, "tokenizer", "prefill", "detokenizer") as peers, gateway(nats_url) as running:
         decode = await peers.add("decode", capacity=1)
         await running.knows("decode", 1)
+
+        def seat(delivery: Delivery) -> None:
+            """As a worker does: no heartbeat between a seat and the word that it is taken."""
+            if isinstance(delivery.message, Reserve):
+                decode.say(live=1)
+            decode.receive(delivery)
+
+        decode.on_message = seat
         calls = [asyncio.create_task(generate(running.stub, ask("hello"))) for _ in range(5)]
         await until(lambda: len(running.registry._context.admission_queue) == 4)
         for number in range(1, 6):
             await until(lambda number=number: len(decode.of(Reserve)) == number)  # type: ignore[misc]
-            decode.say(live=1)
             await until(lambda: running.fleet.instances("decode")[0].heartbeat.live == 1)
             assert len(decode.of(Reserve)) == number
             await finish(peers, decode.of(Reserve)[-1][0].request_id)
