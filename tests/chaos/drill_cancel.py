@@ -34,6 +34,7 @@ NEIGHBOURS = 2
 EXPIRE_MS = 250
 EXPIRE_REPLACED_MS = 1200
 COUNTED_S = 2.0
+SETTLED_S = 0.2
 
 CAUSES = ("drop", "rpc", "id", "id twice", "id and rpc", "deadline")
 PHASES = ("seat", "retrieve", "tokenize", "place", "prefill", "decode", "relay", "replace")
@@ -69,7 +70,7 @@ class CancelDrill:
 
     async def cancel_at(self, phase: str, cause: str) -> None:
         """A few cancels, each beside neighbours that must not notice."""
-        measured, wrong, ended = len(self.free_ms), len(self.wrong), self.watch.ends()
+        measured, wrong, ended = len(self.free_ms), len(self.wrong), await self._settled_ends()
         for _ in range(self.scale.repeats):
             await self._cancel_once(phase, cause)
         word = "expired" if cause == "deadline" else "cancelled"
@@ -85,6 +86,14 @@ class CancelDrill:
             self.wrong.append(f"requests ended as {dict(self.watch.ends() - ended)}")
         verdict = "; ".join(self.wrong[wrong:]) or "as it should"
         self.report.add(phase, cause, self.scale.repeats, spread(self.free_ms[measured:]), verdict)
+
+    async def _settled_ends(self) -> Counter[str]:
+        """What has ended so far, and nothing of it is still to be counted behind its client."""
+        before, ends = None, self.watch.ends()
+        while ends != before:
+            await asyncio.sleep(SETTLED_S)
+            before, ends = ends, self.watch.ends()
+        return ends
 
     async def _cancel_once(self, phase: str, cause: str) -> None:
         neighbours = [Stream(message) for message in self.neighbour_requests()]

@@ -100,7 +100,7 @@ def test_ctrl_c_while_the_launcher_loads_is_quiet(module: str, tmp_path: Path) -
     running.until_stderr(module.encode() + b"\n")
     code, err = running.press_ctrl_c()
     assert "Traceback" not in err
-    assert code == 130
+    assert code in (130, -signal.SIGINT)  # the latter before there is anything to catch it
 
 
 def test_a_launcher_whose_ready_line_nobody_reads_goes_on(tmp_path: Path) -> None:
