@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import yaml
 from prometheus_client import REGISTRY
 
 from services.cli.secrets import CREDENTIALS_NAME, KEY_NAME
-from shared.config import ServiceConfig
+from services.launcher.role_settings import config_type
 from shared.roles import ROLES
 from shared.settings import load_config
 from shared.telemetry import metrics
@@ -66,9 +65,7 @@ def test_a_service_is_told_only_what_it_takes(role: str, tmp_path: Path) -> None
     shared = dict(literal.split("=", 1) for literal in kustomization()["configMapGenerator"][0]["literals"])
     own = {one["name"]: one.get("value", "") for one in container(role)["env"]}
     environ = {**shared, **own, "PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
-    module = importlib.import_module(f"services.{role}.config")
-    config_type: type[ServiceConfig] = getattr(module, f"{role.capitalize()}Config")
-    assert load_config(config_type, role, environ=environ).metrics_port == 9100
+    assert load_config(config_type(role), role, environ=environ).metrics_port == 9100
     assert container(role)["args"] == [f"services.{role}"]
 
 
