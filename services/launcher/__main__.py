@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
-from collections.abc import Sequence
-
 from shared.quiet_end import discard_stream, end_quietly, interrupts_end_at_once
 
 with interrupts_end_at_once():
+    import asyncio
+    import os
+    import signal
+    import sys
+    from collections.abc import Sequence
+
     from services.launcher.log_lines import LineWriter
     from services.launcher.model_check import check_models
     from services.launcher.options import StackOptions, parse_options

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from pathlib import Path
+from shared.quiet_end import interrupts_end_at_once
 
-import structlog
-import torch
+with interrupts_end_at_once():
+    import asyncio
+    import time
+    from pathlib import Path
 
-from services.retriever.actor import RetrieverActor
-from services.retriever.config import RetrieverConfig
-from services.retriever.searcher import Searcher
-from services.retriever.text_embedder import TextEmbedder
-from shared.bus.subjects import CANCEL_ALL, inbox
-from shared.cores import usable_cores
-from shared.retrieval.build import build_index
-from shared.retrieval.embedder import Embedder
-from shared.service import Service, run_service
+    import structlog
+    import torch
+
+    from services.retriever.actor import RetrieverActor
+    from services.retriever.config import RetrieverConfig
+    from services.retriever.searcher import Searcher
+    from services.retriever.text_embedder import TextEmbedder
+    from shared.bus.subjects import CANCEL_ALL, inbox
+    from shared.cores import usable_cores
+    from shared.retrieval.build import build_index
+    from shared.retrieval.embedder import Embedder
+    from shared.service import Service, run_service
 
 DRAIN_POLL_S = 0.02
 PROGRESS_EVERY_S = 2.0

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,13 @@ def command(*argv: str, python: Sequence[str] = ()) -> list[str]:
 class Running:
     """A command in a process group of its own, as a shell starts it."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path | None = None) -> None:
+    def __init__(
+        self, arguments: Sequence[str], folder: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             arguments,
             cwd=folder or REPOSITORY,
-            env={**BUFFERED, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+            env={**BUFFERED, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **(environ or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -101,6 +104,52 @@ def test_ctrl_c_while_the_launcher_loads_is_quiet(module: str, tmp_path: Path) -
     code, err = running.press_ctrl_c()
     assert "Traceback" not in err
     assert code in (130, -signal.SIGINT)  # the latter before there is anything to catch it
+
+
+SERVICES_LOADING = [
+    ("decode", "services.decode.actor"),
+    ("prefill", "torch._C"),
+    ("retriever", "structlog"),
+    ("gateway", "grpc._cython"),
+    ("tokenizer", "shared.service"),
+    ("speculator", "asyncio"),
+    ("detokenizer", "shared.bus"),
+]
+"""A service that is started by hand, and the import during which Ctrl-C is pressed."""
+
+
+@pytest.mark.parametrize(("role", "module"), SERVICES_LOADING)
+def test_ctrl_c_while_a_service_loads_is_quiet(role: str, module: str, tmp_path: Path) -> None:
+    python = [sys.executable, "-X", "importtime", "-P", "-m", f"services.{role}"]
+    running = Running(python, tmp_path)
+    running.until_stderr(module.encode() + b"\n")
+    code, err = running.press_ctrl_c()
+    assert (code, err) == (130, "")
+
+
+def a_tokenizer(nats_url: str, folder: Path) -> Running:
+    environ = {"PENSTOCK_NATS_URL": nats_url, "PENSTOCK_FLEET_KEY": "ab" * 32}
+    return Running([sys.executable, "-P", "-m", "services.tokenizer"], folder, environ)
+
+
+def test_ctrl_c_while_a_service_looks_for_its_bus_is_quiet(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.settimeout(TIMEOUT_S)
+        running = a_tokenizer(f"nats://127.0.0.1:{mute.getsockname()[1]}", tmp_path)
+        waiting, _ = mute.accept()
+        with waiting:
+            code, err = running.press_ctrl_c()
+    assert code == 0
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_drains_a_service_that_is_ready(nats_url: str, tmp_path: Path) -> None:
+    running = a_tokenizer(nats_url, tmp_path)
+    running.until_stderr(b'"event": "ready"')
+    code, err = running.press_ctrl_c()
+    assert code == 0
+    assert "draining" in err
+    assert "Traceback" not in err
 
 
 def test_a_launcher_whose_ready_line_nobody_reads_goes_on(tmp_path: Path) -> None:
