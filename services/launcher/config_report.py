@@ -92,7 +92,7 @@ def _model_problems(options: StackOptions) -> Iterator[str]:
         print(f"not looked at, since it is not in a folder: {names}")
         return
     try:
-        check_models(options)
+        check_models(options, print)
     except ModelRefused as error:
         yield error.message
 

@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from shared.messages import Held
+from shared.text.model_source import DEMO_MODEL
 from tests.integration.fleet_players import Play
 from tests.support.data import REPOSITORY
+from tests.support.hub import running_hub
 from tests.support.models import target_model
 from tests.support.wait import until
 
@@ -104,6 +106,18 @@ def test_ctrl_c_while_the_launcher_loads_is_quiet(module: str, tmp_path: Path) -
     code, err = running.press_ctrl_c()
     assert "Traceback" not in err
     assert code in (130, -signal.SIGINT)  # the latter before there is anything to catch it
+
+
+def test_ctrl_c_while_a_model_is_fetched_ends_the_launcher_at_once(tmp_path: Path) -> None:
+    with running_hub("org/tiny", DEMO_MODEL, held=("model.safetensors",)) as hub:
+        environ = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")}
+        python = [sys.executable, "-P", "-m", "services.launcher", "--model", "org/tiny"]
+        running = Running([*python, "--state-dir", str(tmp_path / "state")], tmp_path, environ)
+        running.until_stderr(b"fetching org/tiny from the hub")
+        assert hub.half_sent.wait(TIMEOUT_S)
+        code, err = running.press_ctrl_c()
+        assert (code, "Traceback" in err) == (130, False)
+        assert not hub.go_on.is_set()
 
 
 SERVICES_LOADING = [
