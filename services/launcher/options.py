@@ -159,7 +159,7 @@ def stack_options(
         counts=counts,
         settings=settings,
         problems=(*problems, *stack_problems(settings, counts)),
-        config_file=file.path.resolve() if file.path else None,
+        config_file=file.path.absolute() if file.path else None,
         model=model,
         draft=draft,
         nats_url=gateway["nats_url"].value if gateway["nats_url"].said else "",
