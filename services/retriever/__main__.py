@@ -61,7 +61,10 @@ def _searcher(config: RetrieverConfig, embedder: Embedder) -> Searcher:
             last_s = time.monotonic()
             log.info("indexing", done_passages=done, total_passages=total)
 
-    built = build_index(config.corpus, Path(config.state_dir), embedder, progress)
+    def waiting(holder: int) -> None:
+        log.warning("index_awaited", holder_pid=holder, help="another process indexes the same folder")
+
+    built = build_index(config.corpus, Path(config.state_dir), embedder, progress, waiting=waiting)
     for name, reason in built.skipped:
         log.warning("document_skipped", document=name, reason=reason)
     log.info("indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.files))

@@ -6,6 +6,7 @@ Moments come from Python itself: with -X importtime it says on stderr what it ha
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from shared.messages import Held
+from shared.retrieval.build import LOCK_NAME, index_folder
 from shared.text.model_source import DEMO_MODEL
 from tests.integration.fleet_players import Play
 from tests.support.data import REPOSITORY
@@ -223,6 +225,20 @@ def test_ctrl_c_ends_an_indexing_and_leaves_no_half_index(tmp_path: Path) -> Non
     assert (code, "Traceback" in err) == (130, False)
     (folder,) = state.iterdir()
     assert not list(folder.glob("*.msgpack"))
+
+
+def test_ctrl_c_ends_an_indexing_that_waits_for_another(tmp_path: Path) -> None:
+    corpus, state = tmp_path / "corpus", tmp_path / "state"
+    corpus.mkdir()
+    folder = index_folder(state, str(corpus))
+    folder.mkdir(parents=True)
+    with (folder / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711")
+        lock.flush()
+        running = Running(command("index", str(corpus), "--state-dir", str(state)))
+        running.until_stderr(b"process 4711 indexes this folder already: waiting until it has")
+        assert running.press_ctrl_c() == (130, "")
 
 
 async def test_ctrl_c_ends_a_benchmark_and_the_process_that_it_measures(tmp_path: Path) -> None:

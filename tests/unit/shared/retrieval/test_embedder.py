@@ -104,7 +104,9 @@ def test_the_right_passage_is_among_the_best_three(embedder: Embedder, tmp_path:
         name = f"{number:03}.txt"
         (folder / name).write_text(paragraph["context"], encoding="utf-8")
         asked += [(question["question"], name) for question in paragraph["qas"]]
-    index = build_index(str(folder), tmp_path / "state", embedder, lambda *_: None).index
+    index = build_index(
+        str(folder), tmp_path / "state", embedder, lambda *_: None, waiting=lambda _: None
+    ).index
     vectors = embedder.embed([question for question, _ in asked[:QUESTIONS]])
     found = [
         _names(hits, name)
