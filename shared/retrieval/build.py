@@ -134,7 +134,7 @@ def _embed_files(
     files: list[IndexedFile], embedder: Embedder, known: dict[str, Vectors], progress: Callable[[int], None]
 ) -> None:
     texts = [passage.embedded_text for file in files for passage in file.passages]
-    vectors = embedder.embed(texts, progress)
+    vectors = embedder.embed_passages(texts, progress)
     row = 0
     for file in files:
         known[file.key] = vectors[row : row + len(file.passages)]

@@ -58,6 +58,11 @@ def test_vectors_are_those_of_transformers(embedder: Embedder) -> None:
     assert cosines.min() > 0.9999
 
 
+def test_passages_of_an_index_have_nearly_the_same_vectors(embedder: Embedder) -> None:
+    cosines = (embedder.embed_passages(TEXTS) * embedder.embed(TEXTS)).sum(-1)
+    assert cosines.min() > 0.9999
+
+
 def test_vectors_have_length_1_and_do_not_depend_on_the_batch(embedder: Embedder) -> None:
     together = embedder.embed(TEXTS[:8])
     assert np.allclose(np.linalg.norm(together, axis=1), 1.0, atol=1e-5)

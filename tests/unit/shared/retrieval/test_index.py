@@ -198,14 +198,14 @@ class Interrupted(BaseException):
 
 def interrupted_after(embedder: Embedder, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedder breaks off in the call after so many."""
-    embed, left = embedder.embed, iter(range(calls))
+    embed, left = embedder.embed_passages, iter(range(calls))
 
     def embed_or_break(*args: Any) -> Vectors:
         if next(left, None) is None:
             raise Interrupted
         return embed(*args)
 
-    monkeypatch.setattr(embedder, "embed", embed_or_break)
+    monkeypatch.setattr(embedder, "embed_passages", embed_or_break)
 
 
 def break_off(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
