@@ -57,6 +57,7 @@ def _index(corpus: str, state_dir: Path) -> int:
     progress = IndexProgressLine(sys.stderr, redraws=sys.stderr.isatty())
     try:
         embedder = Embedder.load(threads=usable_cores())
+        print(f"reading {corpus} …", file=sys.stderr, flush=True)
         built = build_index(corpus, state_dir, embedder, progress.show, waiting=_tell_waiting)
     finally:
         progress.end()

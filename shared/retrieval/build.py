@@ -104,6 +104,8 @@ def _build(
     known = _known(folder) | _known(folder / UNFINISHED)
     new = [file for file in files if file.key not in known]
     embedded = sum(len(file.passages) for file in new)
+    if embedded:
+        progress(0, embedded)
     done, kept_s = 0, time.monotonic()
     for group in _groups(new):
         if time.monotonic() - kept_s >= keep_every_s:

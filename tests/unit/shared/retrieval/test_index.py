@@ -82,7 +82,7 @@ def test_progress_tells_how_many_of_how_many(corpus: Path, embedder: Embedder) -
     build_index(
         str(corpus), corpus.parent / "state", embedder, lambda *pair: seen.append(pair), waiting=nobody
     )
-    assert seen == [(3, 3)]
+    assert seen == [(0, 3), (3, 3)]
 
 
 @pytest.mark.parametrize("name", ["passages.msgpack", "*.faiss"])
