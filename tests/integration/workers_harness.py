@@ -299,7 +299,7 @@ class Edge:
 @asynccontextmanager
 async def edge_of(nats_url: str, model_id: str) -> AsyncIterator[Edge]:
     bus = await Bus.connect(nats_url, name="edge")
-    fleet = FleetView(keeps_prefixes=True)
+    fleet = FleetView(places=True)
     incarnation = time.time_ns() // 1000
     beat = Heartbeat(
         "gateway", GATEWAY, incarnation, "ready", 0, "", 0, "", "", "", 0, 0, 0, 0, 0, 0, 0.0, 0, b"", b""
