@@ -23,6 +23,9 @@ PENSTOCK = (sys.executable, "-P", "-m", "services.cli")
 
 def main(up_options: Sequence[str]) -> int:
     """The first exit code that is not 0, of `up` or `ask`. `up_options` go to `penstock up`."""
+    if "--help" in up_options:
+        print(f"{__doc__}\nOptions are those of `penstock up`.")
+        return 0
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         state_dir = str(Path(folder) / "state")
         stack = subprocess.Popen(  # noqa: S603 (our own program)
