@@ -89,6 +89,8 @@ class Service(Generic[C]):
         self._model = {"model": ""}
         self.running = False
         """Whether the body has come to `run`; before that a drain simply ends it."""
+        self.loaded_steps = 0
+        """Of a long way to readiness: who waits for it sees that it moves."""
 
     # ---- for bodies -------------------------------------------------------------------------------
 
@@ -102,7 +104,8 @@ class Service(Generic[C]):
             "capacity": 0, "live": 0, "queued": 0, "queued_tokens": 0,
             "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
             "prefix_event_id": 0, "added": b"", "removed": b"",
-            "steps": 0, "stalled_ms": round(self.watchdog.worst.stalled_s * 1e3),
+            "steps": self.loaded_steps if self.state == "loading" else 0,
+            "stalled_ms": round(self.watchdog.worst.stalled_s * 1e3),
             "degradation": 0, "best_tokens_per_s": 0.0,
         }  # fmt: skip
         return Heartbeat(**{**fields, **overrides})

@@ -115,7 +115,7 @@ def build_up_parser() -> argparse.ArgumentParser:
         type=float,
         default=DEFAULT_START_TIMEOUT_S,
         metavar="SECONDS",
-        help="give up when an instance is not ready by then",
+        help="give up when an instance is not ready by then, or has got no further: indexing takes longer",
     )
     return parser
 

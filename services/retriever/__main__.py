@@ -33,7 +33,7 @@ async def body(service: Service[RetrieverConfig]) -> None:
     config = service.config
     # All cores for the index; a few questions are one batch.
     embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores())
-    searcher = await asyncio.to_thread(_searcher, config, embedder) if config.corpus else None
+    searcher = await asyncio.to_thread(_searcher, service, embedder) if config.corpus else None
     await asyncio.to_thread(_warm_up, config, embedder)
     texts = TextEmbedder(embedder)
     actor = service.supervisor.start(
@@ -51,12 +51,13 @@ async def body(service: Service[RetrieverConfig]) -> None:
     await service.run()
 
 
-def _searcher(config: RetrieverConfig, embedder: Embedder) -> Searcher:
+def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> Searcher:
     """Brings the index up to date; says how far it is."""
-    last_s = time.monotonic()
+    config, last_s = service.config, time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal last_s
+        service.loaded_steps = done
         if time.monotonic() - last_s >= PROGRESS_EVERY_S:
             last_s = time.monotonic()
             log.info("indexing", done_passages=done, total_passages=total)
