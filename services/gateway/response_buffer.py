@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.outcome import Outcome
+from services.gateway.tool_calls import ToolCallParser
 from shared.errors import Cancelled
 from shared.sampling import TokenLogprob
+from shared.text.tool_formats import ToolFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,16 @@ class ResponseBuffer:
         self._delta: pb.TextDelta | None = None
         self._end: Outcome | None = None
         self._filled = asyncio.Event()
+        self._calls: ToolCallParser | None = None
+
+    def read_calls(self, tool_format: ToolFormat) -> None:
+        """From here on the text may be calls in this format."""
+        self._calls = ToolCallParser(tool_format)
+
+    @property
+    def has_called(self) -> bool:
+        """Whether what was taken ends with calls."""
+        return self._calls is not None and self._calls.has_called
 
     def put_prompt(self, prompt: pb.PromptInfo) -> None:
         self._prompt = prompt
@@ -59,9 +71,20 @@ class ResponseBuffer:
         """Wait for something to write, then take all of it."""
         await self._filled.wait()
         self._filled.clear()
-        part = ResponsePart(self._prompt, self._delta, self._end)
+        part = ResponsePart(self._prompt, self._delta_with_calls(), self._end)
         self._prompt = self._delta = None
         return part
+
+    def _delta_with_calls(self) -> pb.TextDelta | None:
+        delta = self._delta
+        if self._calls is None:
+            return delta
+        if delta is not None:
+            self._calls.parse_delta(delta)
+        if self._end is not None and (held := self._calls.held_text()):
+            delta = pb.TextDelta() if delta is None else delta
+            delta.text += held
+        return delta
 
 
 def _logprob_event(logprob: TokenLogprob) -> pb.Logprob:
