@@ -6,9 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.chat_tools import add_calls
 from services.gateway.http.completion import AnswerShape, TokenText
 
-FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
+FINISH_REASONS = {
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_TOOL_CALLS: "tool_calls",
+}
 
 Spell = Callable[[str, Sequence[int]], Awaitable[Sequence[bytes]]]
 """The bytes that ids of a model stand for."""
@@ -41,6 +46,7 @@ class Choice:
         self._spell = spell
         self._texts: list[str] = []
         self._tokens: list[TokenText] = []
+        self._calls: list[pb.ToolCall] = []
         self._chars = 0
         self._begun = False
 
@@ -56,11 +62,13 @@ class Choice:
     async def write_delta(self, delta: pb.TextDelta) -> None:
         tokens = None if self._spell is None else await self._tokens_of(delta, self._spell)
         if self._sender is None:
-            self._keep(delta.text, tokens)
+            self._keep(delta, tokens)
             return
         chunks = self._first_chunks()
-        if delta.text or tokens:
-            chunks.append(self._shape.text_chunk(self.index, delta.text, tokens, self._chars))
+        if delta.text or tokens or delta.tool_calls:
+            chunks.append(
+                self._shape.text_chunk(self.index, delta.text, tokens, self._chars, delta.tool_calls)
+            )
             self._chars += len(delta.text)
         if chunks:
             await self._sender.send_chunks(self.prompt.model, chunks)
@@ -76,11 +84,12 @@ class Choice:
     def whole(self) -> Mapping[str, Any]:
         tokens = None if self._spell is None else self._tokens
         text = self._echo + "".join(self._texts)
-        return self._shape.whole(self.index, text, tokens, self.finish_reason)
+        return self._shape.whole(self.index, text, tokens, self.finish_reason, self._calls)
 
-    def _keep(self, text: str, tokens: Sequence[TokenText] | None) -> None:
-        self._texts.append(text)
+    def _keep(self, delta: pb.TextDelta, tokens: Sequence[TokenText] | None) -> None:
+        self._texts.append(delta.text)
         self._tokens.extend(tokens or ())
+        add_calls(self._calls, delta.tool_calls)
 
     def _first_chunks(self) -> list[Mapping[str, Any]]:
         """Before the text of this choice; nothing when it has begun."""

@@ -50,14 +50,24 @@ class AnswerShape(Protocol):
         """What comes before the text of a choice."""
 
     def text_chunk(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, offset: int
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        offset: int,
+        calls: Sequence[pb.ToolCallDelta] = (),
     ) -> Mapping[str, Any]:
-        """`offset`: how many characters of the choice went before."""
+        """`offset`: how many characters of the choice went before. `calls`: what is called besides."""
 
     def end_chunk(self, index: int, finish_reason: str) -> Mapping[str, Any]: ...
 
     def whole(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        finish_reason: str,
+        calls: Sequence[pb.ToolCall] = (),
     ) -> Mapping[str, Any]:
         """The choice at once."""
 

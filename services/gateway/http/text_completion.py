@@ -89,7 +89,12 @@ class TextShape:
         return []
 
     def text_chunk(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, offset: int
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        offset: int,
+        calls: Sequence[pb.ToolCallDelta] = (),  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
         return _choice(index, text, _text_logprobs(tokens, offset), None)
 
@@ -97,7 +102,12 @@ class TextShape:
         return _choice(index, "", None, finish_reason)
 
     def whole(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        finish_reason: str,
+        calls: Sequence[pb.ToolCall] = (),  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
         return _choice(index, text, _text_logprobs(tokens, 0), finish_reason)
 
