@@ -8,7 +8,6 @@ from typing import Any
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completion import (
     AskedCompletion,
-    TokenText,
     read_include_usage,
     read_n,
     repeat_choices,
@@ -16,6 +15,7 @@ from services.gateway.http.completion import (
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import read_penstock_options
 from services.gateway.http.sampling_fields import read_sampling, read_seed
+from services.gateway.http.token_text import TokenText, describe_tokens
 from shared.sampling import MAX_TOP_LOGPROBS
 
 SYSTEM_NAMES = {"developer": "system"}
@@ -116,15 +116,4 @@ def _chunk(
 def _logprobs(tokens: Sequence[TokenText] | None) -> Mapping[str, Any] | None:
     if tokens is None:
         return None
-    content = [
-        {
-            **_token(token.text, token.logprob),
-            "top_logprobs": [_token(text, logprob) for text, logprob in token.top],
-        }
-        for token in tokens
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _token(text: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": text.decode(errors="replace"), "logprob": logprob, "bytes": list(text)}
+    return {"content": describe_tokens(tokens), "refusal": None}

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.error_object import FieldNames
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import PenstockOptions
 from services.gateway.http.sampling_fields import SEED_SPAN
+from services.gateway.http.token_text import TokenText
 
 MAX_CHOICES = 128
 """Of one call: its prompts times `n`. Each is a request of its own."""
@@ -28,15 +30,7 @@ class AskedCompletion:
     stream: bool
     include_usage: bool
     options: PenstockOptions
-
-
-@dataclass(frozen=True, slots=True)
-class TokenText:
-    """A token with its log-probability, and those of the likeliest ones in its place."""
-
-    text: bytes
-    logprob: float
-    top: tuple[tuple[bytes, float], ...]
+    field_names: FieldNames = ()
 
 
 class AnswerShape(Protocol):

@@ -1,26 +1,26 @@
-"""Calls for completions: each choice is a session as over gRPC, and the call ends with the last of them."""
+"""Calls that generate: each choice is a session as over gRPC, and the call ends with the last of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.budget import Budget
 from services.gateway.config import GatewayConfig
 from services.gateway.front_door import FrontDoor, note_refusal
-from services.gateway.http.answer import Answer, ChunkStream
 from services.gateway.http.call import HttpCall
-from services.gateway.http.choice import Choice, Spell
-from services.gateway.http.completion import AnswerShape, AskedCompletion
-from services.gateway.http.error_object import error_object
+from services.gateway.http.error_object import FieldNames
 from services.gateway.http.event_stream import EventStream
 from services.gateway.http.json_fields import JsonFields
+from services.gateway.http.penstock_options import PenstockOptions
+from services.gateway.http.token_text import Spell
 from services.gateway.outcome import Outcome
-from services.gateway.response_relay import relay_response
+from services.gateway.response_relay import ResponseWriter, relay_response
 from services.gateway.session import Session
 from shared.api_key_file import ApiKey
 from shared.errors import PenstockError
@@ -29,11 +29,36 @@ from shared.tasks import cancel_until_done
 REQUEST_ID = "x-request-id"
 """The header with the id that cancels the request."""
 
-ReadBody = Callable[[JsonFields, Mapping[str, str], int], AskedCompletion]
+
+class AskedCall(Protocol):
+    """What a call asks for, in whichever of OpenAI's shapes: one session for each of `requests`."""
+
+    @property
+    def requests(self) -> Sequence[pb.GenerateRequest]: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def options(self) -> PenstockOptions: ...
+    @property
+    def field_names(self) -> FieldNames: ...
+
+
+class CallAnswer(Protocol):
+    """The answer to it: each session's writer, then the whole, or the end of a stream that has begun."""
+
+    @property
+    def writers(self) -> Sequence[ResponseWriter]: ...
+    def whole(self) -> Mapping[str, Any]: ...
+    async def end_stream(self, failed: PenstockError | None) -> web.StreamResponse: ...
+
+
+A = TypeVar("A", bound=AskedCall)
+ReadBody = Callable[[JsonFields, Mapping[str, str], int], A]
+BeginAnswer = Callable[[str, A, EventStream, Spell], CallAnswer]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenChoice:
+class OpenSession:
     session: Session
     budget: Budget
 
@@ -44,65 +69,63 @@ class CompletionCalls:
         self._spell = spell
         self._config = config
 
-    async def answer(self, call: HttpCall, read: ReadBody, shape: AnswerShape) -> web.StreamResponse:
+    async def answer(self, call: HttpCall, read: ReadBody[A], begin: BeginAnswer[A]) -> web.StreamResponse:
+        """`begin` gets the id of the first request."""
+        names: FieldNames = ()
         try:
             key = self._front_door.identify(call.authorization)
-            completion = read(await call.read_json(), call.headers, self._config.http_max_tokens)
-            opened = self._open_choices(key, completion)
+            asked = read(await call.read_json(), call.headers, self._config.http_max_tokens)
+            names = asked.field_names
+            opened = self._open_sessions(key, asked)
         except PenstockError as error:
             note_refusal(error)
-            return call.error(error)
+            return call.error(error, names=names)
         try:
-            return await self._relay(call, completion, shape, opened)
+            return await self._relay(call, asked, begin, opened)
         finally:
-            for choice in opened:
-                choice.session.cancel_request("the client ended the call")
-                choice.session.on_call_ended()
+            for each in opened:
+                each.session.cancel_request("the client ended the call")
+                each.session.on_call_ended()
 
-    def _open_choices(self, key: ApiKey, completion: AskedCompletion) -> list[OpenChoice]:
+    def _open_sessions(self, key: ApiKey, asked: AskedCall) -> list[OpenSession]:
         """All, or none: raises why one is not taken."""
-        opened: list[OpenChoice] = []
-        salt = completion.options.cache_salt
+        opened: list[OpenSession] = []
+        salt = asked.options.cache_salt
         try:
-            for request in completion.requests:
+            for request in asked.requests:
                 session, budget = self._front_door.open_session(key, request, cache_salt=salt)
-                opened.append(OpenChoice(session, budget))
+                opened.append(OpenSession(session, budget))
         except PenstockError:
-            for choice in opened:
-                choice.session.cancel_request("another choice of the same call is not taken")
-                choice.session.on_call_ended()
+            for each in opened:
+                each.session.cancel_request("another choice of the same call is not taken")
+                each.session.on_call_ended()
             raise
         return opened
 
     async def _relay(
-        self, call: HttpCall, completion: AskedCompletion, shape: AnswerShape, opened: list[OpenChoice]
+        self, call: HttpCall, asked: A, begin: BeginAnswer[A], opened: list[OpenSession]
     ) -> web.StreamResponse:
         request_id = opened[0].session.request_id
         headers = {REQUEST_ID: request_id}
-        answer, events = Answer(request_id, shape, completion), EventStream(call, headers)
-        make = partial(
-            Choice,
-            shape=shape,
-            sender=ChunkStream(events, answer) if completion.stream else None,
-            spell=self._spell if completion.requests[0].sampling.HasField("logprobs") else None,
-        )
-        choices = [make(index, echo) for index, echo in enumerate(completion.echoes)]
-        failed = await _relay_all(opened, choices)
+        events = EventStream(call, headers)
+        answer = begin(request_id, asked, events, self._spell)
+        failed = await _relay_all(opened, answer.writers)
         if failed is not None and not events.started:
-            return call.error(failed, headers)
-        if not completion.stream:
-            return call.json(answer.whole(choices), headers=headers)
-        last = error_object(failed)[2] if failed is not None else answer.last_chunk(choices)
-        return await events.finish(last)
+            return call.error(failed, headers, asked.field_names)
+        if not asked.stream:
+            return call.json(answer.whole(), headers=headers)
+        return await answer.end_stream(failed)
 
 
-async def _relay_all(opened: list[OpenChoice], choices: list[Choice]) -> PenstockError | None:
+async def _relay_all(
+    opened: Sequence[OpenSession], writers: Sequence[ResponseWriter]
+) -> PenstockError | None:
     """Until all have finished, or one has not: then why not, and the others are cancelled."""
     relays = [
         asyncio.create_task(
-            relay_response(each.session, each.budget, choice), name=f"relay-{each.session.request_id}"
+            relay_response(each.session, each.budget, writer), name=f"relay-{each.session.request_id}"
         )
-        for each, choice in zip(opened, choices, strict=True)
+        for each, writer in zip(opened, writers, strict=True)
     ]
     waiting: set[asyncio.Task[Outcome]] = set(relays)
     try:
