@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.choices import SEED_SPAN
 from services.gateway.http.json_fields import JsonFields
 from shared.sampling import BIAS_BOUNDS, MAX_LOGIT_BIAS_ENTRIES, MAX_TOKEN_ID, PARAMETERS, Bounds
 
@@ -23,7 +24,6 @@ SCALAR_FIELDS = (
 TOP_K_OFF = -1
 """What others write for no top-k; here it is 0, and both are taken."""
 TOKEN_IDS = Bounds(0, MAX_TOKEN_ID, integer=True)
-SEED_SPAN = 1 << 64
 ANSWER_FORMATS = ("text", "json_object", "json_schema")
 LENGTHS = ("max_completion_tokens", "max_tokens")
 """The newer name first: it counts where both are there."""
