@@ -7,11 +7,12 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel, Field
 
 from tests.e2e.test_ways_in import run
 from tests.support.client import connect, generate, request
@@ -27,6 +28,13 @@ SCHEMA = {
     "additionalProperties": False,
 }
 CALL_TIMEOUT_S = 60
+
+
+class Pet(BaseModel):
+    """As a program that uses the client describes what it wants."""
+
+    name: Annotated[str, Field(max_length=12)]
+    old: bool
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +96,39 @@ def test_structured_output_is_parsed_by_the_client(client: OpenAI, model: str) -
     parsed = json.loads(answer.choices[0].message.content)
     assert set(parsed) == {"name", "old"}
     assert isinstance(parsed["old"], bool)
+
+
+def test_a_response_is_answered_and_goes_on_from_what_it_was(client: OpenAI, model: str) -> None:
+    options: Any = {"model": model, "instructions": "Be brief.", "max_output_tokens": 12, "temperature": 0}
+    first = client.responses.create(**options, input=QUESTION[0]["content"], metadata={"a": "b"})
+    assert first.output_text
+    assert first.usage is not None
+    assert 0 < first.usage.output_tokens <= 12
+    assert first.metadata == {"a": "b"}
+    again: Any = [*QUESTION, *(item.model_dump() for item in first.output), *QUESTION]
+    second = client.responses.create(**options, input=again)
+    assert second.usage is not None
+    assert second.usage.input_tokens > first.usage.total_tokens
+
+
+def test_a_stream_of_a_response_adds_up_to_the_response_at_once(client: OpenAI, model: str) -> None:
+    options: Any = {"model": model, "input": QUESTION, "max_output_tokens": 24, "extra_body": {"seed": 5}}
+    whole = client.responses.create(**options)
+    happened: list[Any] = list(client.responses.create(**options, stream=True))
+    assert "".join(e.delta for e in happened if e.type == "response.output_text.delta") == whole.output_text
+    assert happened[0].type == "response.created"
+    assert happened[-1].type == f"response.{whole.status}"
+    assert happened[-1].response.output_text == whole.output_text
+    assert whole.usage is not None
+    assert happened[-1].response.usage.total_tokens == whole.usage.total_tokens
+
+
+def test_a_structured_response_is_parsed_by_the_client(client: OpenAI, model: str) -> None:
+    options: Any = {"model": model, "input": QUESTION, "max_output_tokens": 400, "temperature": 0}
+    at_once = client.responses.parse(**options, text_format=Pet)
+    assert isinstance(at_once.output_parsed, Pet)
+    with client.responses.stream(**options, text_format=Pet) as stream:
+        assert stream.get_final_response().output_parsed == at_once.output_parsed
 
 
 def test_choices_and_logprobs_come_as_the_client_knows_them(client: OpenAI, model: str) -> None:

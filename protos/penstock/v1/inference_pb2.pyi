@@ -62,7 +62,7 @@ MODEL_KIND_GENERATION: ModelKind
 MODEL_KIND_EMBEDDING: ModelKind
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms")
+    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CLIENT_SENT_UNIX_US_FIELD_NUMBER: _ClassVar[int]
     INTER_TOKEN_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     chat: ChatPrompt
@@ -85,7 +86,8 @@ class GenerateRequest(_message.Message):
     priority: Priority
     client_sent_unix_us: int
     inter_token_deadline_ms: int
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ...) -> None: ...
+    n: int
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("request_id",)
@@ -229,20 +231,22 @@ class GenerateEvent(_message.Message):
     def __init__(self, prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., text: _Optional[_Union[TextDelta, _Mapping]] = ..., end: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded")
+    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PASSAGES_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt_tokens: int
     seed: int
     passages: _containers.RepeatedCompositeFieldContainer[RetrievedPassage]
     degraded: str
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ...) -> None: ...
+    choice: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class RetrievedPassage(_message.Message):
     __slots__ = ("source", "text", "score")
@@ -255,18 +259,20 @@ class RetrievedPassage(_message.Message):
     def __init__(self, source: _Optional[str] = ..., text: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
 
 class TextDelta(_message.Message):
-    __slots__ = ("text", "token_ids", "position", "logprobs", "tool_calls")
+    __slots__ = ("text", "token_ids", "position", "logprobs", "tool_calls", "choice")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     position: int
     logprobs: _containers.RepeatedCompositeFieldContainer[Logprob]
     tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCallDelta]
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprob, _Mapping]]] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ...) -> None: ...
+    choice: int
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprob, _Mapping]]] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("index", "id", "name", "arguments")
@@ -299,18 +305,20 @@ class TopLogprob(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class Terminal(_message.Message):
-    __slots__ = ("outcome", "finish_reason", "usage", "timeline", "error")
+    __slots__ = ("outcome", "finish_reason", "usage", "timeline", "error", "choice")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     finish_reason: FinishReason
     usage: Usage
     timeline: Timeline
     error: Error
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timeline: _Optional[_Union[Timeline, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    choice: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timeline: _Optional[_Union[Timeline, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "draft_tokens", "accepted_draft_tokens", "replacements")

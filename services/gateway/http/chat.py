@@ -9,7 +9,6 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.chat_tools import call_chunks, call_objects, read_calls, read_tools_into
 from services.gateway.http.completion import (
     AskedCompletion,
-    TokenText,
     read_include_usage,
     read_n,
     repeat_choices,
@@ -17,6 +16,7 @@ from services.gateway.http.completion import (
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import read_penstock_options
 from services.gateway.http.sampling_fields import read_sampling, read_seed
+from services.gateway.http.token_text import TokenText, describe_tokens
 from shared.sampling import MAX_TOP_LOGPROBS
 
 
@@ -28,9 +28,7 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
         sampling.logprobs = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS, 0)
     elif body.has("top_logprobs"):
         raise body.wrong("top_logprobs", "it with logprobs true alone")
-    chat = pb.ChatPrompt(messages=read_messages(body))
-    read_tools_into(chat, body)
-    request = pb.GenerateRequest(model=body.text("model"), chat=chat, sampling=sampling)
+    request = pb.GenerateRequest(model=body.text("model"), chat=read_chat_prompt(body), sampling=sampling)
     options.apply(request)
     n, stream = read_n(body, 1), body.flag("stream")
     return AskedCompletion(
@@ -43,7 +41,14 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
     )
 
 
-def read_messages(body: JsonFields) -> list[pb.ChatMessage]:
+def read_chat_prompt(body: JsonFields) -> pb.ChatPrompt:
+    """Messages and tools."""
+    chat = pb.ChatPrompt(messages=_messages(body))
+    read_tools_into(chat, body)
+    return chat
+
+
+def _messages(body: JsonFields) -> list[pb.ChatMessage]:
     return [
         pb.ChatMessage(
             role=message.text("role"),
@@ -123,15 +128,4 @@ def _chunk(
 def _logprobs(tokens: Sequence[TokenText] | None) -> Mapping[str, Any] | None:
     if tokens is None:
         return None
-    content = [
-        {
-            **_token(token.text, token.logprob),
-            "top_logprobs": [_token(text, logprob) for text, logprob in token.top],
-        }
-        for token in tokens
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _token(text: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": text.decode(errors="replace"), "logprob": logprob, "bytes": list(text)}
+    return {"content": describe_tokens(tokens), "refusal": None}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.chat_tools import add_calls
-from services.gateway.http.completion import AnswerShape, TokenText
+from services.gateway.http.completion import AnswerShape
+from services.gateway.http.token_text import Spell, TokenText, spell_logprobs
 
 FINISH_REASONS = {
     pb.FINISH_REASON_STOP: "stop",
     pb.FINISH_REASON_LENGTH: "length",
     pb.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
-
-Spell = Callable[[str, Sequence[int]], Awaitable[Sequence[bytes]]]
-"""The bytes that ids of a model stand for."""
 
 
 class ChunkSender(Protocol):
@@ -60,7 +58,9 @@ class Choice:
         self.prompt = prompt
 
     async def write_delta(self, delta: pb.TextDelta) -> None:
-        tokens = None if self._spell is None else await self._tokens_of(delta, self._spell)
+        tokens = None
+        if self._spell is not None:
+            tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
         if self._sender is None:
             self._keep(delta, tokens)
             return
@@ -101,17 +101,3 @@ class Choice:
             chunks.append(self._shape.text_chunk(self.index, self._echo, None, 0))
             self._chars = len(self._echo)
         return chunks
-
-    async def _tokens_of(self, delta: pb.TextDelta, spell: Spell) -> list[TokenText]:
-        ids = {logprob.token_id for logprob in delta.logprobs}
-        ids |= {top.token_id for logprob in delta.logprobs for top in logprob.top}
-        ordered = sorted(ids)
-        texts = dict(zip(ordered, await spell(self.prompt.model, ordered), strict=True))
-        return [
-            TokenText(
-                texts[logprob.token_id],
-                logprob.logprob,
-                tuple((texts[top.token_id], top.logprob) for top in logprob.top),
-            )
-            for logprob in delta.logprobs
-        ]

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.choices import MAX_CHOICES, repeat_request
+from services.gateway.http.error_object import FieldNames
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import PenstockOptions
-from services.gateway.http.sampling_fields import SEED_SPAN
-
-MAX_CHOICES = 128
-"""Of one call: its prompts times `n`. Each is a request of its own."""
+from services.gateway.http.token_text import TokenText
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +27,7 @@ class AskedCompletion:
     stream: bool
     include_usage: bool
     options: PenstockOptions
-
-
-@dataclass(frozen=True, slots=True)
-class TokenText:
-    """A token with its log-probability, and those of the likeliest ones in its place."""
-
-    text: bytes
-    logprob: float
-    top: tuple[tuple[bytes, float], ...]
+    field_names: FieldNames = ()
 
 
 class AnswerShape(Protocol):
@@ -75,15 +66,12 @@ class AnswerShape(Protocol):
 def repeat_choices(
     prompts: Sequence[pb.GenerateRequest], n: int, seed: int | None
 ) -> tuple[pb.GenerateRequest, ...]:
-    """`n` requests for each prompt, each with a seed of its own that follows from the one given."""
+    """`n` requests for each prompt, after another."""
     requests = []
     for prompt in prompts:
-        for number in range(n):
-            request = pb.GenerateRequest()
-            request.CopyFrom(prompt)
-            if seed is not None:
-                request.sampling.seed = (seed + number) % SEED_SPAN
-            requests.append(request)
+        if seed is not None:
+            prompt.sampling.seed = seed
+        requests += repeat_request(prompt, n)
     return tuple(requests)
 
 

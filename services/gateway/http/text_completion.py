@@ -8,7 +8,6 @@ from typing import Any
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completion import (
     AskedCompletion,
-    TokenText,
     read_include_usage,
     read_n,
     repeat_choices,
@@ -16,6 +15,7 @@ from services.gateway.http.completion import (
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import read_penstock_options
 from services.gateway.http.sampling_fields import TOKEN_IDS, read_sampling, read_seed
+from services.gateway.http.token_text import TokenText
 from shared.sampling import MAX_TOP_LOGPROBS, Bounds
 
 

@@ -36,9 +36,25 @@ class AsyncStream:
     def end(self) -> pb.Terminal:
         return self._state.end
 
+    @property
+    def prompts(self) -> list[pb.PromptInfo]:
+        """One for each choice that has begun: with `n` they come beside each other."""
+        return self._state.prompts
+
+    @property
+    def ends(self) -> list[pb.Terminal]:
+        return self._state.ends
+
     async def text(self) -> str:
         """All that is left to come, as one text."""
         return "".join([delta.text async for delta in self])
+
+    async def texts(self) -> list[str]:
+        """All that is left to come, as one text for each choice."""
+        texts: dict[int, str] = {}
+        async for delta in self:
+            texts[delta.choice] = texts.get(delta.choice, "") + delta.text
+        return [texts.get(end.choice, "") for end in self.ends]
 
     def cancel(self) -> None:
         """Stop the work in every service; whoever reads gets Cancelled."""
@@ -90,7 +106,7 @@ class AsyncStream:
         """Wait as the server has asked and send the request again; or raise what the call ended with."""
         state = self._state
         error = error_of(
-            rpc_error.code(), rpc_error.details(), rpc_error.trailing_metadata(), state.last_event
+            rpc_error.code(), rpc_error.details(), rpc_error.trailing_metadata(), state.failed_end
         )
         wait_s = None if state.begun else state.retry.wait_s(error, state.attempt, state.clock.remaining_s)
         if wait_s is None:

@@ -46,9 +46,10 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class GenerateOptions(SamplingOptions, total=False):
-    """Beside those: which model, how long, how urgent, with how many passages of the server's documents."""
+    """Beside those: which model, how many answers, how long, how urgent, with how many passages to read."""
 
     model: str
+    n: int
     deadline_s: float
     first_token_s: float
     inter_token_s: float
@@ -73,6 +74,8 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
         request.retrieval.k = passages
     if (may_degrade := others.pop("retrieve_may_degrade", None)) is not None:
         request.retrieval.may_degrade = may_degrade
+    if (choices := others.pop("n", None)) is not None:
+        request.n = choices
     _set_prompt(request, prompt)
     request.sampling.CopyFrom(_sampling(**others))
     return request

@@ -41,9 +41,25 @@ class Stream:
     def end(self) -> pb.Terminal:
         return self._state.end
 
+    @property
+    def prompts(self) -> list[pb.PromptInfo]:
+        """One for each choice that has begun: with `n` they come beside each other."""
+        return self._state.prompts
+
+    @property
+    def ends(self) -> list[pb.Terminal]:
+        return self._state.ends
+
     def text(self) -> str:
         """All that is left to come, as one text."""
         return "".join(delta.text for delta in self)
+
+    def texts(self) -> list[str]:
+        """All that is left to come, as one text for each choice."""
+        texts: dict[int, str] = {}
+        for delta in self:
+            texts[delta.choice] = texts.get(delta.choice, "") + delta.text
+        return [texts.get(end.choice, "") for end in self.ends]
 
     def cancel(self) -> None:
         """Stop the work in every service; whoever reads gets Cancelled."""
@@ -89,7 +105,7 @@ class Stream:
     def _begin_again(self, rpc_error: grpc.RpcError) -> None:
         """Wait as the server has asked and send the request again; or raise what the call ended with."""
         state = self._state
-        error = rpc_error_of(rpc_error, state.last_event)
+        error = rpc_error_of(rpc_error, state.failed_end)
         wait_s = None if state.begun else state.retry.wait_s(error, state.attempt, state.clock.remaining_s)
         if wait_s is None:
             state.over = True

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.choices import MAX_CHOICES
 from services.gateway.http.chat import read_chat
-from services.gateway.http.completion import MAX_CHOICES, AskedCompletion
+from services.gateway.http.completion import AskedCompletion
 from services.gateway.http.error_object import error_object
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.text_completion import read_text_completion

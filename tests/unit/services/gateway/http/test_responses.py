@@ -1,0 +1,157 @@
+"""Bodies of `/v1/responses` as requests of the contract; what is wrong is named as clients know it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from services.gateway.chat_prompt import MAX_CHAT_MESSAGES
+from services.gateway.http.error_object import error_object
+from services.gateway.http.json_fields import JsonFields
+from services.gateway.http.responses import (
+    MAX_METADATA_CHARS,
+    MAX_METADATA_ENTRIES,
+    MAX_METADATA_NAME_CHARS,
+    AskedResponse,
+    read_response,
+)
+from services.gateway.request import MAX_PROMPT_CHARS, validate_request
+from shared.errors import InvalidRequest
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+FUNCTION = {"type": "function", "name": "f", "parameters": {}}
+
+
+def asked(**body: Any) -> AskedResponse:
+    return read_response(JsonFields({"input": "hello", **body}), {}, 77)
+
+
+def refusal(**body: Any) -> dict[str, Any]:
+    """The error object of a wrong body, wherever it is found out."""
+    names: Any = ()
+    with pytest.raises(InvalidRequest) as caught:  # noqa: PT012 - the names are those of what was read
+        response = asked(**body)
+        names = response.field_names
+        validate_request(response.requests[0], drawn_seed=0)
+    error: dict[str, Any] = error_object(caught.value, names)[2]["error"]
+    return error
+
+
+def message(content: Any, role: str = "user", **fields: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **fields}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no input": ({"input": None}, "input"),
+    "empty text": ({"input": ""}, "input"),
+    "no items": ({"input": []}, "input"),
+    "input type": ({"input": 5}, "input"),
+    "item type": ({"input": ["hello"]}, "input[0]"),
+    "another item": ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+    "role": ({"input": [message("x", role="boss")]}, "input[0].role"),
+    "role behind instructions": ({"instructions": "a", "input": [message("x", role="b")]}, "input[0].role"),
+    "no content": ({"input": [message("a"), message("")]}, "input[1].content"),
+    "an image": ({"input": [message([{"type": "input_image"}])]}, "input[0].content[0].type"),
+    "too many messages": ({"input": [message("x")] * (MAX_CHAT_MESSAGES + 1)}, "input"),
+    "too much text": ({"input": "x" * (MAX_PROMPT_CHARS + 1)}, "input"),
+    "instructions": ({"instructions": ["a"]}, "instructions"),
+    "length": ({"max_output_tokens": 0}, "max_output_tokens"),
+    "min over max": ({"min_tokens": 9, "max_output_tokens": 3}, "min_tokens"),
+    "temperature": ({"temperature": "hot"}, "temperature"),
+    "format": ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    "format type": ({"text": {"format": "json"}}, "text.format"),
+    "no schema": ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+    "long schema": (
+        {"text": {"format": {"type": "json_schema", "schema": {"title": "x" * 70_000}}}},
+        "text.format.schema",
+    ),
+    "stream": ({"stream": "yes"}, "stream"),
+    "store": ({"store": "yes"}, "store"),
+    "truncation": ({"truncation": "auto"}, "truncation"),
+    "earlier response": ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    "conversation": ({"conversation": {"id": "conv_1"}}, "conversation"),
+    "background": ({"background": True}, "background"),
+    "kept prompt": ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+    "tools": ({"tools": [FUNCTION]}, "tools"),
+    "logprobs": ({"top_logprobs": 21}, "top_logprobs"),
+    "logprobs that are not shown": ({"top_logprobs": 2}, "top_logprobs"),
+    "metadata": ({"metadata": {"a": 1}}, "metadata.a"),
+    "long metadata": ({"metadata": {"a": "x" * (MAX_METADATA_CHARS + 1)}}, "metadata.a"),
+    "long name": ({"metadata": {"x" * (MAX_METADATA_NAME_CHARS + 1): "a"}}, "metadata"),
+    "much metadata": ({"metadata": {str(i): "a" for i in range(MAX_METADATA_ENTRIES + 1)}}, "metadata"),
+    "option": ({"penstock": {"deadline_ms": 0}}, "penstock.deadline_ms"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_field_is_named(name: str) -> None:
+    body, param = WRONG[name]
+    error = refusal(**body)
+    assert (error["param"], error["type"], error["code"]) == (param, "invalid_request_error", "invalid_value")
+    assert "sampling." not in error["message"]
+    assert "chat.messages" not in error["message"]
+
+
+def messages(**body: Any) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in asked(**body).requests[0].chat.messages]
+
+
+def test_a_text_is_a_message_of_the_user_and_instructions_stand_in_front() -> None:
+    assert messages(instructions="be brief") == [("system", "be brief"), ("user", "hello")]
+
+
+def test_messages_come_with_or_without_a_type_and_an_answer_as_it_was_given() -> None:
+    given = [
+        message("be brief", role="developer"),
+        message([{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}], type="message"),
+        message(
+            [{"type": "output_text", "text": "c", "annotations": []}],
+            role="assistant",
+            id="msg_1",
+            type="message",
+            status="completed",
+        ),
+        message("d"),
+    ]
+    assert messages(input=given) == [
+        ("developer", "be brief"),
+        ("user", "ab"),
+        ("assistant", "c"),
+        ("user", "d"),
+    ]
+
+
+def test_sampling_is_read_by_the_names_of_responses() -> None:
+    sampling = asked(max_output_tokens=5, temperature=0.5, top_p=0.25, seed=-1).sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (5, 0.5, 0.25)
+    assert sampling.seed == 2**64 - 1
+    assert asked(max_tokens=5).sampling.max_tokens == 77
+
+
+def test_a_text_format_is_a_constraint() -> None:
+    schema = {"type": "json_schema", "name": "x", "strict": True, "schema": SCHEMA}
+    assert json.loads(asked(text={"format": schema}).sampling.json_schema) == SCHEMA
+    assert asked(text={"format": {"type": "json_object"}}).sampling.json_object
+    assert not asked(text={"format": {"type": "text"}}).sampling.WhichOneof("constraint")
+
+
+def test_logprobs_are_computed_where_they_are_included() -> None:
+    include = ["message.output_text.logprobs", "reasoning.encrypted_content"]
+    assert asked(include=include, top_logprobs=3).sampling.logprobs == 3
+    assert not asked(include=["reasoning.encrypted_content"]).sampling.HasField("logprobs")
+
+
+def test_nulls_and_what_does_not_ask_for_keeping_are_tolerated() -> None:
+    nulls = dict.fromkeys(["instructions", "previous_response_id", "metadata", "text", "tools", "store"])
+    unkept = {"background": False, "store": True, "tools": [FUNCTION], "tool_choice": "none"}
+    tolerated = {"truncation": "disabled", "reasoning": {"effort": "low"}, "user": "u"}
+    assert asked(**nulls).requests == asked(**unkept, **tolerated).requests == asked().requests
+
+
+def test_metadata_at_its_limits_is_repeated() -> None:
+    given = {
+        f"{i:x<{MAX_METADATA_NAME_CHARS}}": "a" * MAX_METADATA_CHARS for i in range(MAX_METADATA_ENTRIES)
+    }
+    assert asked(metadata=given).repeated["metadata"] == given
