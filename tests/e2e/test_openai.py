@@ -1,4 +1,7 @@
-"""Programs that are made for OpenAI's interface, unchanged, against a whole stack with the shipped model."""
+"""Programs that are made for OpenAI's interface, unchanged, against a whole stack with the shipped model.
+
+And what our own client does with a chat model.
+"""
 
 from __future__ import annotations
 
@@ -324,3 +327,13 @@ async def test_the_openai_clients_of_the_readme_run_as_printed(stack: Stack) -> 
         code, output = await run("-c", program.replace("127.0.0.1:8000", stack.http))
         assert code == 0, output
         assert re.search(pattern, output)
+
+
+async def test_our_own_client_calls_a_tool_as_its_page_says(stack: Stack) -> None:
+    folder = REPOSITORY / "protos" / "python"
+    page = (folder / "README.md").read_text()
+    (program,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Tool" in block]
+    path = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+    code, output = await run("-c", path + program.replace("127.0.0.1:50051", stack.grpc))
+    assert code == 0, output
+    assert re.match(r'weather \{"city": "(Oslo|Rome)"\}\n.*\w', output)
