@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -41,16 +41,18 @@ class ChatTemplate:
 
         Raises InvalidRequest when `source` is not a template.
         """
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            variables = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise InvalidRequest(
                 f"the model's chat template cannot be compiled ({error}); correct it or send plain text"
             ) from error
         self._source = source
         self._special_tokens = dict(special_tokens)
-        self.tool_format = find_format(source)
-        """In which it teaches calls; None where it is not to be asked to."""
+        self.tool_format = find_format(source) if "tools" in variables else None
+        """In which it teaches calls, where it is told of tools at all; None: it is not to be."""
 
     def knows_role(self, role: str) -> bool:
         """Whether the role is written in it at all."""

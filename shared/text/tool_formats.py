@@ -65,15 +65,14 @@ MISTRAL = ToolFormat(
 )
 FORMATS: Mapping[str, ToolFormat] = {each.name: each for each in (HERMES, LLAMA, MISTRAL)}
 
-_KNOWS_TOOLS = re.compile(r"\btools\b")
 _HERMES_CALL = re.compile(r"<tool_call>(?s:.)*\\?\"arguments\\?\"")
 _OTHER_CALL = re.compile(r"<function=|<arg_key>|\[ARGS\]")
 _LLAMA_CALL = re.compile(r"\{\\?\"name\\?\": function name, \\?\"parameters\\?\":")
 
 
 def find_format(template: str) -> ToolFormat | None:
-    """The format that a chat template teaches; None where it knows of no tools, or teaches another one."""
-    if not _KNOWS_TOOLS.search(template) or _OTHER_CALL.search(template):
+    """The format that a chat template teaches; None where it teaches another one, or none."""
+    if _OTHER_CALL.search(template):
         return None
     if MISTRAL.opening in template:
         return MISTRAL

@@ -14,7 +14,7 @@ from shared.messages import ChatTurn, Tool, ToolCall
 from shared.text.chat_rendering import render_chat
 from shared.text.chat_template import ChatTemplate
 from shared.text.tokenizer import TextTokenizer
-from shared.text.tool_formats import HERMES, LLAMA, MISTRAL, ToolFormat, find_format
+from shared.text.tool_formats import HERMES, LLAMA, MISTRAL, ToolFormat
 from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns, tool_prompt, written_calls
 from tests.unit.shared.text.test_tokenizer import TEMPLATES, write_model
 
@@ -61,14 +61,14 @@ CHATML = TEMPLATES["chatml"]
         (LLAMA_31, LLAMA),
         (MISTRAL_V3, MISTRAL),
         (CHATML, None),
-        (QWEN.replace("tools", "functions"), None),
+        (QWEN.replace("if tools", "if xml_tools").replace("in tools", "in xml_tools"), None),
         (QWEN.replace(r"\"name\"", "<function="), None),
         (MISTRAL_V3.replace("[TOOL_CALLS] [", "[TOOL_CALLS]name[ARGS]"), None),
         ("{{ tools }} <tool_call>name(1)</tool_call>", None),
     ],
 )
 def test_the_format_of_calls_is_known_by_the_template(template: str, wanted: ToolFormat | None) -> None:
-    assert find_format(template) is wanted
+    assert ChatTemplate(template, {}).tool_format is wanted
 
 
 def test_a_template_that_knows_tools_renders_them_as_transformers_does(tmp_path: Path) -> None:
