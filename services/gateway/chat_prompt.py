@@ -97,14 +97,14 @@ def _check_call(path: str, call: pb.ToolCall) -> None:
     if not 1 <= len(call.id) <= MAX_CALL_ID_CHARS:
         raise InvalidRequest(f"{path}.id has {len(call.id)} characters: send 1 to {MAX_CALL_ID_CHARS}")
     _check_name(f"{path}.name", call.name)
-    if not isinstance(_json(call.arguments), dict):
+    if not isinstance(read_json(call.arguments), dict):
         raise InvalidRequest(f"{path}.arguments is {call.arguments[:40]!r}: send a JSON object")
 
 
 def _tool(path: str, tool: pb.Tool) -> Tool:
     _check_name(f"{path}.name", tool.name)
     if tool.parameters:
-        schema = _json(tool.parameters)
+        schema = read_json(tool.parameters)
         if not isinstance(schema, dict) or schema.get("type", "object") != "object":
             raise InvalidRequest(
                 f"{path}.parameters is {tool.parameters[:40]!r}: send a JSON Schema of type object"
@@ -128,7 +128,7 @@ def _turn(message: pb.ChatMessage) -> ChatTurn:
     )
 
 
-def _json(text: str) -> Any:
+def read_json(text: str) -> Any:
     """None for what is none."""
     try:
         return json.loads(text)

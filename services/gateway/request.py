@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.chat_prompt import read_tools, read_turns
+from services.gateway.chat_prompt import read_json, read_tools, read_turns
 from services.gateway.sampling import validate_sampling
 from services.gateway.tool_use import ToolUse
 from shared.errors import InvalidRequest, NotFound
@@ -31,6 +31,8 @@ PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
 
 
 NO_TOOLS = ToolUse()
+JSON_KINDS = ("json_schema", "json_object")
+"""Of a constraint: what an answer may be held to where it calls nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +192,12 @@ def _check_question(request: Request) -> None:
 
 def _check_tools(request: Request) -> None:
     tools = request.tool_use.tools
-    if tools and request.sampling.grammar is not None:
-        raise InvalidRequest(
-            "chat.tools cannot be called beside a constraint of the sampling: send one of them"
-        )
+    constraint = request.sampling.grammar
+    if tools and constraint is not None:
+        if constraint.kind not in JSON_KINDS:
+            raise InvalidRequest("chat.tools cannot be called beside a regex or a grammar: send one of them")
+        if read_json(constraint.text or "{}") is None:
+            raise InvalidRequest("sampling.json_schema is no JSON: send a JSON Schema")
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if size > MAX_TOOLS_CHARS:
         raise InvalidRequest(f"chat.tools hold {size} characters: send at most {MAX_TOOLS_CHARS}")

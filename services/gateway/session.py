@@ -286,7 +286,7 @@ class Session:
 
     def _hold_to_calls(self, tool_format: ToolFormat, marker_ids: Mapping[str, int]) -> None:
         """The model writes the calls of its tools in this format alone, and its text is read for them."""
-        grammar = self.request.tool_use.grammar(tool_format, marker_ids)
+        grammar = self.request.tool_use.grammar(tool_format, marker_ids, self.request.sampling.grammar)
         sampling = replace(self.request.sampling, grammar=grammar)
         self.request = replace(self.request, sampling=sampling, shown_ids=tuple(marker_ids.values()))
         self.response.read_calls(tool_format)

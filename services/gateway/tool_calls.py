@@ -81,7 +81,7 @@ class ToolCallParser:
 
     def _find_call(self) -> bool:
         if not self._format.opening:
-            return self._find_brace()
+            return self._find_head()
         text, opening, rest = self._unread.partition(self._format.opening)
         if opening:
             self._text.append(text.rstrip())
@@ -93,11 +93,14 @@ class ToolCallParser:
         self._unread = self._unread[len(self._unread) - keep :]
         return False
 
-    def _find_brace(self) -> bool:
-        """Only the first character tells."""
-        if not self._is_text and self._unread[0] == "{":
+    def _find_head(self) -> bool:
+        """Only the first characters tell."""
+        head = self._format.head
+        if not self._is_text and self._unread.startswith(head):
             self._place = _Place.CALL
             return True
+        if not self._is_text and head.startswith(self._unread):
+            return False
         self._is_text = True
         self._text.append(self._unread)
         self._unread = ""

@@ -11,6 +11,8 @@ from shared.messages import Tool
 from shared.sampling import Grammar
 from shared.text.tool_formats import ToolFormat
 
+ANY_OBJECT = '{"type": "object"}'
+
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
@@ -26,14 +28,17 @@ class ToolUse:
     def callable_tools(self) -> tuple[Tool, ...]:
         return tuple(tool for tool in self.tools if self.name in ("", tool.name))
 
-    def grammar(self, tool_format: ToolFormat, marker_ids: Mapping[str, int]) -> Grammar:
-        """Raises InvalidRequest when it is too large."""
+    def grammar(
+        self, tool_format: ToolFormat, marker_ids: Mapping[str, int], answer: Grammar | None = None
+    ) -> Grammar:
+        """`answer` is what an answer matches that calls nothing. Raises what `tool_grammar` raises."""
         return tool_grammar(
             self.callable_tools,
             tool_format,
             marker_ids,
             required=self.required,
             parallel=self.parallel and not self.name,
+            answer_schema="" if answer is None else answer.text or ANY_OBJECT,
         )
 
     def blame(self, error: PenstockError) -> PenstockError:
@@ -42,6 +47,10 @@ class ToolUse:
         if fault is None:
             return error
         index, why = fault
+        if index == len(self.callable_tools):
+            return InvalidRequest(
+                f"sampling.json_schema cannot be held to ({why}): send a simpler schema", hop=error.hop
+            )
         place = self.tools.index(self.callable_tools[index])
         return InvalidRequest(
             f"chat.tools[{place}].parameters cannot be held to ({why}): send a simpler schema", hop=error.hop

@@ -17,7 +17,7 @@ class ToolFormat:
 
     `opening` stands before the first call, a space may follow it where it is `spaced`, then comes `begin`;
     `between` stands before each later call ("": there is none), and `end` after the last. Without an
-    `opening` an answer is a call when it begins with a brace. `markers` are those parts that are special
+    `opening` an answer is a call when it begins as one. `markers` are those parts that are special
     tokens in the vocabularies of some models.
     """
 

@@ -228,6 +228,26 @@ def test_a_tool_that_nothing_asks_for_leaves_the_text_alone(client: OpenAI, mode
     assert unheard.choices[0].message.content == without.choices[0].message.content
 
 
+def test_beside_tools_an_answer_without_calls_has_the_format_that_was_asked_for(
+    client: OpenAI, model: str
+) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}}
+    answer = client.chat.completions.create(
+        model=model,
+        messages=QUESTION,
+        tools=TOOLS,
+        response_format=wanted,
+        max_tokens=400,
+        parallel_tool_calls=False,
+    )
+    (choice,) = answer.choices
+    if choice.message.tool_calls:
+        call = only_call(choice).function
+        check_arguments(call.name, call.arguments)
+    else:
+        assert set(json.loads(choice.message.content or "")) == {"name", "old"}
+
+
 def test_a_schema_that_no_grammar_expresses_is_named(client: OpenAI, model: str) -> None:
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"if": {}, "then": {}}}}
     with pytest.raises(openai.BadRequestError, match="Unimplemented keys") as refused:
@@ -322,7 +342,10 @@ async def test_curl_gets_whole_answers_and_streams(stack: Stack) -> None:
 async def test_the_openai_clients_of_the_readme_run_as_printed(stack: Stack) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
     programs = [block for block in blocks if "openai" in block]
-    printed = (r"\w+[\s\S]*\n\[\d+ prompt tokens, \d+ more\]", r"weather \{'city': '(Oslo|Rome)'\}\n.*\w")
+    printed = (
+        r"\w+[\s\S]*\n\[\d+ prompt tokens, \d+ more\]",
+        r"weather \{'city': '(Oslo|Rome)'\}\n[\s\S]*\w",
+    )
     for program, pattern in zip(programs, printed, strict=True):
         code, output = await run("-c", program.replace("127.0.0.1:8000", stack.http))
         assert code == 0, output
@@ -336,4 +359,4 @@ async def test_our_own_client_calls_a_tool_as_its_page_says(stack: Stack) -> Non
     path = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
     code, output = await run("-c", path + program.replace("127.0.0.1:50051", stack.grpc))
     assert code == 0, output
-    assert re.match(r'weather \{"city": "(Oslo|Rome)"\}\n.*\w', output)
+    assert re.match(r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w', output)

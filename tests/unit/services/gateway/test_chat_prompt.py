@@ -135,10 +135,15 @@ def test_a_choice_says_what_the_model_is_told_and_held_to(fields: Any, wanted: T
     assert valid(chat(tools=[F, G], **fields)).tool_use == wanted
 
 
-def test_tools_and_a_constraint_are_not_for_one_answer() -> None:
+def test_of_constraints_json_alone_goes_with_tools() -> None:
     message = chat(tools=[F])
+    message.sampling.json_schema = "{}"
+    valid(message)
+    message.sampling.json_schema = "{"
+    with pytest.raises(InvalidRequest, match=r"^sampling\.json_schema is no JSON: send a JSON Schema$"):
+        valid(message)
     message.sampling.regex = "a"
-    with pytest.raises(InvalidRequest, match=r"^chat\.tools cannot be called beside a constraint"):
+    with pytest.raises(InvalidRequest, match=r"^chat\.tools cannot be called beside a regex"):
         valid(message)
     message.chat.tool_choice = pb.TOOL_CHOICE_NONE
     valid(message)

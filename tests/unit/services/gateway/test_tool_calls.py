@@ -92,6 +92,7 @@ ANSWERS = {
         Read("", [("id0", "f", NESTED)], True),
     ),
     "llama, text": (LLAMA, 'see {"name": "f"}', Read('see {"name": "f"}', [], False)),
+    "llama, an object": (LLAMA, '{"name": 3}', Read('{"name": 3}', [], False)),
     "llama, cut": (LLAMA, '{"name": "f', Read('{"name": "f', [], False)),
     "mistral, two calls": (
         MISTRAL,

@@ -16,9 +16,10 @@ from services.gateway.tool_grammar import MAX_CALLS, tool_grammar
 from services.gateway.tool_use import ToolUse
 from shared.engine.sampling.grammar import Grammars, GrammarState
 from shared.errors import InternalError, InvalidRequest
-from shared.messages import Tool
+from shared.messages import Tool, ToolCall
 from shared.sampling import MAX_GRAMMAR_BYTES, Grammar
 from shared.text.tool_formats import FORMATS, HERMES, LLAMA, MISTRAL, ToolFormat
+from shared.text.tool_prompt import written_calls
 from tests.support.data import REPOSITORY
 
 MODEL = REPOSITORY / "shared/demo/models/target"
@@ -175,6 +176,41 @@ def test_the_one_tool_that_is_named_is_the_only_one_and_called_once() -> None:
     assert allows(grammar, ids_of(HERMES_NOW))
     assert not allows(grammar, ids_of(HERMES_CALL))
     assert not allows(grammar, ids_of(f"{HERMES_NOW}\n{HERMES_NOW}"))
+
+
+@pytest.mark.parametrize("marker_ids", [{}, {MISTRAL.opening: MARKER_ID}])
+@pytest.mark.parametrize("tool_format", [HERMES, MISTRAL], ids=lambda each: each.name)
+def test_an_answer_of_json_is_that_or_calls(tool_format: ToolFormat, marker_ids: dict[str, int]) -> None:
+    schema = Grammar("json_schema", '{"type": "object", "properties": {"a": {"type": "boolean"}}}')
+    call = written_calls([ToolCall("", "clock", "{}")], tool_format)
+    marker = MISTRAL.opening if marker_ids else ""
+    for required in (False, True):
+        grammar = ToolUse(TOOLS, required=required).grammar(tool_format, marker_ids, schema)
+        assert allows(grammar, ids_of('{"a":  true}')) is not required
+        assert allows(grammar, ids_of(call, marker))
+        assert not allows(grammar, ids_of("text"))
+
+
+def test_where_a_call_cannot_be_told_from_an_answer_of_json_there_are_not_both() -> None:
+    any_object = Grammar("json_object")
+    with pytest.raises(InvalidRequest, match=r"^chat\.tools cannot be called beside an answer of JSON"):
+        ToolUse(TOOLS).grammar(LLAMA, {}, any_object)
+    ToolUse(TOOLS, required=True).grammar(LLAMA, {}, any_object)
+
+
+def test_any_object_may_be_the_answer_beside_calls() -> None:
+    grammar = ToolUse(TOOLS).grammar(HERMES, {}, Grammar("json_object"))
+    assert allows(grammar, ids_of('{"x": [1]}'))
+    assert not allows(grammar, ids_of("[1]"))
+
+
+def test_a_schema_of_the_answer_that_no_grammar_expresses_is_blamed_on_it() -> None:
+    use = ToolUse(TOOLS)
+    with pytest.raises(InvalidRequest) as refused:
+        grammars().compile(use.grammar(HERMES, {}, Grammar("json_schema", '{"if": {}}')))
+    blamed = use.blame(refused.value)
+    assert isinstance(blamed, InvalidRequest)
+    assert blamed.message.startswith('sampling.json_schema cannot be held to (Unimplemented keys: ["if"])')
 
 
 def test_a_schema_that_allows_more_arguments_is_taken_at_its_word() -> None:

@@ -155,7 +155,7 @@ CHAT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tool_choice without tools": ({"tool_choice": "required"}, "tools"),
     "parallel_tool_calls": ({"tools": [F], "parallel_tool_calls": 1}, "parallel_tool_calls"),
-    "tools and a format": ({"tools": [F], "response_format": {"type": "json_object"}}, "tools"),
+    "tools and a regex": ({"tools": [F], "penstock": {"regex": "a"}}, "tools"),
     "functions": ({"functions": [{"name": "f"}]}, "functions"),
     "function_call": ({"function_call": "auto"}, "function_call"),
     "calls of a user": (calling([CALL], role="user"), "messages[0].tool_calls"),
