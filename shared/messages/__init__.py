@@ -72,7 +72,7 @@ from shared.messages.placement import (
     Reserve,
     Warm,
 )
-from shared.messages.tokens import Mark, Text, Tokens
+from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
 
 Message = (
     Accepted
@@ -98,6 +98,7 @@ Message = (
     | HoldReport
     | Tokens
     | Text
+    | PromptLogprobs
     | Lost
     | KvProbe
     | KvSegment
@@ -166,6 +167,7 @@ __all__ = [
     "Message",
     "Open",
     "Prefill",
+    "PromptLogprobs",
     "Reserve",
     "Retrieve",
     "Retrieved",

@@ -8,6 +8,7 @@ from typing import Any
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completion import (
     AskedCompletion,
+    Echo,
     read_include_usage,
     read_n,
     repeat_choices,
@@ -39,7 +40,7 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
     return AskedCompletion(
         requests=repeat_choices([request], n, read_seed(body)),
         n=n,
-        echoes=("",) * n,
+        echoes=(Echo(),) * n,
         stream=stream,
         include_usage=read_include_usage(body, stream=stream),
         options=options,
@@ -94,7 +95,12 @@ class ChatShape:
         return _chunk(index, {}, finish_reason=finish_reason)
 
     def whole(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        finish_reason: str,
+        offset: int,  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
         return {
             "index": index,
