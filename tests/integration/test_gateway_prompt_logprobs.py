@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
 
+from penstock.client import AsyncClient
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway import told_prompt
 from shared.bus.subjects import inbox
@@ -69,6 +71,21 @@ async def test_they_come_whole_and_in_order_between_the_prompt_and_its_text(nats
     assert answer.text == "ab"
     assert isinstance(reserve, Reserve)
     assert (prefill.sampling.prompt_logprobs, reserve.sampling.prompt_logprobs) == (1, NO_LOGPROBS)
+
+
+async def test_the_python_client_has_them_with_the_first_delta(nats_url: str) -> None:
+    async def read_stream(address: str) -> Sequence[Any]:
+        async with AsyncClient(address) as client, client.generate(HELLO, prompt_logprobs=1) as stream:
+            async for _ in stream:
+                return list(stream.prompt_logprobs)
+        return []
+
+    async with serving(nats_url) as (peers, running):
+        reading = asyncio.create_task(read_stream(running.server.address))
+        envelope, _ = await peers.placed()
+        await tell(peers, envelope, 1, 2, 3, 4)
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        check(await reading)
 
 
 async def test_text_that_is_earlier_waits_for_them(nats_url: str) -> None:
