@@ -187,7 +187,7 @@ class SamplingParams:
     grammar: Grammar | None = parameter(None, "what the whole output matches")  # noqa: RUF009 - a field too
     prompt_logprobs: int = parameter(
         NO_LOGPROBS,
-        "as logprobs, of the prompt; answered by LLM.generate alone",
+        "as logprobs, of the prompt, all of which is then computed",
         Bounds(NO_LOGPROBS, MAX_TOP_LOGPROBS, integer=True),
     )
 

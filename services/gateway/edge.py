@@ -76,6 +76,10 @@ class _CallWriter:
         prompt.choice = self._choice
         await self._write(pb.GenerateEvent(prompt=prompt))
 
+    async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        told.choice = self._choice
+        await self._write(pb.GenerateEvent(prompt_logprobs=told))
+
     async def write_delta(self, delta: pb.TextDelta) -> None:
         delta.choice = self._choice
         await self._write(pb.GenerateEvent(text=delta))

@@ -1,14 +1,14 @@
 """The session: the supervisor of one request, from its admission to its one terminal event.
 
 The pipeline streams by itself; the session relays what comes, and when a part fails, stalls or is
-lost it places the request anew with everything generated so far. Rows of text are taken in
-synchronously as they arrive (`on_text`), so a token waits for nothing but its client.
+lost it places the request anew with everything generated so far. What arrives for the client is taken in
+synchronously (`intake`), so a token waits for nothing but its client.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,15 +25,16 @@ from services.gateway.placement_watch import PlacementWatch
 from services.gateway.placer import Placer
 from services.gateway.preprocessor import Preprocessor
 from services.gateway.rate_limits import Allowance
-from services.gateway.report import count_degraded, count_tokens, report_end
+from services.gateway.report import count_degraded, report_end
 from services.gateway.request import Request
 from services.gateway.request_client import InstanceGone, RequestClient
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
-from services.gateway.session_state import RowVerdict, SessionState, is_final
-from services.gateway.text_row import TextRow
+from services.gateway.session_state import SessionState, is_final
+from services.gateway.text_intake import TextIntake
 from services.gateway.token_log import TokenLog
-from shared.deadline import SYSTEM_CLOCK, Deadline
+from services.gateway.told_prompt import ToldPrompt, check_prompt_logprobs
+from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -46,6 +47,7 @@ from shared.errors import (
 from shared.kv_hash import BlockHasher
 from shared.messages import Lost, ScoredPassage
 from shared.roles import PLACED_ROLES, TARGET_ROLES
+from shared.sampling import NO_LOGPROBS, TokenLogprob
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 from shared.text.tool_formats import ToolFormat
@@ -94,30 +96,11 @@ class Session:
             self._crash_record,
             lambda: self._deadline,
         )
-        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._last_token_s = 0.0  # until it has begun
+        self.intake = TextIntake(self.state, self.response, self.timeline, self._watch, self._interrupt)
         self._outcome: Outcome | None = None
         self._call_ended = False
 
     # ---- what comes in: synchronous, never waits ---------------------------------------------------
-
-    def on_text(self, row: TextRow, sender: str) -> None:
-        if self._interruption is not None:  # the client must not get what follows a row that it did not
-            metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
-            return
-        if row.epoch == self.state.epoch and not self.state.is_from(sender, "detokenizer"):
-            metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
-            return
-        match self.state.accept_row(row.epoch, row.position, row.token_ids, row.text, row.finish):
-            case RowVerdict.STALE:
-                metrics.STALE_MESSAGES.inc()
-            case RowVerdict.DUPLICATE:
-                metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
-            case RowVerdict.GAP:
-                metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
-                self._watch.fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
-            case RowVerdict.RELAY:
-                self._relay_row(row)
 
     def on_lost(self, epoch: int, lost: Lost, sender: str) -> None:
         """A holder cannot go on with this request."""
@@ -187,7 +170,7 @@ class Session:
                     self._interrupt(self.state.expired(late))
                 else:
                     # The first token brings a deadline that may be earlier; later ones only move it on.
-                    begun = [] if self._begun.done() else [self._begun]
+                    begun = [] if self.intake.begun.done() else [self.intake.begun]
                     await asyncio.wait(
                         [*ends, *begun], timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
                     )
@@ -200,7 +183,7 @@ class Session:
         """The one in force: until the client has a token it is that of the first, then that of the next."""
         if not self.state.log.ids:
             return self._budget.first_token
-        return self._budget.next_token(self._last_token_s)
+        return self._budget.next_token(self.intake.last_token_s)
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -251,7 +234,7 @@ class Session:
             self._hold_to_calls(prompt.tool_format, prompt.marker_ids)
         self.timeline.mark_phase("tokenize")
         self._allowance.count_prompt(len(prompt.token_ids))
-        self.state.log = TokenLog(len(prompt.token_ids))
+        self._begin_log(prompt.token_ids)
         self.response.put_prompt(
             pb.PromptInfo(
                 request_id=self.request_id,
@@ -291,6 +274,15 @@ class Session:
         self.request = replace(self.request, sampling=sampling, shown_ids=tuple(marker_ids.values()))
         self.response.read_calls(tool_format)
 
+    def _begin_log(self, prompt_ids: Sequence[int]) -> None:
+        """What the client is going to be told, beginning with its own prompt where it wants that."""
+        self.state.log = TokenLog(len(prompt_ids))
+        if self.request.sampling.prompt_logprobs == NO_LOGPROBS:
+            return
+        check_prompt_logprobs(self.request.sampling, len(prompt_ids))
+        self.state.told = ToldPrompt.wanted(len(prompt_ids))
+        self.response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])
+
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 
     def _asked(self) -> None:
@@ -313,26 +305,12 @@ class Session:
         log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
         return False
 
-    def _relay_row(self, row: TextRow) -> None:
-        self.timeline.add_row(row.marks)
-        if row.token_ids:
-            count_tokens(self.state, len(row.token_ids))
-            self._last_token_s = SYSTEM_CLOCK.monotonic_s()
-            if not self._begun.done():
-                self._begun.set_result(None)
-        if row.finish:
-            self.timeline.mark_last_row()
-        try:
-            self.response.put_text(row.position, row.token_ids, row.text, row.logprobs)
-        except Cancelled as error:
-            self._interrupt(error)
-        self._watch.note_arrival()
-
     def _interrupt(self, error: PenstockError) -> None:
         """End the request with `error` wherever it is."""
         if self._interruption is not None:
             return
         self._interruption = error
+        self.intake.close()
         self._interrupted.set_result(None)
 
     # ---- the end -----------------------------------------------------------------------------------

@@ -138,6 +138,12 @@ class SessionRegistry:
                     metrics.STALE_MESSAGES.inc()
                 else:
                     session.on_lost(envelope.epoch, message, delivery.sender)
+            case messages.PromptLogprobs():
+                session = self._live.get(envelope.request_id)
+                if session is None:
+                    metrics.STALE_MESSAGES.inc()
+                else:
+                    session.intake.on_prompt_logprobs(envelope.epoch, message, delivery.sender)
             case messages.ClientCancel(tenant):
                 found = self.cancel_session(envelope.request_id, tenant)
                 self._answer(envelope, messages.CancelAck(found, ""))
@@ -177,7 +183,7 @@ class SessionRegistry:
             if session is None:
                 metrics.STALE_MESSAGES.inc()
             else:
-                session.on_text(row, sender)
+                session.intake.on_text(row, sender)
 
     def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
         self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))

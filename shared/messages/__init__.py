@@ -74,7 +74,7 @@ from shared.messages.placement import (
     Reserve,
     Warm,
 )
-from shared.messages.tokens import Mark, Text, Tokens
+from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
 
 Message = (
     Accepted
@@ -100,6 +100,7 @@ Message = (
     | HoldReport
     | Tokens
     | Text
+    | PromptLogprobs
     | Lost
     | KvProbe
     | KvSegment
@@ -168,6 +169,7 @@ __all__ = [
     "Message",
     "Open",
     "Prefill",
+    "PromptLogprobs",
     "Reserve",
     "Retrieve",
     "Retrieved",

@@ -274,6 +274,20 @@ def test_a_text_with_an_echo_begins_with_its_prompt(client: OpenAI, model: str) 
     assert answer.choices[1].text.startswith("The dog")
 
 
+def test_a_prompt_is_scored_as_harnesses_ask_for_it(client: OpenAI, model: str) -> None:
+    options: Any = {"model": model, "echo": True, "max_tokens": 1, "temperature": 0, "logprobs": 1}
+    by_text = client.completions.create(prompt=STORY, **options).choices[0]
+    assert by_text.logprobs is not None
+    tokens, told = by_text.logprobs.tokens or [], by_text.logprobs.token_logprobs or []
+    assert by_text.text.startswith(STORY)
+    assert "".join(tokens).startswith(STORY)
+    assert told[0] is None
+    assert len(tokens) == len(told) > 2
+    assert all(logprob <= 0 for logprob in told[1:])
+    (answer,) = client.completions.create(model=model, prompt=[5, 6, 7], echo=True, max_tokens=1).choices
+    assert answer.text
+
+
 def test_errors_are_raised_as_the_client_knows_them(client: OpenAI, model: str) -> None:
     with pytest.raises(openai.BadRequestError) as wrong:
         client.chat.completions.create(model=model, messages=QUESTION, temperature=-1)

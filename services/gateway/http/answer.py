@@ -38,7 +38,8 @@ class Answer:
             Choice,
             shape=shape,
             sender=self if completion.stream else None,
-            spell=spell if completion.requests[0].sampling.HasField("logprobs") else None,
+            spell=spell,
+            logprobs=completion.requests[0].sampling.HasField("logprobs"),
         )
         self.writers = [make(index, echo) for index, echo in enumerate(completion.echoes)]
 

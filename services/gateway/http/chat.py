@@ -9,6 +9,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.chat_tools import call_chunks, call_objects, read_calls, read_tools_into
 from services.gateway.http.completion import (
     AskedCompletion,
+    Echo,
     read_include_usage,
     read_n,
     repeat_choices,
@@ -34,7 +35,7 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
     return AskedCompletion(
         requests=repeat_choices([request], n, read_seed(body)),
         n=n,
-        echoes=("",) * n,
+        echoes=(Echo(),) * n,
         stream=stream,
         include_usage=read_include_usage(body, stream=stream),
         options=options,
@@ -103,6 +104,7 @@ class ChatShape:
         text: str,
         tokens: Sequence[TokenText] | None,
         finish_reason: str,
+        offset: int,  # noqa: ARG002 - of the other shape
         calls: Sequence[pb.ToolCall] = (),
     ) -> Mapping[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}

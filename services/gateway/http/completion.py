@@ -15,15 +15,23 @@ from services.gateway.http.token_text import TokenText
 
 
 @dataclass(frozen=True, slots=True)
+class Echo:
+    """What stands in front of a choice's text: its prompt, as it came. Neither: nothing."""
+
+    text: str = ""
+    token_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AskedCompletion:
     """One choice for each of `requests`; `n` of them after another have the same prompt.
 
-    `echoes`: what stands in front of each choice's text. `include_usage`: a stream's last chunk has it.
+    `echoes` are those of the choices. `include_usage`: a stream's last chunk has it.
     """
 
     requests: tuple[pb.GenerateRequest, ...]
     n: int
-    echoes: tuple[str, ...]
+    echoes: tuple[Echo, ...]
     stream: bool
     include_usage: bool
     options: PenstockOptions
@@ -48,7 +56,8 @@ class AnswerShape(Protocol):
         offset: int,
         calls: Sequence[pb.ToolCallDelta] = (),
     ) -> Mapping[str, Any]:
-        """`offset`: how many characters of the choice went before. `calls`: what is called besides."""
+        """`offset`: how many characters of the choice went before; below 0 where the first of `tokens` are no
+        part of its text. `calls`: what is called besides."""
 
     def end_chunk(self, index: int, finish_reason: str) -> Mapping[str, Any]: ...
 
@@ -58,9 +67,10 @@ class AnswerShape(Protocol):
         text: str,
         tokens: Sequence[TokenText] | None,
         finish_reason: str,
+        offset: int,
         calls: Sequence[pb.ToolCall] = (),
     ) -> Mapping[str, Any]:
-        """The choice at once."""
+        """The choice at once; `offset`: how many characters stand before the first of `tokens`."""
 
 
 def repeat_choices(

@@ -77,6 +77,7 @@ FieldNames = Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str
 _CONTRACT_NAMES: FieldNames = (
     (re.compile(r"\bsampling\.json_schema\b"), "response_format.json_schema.schema"),
     (re.compile(r"\bsampling\.(regex|grammar)\b"), r"penstock.\1"),
+    (re.compile(r"\bsampling\.prompt_logprobs\b"), "logprobs"),
     (re.compile(r"\bsampling\.(?=\w)"), ""),
     (re.compile(r"\bchat\.messages\b"), "messages"),
     (re.compile(r"(\.tool_calls\[\d+\])\.(?=name|arguments)"), r"\1.function."),

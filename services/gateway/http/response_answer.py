@@ -47,6 +47,9 @@ class ResponseAnswer:
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
         self.prompt = prompt
 
+    async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        """No response asks for them."""
+
     async def write_delta(self, delta: pb.TextDelta) -> None:
         tokens: Sequence[TokenText] = ()
         if self._spell is not None:

@@ -42,6 +42,12 @@ class AsyncStream:
         return self._state.prompts
 
     @property
+    def prompt_logprobs(self) -> list[pb.Logprob]:
+        """Where they were asked for: one for each token of the prompt, the first of them 0; there with the
+        first delta."""
+        return self._state.prompt_logprobs
+
+    @property
     def ends(self) -> list[pb.Terminal]:
         return self._state.ends
 

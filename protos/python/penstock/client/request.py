@@ -46,6 +46,7 @@ class SamplingOptions(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int
+    prompt_logprobs: int
     allowed_token_ids: Sequence[int]
     bad_word_ids: Sequence[Sequence[int]]
     json_schema: str

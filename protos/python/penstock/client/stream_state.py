@@ -20,6 +20,7 @@ class StreamState:
         """Text or tokens have come: from here on a retry would repeat them."""
         self.failed_end: pb.Terminal | None = None
         """Of the choice that the call failed with: it ends before those that are cancelled for it."""
+        self.prompt_logprobs: list[pb.Logprob] = []
         self._prompts: dict[int, pb.PromptInfo] = {}
         self._ends: dict[int, pb.Terminal] = {}
         self._messages: dict[int, pb.ChatMessage] = {}
@@ -64,6 +65,9 @@ class StreamState:
         match event.WhichOneof("event"):
             case "prompt":
                 self._prompts[event.prompt.choice] = event.prompt
+            case "prompt_logprobs":
+                if event.prompt_logprobs.choice == 0:  # those of the others are the same
+                    self.prompt_logprobs += event.prompt_logprobs.logprobs
             case "end":
                 self._ends[event.end.choice] = event.end
                 if event.end.outcome != pb.OUTCOME_FINISHED:
@@ -91,4 +95,4 @@ class StreamState:
     def begin_again(self) -> None:
         """The next attempt has a prompt and an end of its own."""
         self.attempt += 1
-        self._prompts, self._ends, self.failed_end = {}, {}, None
+        self._prompts, self._ends, self.failed_end, self.prompt_logprobs = {}, {}, None, []

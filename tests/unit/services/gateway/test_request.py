@@ -127,6 +127,8 @@ REFUSED = {
     "large regex": (text(regex="é" * 32769), "sampling.regex"),
     "large grammar": (text(grammar="x" * 65537), "sampling.grammar"),
     "negative logprobs": (text(logprobs=-1), "sampling.logprobs"),
+    "negative prompt logprobs": (text(prompt_logprobs=-1), "sampling.prompt_logprobs"),
+    "many prompt logprobs": (text(prompt_logprobs=21), "sampling.prompt_logprobs"),
     "many logprobs": (text(logprobs=21), "sampling.logprobs"),
     "deadline zero": (plain(deadline_ms=0), "deadline_ms"),
     "ttft deadline negative": (plain(ttft_deadline_ms=-5), "ttft_deadline_ms"),
@@ -165,7 +167,7 @@ def test_what_is_outside_is_refused_by_the_name_of_its_field(name: str) -> None:
     assert caught.value.message.startswith((field, "the " + field))
 
 
-@pytest.mark.parametrize("name", sorted(OTHER_SCALARS.keys() - {"prompt_logprobs"}))
+@pytest.mark.parametrize("name", sorted(OTHER_SCALARS))
 def test_every_number_and_flag_is_read(name: str) -> None:
     value = OTHER_SCALARS[name]
     assert getattr(valid(text(**{name: value})).sampling, name) == value

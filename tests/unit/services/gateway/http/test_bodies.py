@@ -185,8 +185,6 @@ TEXT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "logprobs": ({"logprobs": 21}, "logprobs"),
     "best_of": ({"best_of": 2}, "best_of"),
     "suffix": ({"suffix": "x"}, "suffix"),
-    "echo of ids": ({"prompt": [1, 2], "echo": True}, "echo"),
-    "echo with logprobs": ({"logprobs": 0, "echo": True}, "echo"),
     "choices": ({"prompt": ["a", "b"], "n": MAX_CHOICES // 2 + 1}, "n"),
 }
 
@@ -276,7 +274,13 @@ def test_prompts_come_as_texts_or_as_ids_and_each_has_its_choices_in_order() -> 
     assert [request.text for request in text(prompt=["a", "b"], n=2).requests] == ["a", "a", "b", "b"]
     assert [list(request.token_ids.ids) for request in text(prompt=[[1, 2], [3]]).requests] == [[1, 2], [3]]
     assert list(text(prompt=[1, 2]).requests[0].token_ids.ids) == [1, 2]
-    assert text(prompt=["a", "b"], n=2, echo=True).echoes == ("a", "a", "b", "b")
+
+
+def test_an_echo_is_the_prompt_as_it_came_and_with_logprobs_those_of_the_prompt() -> None:
+    assert [echo.text for echo in text(prompt=["a", "b"], n=2, echo=True).echoes] == ["a", "a", "b", "b"]
+    assert [list(echo.token_ids) for echo in text(prompt=[[1, 2], [3]], echo=True).echoes] == [[1, 2], [3]]
+    assert text(logprobs=2, echo=True).requests[0].sampling.prompt_logprobs == 2
+    assert not text(logprobs=2).requests[0].sampling.HasField("prompt_logprobs")
 
 
 def test_tools_reach_the_contract() -> None:
