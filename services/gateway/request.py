@@ -13,8 +13,6 @@ from shared.text.chat_roles import CONTRACT_ROLES
 
 MAX_PROMPT_CHARS = 1 << 20
 """Characters of the prompt's text or of all chat messages together."""
-MAX_PROMPT_IDS = 1 << 18
-"""Token ids of a prompt: 1 MB on the bus, which is the usual max_payload."""
 MAX_TOKEN_ID = (1 << 31) - 1
 MAX_CHAT_MESSAGES = 256
 MAX_MODEL_CHARS = 256
@@ -78,7 +76,8 @@ def validate_request(
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
-    The model's own limits (its name, context and vocabulary) are checked where they are known.
+    The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
+    known.
     """
     if len(message.model) > MAX_MODEL_CHARS:
         raise InvalidRequest(f"model has {len(message.model)} characters: send at most {MAX_MODEL_CHARS}")
@@ -131,8 +130,6 @@ def served_model(wanted: str, served: set[str]) -> str:
 def _text(text: str) -> str:
     if not text:
         raise InvalidRequest("text is empty: send at least one character")
-    if len(text) > MAX_PROMPT_CHARS:
-        raise InvalidRequest(f"text has {len(text)} characters: send at most {MAX_PROMPT_CHARS}")
     return text
 
 
@@ -159,8 +156,6 @@ def _token_ids(token_ids: pb.TokenIds) -> tuple[int, ...]:
     ids = tuple(token_ids.ids)
     if not ids:
         raise InvalidRequest("token_ids.ids is empty: send at least one id")
-    if len(ids) > MAX_PROMPT_IDS:
-        raise InvalidRequest(f"token_ids.ids has {len(ids)} ids: send at most {MAX_PROMPT_IDS}")
     if max(ids) > MAX_TOKEN_ID:
         raise InvalidRequest(f"token_ids.ids holds {max(ids)}: send ids of the model's vocabulary")
     return ids

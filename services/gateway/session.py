@@ -230,6 +230,7 @@ class Session:
         prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
         self.timeline.mark_phase("tokenize")
         self._allowance.count_prompt(len(prompt.token_ids))
+        self._gate.check_tokens(model, len(prompt.token_ids))
         self._begin_log(prompt.token_ids)
         self.response.put_prompt(
             pb.PromptInfo(
