@@ -53,7 +53,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         )
         service.on_drain(server.drain)
         await server.serving.wait()
-        await service.ready(lambda: replace(registry.status(), grpc=server.address))
+        await service.ready(lambda: replace(registry.status(), grpc=server.address, http=http_server.address))
         await service.run()
     finally:
         await server.stop()

@@ -38,6 +38,7 @@ def placement_messages(
             stop=request.stop,
             prefill=placement.prefill,
             decode=placement.decode,
+            shown_ids=request.shown_ids,
         ),
         "decode": Reserve(
             token_ids=token_ids,

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.outcome import Outcome
+from services.gateway.tool_calls import ToolCallParser
 from shared.errors import Cancelled
 from shared.sampling import TokenLogprob
+from shared.text.tool_formats import ToolFormat
 
 MAX_EVENT_LOGPROBS = 4096
 """Of a prompt, in one event: with twenty more beside each it is a megabyte; clients take four."""
@@ -37,6 +39,16 @@ class ResponseBuffer:
         self._delta: pb.TextDelta | None = None
         self._end: Outcome | None = None
         self._filled = asyncio.Event()
+        self._calls: ToolCallParser | None = None
+
+    def read_calls(self, tool_format: ToolFormat) -> None:
+        """From here on the text may be calls in this format."""
+        self._calls = ToolCallParser(tool_format)
+
+    @property
+    def has_called(self) -> bool:
+        """Whether what was taken ends with calls."""
+        return self._calls is not None and self._calls.has_called
 
     def put_prompt(self, prompt: pb.PromptInfo) -> None:
         self._prompt = prompt
@@ -77,7 +89,7 @@ class ResponseBuffer:
             self._prompt = None
             return part
         self._filled.clear()
-        part = ResponsePart(self._prompt, told, self._delta, self._end)
+        part = ResponsePart(self._prompt, told, self._delta_with_calls(), self._end)
         self._prompt = self._delta = None
         return part
 
@@ -89,6 +101,17 @@ class ResponseBuffer:
         del self._prompt_logprobs[:MAX_EVENT_LOGPROBS]
         position, self._prompt_position = self._prompt_position, self._prompt_position + len(taken)
         return pb.PromptLogprobs(position=position, logprobs=map(_logprob_event, taken))
+
+    def _delta_with_calls(self) -> pb.TextDelta | None:
+        delta = self._delta
+        if self._calls is None:
+            return delta
+        if delta is not None:
+            self._calls.parse_delta(delta)
+        if self._end is not None and (held := self._calls.held_text()):
+            delta = pb.TextDelta() if delta is None else delta
+            delta.text += held
+        return delta
 
 
 def _logprob_event(logprob: TokenLogprob) -> pb.Logprob:

@@ -8,7 +8,8 @@ synchronously (`intake`), so a token waits for nothing but its client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -49,6 +50,7 @@ from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.sampling import NO_LOGPROBS, TokenLogprob
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
+from shared.text.tool_formats import ToolFormat
 
 log = structlog.get_logger()
 
@@ -190,7 +192,7 @@ class Session:
         if isinstance(error, Unavailable) and self._deadline.remaining_s() < TIMER_S:
             return Outcome.of(self.state.expired())
         if isinstance(error, PenstockError):
-            return Outcome.of(error)
+            return Outcome.of(self.request.tool_use.blame(error))
         log.error("session_failed", request_id=self.request_id, exc_info=error)
         return Outcome.of(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
 
@@ -228,6 +230,8 @@ class Session:
         self.state.phase = "tokenize"
         layout = usual_layout(self._context.fleet.instances("decode"), model)
         prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
+        if prompt.tool_format is not None:
+            self._hold_to_calls(prompt.tool_format, prompt.marker_ids)
         self.timeline.mark_phase("tokenize")
         self._allowance.count_prompt(len(prompt.token_ids))
         self._gate.check_tokens(model, len(prompt.token_ids))
@@ -263,6 +267,13 @@ class Session:
             block_names=block_names,
             rotation=self._rotation,
         )
+
+    def _hold_to_calls(self, tool_format: ToolFormat, marker_ids: Mapping[str, int]) -> None:
+        """The model writes the calls of its tools in this format alone, and its text is read for them."""
+        grammar = self.request.tool_use.grammar(tool_format, marker_ids, self.request.sampling.grammar)
+        sampling = replace(self.request.sampling, grammar=grammar)
+        self.request = replace(self.request, sampling=sampling, shown_ids=tuple(marker_ids.values()))
+        self.response.read_calls(tool_format)
 
     def _begin_log(self, prompt_ids: Sequence[int]) -> None:
         """What the client is going to be told, beginning with its own prompt where it wants that."""
@@ -349,4 +360,7 @@ class Session:
     def terminal_event(self, outcome: Outcome) -> pb.Terminal:
         """The terminal event, with the timeline closed now: call it when it is about to be written."""
         self.timeline.close_timeline()
-        return outcome.terminal_event(self.usage(), self.timeline.to_event())
+        end = outcome.terminal_event(self.usage(), self.timeline.to_event())
+        if end.finish_reason == pb.FINISH_REASON_STOP and self.response.has_called:
+            end.finish_reason = pb.FINISH_REASON_TOOL_CALLS
+        return end

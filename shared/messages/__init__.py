@@ -39,6 +39,8 @@ from shared.messages.front_half import (
     Tokenize,
     Tokenized,
     TokenSpellings,
+    Tool,
+    ToolCall,
 )
 from shared.messages.kv import (
     KvAbort,
@@ -180,6 +182,8 @@ __all__ = [
     "Tokenize",
     "Tokenized",
     "Tokens",
+    "Tool",
+    "ToolCall",
     "Warm",
     "pack_hashes",
     "pack_ids",

@@ -1,4 +1,7 @@
-"""Programs that are made for OpenAI's interface, unchanged, against a whole stack with the shipped model."""
+"""Programs that are made for OpenAI's interface, unchanged, against a whole stack with the shipped model.
+
+And what our own client does with a chat model.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,42 @@ SCHEMA = {
     "required": ["name", "old"],
     "additionalProperties": False,
 }
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "the weather of a city",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"enum": ["Oslo", "Rome"]},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 9},
+                },
+                "required": ["city", "days"],
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "clock"}},
+]
 CALL_TIMEOUT_S = 60
+
+
+def only_call(choice: Any) -> Any:
+    (call,) = choice.message.tool_calls
+    return call
+
+
+def check_arguments(name: str, text: str) -> None:
+    """Of a call of one of TOOLS."""
+    arguments = json.loads(text)
+    if name == "clock":
+        assert arguments == {}
+        return
+    assert name == "weather"
+    assert set(arguments) == {"city", "days"}
+    assert arguments["city"] in ("Oslo", "Rome")
+    assert 1 <= arguments["days"] <= 9
 
 
 class Pet(BaseModel):
@@ -131,6 +169,92 @@ def test_a_structured_response_is_parsed_by_the_client(client: OpenAI, model: st
         assert stream.get_final_response().output_parsed == at_once.output_parsed
 
 
+def test_a_tool_that_has_to_be_called_is_called_as_its_schema_says(client: OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(
+        model=model, messages=QUESTION, tools=TOOLS, tool_choice="required", parallel_tool_calls=False
+    )
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    call = only_call(choice)
+    check_arguments(call.function.name, call.function.arguments)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens > 10
+
+
+def test_a_streamed_call_adds_up_to_the_call_at_once(client: OpenAI, model: str) -> None:
+    options: Any = {"model": model, "messages": QUESTION, "tools": TOOLS, "seed": 5, "max_tokens": 400}
+    options["tool_choice"] = {"type": "function", "function": {"name": "weather"}}
+    whole = client.chat.completions.create(**options).choices[0]
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**options, stream=True)]
+    deltas = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+    assert deltas[0].id
+    assert all(delta.index == 0 for delta in deltas)
+    assert len(deltas) > 3
+    call = only_call(whole)
+    functions = [delta.function for delta in deltas if delta.function is not None]
+    assert [each.name for each in functions if each.name] == [call.function.name] == ["weather"]
+    assert "".join(each.arguments or "" for each in functions) == call.function.arguments
+    check_arguments("weather", call.function.arguments)
+    assert chunks[-1].finish_reason == whole.finish_reason == "tool_calls"
+
+
+def test_the_result_of_a_call_goes_back_and_is_answered(client: OpenAI, model: str) -> None:
+    options: Any = {"model": model, "tools": TOOLS, "temperature": 0}
+    first = client.chat.completions.create(
+        **options, messages=QUESTION, tool_choice="required", parallel_tool_calls=False
+    )
+    call = only_call(first.choices[0])
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "A block holds 16 tokens."}
+    second = client.chat.completions.create(
+        **options, messages=[*QUESTION, first.choices[0].message, result], max_tokens=24
+    )
+    assert second.choices[0].message.content
+    assert first.usage is not None
+    assert second.usage is not None
+    assert second.usage.prompt_tokens > first.usage.total_tokens
+    # What went before is the same tokens again.
+    cached = second.usage.prompt_tokens_details
+    assert cached is not None
+    assert (cached.cached_tokens or 0) >= (first.usage.prompt_tokens // 16) * 16
+
+
+def test_a_tool_that_nothing_asks_for_leaves_the_text_alone(client: OpenAI, model: str) -> None:
+    options: Any = {"model": model, "messages": QUESTION, "temperature": 0, "max_tokens": 12}
+    free = client.chat.completions.create(**options, tools=TOOLS, tool_choice="auto")
+    assert free.choices[0].message.content
+    assert free.choices[0].message.tool_calls is None
+    without = client.chat.completions.create(**options)
+    unheard = client.chat.completions.create(**options, tools=TOOLS, tool_choice="none")
+    assert unheard.choices[0].message.content == without.choices[0].message.content
+
+
+def test_beside_tools_an_answer_without_calls_has_the_format_that_was_asked_for(
+    client: OpenAI, model: str
+) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}}
+    answer = client.chat.completions.create(
+        model=model,
+        messages=QUESTION,
+        tools=TOOLS,
+        response_format=wanted,
+        max_tokens=400,
+        parallel_tool_calls=False,
+    )
+    (choice,) = answer.choices
+    if choice.message.tool_calls:
+        call = only_call(choice).function
+        check_arguments(call.name, call.arguments)
+    else:
+        assert set(json.loads(choice.message.content or "")) == {"name", "old"}
+
+
+def test_a_schema_that_no_grammar_expresses_is_named(client: OpenAI, model: str) -> None:
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"if": {}, "then": {}}}}
+    with pytest.raises(openai.BadRequestError, match="Unimplemented keys") as refused:
+        client.chat.completions.create(model=model, messages=QUESTION, tools=[*TOOLS, tool])
+    assert refused.value.param == f"tools[{len(TOOLS)}].function.parameters"
+
+
 def test_choices_and_logprobs_come_as_the_client_knows_them(client: OpenAI, model: str) -> None:
     answer = client.chat.completions.create(
         model=model, messages=QUESTION, n=2, seed=3, max_tokens=6, logprobs=True, top_logprobs=2
@@ -229,9 +353,24 @@ async def test_curl_gets_whole_answers_and_streams(stack: Stack) -> None:
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
 
 
-async def test_the_openai_client_of_the_readme_runs_as_printed(stack: Stack) -> None:
+async def test_the_openai_clients_of_the_readme_run_as_printed(stack: Stack) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
-    (program,) = [block for block in blocks if "openai" in block]
-    code, output = await run("-c", program.replace("127.0.0.1:8000", stack.http))
-    assert code == 0
-    assert re.search(r"\w+[\s\S]*\n\[\d+ prompt tokens, \d+ more\]", output)
+    programs = [block for block in blocks if "openai" in block]
+    printed = (
+        r"\w+[\s\S]*\n\[\d+ prompt tokens, \d+ more\]",
+        r"weather \{'city': '(Oslo|Rome)'\}\n[\s\S]*\w",
+    )
+    for program, pattern in zip(programs, printed, strict=True):
+        code, output = await run("-c", program.replace("127.0.0.1:8000", stack.http))
+        assert code == 0, output
+        assert re.search(pattern, output)
+
+
+async def test_our_own_client_calls_a_tool_as_its_page_says(stack: Stack) -> None:
+    folder = REPOSITORY / "protos" / "python"
+    page = (folder / "README.md").read_text()
+    (program,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Tool" in block]
+    path = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+    code, output = await run("-c", path + program.replace("127.0.0.1:50051", stack.grpc))
+    assert code == 0, output
+    assert re.match(r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w', output)

@@ -7,10 +7,15 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.chat_tools import add_calls
 from services.gateway.http.completion import AnswerShape, Echo
 from services.gateway.http.token_text import Spell, TokenText, show_token, spell_ids, spell_logprobs
 
-FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
+FINISH_REASONS = {
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_TOOL_CALLS: "tool_calls",
+}
 
 
 class ChunkSender(Protocol):
@@ -44,6 +49,7 @@ class Choice:
         self._prompt_tokens: list[TokenText] = []
         self._texts: list[str] = []
         self._tokens: list[TokenText] = []
+        self._calls: list[pb.ToolCall] = []
         self._chars = 0
         self._begun = False
 
@@ -70,11 +76,13 @@ class Choice:
         if self._logprobs:
             tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
         if self._sender is None:
-            self._keep(delta.text, tokens)
+            self._keep(delta, tokens)
             return
         chunks = self._first_chunks()
-        if delta.text or tokens:
-            chunks.append(self._shape.text_chunk(self.index, delta.text, tokens, self._chars))
+        if delta.text or tokens or delta.tool_calls:
+            chunks.append(
+                self._shape.text_chunk(self.index, delta.text, tokens, self._chars, delta.tool_calls)
+            )
             self._chars += len(delta.text)
         if chunks:
             await self._sender.send_chunks(self.prompt.model, chunks)
@@ -90,7 +98,9 @@ class Choice:
     def whole(self) -> Mapping[str, Any]:
         tokens = [*self._prompt_tokens, *self._tokens] if self._logprobs else None
         text = self._echoed + "".join(self._texts)
-        return self._shape.whole(self.index, text, tokens, self.finish_reason, self._first_offset())
+        return self._shape.whole(
+            self.index, text, tokens, self.finish_reason, self._first_offset(), self._calls
+        )
 
     def _first_offset(self) -> int:
         """Of the prompt's tokens: they end where its text does, and may begin with a special one."""
@@ -98,9 +108,10 @@ class Choice:
             return len(self._echoed)
         return len(self._echoed) - sum(len(token.shown) for token in self._prompt_tokens)
 
-    def _keep(self, text: str, tokens: Sequence[TokenText] | None) -> None:
-        self._texts.append(text)
+    def _keep(self, delta: pb.TextDelta, tokens: Sequence[TokenText] | None) -> None:
+        self._texts.append(delta.text)
         self._tokens.extend(tokens or ())
+        add_calls(self._calls, delta.tool_calls)
 
     def _first_chunks(self) -> list[Mapping[str, Any]]:
         """Before the text of this choice; nothing when it has begun."""

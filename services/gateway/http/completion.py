@@ -49,15 +49,26 @@ class AnswerShape(Protocol):
         """What comes before the text of a choice."""
 
     def text_chunk(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, offset: int
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        offset: int,
+        calls: Sequence[pb.ToolCallDelta] = (),
     ) -> Mapping[str, Any]:
         """`offset`: how many characters of the choice went before; below 0 where the first of `tokens` are no
-        part of its text."""
+        part of its text. `calls`: what is called besides."""
 
     def end_chunk(self, index: int, finish_reason: str) -> Mapping[str, Any]: ...
 
     def whole(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str, offset: int
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        finish_reason: str,
+        offset: int,
+        calls: Sequence[pb.ToolCall] = (),
     ) -> Mapping[str, Any]:
         """The choice at once; `offset`: how many characters stand before the first of `tokens`."""
 

@@ -85,6 +85,10 @@ _CONTRACT_NAMES: FieldNames = (
     (re.compile(r"\bsampling\.prompt_logprobs\b"), "logprobs"),
     (re.compile(r"\bsampling\.(?=\w)"), ""),
     (re.compile(r"\bchat\.messages\b"), "messages"),
+    (re.compile(r"(\.tool_calls\[\d+\])\.(?=name|arguments)"), r"\1.function."),
+    (re.compile(r"\bchat\.(tools\[\d+\])\."), r"\1.function."),
+    (re.compile(r"\bchat\.tools\b"), "tools"),
+    (re.compile(r"\bchat\.tool_name\b"), "tool_choice.function.name"),
     (re.compile(r"^texts(?=\[| has )"), "input"),
     (re.compile(r"^(?:token_ids(?:\.ids)?|text)(?= (?:is|has|holds) )"), "prompt"),
     (
@@ -102,7 +106,7 @@ _FIELDS = frozenset(
         *("model", "messages", "prompt", "input", "tokens", "stop", "stop_token_ids", "ignore_eos", "seed"),
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "logprobs", "logit_bias"),
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "response_format", "penstock"),
-        *("cache_salt", "instructions", "text", "max_output_tokens"),
+        *("cache_salt", "tools", "tool_choice", "instructions", "text", "max_output_tokens"),
     }
 )
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.http.chat import SYSTEM_NAMES
 from services.gateway.http.completion import repeat_choices
 from services.gateway.http.error_object import TOO_LONG, FieldNames
 from services.gateway.http.json_fields import JsonFields
@@ -114,8 +113,7 @@ def _read_messages(body: JsonFields) -> tuple[list[str], list[pb.ChatMessage]]:
 def _message(item: JsonFields) -> pb.ChatMessage:
     if item.text("type", "message") not in ITEM_TYPES:
         raise item.wrong("type", f"one of {', '.join(ITEM_TYPES)}: this server has no other items")
-    role = item.text("role")
-    return pb.ChatMessage(role=SYSTEM_NAMES.get(role, role), content=_content(item))
+    return pb.ChatMessage(role=item.text("role"), content=_content(item))
 
 
 def _content(item: JsonFields) -> str:

@@ -88,7 +88,12 @@ class TextShape:
         return []
 
     def text_chunk(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, offset: int
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        offset: int,
+        calls: Sequence[pb.ToolCallDelta] = (),  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
         return _choice(index, text, _text_logprobs(tokens, offset), None)
 
@@ -96,7 +101,13 @@ class TextShape:
         return _choice(index, "", None, finish_reason)
 
     def whole(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str, offset: int
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        finish_reason: str,
+        offset: int,
+        calls: Sequence[pb.ToolCall] = (),  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
         return _choice(index, text, _text_logprobs(tokens, offset), finish_reason)
 

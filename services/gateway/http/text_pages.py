@@ -12,7 +12,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.front_door import FrontDoor
 from services.gateway.http.call import HttpCall
-from services.gateway.http.chat import read_messages
+from services.gateway.http.chat import read_chat_prompt
 from services.gateway.http.json_fields import JsonFields, WrongField
 from services.gateway.http.penstock_options import FIELD, read_penstock_options
 from services.gateway.http.sampling_fields import TOKEN_IDS, wrong_choice
@@ -101,7 +101,7 @@ def _prompt(body: JsonFields) -> pb.GenerateRequest:
     """A text in `prompt` or a chat in `messages`, so that they have the limits of a request."""
     message = pb.GenerateRequest(model=body.text("model"))
     if body.has("messages"):
-        message.chat.CopyFrom(pb.ChatPrompt(messages=read_messages(body)))
+        message.chat.CopyFrom(read_chat_prompt(body))
     else:
         message.text = body.text("prompt")
     return message

@@ -56,6 +56,15 @@ class Stream:
     def ends(self) -> list[pb.Terminal]:
         return self._state.ends
 
+    @property
+    def message(self) -> pb.ChatMessage:
+        """The answer, text and calls: send it among the messages of the next request."""
+        return self._state.message
+
+    @property
+    def messages(self) -> list[pb.ChatMessage]:
+        return self._state.messages
+
     def text(self) -> str:
         """All that is left to come, as one text."""
         return "".join(delta.text for delta in self)

@@ -23,6 +23,7 @@ class StreamState:
         self.prompt_logprobs: list[pb.Logprob] = []
         self._prompts: dict[int, pb.PromptInfo] = {}
         self._ends: dict[int, pb.Terminal] = {}
+        self._messages: dict[int, pb.ChatMessage] = {}
 
     @property
     def prompt(self) -> pb.PromptInfo:
@@ -46,6 +47,19 @@ class StreamState:
         """By choice, of those that have ended."""
         return [self._ends[choice] for choice in sorted(self._ends)]
 
+    @property
+    def message(self) -> pb.ChatMessage:
+        if not self._ends:
+            raise RuntimeError("the stream has not ended: read it to its end first")
+        return self.messages[0]
+
+    @property
+    def messages(self) -> list[pb.ChatMessage]:
+        """By choice, as far as they have come."""
+        return [
+            self._messages.get(choice, pb.ChatMessage(role="assistant")) for choice in sorted(self._prompts)
+        ]
+
     def take_event(self, event: pb.GenerateEvent) -> pb.TextDelta | None:
         """The delta in it, if it is one."""
         match event.WhichOneof("event"):
@@ -60,8 +74,17 @@ class StreamState:
                     self.failed_end = self.failed_end or event.end
             case "text":
                 self.begun = True
+                self._add_delta(event.text)
                 return event.text
         return None
+
+    def _add_delta(self, delta: pb.TextDelta) -> None:
+        message = self._messages.setdefault(delta.choice, pb.ChatMessage(role="assistant"))
+        message.content += delta.text
+        for part in delta.tool_calls:
+            if part.index == len(message.tool_calls):
+                message.tool_calls.add(id=part.id, name=part.name)
+            message.tool_calls[part.index].arguments += part.arguments
 
     def close(self) -> None:
         """The call has ended well; raises ServerError where it has not said so."""

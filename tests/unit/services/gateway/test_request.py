@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway import chat_prompt as chat_rules
 from services.gateway import request as rules
 from services.gateway.request import Request, served_model, validate_request
 from shared import sampling as sampling_rules
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.sampling import Grammar
-from shared.text.chat_roles import TEMPLATE_ROLES
+from shared.text.chat_roles import CHAT_ROLES
 from tests.support.sampling import OTHER_SCALARS
 
 
@@ -44,7 +45,7 @@ MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 ALLOWED = {
     "one character": pb.GenerateRequest(text="x"),
-    "most messages": chat(*[("user", "x")] * rules.MAX_CHAT_MESSAGES),
+    "most messages": chat(*[("user", "x")] * chat_rules.MAX_CHAT_MESSAGES),
     "largest id": ids(rules.MAX_TOKEN_ID),
     "greedy": text(temperature=0.0),
     "hottest": text(temperature=MAX_FLOAT32),
@@ -82,9 +83,8 @@ REFUSED = {
     "no prompt": (pb.GenerateRequest(), "prompt"),
     "empty text": (pb.GenerateRequest(text=""), "text"),
     "no messages": (chat(), "chat.messages"),
-    "many messages": (chat(*[("user", "x")] * (rules.MAX_CHAT_MESSAGES + 1)), "chat.messages"),
-    "long chat": (chat(("system", "x"), ("user", "x" * rules.MAX_PROMPT_CHARS)), "chat.messages"),
-    "unknown role": (chat(("user", "x"), ("tool", "x")), "chat.messages[1].role"),
+    "many messages": (chat(*[("user", "x")] * (chat_rules.MAX_CHAT_MESSAGES + 1)), "chat.messages"),
+    "unknown role": (chat(("user", "x"), ("wizard", "x")), "chat.messages[1].role"),
     "empty content": (chat(("user", "")), "chat.messages[0].content"),
     "no ids": (ids(), "token_ids.ids"),
     "large id": (ids(rules.MAX_TOKEN_ID + 1), "token_ids.ids"),
@@ -183,13 +183,9 @@ def test_what_two_options_leave_out_together_is_told_by_the_names_of_the_contrac
         valid(message)
 
 
-@pytest.mark.parametrize("role", TEMPLATE_ROLES)
-def test_a_client_may_use_the_roles_of_the_contract_and_no_other(role: str) -> None:
-    if role in ("system", "user", "assistant"):
-        assert valid(chat((role, "x"))).chat == (ChatTurn(role, "x"),)
-    else:
-        with pytest.raises(InvalidRequest, match=r"send one of system, user, assistant$"):
-            valid(chat((role, "x")))
+@pytest.mark.parametrize("role", [role for role in CHAT_ROLES if role != "tool"])
+def test_a_client_may_use_the_roles_of_the_contract(role: str) -> None:
+    assert valid(chat((role, "x"))).chat == (ChatTurn(role, "x"),)
 
 
 def test_unset_options_take_the_documented_defaults() -> None:
