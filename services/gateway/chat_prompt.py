@@ -24,8 +24,8 @@ MAX_JSON_DEPTH = 128
 SPEAKER_NAME = re.compile(r"[^\s<|\\/>]{0,64}")
 
 
-def read_turns(chat: pb.ChatPrompt, max_chars: int) -> tuple[ChatTurn, ...]:
-    """Raises InvalidRequest that names what is wrong. `max_chars` are those of all texts and tools."""
+def read_turns(chat: pb.ChatPrompt) -> tuple[ChatTurn, ...]:
+    """Raises InvalidRequest that names what is wrong; their size is checked where the bus is known."""
     if not chat.messages:
         raise InvalidRequest("chat.messages is empty: send at least one message")
     if len(chat.messages) > MAX_CHAT_MESSAGES:
@@ -33,10 +33,6 @@ def read_turns(chat: pb.ChatPrompt, max_chars: int) -> tuple[ChatTurn, ...]:
     known_ids: set[str] = set()
     for index, message in enumerate(chat.messages):
         _check_message(f"chat.messages[{index}]", message, known_ids)
-    texts = [message.content for message in chat.messages]
-    texts += [call.arguments for message in chat.messages for call in message.tool_calls]
-    if (size := sum(map(len, texts))) > max_chars:
-        raise InvalidRequest(f"chat.messages hold {size} characters: send at most {max_chars}")
     return tuple(map(_turn, chat.messages))
 
 

@@ -12,12 +12,8 @@ from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.sampling import SamplingParams
 
-MAX_PROMPT_CHARS = 1 << 20
-"""Characters of the prompt's text or of all chat messages together."""
 MAX_TOOLS_CHARS = 1 << 17
 """Descriptions and schemas of all tools together."""
-MAX_PROMPT_IDS = 1 << 18
-"""Token ids of a prompt: 1 MB on the bus, which is the usual max_payload."""
 MAX_TOKEN_ID = (1 << 31) - 1
 MAX_MODEL_CHARS = 256
 MAX_STOPS = 16
@@ -89,7 +85,8 @@ def validate_request(
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
-    The model's own limits (its name, context and vocabulary) are checked where they are known.
+    The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
+    known.
     """
     if len(message.model) > MAX_MODEL_CHARS:
         raise InvalidRequest(f"model has {len(message.model)} characters: send at most {MAX_MODEL_CHARS}")
@@ -103,7 +100,7 @@ def validate_request(
     request = Request(
         model=message.model,
         text=_text(message.text) if kind == "text" else None,
-        chat=read_turns(message.chat, MAX_PROMPT_CHARS) if kind == "chat" else (),
+        chat=read_turns(message.chat) if kind == "chat" else (),
         token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
         sampling=validate_sampling(message.sampling, drawn_seed=drawn_seed),
         stop=_stop(message.sampling),
@@ -144,8 +141,6 @@ def served_model(wanted: str, served: set[str]) -> str:
 def _text(text: str) -> str:
     if not text:
         raise InvalidRequest("text is empty: send at least one character")
-    if len(text) > MAX_PROMPT_CHARS:
-        raise InvalidRequest(f"text has {len(text)} characters: send at most {MAX_PROMPT_CHARS}")
     return text
 
 
@@ -153,8 +148,6 @@ def _token_ids(token_ids: pb.TokenIds) -> tuple[int, ...]:
     ids = tuple(token_ids.ids)
     if not ids:
         raise InvalidRequest("token_ids.ids is empty: send at least one id")
-    if len(ids) > MAX_PROMPT_IDS:
-        raise InvalidRequest(f"token_ids.ids has {len(ids)} ids: send at most {MAX_PROMPT_IDS}")
     if max(ids) > MAX_TOKEN_ID:
         raise InvalidRequest(f"token_ids.ids holds {max(ids)}: send ids of the model's vocabulary")
     return ids

@@ -234,6 +234,7 @@ class Session:
             self._hold_to_calls(prompt.tool_format, prompt.marker_ids)
         self.timeline.mark_phase("tokenize")
         self._allowance.count_prompt(len(prompt.token_ids))
+        self._gate.check_tokens(model, len(prompt.token_ids))
         self._begin_log(prompt.token_ids)
         self.response.put_prompt(
             pb.PromptInfo(

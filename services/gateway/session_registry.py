@@ -14,6 +14,7 @@ from services.gateway.admission_gate import AdmissionGate
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.live_counts import LiveCounts
+from services.gateway.prompt_limits import PromptLimits
 from services.gateway.rate_limits import Allowance
 from services.gateway.request import Request
 from services.gateway.session import Session
@@ -63,6 +64,10 @@ class SessionRegistry:
         self._idle = asyncio.Event()
         self._idle.set()
         self.closing = False
+
+    @property
+    def prompt_limits(self) -> PromptLimits:
+        return self._context.prompt_limits
 
     # ---- opening and ending ------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from services.gateway.http.completion import (
     read_n,
     repeat_choices,
 )
+from services.gateway.http.error_object import TOO_LONG
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import read_penstock_options
 from services.gateway.http.sampling_fields import read_sampling, read_seed
@@ -39,6 +40,7 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
         stream=stream,
         include_usage=read_include_usage(body, stream=stream),
         options=options,
+        field_names=((TOO_LONG, "messages"),),
     )
 
 

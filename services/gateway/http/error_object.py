@@ -12,6 +12,7 @@ from services.gateway.outcome import Outcome
 from services.gateway.rate_limits import LimitReached
 from shared.errors import (
     Cancelled,
+    ContextExceeded,
     DeadlineExpired,
     InvalidRequest,
     NotFound,
@@ -55,6 +56,7 @@ _KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
     (NoSuchPath, 404, "invalid_request_error", "unknown_url"),
     (NoSuchRequest, 404, "invalid_request_error", "request_not_found"),
     (NotFound, 404, "invalid_request_error", "model_not_found"),
+    (ContextExceeded, 400, "invalid_request_error", "context_length_exceeded"),
     (WrongMethod, 405, "invalid_request_error", "method_not_allowed"),
     (InvalidRequest, 400, "invalid_request_error", "invalid_value"),
     (SlowBody, 408, "invalid_request_error", "request_timeout"),
@@ -74,6 +76,9 @@ _NO_RETRY = (CLIENT_LEFT, 504)
 FieldNames = Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
 """What the gRPC contract calls a field, and what one of our paths does."""
 
+TOO_LONG = re.compile(r"^the prompt(?= has \d+ tokens)")
+"""How the sentence about a prompt begins that is longer than something; each path has its word for it."""
+
 _CONTRACT_NAMES: FieldNames = (
     (re.compile(r"\bsampling\.json_schema\b"), "response_format.json_schema.schema"),
     (re.compile(r"\bsampling\.(regex|grammar)\b"), r"penstock.\1"),
@@ -90,6 +95,7 @@ _CONTRACT_NAMES: FieldNames = (
         re.compile(r"\b(retrieval\.k|(?:ttft_|inter_token_)?deadline_ms|client_sent_unix_us)\b"),
         r"penstock.\1",
     ),
+    (TOO_LONG, "prompt"),
     (re.compile(r"^(priority|retrieval)(?= (?:is|needs) )"), r"penstock.\1"),
 )
 """As most of our paths do."""

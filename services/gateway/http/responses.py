@@ -9,7 +9,7 @@ from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completion import repeat_choices
-from services.gateway.http.error_object import FieldNames
+from services.gateway.http.error_object import TOO_LONG, FieldNames
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import PenstockOptions, read_penstock_options
 from services.gateway.http.sampling_fields import read_sampling, read_seed
@@ -149,6 +149,7 @@ def _field_names(names: Sequence[str]) -> FieldNames:
         return names[int(found[1])]
 
     return (
+        (TOO_LONG, "input"),
         (re.compile(r"\bchat\.messages\[(\d+)\]"), field_of),
         (re.compile(r"\bchat\.messages\b"), "input"),
         (re.compile(r"\bsampling\.json_schema\b"), "text.format.schema"),

@@ -45,9 +45,7 @@ MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 ALLOWED = {
     "one character": pb.GenerateRequest(text="x"),
-    "longest text": pb.GenerateRequest(text="x" * rules.MAX_PROMPT_CHARS),
     "most messages": chat(*[("user", "x")] * chat_rules.MAX_CHAT_MESSAGES),
-    "most ids": ids(*[1] * rules.MAX_PROMPT_IDS),
     "largest id": ids(rules.MAX_TOKEN_ID),
     "greedy": text(temperature=0.0),
     "hottest": text(temperature=MAX_FLOAT32),
@@ -84,14 +82,11 @@ ALLOWED = {
 REFUSED = {
     "no prompt": (pb.GenerateRequest(), "prompt"),
     "empty text": (pb.GenerateRequest(text=""), "text"),
-    "long text": (pb.GenerateRequest(text="x" * (rules.MAX_PROMPT_CHARS + 1)), "text"),
     "no messages": (chat(), "chat.messages"),
     "many messages": (chat(*[("user", "x")] * (chat_rules.MAX_CHAT_MESSAGES + 1)), "chat.messages"),
-    "long chat": (chat(("system", "x"), ("user", "x" * rules.MAX_PROMPT_CHARS)), "chat.messages"),
     "unknown role": (chat(("user", "x"), ("wizard", "x")), "chat.messages[1].role"),
     "empty content": (chat(("user", "")), "chat.messages[0].content"),
     "no ids": (ids(), "token_ids.ids"),
-    "many ids": (ids(*[1] * (rules.MAX_PROMPT_IDS + 1)), "token_ids.ids"),
     "large id": (ids(rules.MAX_TOKEN_ID + 1), "token_ids.ids"),
     "cold": (text(temperature=-0.01), "sampling.temperature"),
     "too hot": (text(temperature=float("inf")), "sampling.temperature"),

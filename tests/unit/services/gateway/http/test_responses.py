@@ -17,9 +17,11 @@ from services.gateway.http.responses import (
     AskedResponse,
     read_response,
 )
-from services.gateway.request import MAX_PROMPT_CHARS, validate_request
+from services.gateway.prompt_limits import PromptLimits
+from services.gateway.request import validate_request
 from shared.errors import InvalidRequest
 
+LIMITS = PromptLimits(1 << 20)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}}
 FUNCTION = {"type": "function", "name": "f", "parameters": {}}
 
@@ -34,7 +36,7 @@ def refusal(**body: Any) -> dict[str, Any]:
     with pytest.raises(InvalidRequest) as caught:  # noqa: PT012 - the names are those of what was read
         response = asked(**body)
         names = response.field_names
-        validate_request(response.requests[0], drawn_seed=0)
+        LIMITS.check_request(validate_request(response.requests[0], drawn_seed=0))
     error: dict[str, Any] = error_object(caught.value, names)[2]["error"]
     return error
 
@@ -55,7 +57,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no content": ({"input": [message("a"), message("")]}, "input[1].content"),
     "an image": ({"input": [message([{"type": "input_image"}])]}, "input[0].content[0].type"),
     "too many messages": ({"input": [message("x")] * (MAX_CHAT_MESSAGES + 1)}, "input"),
-    "too much text": ({"input": "x" * (MAX_PROMPT_CHARS + 1)}, "input"),
+    "too much text": ({"input": "x" * (LIMITS.max_text_bytes + 1)}, "input"),
     "instructions": ({"instructions": ["a"]}, "instructions"),
     "length": ({"max_output_tokens": 0}, "max_output_tokens"),
     "min over max": ({"min_tokens": 9, "max_output_tokens": 3}, "min_tokens"),
