@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.tool_calls import TOOL_NAME
@@ -19,6 +19,8 @@ MAX_TOOLS = 128
 MAX_MESSAGE_CALLS = 128
 """In one message of an assistant."""
 MAX_CALL_ID_CHARS = 64
+MAX_JSON_DEPTH = 128
+"""Of schemas and arguments: objects and arrays in each other."""
 SPEAKER_NAME = re.compile(r"[^\s<|\\/>]{0,64}")
 
 
@@ -94,7 +96,9 @@ def _check_call(path: str, call: pb.ToolCall) -> None:
         raise InvalidRequest(f"{path}.id has {len(call.id)} characters: send 1 to {MAX_CALL_ID_CHARS}")
     _check_name(f"{path}.name", call.name)
     if not isinstance(read_json(call.arguments), dict):
-        raise InvalidRequest(f"{path}.arguments is {call.arguments[:40]!r}: send a JSON object")
+        raise InvalidRequest(
+            f"{path}.arguments is no JSON object of at most {MAX_JSON_DEPTH} levels: send one"
+        )
 
 
 def _tool(path: str, tool: pb.Tool) -> Tool:
@@ -103,7 +107,8 @@ def _tool(path: str, tool: pb.Tool) -> Tool:
         schema = read_json(tool.parameters)
         if not isinstance(schema, dict) or schema.get("type", "object") != "object":
             raise InvalidRequest(
-                f"{path}.parameters is {tool.parameters[:40]!r}: send a JSON Schema of type object"
+                f"{path}.parameters is no JSON Schema of an object, or has over {MAX_JSON_DEPTH} levels: "
+                "send one"
             )
     return Tool(tool.name, tool.description, tool.parameters)
 
@@ -125,8 +130,21 @@ def _turn(message: pb.ChatMessage) -> ChatTurn:
 
 
 def read_json(text: str) -> Any:
-    """None for what is none."""
+    """None for what is none, or nested too deeply to be worked with."""
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
+    return value if _depth(value) <= MAX_JSON_DEPTH else None
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [part for part in level if isinstance(part, dict | list)]:
+        depth += 1
+        level = [inner for part in level for inner in (part.values() if isinstance(part, dict) else part)]
+    return depth
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

@@ -190,7 +190,7 @@ def _check_tools(request: Request) -> None:
         if constraint.kind not in JSON_KINDS:
             raise InvalidRequest("chat.tools cannot be called beside a regex or a grammar: send one of them")
         if read_json(constraint.text or "{}") is None:
-            raise InvalidRequest("sampling.json_schema is no JSON: send a JSON Schema")
+            raise InvalidRequest("sampling.json_schema is no JSON, or nested too deeply: send a JSON Schema")
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if size > MAX_TOOLS_CHARS:
         raise InvalidRequest(f"chat.tools hold {size} characters: send at most {MAX_TOOLS_CHARS}")

@@ -257,7 +257,7 @@ async def test_models_ids_texts_and_vectors_are_asked_for_in_a_word(nats_url: st
                 await client.detokenize([104, 105]),
                 [list(one.values) for one in await client.embed(["abc"])],
             ]
-    assert found == [["embedder", "test-model"], [104, 105], [104, 105], "hi", [[3.0, 0.5]]]
+    assert found == [["test-model", "embedder"], [104, 105], [104, 105], "hi", [[3.0, 0.5]]]
 
 
 async def test_what_is_wrong_with_a_request_is_said(nats_url: str) -> None:

@@ -80,8 +80,15 @@ def _tool(tool: JsonFields) -> pb.Tool:
     return pb.Tool(
         name=function.text("name"),
         description=function.text("description"),
-        parameters=json.dumps(function.object("parameters").raw) if function.has("parameters") else "",
+        parameters=_schema(function) if function.has("parameters") else "",
     )
+
+
+def _schema(function: JsonFields) -> str:
+    try:
+        return json.dumps(function.object("parameters").raw)
+    except RecursionError as error:
+        raise function.wrong("parameters", "less of it", "nested too deeply") from error
 
 
 def _read_choice(chat: pb.ChatPrompt, body: JsonFields) -> None:

@@ -37,6 +37,10 @@ def tool(**fields: Any) -> pb.GenerateRequest:
     return chat(tools=[pb.Tool(**{"name": "f", **fields})])
 
 
+def nested(levels: int) -> str:
+    return '{"a":' * (levels - 1) + "{}" + "}" * (levels - 1)
+
+
 def valid(message: pb.GenerateRequest) -> Request:
     return validate_request(message, drawn_seed=7)
 
@@ -51,6 +55,7 @@ ALLOWED = {
     "most calls": calls(*[CALL] * rules.MAX_MESSAGE_CALLS),
     "most tools": chat(tools=[pb.Tool(name=f"f{n}") for n in range(rules.MAX_TOOLS)]),
     "most told of tools": tool(description="d" * MAX_TOOLS_CHARS),
+    "deepest schema": tool(parameters=nested(rules.MAX_JSON_DEPTH)),
     "required": chat(tools=[F], tool_choice=pb.TOOL_CHOICE_REQUIRED),
     "named": chat(tools=[F, G], tool_name="g"),
 }
@@ -82,6 +87,11 @@ REFUSED = {
     "tools of one name": (chat(tools=[F, G, F]), "chat.tools[2].name"),
     "schema no JSON": (tool(parameters="{"), "chat.tools[0].parameters"),
     "deep schema": (tool(parameters='{"a":' * 100_000), "chat.tools[0].parameters"),
+    "schema nested too deeply": (
+        tool(parameters=nested(rules.MAX_JSON_DEPTH + 1)),
+        "chat.tools[0].parameters",
+    ),
+    "arguments with no number": (call(arguments='{"a": NaN}'), "chat.messages[1].tool_calls[0].arguments"),
     "schema no object": (tool(parameters="true"), "chat.tools[0].parameters"),
     "schema of another type": (tool(parameters='{"type": "array"}'), "chat.tools[0].parameters"),
     "many tools": (
@@ -140,7 +150,7 @@ def test_of_constraints_json_alone_goes_with_tools() -> None:
     message.sampling.json_schema = "{}"
     valid(message)
     message.sampling.json_schema = "{"
-    with pytest.raises(InvalidRequest, match=r"^sampling\.json_schema is no JSON: send a JSON Schema$"):
+    with pytest.raises(InvalidRequest, match=r"^sampling\.json_schema is no JSON, or nested too deeply"):
         valid(message)
     message.sampling.regex = "a"
     with pytest.raises(InvalidRequest, match=r"^chat\.tools cannot be called beside a regex"):
