@@ -8,32 +8,29 @@ synchronously (`intake`), so a token waits for nothing but its client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection
 from typing import Any
 
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission_gate import AdmissionGate
-from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.crash_suspects import culprit_error
 from services.gateway.outcome import Outcome
 from services.gateway.placement_watch import PlacementWatch
 from services.gateway.placer import Placer
+from services.gateway.preparation import Preparation
 from services.gateway.preprocessor import Preprocessor
 from services.gateway.rate_limits import Allowance
-from services.gateway.report import count_degraded, report_end
+from services.gateway.report import report_end
 from services.gateway.request import Request
 from services.gateway.request_client import InstanceGone, RequestClient
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import SessionState, is_final
 from services.gateway.text_intake import TextIntake
-from services.gateway.token_log import TokenLog
-from services.gateway.told_prompt import ToldPrompt, check_prompt_logprobs
 from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
@@ -44,13 +41,10 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
-from shared.kv_hash import BlockHasher
-from shared.messages import Lost, ScoredPassage
+from shared.messages import Lost
 from shared.roles import PLACED_ROLES, TARGET_ROLES
-from shared.sampling import NO_LOGPROBS, TokenLogprob
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
-from shared.text.tool_formats import ToolFormat
 
 log = structlog.get_logger()
 
@@ -198,7 +192,28 @@ class Session:
 
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
-        placer = await self._preprocess_request()
+        preprocessor = Preprocessor(
+            self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
+        )
+        preparation = Preparation(
+            self._context, self._gate, preprocessor, self.state, self.response, self.timeline
+        )
+        prompt = await preparation.prepare_prompt(
+            self.request_id, self.request, self._budget, self._allowance
+        )
+        self.request = prompt.request
+        placer = Placer(
+            self._context,
+            prompt.request,
+            self.state,
+            self._request_client,
+            self._crash_record,
+            self._cancel_epoch,
+            model=prompt.model,
+            prompt_ids=prompt.token_ids,
+            block_names=prompt.block_names,
+            rotation=self._rotation,
+        )
         try:
             while True:
                 await self._suspects.take_turn(self._crash_record)
@@ -211,78 +226,6 @@ class Session:
                     return "length"
         finally:
             placer.trials.end()
-
-    async def _preprocess_request(self) -> Placer:
-        preprocessor = Preprocessor(
-            self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
-        )
-        model = await preprocessor.admit_request(self.request.model)
-        self.state.model = model.name
-        self.timeline.mark_phase("admit")
-        passages: tuple[ScoredPassage, ...] = ()
-        degraded = ""
-        if self.request.passages:
-            self.state.phase = "retrieve"
-            level = self._context.degradation.level
-            passages, degraded = await preprocessor.retrieve_passages(self.request, level)
-            count_degraded(degraded)
-            self.timeline.mark_phase("retrieve")
-        self.state.phase = "tokenize"
-        layout = usual_layout(self._context.fleet.instances("decode"), model)
-        prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
-        if prompt.tool_format is not None:
-            self._hold_to_calls(prompt.tool_format, prompt.marker_ids)
-        self.timeline.mark_phase("tokenize")
-        self._allowance.count_prompt(len(prompt.token_ids))
-        self._gate.check_tokens(model, len(prompt.token_ids))
-        self._begin_log(prompt.token_ids)
-        self.response.put_prompt(
-            pb.PromptInfo(
-                request_id=self.request_id,
-                model=model.name,
-                prompt_tokens=len(prompt.token_ids),
-                seed=self.request.sampling.seed,
-                passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],
-                degraded=degraded,
-            )
-        )
-        self.state.phase = "place"
-        self._gate.check_prompt(model, self._budget, len(prompt.token_ids), prompt.block_hashes)
-        self._gate.check_turn(model, self.request, self._budget)  # others may have come in the meantime
-        block_names = BlockNames(
-            BlockHasher.of(self._context.config.fleet_key),
-            layout,
-            self.request.cache_scope,
-            prompt.block_hashes,
-        )
-        return Placer(
-            self._context,
-            self.request,
-            self.state,
-            self._request_client,
-            self._crash_record,
-            self._cancel_epoch,
-            model=model,
-            prompt_ids=prompt.token_ids,
-            block_names=block_names,
-            rotation=self._rotation,
-        )
-
-    def _hold_to_calls(self, tool_format: ToolFormat, marker_ids: Mapping[str, int]) -> None:
-        """The model writes the calls of its tools in this format alone, and its text is read for them."""
-        grammar = self.request.tool_use.grammar(tool_format, marker_ids, self.request.sampling.grammar)
-        sampling = replace(self.request.sampling, grammar=grammar)
-        self.request = replace(self.request, sampling=sampling, shown_ids=tuple(marker_ids.values()))
-        self.response.read_calls(tool_format)
-
-    def _begin_log(self, prompt_ids: Sequence[int]) -> None:
-        """What the client is going to be told, beginning with its own prompt where it wants that."""
-        self.state.log = TokenLog(len(prompt_ids))
-        if self.request.sampling.prompt_logprobs == NO_LOGPROBS:
-            return
-        check_prompt_logprobs(self.request.sampling, len(prompt_ids))
-        self.state.told = ToldPrompt.wanted(len(prompt_ids))
-        self.response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])
 
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 

@@ -255,6 +255,25 @@ def test_a_schema_that_no_grammar_expresses_is_named(client: OpenAI, model: str)
     assert refused.value.param == f"tools[{len(TOOLS)}].function.parameters"
 
 
+def test_a_response_calls_a_tool_and_goes_on_with_its_result(client: OpenAI, model: str) -> None:
+    tools: Any = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    options: Any = {"model": model, "tools": tools, "parallel_tool_calls": False, "extra_body": {"seed": 5}}
+    happened: list[Any] = list(
+        client.responses.create(**options, input=QUESTION, tool_choice="required", stream=True)
+    )
+    told = [event.delta for event in happened if event.type == "response.function_call_arguments.delta"]
+    first = happened[-1].response
+    (call,) = first.output
+    assert (call.type, "".join(told)) == ("function_call", call.arguments)
+    check_arguments(call.name, call.arguments)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "A block holds 16 tokens."}
+    again: Any = [*QUESTION, call.model_dump(exclude_none=True), result]
+    second = client.responses.create(**options, input=again, max_output_tokens=24)
+    assert second.output
+    assert second.usage is not None
+    assert second.usage.input_tokens > first.usage.total_tokens
+
+
 def test_choices_and_logprobs_come_as_the_client_knows_them(client: OpenAI, model: str) -> None:
     answer = client.chat.completions.create(
         model=model, messages=QUESTION, n=2, seed=3, max_tokens=6, logprobs=True, top_logprobs=2

@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 from shared.errors import InvalidRequest
-from shared.messages import Message, Prefill
+from shared.messages import ChatTurn, Message, Prefill, Tokenize, ToolCall
 from shared.sampling import Grammar
 from tests.integration.gateway_peers import Answer, default_answer
 from tests.integration.http_edge import Edge, edge, streamed
 from tests.integration.test_gateway_http_logprobs import LOGPROBS, spelled
+from tests.integration.test_gateway_tools import CALL, say, teach
 from tests.support.http import events
 
 RESPONSES = "/v1/responses"
@@ -174,3 +175,93 @@ async def test_what_fails_after_the_first_token_ends_as_a_failed_response_with_i
     assert (last["response"]["status"], last["response"]["error"]["code"]) == ("failed", "cancelled")
     (item,) = last["response"]["output"]
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", "a")
+
+
+# ---- calls ------------------------------------------------------------------------------------------
+
+CALLING = {
+    "input": "hello",
+    "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}],
+}
+
+
+async def test_a_call_is_an_item_of_its_own_without_a_message(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        teach(here)
+        asked = here.begin(RESPONSES, CALLING)
+        request_id = await say(here, CALL)
+        found = (await asked).body
+    (item,) = found["output"]
+    assert item == {
+        "id": f"fc_{request_id}",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": item["call_id"],
+        "name": "weather",
+        "arguments": '{"city": "Oslo"}',
+    }
+    assert item["call_id"]
+    assert (found["status"], found["tools"], found["tool_choice"]) == ("completed", CALLING["tools"], "auto")
+
+
+async def test_a_text_and_the_call_after_it_are_streamed_as_two_items(nats_url: str) -> None:
+    parts = ('So.\n<tool_call>\n{"name": "weather", "arguments": ', '{"city"', ': "Oslo"}}\n</tool_call>')
+    async with edge(nats_url) as here:
+        teach(here)
+        asked = asyncio.create_task(here.client.post(RESPONSES, json={**CALLING, "stream": True}))
+        request_id = await say(here, *parts)
+        async with await asked as response:
+            happened = [event async for event in events(response)]
+    assert list(dict.fromkeys(types(happened))) == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "completed",
+    ]
+    assert [event["sequence_number"] for event in happened] == list(range(len(happened)))
+    of = {name: [each for each in happened if each["type"] == f"response.{name}"] for name in types(happened)}
+    text, call = of["output_item.done"]
+    assert (text["output_index"], call["output_index"]) == (0, 1)
+    assert [each["item"] for each in (text, call)] == happened[-1]["response"]["output"]
+    assert of["output_item.added"][1]["item"] == {
+        **call["item"],
+        "status": "in_progress",
+        "arguments": "",
+    }
+    assert "".join(each["delta"] for each in of["function_call_arguments.delta"]) == '{"city": "Oslo"}'
+    (done,) = of["function_call_arguments.done"]
+    assert (done["arguments"], done["item_id"]) == ('{"city": "Oslo"}', f"fc_{request_id}_1")
+    assert text["item"]["content"][0]["text"] == "So."
+
+
+async def test_a_call_that_is_cut_short_is_incomplete(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        teach(here)
+        asked = here.begin(RESPONSES, CALLING)
+        await say(here, '<tool_call>\n{"name": "weather", "arguments": {"ci', finish="length")
+        found = (await asked).body
+    assert (found["status"], found["output"][0]["status"]) == ("incomplete", "incomplete")
+    assert found["output"][0]["arguments"] == '{"ci'
+
+
+async def test_results_of_calls_reach_the_tokenizer_as_turns(nats_url: str) -> None:
+    called = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "rain"}
+    async with edge(nats_url) as here:
+        teach(here)
+        said = {"role": "user", "content": "hello"}
+        reply = await here.answered(RESPONSES, {**CALLING, "input": [said, called, result]})
+        ((_, asked),) = here.peers["tokenizer-0"].of(Tokenize)
+    assert reply.status == 200
+    assert isinstance(asked, Tokenize)
+    assert asked.chat[1:] == (
+        ChatTurn("assistant", "", "", (ToolCall("c1", "weather", "{}"),), ""),
+        ChatTurn("tool", "rain", "", (), "c1"),
+    )

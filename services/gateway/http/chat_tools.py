@@ -75,20 +75,21 @@ def call_chunks(deltas: Sequence[pb.ToolCallDelta]) -> list[Mapping[str, Any]]:
     ]
 
 
+def read_parameters(function: JsonFields) -> str:
+    """Of a tool, as text."""
+    try:
+        return json.dumps(function.object("parameters").raw)
+    except RecursionError as error:
+        raise function.wrong("parameters", "less of it", "nested too deeply") from error
+
+
 def _tool(tool: JsonFields) -> pb.Tool:
     function = _function(tool)
     return pb.Tool(
         name=function.text("name"),
         description=function.text("description"),
-        parameters=_schema(function) if function.has("parameters") else "",
+        parameters=read_parameters(function) if function.has("parameters") else "",
     )
-
-
-def _schema(function: JsonFields) -> str:
-    try:
-        return json.dumps(function.object("parameters").raw)
-    except RecursionError as error:
-        raise function.wrong("parameters", "less of it", "nested too deeply") from error
 
 
 def _read_choice(chat: pb.ChatPrompt, body: JsonFields) -> None:

@@ -12,15 +12,10 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.error_object import error_object
 from services.gateway.http.event_stream import EventStream
 from services.gateway.http.penstock_part import penstock_part
-from services.gateway.http.response_object import (
-    ONLY_ITEM,
-    ONLY_PART,
-    ResponseObject,
-    output_text,
-    status_of,
-)
+from services.gateway.http.response_items import Happened, ResponseItems
+from services.gateway.http.response_object import ResponseObject, status_of
 from services.gateway.http.responses import AskedResponse
-from services.gateway.http.token_text import Spell, TokenText, describe_tokens, spell_logprobs
+from services.gateway.http.token_text import Spell, TokenText, spell_logprobs
 from shared.errors import PenstockError
 
 
@@ -32,10 +27,9 @@ class ResponseAnswer:
         self.end = pb.Terminal()
         self._asked = asked
         self._object = ResponseObject(request_id, asked, int(time.time()))
+        self._items = ResponseItems(request_id)
         self._events = events
         self._spell = spell if asked.sampling.HasField("logprobs") else None
-        self._texts: list[str] = []
-        self._tokens: list[TokenText] = []
         self._sent = 0
 
     @property
@@ -54,74 +48,47 @@ class ResponseAnswer:
         tokens: Sequence[TokenText] = ()
         if self._spell is not None:
             tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
-        self._texts.append(delta.text)
-        self._tokens.extend(tokens)
-        if not self._asked.stream:
-            return
-        events = self._first_events()
-        if delta.text or tokens:
-            logprobs = describe_tokens(tokens)
-            events.append(self._part_event("output_text.delta", delta=delta.text, logprobs=logprobs))
-        await self._events.send(*events)
+        await self._tell(self._items.add(delta, tokens))
 
     async def write_end(self, end: pb.Terminal) -> None:
         self.end = end
-        if self._asked.stream and end.outcome == pb.OUTCOME_FINISHED:
-            await self._events.send(*self._first_events(), *self._last_events())
+        if end.outcome == pb.OUTCOME_FINISHED:
+            await self._tell(self._items.close(status_of(end)))
 
     # ---- the answer ------------------------------------------------------------------------------------
 
     def whole(self) -> dict[str, Any]:
-        body = self._describe(status_of(self.end), usage=self.end.usage)
+        status = status_of(self.end)
+        output = self._items.describe(status)
+        body = self._object.describe(status, self.prompt.model, output, usage=self.end.usage)
         return body | penstock_part(self._asked.options, [self])
 
     async def end_stream(self, failed: PenstockError | None) -> web.StreamResponse:
         """With the whole response once more; one that failed has what there is of it."""
-        if failed is None:
-            body = self.whole()
-        else:
-            described = error_object(failed, self._asked.field_names)[2]["error"]
-            error = {"code": described["code"], "message": described["message"]}
-            body = self._describe("failed", error=error, item_status="incomplete")
-        return await self._events.finish(self._event(body["status"], response=body), mark=b"")
+        body = self.whole() if failed is None else self._failed(failed)
+        return await self._events.finish(self._event(body["status"], {"response": body}), mark=b"")
 
-    def _describe(self, status: str, *, item_status: str = "", **more: Any) -> dict[str, Any]:
-        message = self._object.message(item_status or status, [self._part()])
-        return self._object.describe(status, self.prompt.model, [message], **more)
-
-    def _part(self) -> dict[str, Any]:
-        return output_text("".join(self._texts), self._tokens)
+    def _failed(self, failed: PenstockError) -> dict[str, Any]:
+        described = error_object(failed, self._asked.field_names)[2]["error"]
+        error = {"code": described["code"], "message": described["message"]}
+        output = self._items.describe("incomplete")
+        return self._object.describe("failed", self.prompt.model, output, error=error)
 
     # ---- events ----------------------------------------------------------------------------------------
 
+    async def _tell(self, happened: Sequence[Happened]) -> None:
+        if self._asked.stream:
+            events = self._first_events() + [self._event(name, fields) for name, fields in happened]
+            await self._events.send(*events)
+
     def _first_events(self) -> list[Mapping[str, Any]]:
-        """Before the text; nothing when it has begun."""
+        """Before all others; nothing when they are told."""
         if self._sent:
             return []
         body = self._object.describe("in_progress", self.prompt.model)
-        return [
-            self._event("created", response=body),
-            self._event("in_progress", response=body),
-            self._item_event("added", self._object.message("in_progress", [])),
-            self._part_event("content_part.added", part=output_text("", [])),
-        ]
+        return [self._event(name, {"response": body}) for name in ("created", "in_progress")]
 
-    def _last_events(self) -> list[Mapping[str, Any]]:
-        part = self._part()
-        return [
-            self._part_event("output_text.done", text=part["text"], logprobs=part["logprobs"]),
-            self._part_event("content_part.done", part=part),
-            self._item_event("done", self._object.message(status_of(self.end), [part])),
-        ]
-
-    def _item_event(self, name: str, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._event(f"output_item.{name}", output_index=ONLY_ITEM, item=item)
-
-    def _part_event(self, name: str, **fields: Any) -> Mapping[str, Any]:
-        place = {"item_id": self._object.message_id, "output_index": ONLY_ITEM, "content_index": ONLY_PART}
-        return self._event(name, **place, **fields)
-
-    def _event(self, name: str, **fields: Any) -> Mapping[str, Any]:
+    def _event(self, name: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """To be sent in the order in which they are made, which numbers them."""
         number, self._sent = self._sent, self._sent + 1
         return {"type": f"response.{name}", "sequence_number": number, **fields}

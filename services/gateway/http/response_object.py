@@ -1,4 +1,4 @@
-"""OpenAI's response object, and the one message that is its output."""
+"""OpenAI's response object, about its output."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from typing import Any, Literal
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.responses import AskedResponse
-from services.gateway.http.token_text import TokenText, describe_tokens
 from shared.sampling import SamplingParams
 
 ID_PREFIX = "resp_"
-MESSAGE_ID_PREFIX = "msg_"
 STATUSES = {pb.FINISH_REASON_LENGTH: "incomplete"}
 """Of what has finished; otherwise it is completed."""
-ONLY_ITEM, ONLY_PART = 0, 0
-"""Their indices."""
 
 
 class ResponseObject:
-    """`request_id` names it and its message."""
+    """`request_id` names it."""
 
     def __init__(self, request_id: str, asked: AskedResponse, created_unix_s: int) -> None:
-        self.message_id = MESSAGE_ID_PREFIX + request_id
         self._id = ID_PREFIX + request_id
         self._asked = asked
         self._created_unix_s = created_unix_s
@@ -49,9 +44,6 @@ class ResponseObject:
             "max_output_tokens": sampling.max_tokens,
             "temperature": _in_force(sampling, "temperature"),
             "top_p": _in_force(sampling, "top_p"),
-            "tools": [],
-            "tool_choice": "none",
-            "parallel_tool_calls": False,
             "truncation": "disabled",
             "store": False,
             "background": False,
@@ -60,19 +52,6 @@ class ResponseObject:
             "usage": None if usage is None else _usage(usage),
             **self._asked.repeated,
         }
-
-    def message(self, status: str, content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": self.message_id,
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": list(content),
-        }
-
-
-def output_text(text: str, tokens: Sequence[TokenText]) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": describe_tokens(tokens)}
 
 
 def status_of(end: pb.Terminal) -> str:

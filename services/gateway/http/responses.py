@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completion import repeat_choices
-from services.gateway.http.error_object import TOO_LONG, FieldNames
+from services.gateway.http.error_object import FieldNames
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import PenstockOptions, read_penstock_options
+from services.gateway.http.response_input import read_input
+from services.gateway.http.response_tools import TOOL_FIELD_NAMES, read_response_tools
 from services.gateway.http.sampling_fields import read_sampling, read_seed
 from shared.sampling import MAX_TOP_LOGPROBS
 
 LENGTHS = ("max_output_tokens",)
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
-TEXT_PARTS = ("input_text", "output_text", "text")
-ITEM_TYPES = ("message",)
+SAMPLING_FIELD_NAMES: FieldNames = (
+    (re.compile(r"\bsampling\.json_schema\b"), "text.format.schema"),
+    (re.compile(r"\bsampling\.max_tokens\b"), "max_output_tokens"),
+)
 MAX_METADATA_ENTRIES = 16
 MAX_METADATA_NAME_CHARS = 64
 MAX_METADATA_CHARS = 512
@@ -49,7 +53,6 @@ class AskedResponse:
 def read_response(body: JsonFields, headers: Mapping[str, str], default_max_tokens: int) -> AskedResponse:
     """Raises InvalidRequest that names what is wrong."""
     _check_kept(body)
-    _check_tools(body)
     options = read_penstock_options(body, headers)
     text_format = body.object("text").object("format")
     sampling = read_sampling(body, default_max_tokens, lengths=LENGTHS, text_format=text_format)
@@ -58,10 +61,10 @@ def read_response(body: JsonFields, headers: Mapping[str, str], default_max_toke
         sampling.logprobs = top_logprobs
     elif top_logprobs:
         raise body.wrong("top_logprobs", f"it with {INCLUDE_LOGPROBS} in include alone")
-    names, messages = _read_messages(body)
-    request = pb.GenerateRequest(
-        model=body.text("model"), chat=pb.ChatPrompt(messages=messages), sampling=sampling
-    )
+    read = read_input(body)
+    chat = pb.ChatPrompt(messages=read.messages)
+    read_response_tools(chat, body)
+    request = pb.GenerateRequest(model=body.text("model"), chat=chat, sampling=sampling)
     options.apply(request)
     return AskedResponse(
         requests=repeat_choices([request], 1, read_seed(body)),
@@ -72,8 +75,11 @@ def read_response(body: JsonFields, headers: Mapping[str, str], default_max_toke
             "metadata": _metadata(body),
             "text": {"format": text_format.raw or {"type": "text"}},
             "top_logprobs": top_logprobs,
+            "tools": body.array("tools"),
+            "tool_choice": body.value("tool_choice") or "auto",
+            "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
         },
-        field_names=_field_names(names),
+        field_names=(*read.field_names, *TOOL_FIELD_NAMES, *SAMPLING_FIELD_NAMES),
     )
 
 
@@ -84,48 +90,6 @@ def _check_kept(body: JsonFields) -> None:
     body.flag("store")
     if body.text("truncation", "disabled") != "disabled":
         raise body.wrong("truncation", "disabled: no part of the input is left out")
-
-
-def _check_tools(body: JsonFields) -> None:
-    if body.array("tools") and body.value("tool_choice") != "none":
-        raise body.wrong("tools", "none, or tool_choice none: responses call no tools here", "given")
-
-
-def _read_messages(body: JsonFields) -> tuple[list[str], list[pb.ChatMessage]]:
-    """The messages, and what field of the body each of them is."""
-    names: list[str] = []
-    messages: list[pb.ChatMessage] = []
-    if instructions := body.text("instructions"):
-        names.append("instructions")
-        messages.append(pb.ChatMessage(role="system", content=instructions))
-    if body.value("input") in (None, "", []):
-        raise body.wrong("input", "a text, or at least one message", "empty")
-    if isinstance(body.value("input"), str):
-        names.append("input")
-        messages.append(pb.ChatMessage(role="user", content=body.text("input")))
-        return names, messages
-    for index, item in enumerate(body.objects("input")):
-        names.append(f"input[{index}]")
-        messages.append(_message(item))
-    return names, messages
-
-
-def _message(item: JsonFields) -> pb.ChatMessage:
-    if item.text("type", "message") not in ITEM_TYPES:
-        raise item.wrong("type", f"one of {', '.join(ITEM_TYPES)}: this server has no other items")
-    return pb.ChatMessage(role=item.text("role"), content=_content(item))
-
-
-def _content(item: JsonFields) -> str:
-    """Text, or parts that are all text."""
-    if not isinstance(item.value("content"), list):
-        return item.text("content")
-    texts = []
-    for part in item.objects("content"):
-        if part.value("type") not in TEXT_PARTS:
-            raise part.wrong("type", "input_text or output_text: this model reads nothing else")
-        texts.append(part.text("text"))
-    return "".join(texts)
 
 
 def _metadata(body: JsonFields) -> Mapping[str, str]:
@@ -140,18 +104,3 @@ def _metadata(body: JsonFields) -> Mapping[str, str]:
         if len(given.text(name)) > MAX_METADATA_CHARS:
             raise given.wrong(name, f"at most {MAX_METADATA_CHARS} characters")
     return {name: given.text(name) for name in names}
-
-
-def _field_names(names: Sequence[str]) -> FieldNames:
-    """What a response calls what the contract has: `names` are the fields of its messages."""
-
-    def field_of(found: re.Match[str]) -> str:
-        return names[int(found[1])]
-
-    return (
-        (TOO_LONG, "input"),
-        (re.compile(r"\bchat\.messages\[(\d+)\]"), field_of),
-        (re.compile(r"\bchat\.messages\b"), "input"),
-        (re.compile(r"\bsampling\.json_schema\b"), "text.format.schema"),
-        (re.compile(r"\bsampling\.max_tokens\b"), "max_output_tokens"),
-    )

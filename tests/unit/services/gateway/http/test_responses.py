@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.chat_prompt import MAX_CHAT_MESSAGES
 from services.gateway.http.error_object import error_object
 from services.gateway.http.json_fields import JsonFields
@@ -24,6 +25,12 @@ from shared.errors import InvalidRequest
 LIMITS = PromptLimits(1 << 20)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}}
 FUNCTION = {"type": "function", "name": "f", "parameters": {}}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "16"}
+
+
+def message(content: Any, role: str = "user", **fields: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **fields}
 
 
 def asked(**body: Any) -> AskedResponse:
@@ -39,10 +46,6 @@ def refusal(**body: Any) -> dict[str, Any]:
         LIMITS.check_request(validate_request(response.requests[0], drawn_seed=0))
     error: dict[str, Any] = error_object(caught.value, names)[2]["error"]
     return error
-
-
-def message(content: Any, role: str = "user", **fields: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, **fields}
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -76,7 +79,28 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "conversation": ({"conversation": {"id": "conv_1"}}, "conversation"),
     "background": ({"background": True}, "background"),
     "kept prompt": ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-    "tools": ({"tools": [FUNCTION]}, "tools"),
+    "a tool of the server's": ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    "tools type": ({"tools": FUNCTION}, "tools"),
+    "tool name": ({"tools": [{**FUNCTION, "name": "a b"}]}, "tools[0].name"),
+    "tool parameters": ({"tools": [{**FUNCTION, "parameters": {"type": "array"}}]}, "tools[0].parameters"),
+    "tool choice": ({"tools": [FUNCTION], "tool_choice": "maybe"}, "tool_choice"),
+    "choice of a tool of the server's": (
+        {"tools": [FUNCTION], "tool_choice": {"type": "allowed_tools"}},
+        "tool_choice.type",
+    ),
+    "choice without a name": ({"tools": [FUNCTION], "tool_choice": {"type": "function"}}, "tool_choice.name"),
+    "choice of another": (
+        {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}},
+        "tool_choice.name",
+    ),
+    "parallel calls": ({"tools": [FUNCTION], "parallel_tool_calls": 1}, "parallel_tool_calls"),
+    "call without an id": ({"input": [message("a"), {**CALL, "call_id": ""}]}, "input[1].call_id"),
+    "call arguments": ({"input": [message("a"), CALL, {**CALL, "arguments": "["}]}, "input[2].arguments"),
+    "result of no call": (
+        {"instructions": "a", "input": [message("a"), CALL, {**RESULT, "call_id": "other"}]},
+        "input[2].call_id",
+    ),
+    "result type": ({"input": [message("a"), CALL, {**RESULT, "output": 3}]}, "input[2].output"),
     "logprobs": ({"top_logprobs": 21}, "top_logprobs"),
     "logprobs that are not shown": ({"top_logprobs": 2}, "top_logprobs"),
     "metadata": ({"metadata": {"a": 1}}, "metadata.a"),
@@ -147,9 +171,32 @@ def test_logprobs_are_computed_where_they_are_included() -> None:
 
 def test_nulls_and_what_does_not_ask_for_keeping_are_tolerated() -> None:
     nulls = dict.fromkeys(["instructions", "previous_response_id", "metadata", "text", "tools", "store"])
-    unkept = {"background": False, "store": True, "tools": [FUNCTION], "tool_choice": "none"}
+    unkept = {"background": False, "store": True, "tool_choice": "auto"}
     tolerated = {"truncation": "disabled", "reasoning": {"effort": "low"}, "user": "u"}
     assert asked(**nulls).requests == asked(**unkept, **tolerated).requests == asked().requests
+
+
+def test_tools_have_their_fields_beside_their_type() -> None:
+    tool = {**FUNCTION, "description": "d", "parameters": SCHEMA, "strict": True}
+    chat = asked(tools=[tool], tool_choice={"type": "function", "name": "f"}, parallel_tool_calls=False)
+    read = chat.requests[0].chat
+    assert [(each.name, each.description, json.loads(each.parameters)) for each in read.tools] == [
+        ("f", "d", SCHEMA)
+    ]
+    assert (read.tool_name, read.parallel_tool_calls) == ("f", False)
+    assert chat.repeated["tools"] == [tool]
+    assert asked(tools=[tool], tool_choice="none").requests[0].chat.tool_choice == pb.TOOL_CHOICE_NONE
+
+
+def test_what_one_turn_called_is_one_message_and_results_name_their_calls() -> None:
+    second = {**CALL, "call_id": "c2", "arguments": '{"a": 1}'}
+    parts = {**RESULT, "call_id": "c2", "output": [{"type": "input_text", "text": "17"}]}
+    said = message([{"type": "output_text", "text": "So."}], role="assistant", type="message")
+    read = asked(input=[message("a"), said, CALL, second, RESULT, parts, CALL]).requests[0].chat.messages
+    assert [each.role for each in read] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [(call.id, call.arguments) for call in read[1].tool_calls] == [("c1", "{}"), ("c2", '{"a": 1}')]
+    assert [(each.tool_call_id, each.content) for each in read[2:4]] == [("c1", "16"), ("c2", "17")]
+    assert read[1].content == "So."
 
 
 def test_metadata_at_its_limits_is_repeated() -> None:
