@@ -11,6 +11,11 @@ from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="package")
-def served() -> Iterator[Served]:
+def stack() -> Iterator[Stack]:
     with Stack("--speculator", "0") as stack:
-        yield Served.at(f"http://{stack.http}")
+        yield stack
+
+
+@pytest.fixture(scope="package")
+def served(stack: Stack) -> Served:
+    return Served.at(f"http://{stack.http}")
