@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 ROLES = ("gateway", "tokenizer", "retriever", "prefill", "decode", "speculator", "detokenizer")
 """In the order in which a stack starts them; each is `services/<role>`."""
 OPTIONAL_ROLES = ("retriever", "speculator")
@@ -14,6 +16,18 @@ ENGINE_ROLES = ("prefill", "decode", "speculator")
 """Those that run an engine: they compute all the time and share the cores of a machine."""
 TARGET_ROLES = ("decode", "prefill")
 """Those whose engine serves the model that clients ask for; a speculator has one of its own."""
+
+FOLLOWED_ROLES: Mapping[str, tuple[str, ...]] = {
+    "gateway": ROLES,
+    "tokenizer": ("gateway",),
+    "retriever": ("gateway",),
+    "prefill": ("gateway", "decode"),
+    "decode": ("gateway", "prefill", "speculator"),
+    "speculator": ("gateway", "decode"),
+    "detokenizer": ("gateway",),
+}
+"""Whose heartbeats a role hears: a gateway places on all, all keep its leases and deadlines, and workers also
+hear those with whom their work ends. To hear everybody costs each process at rest by the fleet's size."""
 
 _HOPS = {
     "client": "client",

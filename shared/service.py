@@ -41,6 +41,7 @@ from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import Heartbeat
+from shared.roles import FOLLOWED_ROLES
 from shared.service_help import check_arguments
 from shared.settings import load_config
 from shared.telemetry import logging as telemetry_logging
@@ -76,7 +77,7 @@ class Service(Generic[C]):
         self.state = "loading"
         self.stopping = asyncio.Event()
         self.supervisor = Supervisor()
-        self.fleet = FleetView(keeps_prefixes=role == "gateway")
+        self.fleet = FleetView(roles=FOLLOWED_ROLES[role], places=role == "gateway")
         self.watchdog = Watchdog(self._activities, self._end_hung, limit_s=config.watchdog_s)
         self.http = TelemetryServer(role, self._is_ready, lambda: self.watchdog.why)
         self.bus: Bus

@@ -60,8 +60,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffled modules go back to their folder, units first: what a folder shares is started once."""
-    items.sort(key=lambda item: item.nodeid.split("/")[:2], reverse=True)
+    """Shuffled modules go back to their folder: what it shares is started once. Those of processes begin."""
+    items.sort(key=lambda item: item.nodeid.split("/")[:2])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

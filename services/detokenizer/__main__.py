@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.detokenizer.actor import TICK_S, DetokenizerActor, GatewayLost
+from services.detokenizer.actor import DetokenizerActor, GatewayLost
 from services.detokenizer.config import DetokenizerConfig
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.service import Service, run_service
@@ -21,11 +21,6 @@ async def body(service: Service[DetokenizerConfig]) -> None:
     service.announce_model(source.name, tokenizer_digest=source.tokenizer_digest())
     actor = service.supervisor.start(lambda: DetokenizerActor(service, tokenizer))
 
-    async def keep_time() -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            actor.wake()
-
     async def drained() -> None:
         while actor.live:  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
             await asyncio.sleep(DRAIN_POLL_S)
@@ -34,7 +29,6 @@ async def body(service: Service[DetokenizerConfig]) -> None:
         if role == "gateway" and why != "suspect":  # a suspect one may come back; its leases decide
             actor.tell_control(GatewayLost(instance))
 
-    service.supervisor.start_task("detokenizer-clock", keep_time)
     service.fleet.on_lost(on_lost)
     service.on_drain(drained)
     await service.bus.serve(inbox(service.role, service.instance), actor.receive)

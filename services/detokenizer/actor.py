@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ log = structlog.get_logger()
 MAILBOX_LIMIT = 8192
 """Messages, each a step of one decode worker: seconds of work."""
 TICK_S = 0.025
-"""How exactly graces and leases are kept; the process wakes the actor this often."""
+"""How exactly graces and leases are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class DetokenizerActor(BusActor):
         self._service = service
         self._sessions = DecoderSessions(tokenizer, service.config)
         self._next_tick_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        """While there is anything that ends in time."""
 
     @property
     def live(self) -> int:
@@ -106,6 +109,8 @@ class DetokenizerActor(BusActor):
 
     async def turn(self) -> bool:
         """At most once per TICK_S: renew the leases of living gateways, then see what time has decided."""
+        if self._sessions.timed and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._on_timer)
         now_s = SYSTEM_CLOCK.monotonic_s()
         if now_s < self._next_tick_s:
             return False
@@ -118,7 +123,13 @@ class DetokenizerActor(BusActor):
         metrics.QUEUE_DEPTH.labels(service="detokenizer").set(self._sessions.waiting_rows)
         return False
 
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.wake()
+
     async def on_stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         await self._send_lost(self._sessions.abandon_decoders())
 
     # ---- sending ------------------------------------------------------------------------------------

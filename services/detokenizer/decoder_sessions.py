@@ -67,6 +67,11 @@ class DecoderSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def timed(self) -> bool:
+        """Whether there is anything that `tick` may end."""
+        return bool(self._sessions or self._early)
+
     # ---- messages -----------------------------------------------------------------------------------
 
     def open_decoder(

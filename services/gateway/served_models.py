@@ -22,12 +22,12 @@ class ServedModel:
 
 
 def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
-    """By name: those that a decode worker has, and those that a retriever embeds with."""
+    """Those that a decode worker has, by name; then those that a retriever embeds with."""
     generating = {view.heartbeat.model for view in fleet.instances("decode")}
     embedding = {view.heartbeat.model for view in fleet.instances(EMBEDDING_ROLE)}
     found = [_model(fleet, name, REQUIRED_ROLES, TARGET_ROLES, embeds=False) for name in generating]
     found += [_model(fleet, name, (EMBEDDING_ROLE,), (EMBEDDING_ROLE,), embeds=True) for name in embedding]
-    return tuple(sorted(found, key=lambda model: (model.name, model.embeds)))
+    return tuple(sorted(found, key=lambda model: (model.embeds, model.name)))  # many clients take the first
 
 
 def _model(

@@ -23,7 +23,9 @@ from shared.bus.subjects import FLEET_ALL
 from shared.messages import Heartbeat
 from shared.tasks import cancel_until_done
 
-POLL_S = 0.05
+START_POLL_S = 0.05
+WATCH_POLL_S = 0.25
+"""As often as heartbeats come; an end is noticed at once."""
 STOP_TIMEOUT_S = 20.0
 GATEWAY_TIMEOUT_S = 15.0
 """Of the stop's time, what the gateways may take to finish their requests before the others stop: their drain
@@ -142,7 +144,7 @@ class Stack:
                 return True
             if time.monotonic() >= give_up_s:
                 raise StartFailed(_too_slow(missing, self._options.start_timeout_s))
-            await self._tick()
+            await self._tick(START_POLL_S)
         return False
 
     def _check_ready(self, instance: Instance, loading: set[str]) -> bool:
@@ -166,7 +168,7 @@ class Stack:
         probing = asyncio.create_task(Prober(self._addresses).run(), name="prober")
         try:
             while not self.stop.is_set():
-                await self._tick()
+                await self._tick(WATCH_POLL_S)
                 for instance in self._instances:
                     self._check_ready(instance, loading=set())
                 self._state.write(self._description())
@@ -180,12 +182,12 @@ class Stack:
         beats = [(instance, self._beat(instance)) for instance in self._instances]
         return [(instance, beat.metrics) for instance, beat in beats if beat is not None and beat.metrics]
 
-    async def _tick(self) -> None:
+    async def _tick(self, poll_s: float) -> None:
         """Wait for a moment, a stop, or the end of an instance."""
         stopped = asyncio.create_task(self.stop.wait())
         try:
             await asyncio.wait(
-                (stopped, *self._tasks.values()), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
+                (stopped, *self._tasks.values()), timeout=poll_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             stopped.cancel()

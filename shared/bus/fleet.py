@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -16,11 +16,13 @@ from shared.bus.own_lag import OwnLag
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Heartbeat, Snapshot, SnapshotRequest
+from shared.roles import ROLES
 from shared.tasks import cancel_until_done
 
 log = structlog.get_logger()
 
 SWEEP_S = 0.05
+"""The shortest time between two looks who is silent."""
 MIN_BEAT_S = 0.02
 """Changes within this time share one heartbeat."""
 PAGE_TIMEOUT_S = 1.0
@@ -33,15 +35,19 @@ __all__ = ["FleetView", "HeartbeatPublisher", "InstanceView"]
 
 
 class FleetView:
-    """What this process knows of all instances, fed by their heartbeats. `keeps_prefixes` as in its state.
+    """What this process knows of the instances of `roles`, fed by their heartbeats. `places` as in its state.
 
     Silence counts only while we listened: not while we were disconnected, not by how much a sweep was late.
     Nobody is suspected before the server has handed over all that it had for us.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, *, keeps_prefixes: bool = False) -> None:
+    def __init__(
+        self, clock: Clock = SYSTEM_CLOCK, *, roles: Sequence[str] = ROLES, places: bool = False
+    ) -> None:
         self._clock = clock
-        self._state = FleetState(clock, keeps_prefixes=keeps_prefixes)
+        self._roles = roles
+        self._places = places
+        self._state = FleetState(clock, keeps_prefixes=places)
         self.own_lag = OwnLag(clock)
         self._bus: Bus
         self._sweeper: asyncio.Task[None] | None = None
@@ -51,7 +57,8 @@ class FleetView:
         """Instances appear as their next heartbeats come in, within HEARTBEAT_S."""
         self._bus = bus
         self._state.origins = bus.offsets
-        await bus.serve(subjects.FLEET_ALL, self._on_delivery)
+        for role in self._roles:
+            await bus.serve(subjects.fleet(role, subjects.ANY), self._on_delivery)
         bus.on_reconnect(self._on_reconnect)
 
     async def start(self, bus: Bus) -> None:
@@ -67,9 +74,11 @@ class FleetView:
 
     def instances(self, role: str) -> list[InstanceView]:
         """Those of a role that can take work: ready and not suspect."""
+        assert role in self._roles
         return self._state.instances(role)
 
     def get(self, role: str, instance: str) -> InstanceView | None:
+        assert role in self._roles
         return self._state.get(role, instance)
 
     def all(self) -> list[InstanceView]:
@@ -130,14 +139,19 @@ class FleetView:
         """For ever: find out who is silent."""
         swept_s = self._clock.monotonic_s()
         while True:
-            await asyncio.sleep(SWEEP_S)
-            swept_s = await self._sweep_since(swept_s)
+            pause_s = self._pause_s()
+            await asyncio.sleep(pause_s)
+            swept_s = await self._sweep_since(swept_s, pause_s)
 
-    async def _sweep_since(self, swept_s: float) -> float:
+    def _pause_s(self) -> float:
+        """Who places looks often, to know its own lag; others sleep until somebody may have been silent."""
+        return SWEEP_S if self._places else max(SWEEP_S, self._state.next_silence_s())
+
+    async def _sweep_since(self, swept_s: float, pause_s: float) -> float:
         """Look who has been silent too long; the time of this sweep, for the next one."""
         now_s = self._clock.monotonic_s()
         passed_s = now_s - swept_s
-        listened_s = min(passed_s, SWEEP_S) if self._bus.connected else 0.0
+        listened_s = min(passed_s, pause_s) if self._bus.connected else 0.0
         self._state.excuse(passed_s - listened_s)
         self.own_lag.note(passed_s - listened_s)
         if not self._state.anyone_silent() or await self._heard_all():

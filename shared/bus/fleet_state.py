@@ -132,6 +132,12 @@ class FleetState:
             not view.suspect and now_s - view.last_seen_s >= SUSPECT_AFTER_S for view in self._views.values()
         )
 
+    def next_silence_s(self) -> float:
+        """How long nobody can become a suspect."""
+        heard_s = (view.last_seen_s for view in self._views.values() if not view.suspect)
+        now_s = self._clock.monotonic_s()
+        return min(heard_s, default=now_s) + SUSPECT_AFTER_S - now_s
+
     def sweep(self) -> None:
         """Suspect whom SUSPECT_AFTER_S has not heard of, forget whom FORGET_AFTER_S has not."""
         now_s = self._clock.monotonic_s()

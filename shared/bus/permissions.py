@@ -15,14 +15,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shared import messages
-from shared.bus.subjects import CANCEL_ALL, FLEET_ALL, answers, everything_at, fleet, inbox, kv, subject_of
+from shared.bus.subjects import (
+    ANY,
+    CANCEL_ALL,
+    FLEET_ALL,
+    answers,
+    everything_at,
+    fleet,
+    inbox,
+    kv,
+    subject_of,
+)
 from shared.messages import Message
-from shared.roles import ENGINE_ROLES, ROLES
+from shared.roles import ENGINE_ROLES, FOLLOWED_ROLES, ROLES
 
 OPERATOR = "operator"
 """Who runs `penstock status`, `audit` and `up` itself."""
-
-ANY = "*"
 
 _KV_AGREEMENT = (messages.KvAbort, messages.KvAbortAck)
 
@@ -86,7 +94,8 @@ def role_user(role: str, instance: str = ANY) -> BusUser:
     publish += [
         subject_of(inbox(peer, ANY), messages.SnapshotRequest.__name__, instance) for peer in ENGINE_ROLES
     ]
-    subscribe = [everything_at(inbox(role, instance)), everything_at(FLEET_ALL), f"{answers(name)}.>"]
+    subscribe = [everything_at(inbox(role, instance)), f"{answers(name)}.>"]
+    subscribe += [everything_at(fleet(followed, ANY)) for followed in FOLLOWED_ROLES[role]]
     subscribe += ["$SRV.*", f"$SRV.*.penstock-{role}", f"$SRV.*.penstock-{role}.*"]
     if role == "gateway":
         publish.append(subject_of(CANCEL_ALL, messages.Cancel.__name__, instance))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ANY = "*"
 FLEET_ALL = "penstock.fleet.*.*"
 CANCEL_ALL = "penstock.cancel"
 NOBODY = "-"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
 from services.launcher.ports import free_ports
 from shared.roles import ROLES
@@ -43,7 +44,8 @@ pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING), pytest.mark.tim
 
 @dataclass(frozen=True, slots=True)
 class ComposeStack:
-    port: int
+    grpc_port: int
+    http_port: int
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [
@@ -55,7 +57,12 @@ class ComposeStack:
             "compose/compose.yaml",
             *arguments,
         ]
-        environ = {**os.environ, "PENSTOCK_IMAGE": IMAGE, "PENSTOCK_GRPC_PORT": str(self.port)}
+        environ = {
+            **os.environ,
+            "PENSTOCK_IMAGE": IMAGE,
+            "PENSTOCK_GRPC_PORT": str(self.grpc_port),
+            "PENSTOCK_HTTP_PORT": str(self.http_port),
+        }
         return subprocess.run(
             command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False,
             timeout=COMMAND_TIMEOUT_S,
@@ -80,7 +87,11 @@ class ComposeStack:
 
     @property
     def grpc(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def http(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}/v1"
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +103,7 @@ def stack() -> Iterator[ComposeStack]:
         build, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S
     )
     assert built.returncode == 0, built.stderr[-4000:]
-    running = ComposeStack(free_ports("127.0.0.1", 1)[0])
+    running = ComposeStack(*free_ports("127.0.0.1", 2))
     try:
         running.up()
         yield running
@@ -106,6 +117,20 @@ def test_a_question_is_answered_with_its_sources(stack: ComposeStack) -> None:
     events = [json.loads(line) for line in lines]
     assert events[-1]["outcome"] == "finished"
     assert next(event for event in events if event["event"] == "prompt")["passages"]
+
+
+def test_a_client_of_openai_is_answered_over_the_published_port(stack: ComposeStack) -> None:
+    with OpenAI(base_url=stack.http, api_key="none", max_retries=0, timeout=60) as client:
+        model = client.models.list().data[0]
+        chunks = client.chat.completions.create(
+            model=model.id,
+            messages=[{"role": "user", "content": "Once upon a time"}],
+            max_tokens=8,
+            stream=True,
+        )
+        said = [choice for chunk in chunks for choice in chunk.choices]
+    assert said[-1].finish_reason in ("length", "stop")
+    assert "".join(choice.delta.content or "" for choice in said)
 
 
 def test_every_role_is_ready(stack: ComposeStack) -> None:

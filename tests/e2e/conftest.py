@@ -13,6 +13,8 @@ from tests.support.oracle import Oracle
 from tests.support.stack import Stack
 
 GetStack = Callable[..., Stack]
+WITH_RETRIEVER = (3, True, "nats")
+"""The one stack that has a retriever, of no documents: it embeds."""
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +41,9 @@ def get_stack(model_dir: Path, draft_dir: Path) -> Iterator[GetStack]:
         def get(decode: int = 1, drafts: bool = False, transport: str = "nats") -> Stack:
             key = (decode, drafts, transport)
             if key not in running:
-                running[key] = stacks.enter_context(
-                    Stack(*options(model_dir, draft_dir if drafts else None, decode, transport))
-                )
+                chosen = options(model_dir, draft_dir if drafts else None, decode, transport)
+                retriever = ("--retriever", str(int(key == WITH_RETRIEVER)))
+                running[key] = stacks.enter_context(Stack(*chosen, *retriever))
             return running[key]
 
         yield get

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from protos.penstock.v1 import inference_pb2 as pb
-from tests.e2e.conftest import GetStack
+from tests.e2e.conftest import WITH_RETRIEVER, GetStack
 from tests.support.client import connect, generate, request
 from tests.support.oracle import Oracle
-from tests.support.stack import Stack
 
 TEXT = "Once upon a time, über größere Straßen"
 
@@ -39,14 +36,11 @@ async def test_the_ids_of_a_text_are_its_prompt_and_become_it_again(get_stack: G
     assert answers[0].prompt.prompt_tokens == len(ids)
 
 
-@pytest.mark.timeout(150)
-async def test_texts_become_vectors_without_any_documents() -> None:
-    with Stack("--corpus", "none", "--retriever", "1", "--draft", "none", "--speculator", "0") as stack:
-        async with connect(stack.grpc) as stub:
-            texts = ["Where is the gate?", "The location of the gate", "Cook the carrots"]
-            answer = await stub.Embed(pb.EmbedRequest(texts=texts))
-            names = {model.name for model in (await stub.ListModels(pb.ListModelsRequest())).models}
-        await stack.until_idle()
+async def test_texts_become_vectors_without_any_documents(get_stack: GetStack) -> None:
+    async with connect(get_stack(*WITH_RETRIEVER).grpc) as stub:
+        texts = ["Where is the gate?", "The location of the gate", "Cook the carrots"]
+        answer = await stub.Embed(pb.EmbedRequest(texts=texts))
+        names = {model.name for model in (await stub.ListModels(pb.ListModelsRequest())).models}
     near, far = (_cosine(answer.embeddings[0], other) for other in answer.embeddings[1:])
     assert near > far
     assert answer.model in names

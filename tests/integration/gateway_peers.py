@@ -243,7 +243,7 @@ class Running:
 async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     fields = {"http_port": 0, **options}
     config = GatewayConfig(**fields)  # type: ignore[arg-type]  # the options are fields of the class
-    bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(keeps_prefixes=True), Tasks()
+    bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(places=True), Tasks()
     await view.start(bus)
     context = SessionContext.of(GATEWAY, config, bus, view, tasks)
     registry = SessionRegistry(

@@ -136,7 +136,7 @@ class Watch:
 @pytest.fixture
 async def watch(nats_url: str) -> AsyncIterator[Watch]:
     bus = await Bus.connect(nats_url, name="watch")
-    watch = Watch(bus, FleetView(keeps_prefixes=True))
+    watch = Watch(bus, FleetView(places=True))
     await watch.view.start(bus)
     yield watch
     await watch.view.stop()
@@ -225,7 +225,7 @@ async def test_a_late_joiner_learns_the_whole_prefix_set(nats_url: str, member: 
     member.cache(12)
     await until(lambda: not member.added)
     bus = await Bus.connect(nats_url, name="late")
-    late = Watch(bus, FleetView(keeps_prefixes=True))
+    late = Watch(bus, FleetView(places=True))
     await late.view.start(bus)
     await until(lambda: late.prefix() == {11, 12})
     await late.view.stop()

@@ -18,11 +18,21 @@ from shared.bus.connection import FIRST_CONNECT_S
 from shared.bus.credentials import Credentials
 from shared.bus.fleet import FleetView
 from shared.bus.permissions import MAY_SEND, OPERATOR
-from shared.bus.subjects import CANCEL_ALL, FLEET_ALL, answers, everything_at, fleet, inbox, kv, subject_of
+from shared.bus.subjects import (
+    ANY,
+    CANCEL_ALL,
+    FLEET_ALL,
+    answers,
+    everything_at,
+    fleet,
+    inbox,
+    kv,
+    subject_of,
+)
 from shared.deadline import Deadline
 from shared.errors import ProtocolError, Unavailable
 from shared.messages import AuditReport, AuditRequest, Cancel, Envelope, Heartbeat, Message, Snapshot
-from shared.roles import ROLES
+from shared.roles import FOLLOWED_ROLES, ROLES
 from tests.support import metric
 from tests.support.closed_bus import ClosedBus, RawClient, closed_bus, users
 from tests.support.wait import until
@@ -114,18 +124,21 @@ async def test_a_user_may_say_what_the_table_has_and_nothing_else(closed: Closed
 
 
 @pytest.mark.parametrize("reader", [*(f"{role}-0" for role in ROLES), OPERATOR])
-async def test_a_user_may_read_its_own_and_the_heartbeats_and_nothing_else(
+async def test_a_user_may_read_its_own_and_the_heartbeats_that_concern_it_and_nothing_else(
     closed: ClosedBus, reader: str
 ) -> None:
     role = reader.rpartition("-")[0] or reader
+    heartbeats = {everything_at(fleet(other, ANY)) for other in ROLES} | {everything_at(FLEET_ALL)}
+    heard = {everything_at(fleet(other, ANY)) for other in FOLLOWED_ROLES.get(role, ())}
+    heard = heartbeats if role == OPERATOR else heard
     own = {everything_at(inbox(role, reader))} if role != OPERATOR else set()
-    own |= {everything_at(FLEET_ALL), f"{answers(reader)}.>"}
+    own |= {f"{answers(reader)}.>", *heard}
     own |= {everything_at(CANCEL_ALL)} if role not in ("gateway", OPERATOR) else set()
     own |= {kv("decode-0", "7")} if role == "decode" else set()
     foreign = {">", "penstock.>", "_INBOX.>", "_INBOX.*.*", "$SYS.>", CANCEL_ALL, everything_at(CANCEL_ALL)}
     foreign |= {f"{answers(user.name)}.>" for user in users()} | {kv("*", "*"), kv("decode-1", "7")}
     foreign |= {everything_at(inbox(other, f"{other}-{n}")) for other in ROLES for n in (0, 1)}
-    foreign |= {everything_at(inbox(other, "*")) for other in ROLES}
+    foreign |= {everything_at(inbox(other, "*")) for other in ROLES} | heartbeats - heard
     async with closed.raw(reader) as client:
         for subject in own | foreign:
             await client.client.subscribe(subject)

@@ -90,10 +90,10 @@ async def test_the_models_are_those_of_the_fleet_with_the_shortest_context_of_th
 
         async def complete() -> bool:
             models = await listed()
-            return sum(len(model.instances) for model in models) == 6 and models[1].context_tokens == 1024
+            return sum(len(model.instances) for model in models) == 6 and models[0].context_tokens == 1024
 
         await until(complete)
-        embedding, generation = await listed()
+        generation, embedding = await listed()  # what a client takes that takes the first
     assert (embedding.name, embedding.kind) == (EMBEDDER, pb.MODEL_KIND_EMBEDDING)
     assert (embedding.context_tokens, embedding.has_chat_template) == (256, False)
     assert (generation.name, generation.kind) == (MODEL, pb.MODEL_KIND_GENERATION)

@@ -253,8 +253,7 @@ class Edge:
                 request_id, ids, decode=decode, speculator=speculator, how=how, prompt_len=prompt_len
             ),
         )
-        stream = self.streams[request_id, 1]
-        await until(lambda: stream.finish or stream.lost, timeout_s=WAIT_S)
+        stream = await self.ended(request_id)
         assert stream.lost is None, stream.lost
         return stream
 
@@ -262,6 +261,12 @@ class Edge:
         answer = await self.ask(role, instance, Cancel("cancelled"), request_id, epoch)
         assert isinstance(answer, CancelAck)
         return answer
+
+    async def ended(self, request_id: str, epoch: int = 1) -> Stream:
+        """It finished or was lost."""
+        stream = self.streams[request_id, epoch]
+        await until(lambda: stream.finish or stream.lost, timeout_s=WAIT_S)
+        return stream
 
     async def lost(self, request_id: str, epoch: int = 1) -> Lost:
         stream = self.streams[request_id, epoch]
@@ -294,7 +299,7 @@ class Edge:
 @asynccontextmanager
 async def edge_of(nats_url: str, model_id: str) -> AsyncIterator[Edge]:
     bus = await Bus.connect(nats_url, name="edge")
-    fleet = FleetView(keeps_prefixes=True)
+    fleet = FleetView(places=True)
     incarnation = time.time_ns() // 1000
     beat = Heartbeat(
         "gateway", GATEWAY, incarnation, "ready", 0, "", 0, "", "", "", 0, 0, 0, 0, 0, 0, 0.0, 0, b"", b""

@@ -44,7 +44,7 @@ class Watch:
         self.swept_s = self.clock.monotonic_s()
 
     async def sweep(self) -> None:
-        self.swept_s = await self.view._sweep_since(self.swept_s)
+        self.swept_s = await self.view._sweep_since(self.swept_s, SWEEP_S)
 
     async def pass_time(self, seconds: float) -> None:
         """With a sweep in time after every SWEEP_S."""
@@ -86,6 +86,28 @@ async def test_a_second_in_which_our_own_loop_stood_still_makes_nobody_a_suspect
     await watch.sweep()
     await watch.pass_time(SUSPECT_AFTER_S / 2)
     assert watch.lost == []
+
+
+async def test_who_places_nothing_sleeps_until_somebody_may_have_been_silent(watch: Watch) -> None:
+    assert watch.view._pause_s() == pytest.approx(SUSPECT_AFTER_S)
+    await watch.pass_time(2 * SWEEP_S)
+    assert watch.view._pause_s() == pytest.approx(SUSPECT_AFTER_S - 2 * SWEEP_S)
+    await watch.pass_time(SUSPECT_AFTER_S)
+    assert watch.view._pause_s() == pytest.approx(SUSPECT_AFTER_S)  # nobody is left to be silent
+
+
+async def test_a_long_sleep_is_no_lag(watch: Watch) -> None:
+    pause_s = watch.view._pause_s()
+    watch.clock.advance(pause_s)
+    await watch.view._sweep_since(watch.swept_s, pause_s)
+    assert watch.view.own_lag.within_s(10.0) == 0.0
+    assert watch.lost == [("decode", "decode-0", "suspect")]
+
+
+async def test_who_places_looks_often_to_know_its_own_lag() -> None:
+    view = FleetView(FakeClock(), places=True)
+    view._state.observe(BEAT)
+    assert view._pause_s() == SWEEP_S
 
 
 async def test_our_own_lag_is_kept_for_those_who_judge_a_silence(watch: Watch) -> None:
