@@ -83,7 +83,7 @@ drills: setup ## cancels, deadlines, crashes, overload, identity on real process
 compose-test: setup ## the stack in containers, on a real engine; skipped where there is none
 	$(BIN)/pytest -q tests/compose
 
-clients-test: setup ## LangChain, LlamaIndex, guidellm, aiperf, Prometheus on a stack; environments of 3 GB
+clients-test: setup ## LangChain, LlamaIndex, guidellm, aiperf, Node, Prometheus on a stack; environments of 3 GB
 	$(BIN)/pytest -q tests/clients
 
 bench: setup ## the benchmarks: ratios against a floor measured in the same run

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,30 +43,35 @@ class ClientEnvironment:
 
     async def call(self, script: str, served: Served, what: str) -> Any:
         """What `programs/<script>` answers, with this environment's Python."""
-        output = await self.run(
-            "python", str(PROGRAMS / script), what, served.url, served.model, served.embedder
-        )
-        return json.loads(output)
+        told = (str(PROGRAMS / script), what, served.url, served.model, served.embedder)
+        return json.loads(await self.run("python", *told))
 
     async def run(self, program: str, *arguments: str, cwd: Path = REPOSITORY) -> str:
-        """Its standard output. Whatever it started ends with it."""
-        process = await asyncio.create_subprocess_exec(
-            str(self.folder / program),
-            *arguments,
-            cwd=cwd,
-            env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(RUN_TIMEOUT_S):
-                output, errors = await process.communicate()
-        finally:
-            _end_group(process.pid)
-            await process.wait()
-        assert process.returncode == 0, (output + errors).decode()[-4000:]
-        return output.decode()
+        return await run_program(str(self.folder / program), *arguments, cwd=cwd)
+
+
+async def run_program(
+    program: str, *arguments: str, cwd: Path = REPOSITORY, environ: Mapping[str, str] | None = None
+) -> str:
+    """Its standard output. Whatever it started ends with it."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *arguments,
+        cwd=cwd,
+        env={**own, **(environ or {})},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(RUN_TIMEOUT_S):
+            output, errors = await process.communicate()
+    finally:
+        _end_group(process.pid)
+        await process.wait()
+    assert process.returncode == 0, (output + errors).decode()[-4000:]
+    return output.decode()
 
 
 def make_environment(folder: Path, requirements: Path) -> None:
