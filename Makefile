@@ -83,6 +83,7 @@ drills: setup ## cancels, deadlines, crashes, overload, identity on real process
 compose-test: setup ## the stack in containers, on a real engine; skipped where there is none
 	$(BIN)/pytest -q tests/compose
 
+# TORCH_INDEX, or a folder of wheels in WHEELS, says where guidellm's torch comes from.
 clients-test: setup ## LangChain, LlamaIndex, guidellm, aiperf, Node, Prometheus on a stack; environments of 3 GB
 	$(BIN)/pytest -q tests/clients
 
