@@ -77,7 +77,7 @@ def queries() -> Iterator[tuple[str, str]]:
             yield f"{panel['title']} {target['refId']}", target["expr"]
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
-            found = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"])
+            found = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])
             assert found is not None, variable
             yield f"${variable['name']}", f"sum by ({found[2]}) ({found[1]})"
 
