@@ -124,8 +124,9 @@ def test_a_client_of_openai_is_answered_over_the_published_port(stack: ComposeSt
         model = client.models.list().data[0]
         chunks = client.chat.completions.create(
             model=model.id,
-            messages=[{"role": "user", "content": "Once upon a time"}],
-            max_tokens=8,
+            messages=[{"role": "user", "content": "How many tokens does a block hold?"}],
+            max_tokens=16,
+            temperature=0,
             stream=True,
         )
         said = [choice for chunk in chunks for choice in chunk.choices]

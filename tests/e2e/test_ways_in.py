@@ -122,9 +122,9 @@ async def test_status_shows_every_instance(get_stack: GetStack) -> None:
 async def test_every_gateway_says_where_it_takes_requests(get_stack: GetStack) -> None:
     stack = get_stack()
     (gateway,) = stack.instances("gateway")
-    assert gateway.grpc == stack.grpc
+    assert (gateway.grpc, gateway.http) == (stack.grpc, stack.http)
     _, output = await penstock(stack, "status")
-    assert f"gateway-0 takes requests at grpc={stack.grpc}" in output
+    assert f"gateway-0 takes requests at grpc={stack.grpc} http={stack.http}" in output
 
 
 async def test_raw_text_is_continued_and_a_chat_needs_a_template(get_stack: GetStack) -> None:
