@@ -34,8 +34,8 @@ async def profile(served: Served, folder: Path, model: str, *options: str) -> di
 
 @pytest.mark.parametrize(
     "options",
-    [("chat", "--streaming"), ("chat",), ("completions", "--streaming")],
-    ids=["chat-stream", "chat", "completions-stream"],
+    [("chat", "--streaming"), ("chat",), ("completions", "--streaming"), ("responses", "--streaming")],
+    ids=["chat-stream", "chat", "completions-stream", "responses-stream"],
 )
 async def test_a_profile_has_no_error(served: Served, tmp_path: Path, options: tuple[str, ...]) -> None:
     report = await profile(served, tmp_path, served.model, "--endpoint-type", *options)

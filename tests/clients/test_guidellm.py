@@ -15,7 +15,8 @@ from tests.clients.served import Served
 pytestmark = pytest.mark.timeout(INSTALL_TIMEOUT_S)
 REQUESTS = 6
 PROMPT_TOKENS, OUTPUT_TOKENS = 32, 8
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+SYNCHRONOUS, CONCURRENT = "kind=synchronous", "kind=concurrent,streams=3"
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 
 
 async def benchmark(served: Served, folder: Path, profile: str, path: str) -> dict[str, Any]:
@@ -38,7 +39,7 @@ async def benchmark(served: Served, folder: Path, profile: str, path: str) -> di
 
 @pytest.mark.parametrize(
     ("profile", "path"),
-    [("kind=synchronous", CHAT), ("kind=concurrent,streams=3", CHAT), ("kind=concurrent,streams=3", TEXT)],
+    [(SYNCHRONOUS, CHAT), (CONCURRENT, CHAT), (CONCURRENT, TEXT), (CONCURRENT, RESPONSES)],
 )
 async def test_a_benchmark_has_no_error(served: Served, tmp_path: Path, profile: str, path: str) -> None:
     totals = (await benchmark(served, tmp_path, profile, path))["metrics"]["request_totals"]
@@ -46,7 +47,7 @@ async def test_a_benchmark_has_no_error(served: Served, tmp_path: Path, profile:
 
 
 async def test_tokens_and_times_of_each_request_are_known(served: Served, tmp_path: Path) -> None:
-    report = await benchmark(served, tmp_path, "kind=synchronous", TEXT)
+    report = await benchmark(served, tmp_path, SYNCHRONOUS, TEXT)
     for request in report["requests"]["successful"]:
         assert request["output_tokens"] == OUTPUT_TOKENS
         assert request["prompt_tokens"] >= PROMPT_TOKENS

@@ -23,8 +23,8 @@ def call(served: Served) -> Call:
     return partial(ClientEnvironment("langchain").call, "langchain_calls.py", served)
 
 
-def asked(served: Served, content: str) -> Any:
-    body = {**DRAW, "messages": [{"role": "user", "content": content}]}
+def asked(served: Served, content: str, **options: Any) -> Any:
+    body = {**DRAW, **options, "messages": [{"role": "user", "content": content}]}
     return served.ask("/v1/chat/completions", body)
 
 
@@ -62,6 +62,42 @@ async def test_structured_output_is_an_object_of_its_class(call: Call) -> None:
     pet = await call("structure")
     assert set(pet) == {"name", "old"}
     assert isinstance(pet["old"], bool)
+
+
+def check_call(found: Any) -> None:
+    """As the schema of the program's tool says."""
+    assert found["name"] == "weather"
+    assert set(found["arguments"]) == {"city", "days"}
+    assert found["arguments"]["city"] in ("Oslo", "Rome")
+    assert found["arguments"]["days"] in (1, 2, 3)
+
+
+async def test_a_tool_is_called_and_its_result_goes_back(call: Call, served: Served) -> None:
+    found = await call("call_tool")
+    assert found["calls"]
+    for tool_call, result in zip(found["calls"], found["results"], strict=True):
+        check_call(tool_call)
+        assert tool_call["arguments"]["city"] in result
+    assert found["usage"]["input_tokens"] > asked(served, QUESTION)["usage"]["prompt_tokens"]
+
+
+async def test_a_call_of_a_tool_is_streamed(call: Call) -> None:
+    found = await call("stream_tool_call")
+    check_call(found)
+    assert found["pieces"] > 2
+
+
+async def test_structured_output_by_a_call_is_an_object_of_its_class(call: Call) -> None:
+    pet = await call("structure_by_a_call")
+    assert set(pet) == {"name", "old"}
+    assert isinstance(pet["old"], bool)
+
+
+@pytest.mark.parametrize("what", ["respond", "stream_response"])
+async def test_responses_are_the_answer_of_a_chat(call: Call, served: Served, what: str) -> None:
+    found, whole = await call(what), asked(served, QUESTION, temperature=0)
+    assert found["content"] == whole["choices"][0]["message"]["content"]
+    assert found["usage"]["total_tokens"] == whole["usage"]["total_tokens"]
 
 
 async def test_a_text_is_continued(call: Call, served: Served) -> None:

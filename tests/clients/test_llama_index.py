@@ -61,3 +61,10 @@ async def test_structured_output_is_an_object_of_its_class(call: Call) -> None:
     pet = await call("structure")
     assert set(pet) == {"name", "old"}
     assert isinstance(pet["old"], bool)
+
+
+async def test_a_tool_is_called_as_its_schema_says(call: Call) -> None:
+    found = await call("call_tool")
+    assert found["name"] == "weather"
+    assert found["arguments"]["city"] in ("Oslo", "Rome")
+    assert found["arguments"]["days"] in (1, 2, 3)

@@ -60,6 +60,19 @@ async def test_structured_output_is_parsed_by_the_client(call: Call) -> None:
     assert isinstance(pet["old"], bool)
 
 
+async def test_a_tool_is_called_in_a_stream(call: Call) -> None:
+    found = await call("tool")
+    assert found["name"] == "weather"
+    assert found["arguments"]["city"] in ("Oslo", "Rome")
+    assert found["arguments"]["days"] in (1, 2, 3)
+
+
+async def test_a_streamed_response_adds_up_to_the_one_at_once(call: Call) -> None:
+    found = await call("respond")
+    assert found["whole"]
+    assert found["whole"] == found["streamed"] == found["collected"]
+
+
 async def test_texts_are_embedded(call: Call) -> None:
     one, other = await call("embed")
     assert one == other

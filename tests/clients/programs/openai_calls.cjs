@@ -12,6 +12,18 @@ const schema = {
   required: ["name", "old"],
   additionalProperties: false,
 };
+const weather = {
+  type: "function",
+  function: {
+    name: "weather",
+    parameters: {
+      type: "object",
+      properties: { city: { enum: ["Oslo", "Rome"] }, days: { enum: [1, 2, 3] } },
+      required: ["city", "days"],
+      additionalProperties: false,
+    },
+  },
+};
 
 const calls = {
   async chat() {
@@ -47,6 +59,22 @@ const calls = {
     const response_format = { type: "json_schema", json_schema: { name: "pet", strict: true, schema } };
     const answer = await client.chat.completions.parse({ ...draw, max_tokens: 400, messages, response_format });
     return JSON.parse(answer.choices[0].message.content);
+  },
+
+  async tool() {
+    const options = { max_tokens: 400, tools: [weather], tool_choice: "required", parallel_tool_calls: false };
+    const runner = client.chat.completions.stream({ ...draw, messages, ...options });
+    const [call] = (await runner.finalMessage()).tool_calls;
+    return { name: call.function.name, arguments: JSON.parse(call.function.arguments) };
+  },
+
+  async respond() {
+    const asked = { model, input: messages[0].content, max_output_tokens: 24, temperature: 0 };
+    const whole = await client.responses.create(asked);
+    const stream = client.responses.stream(asked);
+    let streamed = "";
+    for await (const event of stream) if (event.type === "response.output_text.delta") streamed += event.delta;
+    return { whole: whole.output_text, streamed, collected: (await stream.finalResponse()).output_text };
   },
 
   async embed() {
