@@ -43,7 +43,7 @@ async def body(service: Service[GatewayConfig]) -> None:
     text_asks = TextAsks(context, key_gate)
     server = EdgeServer(registry, client_cancels, text_asks, front_door, fleet, config)
     http_server = HttpServer.of(
-        front_door, client_cancels, text_asks, SpellingBook(context), server.can_serve, config
+        front_door, client_cancels, text_asks, SpellingBook(text_asks), server.can_serve, config
     )
     service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
     await server.start()
