@@ -6,18 +6,20 @@ import pytest
 
 from services.decode.config import DecodeConfig
 from services.gateway.config import GatewayConfig
-from services.gateway.request import MAX_PROMPT_CHARS
+from services.gateway.prompt_limits import PromptLimits
 from services.launcher.options import DEFAULT_GRPC_PORT
 from services.prefill.config import PrefillConfig
 from services.retriever.config import RetrieverConfig
 from services.speculator.config import SpeculatorConfig
 from services.tokenizer.config import TokenizerConfig
+from shared.bus.nats_server import MAX_PAYLOAD_BYTES
 from shared.kv.limits import CHUNK_BYTES
 from shared.text.stops import MAX_STOP_CHARS, MAX_STOPS
 from tests.support.data import REPOSITORY
 
+MAX_TEXT_BYTES = PromptLimits(MAX_PAYLOAD_BYTES).max_text_bytes
 SENTENCES = [
-    ("tokenizer", f"The size limit of a prompt is {MAX_PROMPT_CHARS >> 20} MB."),
+    ("tokenizer", f"The size limit of a prompt is {MAX_TEXT_BYTES / 1e6:.0f} MB."),
     ("tokenizer", f"The queue of the tokenizer holds {TokenizerConfig().max_queued} texts."),
     ("gateway", f"The capacity of the gateway is {GatewayConfig().max_sessions} sessions."),
     (".", f"The default gRPC port of the gateway is {DEFAULT_GRPC_PORT}."),
