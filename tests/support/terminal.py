@@ -8,6 +8,7 @@ import os
 import pty
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -20,6 +21,12 @@ from tests.support.data import REPOSITORY
 
 TIMEOUT_S = 60
 CHUNK_BYTES = 4096
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""So that Ctrl-C reaches a program; not between fork and exec, where threads of gRPC may hang."""
 POLL_S = 0.005
 WAITING = "S"
 CTRL_C = "\x03"
@@ -36,14 +43,13 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, "-S", "-c", TAKE_TERMINAL, *command],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             cwd=REPOSITORY,
             env={**environ, "TERM": term},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - so that Ctrl-C reaches it
         )
         os.close(theirs)
         self.shown = ""
