@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher
+from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.sampling import SamplingParams
 
 STARTING_ACCEPTANCE = 0.7
@@ -75,6 +75,18 @@ class LiveSequence:
     def pinned(self) -> bool:
         """Its KV is promised to somebody else, so its blocks must not move."""
         return self.hold_len is not None
+
+    @property
+    def reusable_names(self) -> list[bytes]:
+        """Of its first blocks: those whose KV may come from the prefix cache."""
+        return self.chain.hashes[: max_cached_blocks(len(self.tokens))]
+
+    @property
+    def next_block_name(self) -> bytes | None:
+        """Of the block that it computes next; None where nobody else's would do."""
+        index = self.num_computed // HASH_BLOCK_TOKENS
+        names = self.chain.hashes
+        return names[index] if index < min(len(names), max_cached_blocks(len(self.tokens))) else None
 
     @property
     def num_uncomputed(self) -> int:
