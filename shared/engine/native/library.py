@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 2
+ABI = 3
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
 Pointer = ctypes.c_void_p
