@@ -50,6 +50,15 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Raw log-probabilities of prompt tokens that a step computed; `position` is that of the first."""
+
+    key: str
+    position: int
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """One iteration. `step_us` is all of it, `model_us` the forward pass alone.
 
@@ -57,6 +66,7 @@ class StepResult:
     """
 
     outputs: tuple[TokenOutput, ...]
+    prompt_scores: tuple[PromptScores, ...]
     computed: tuple[Computed, ...]
     reused: tuple[Computed, ...]
     batch_tokens: int

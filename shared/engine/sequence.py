@@ -60,6 +60,7 @@ class LiveSequence:
     blocks: list[int] = field(default_factory=list)
     anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see BlockManager.commit
     num_computed: int = 0
+    num_scored: int = 0  # prompt tokens whose log-probabilities were told, or are not wanted
     num_committed_blocks: int = 0
     prefilling: bool = True  # has not drawn a token since its KV was (re)started
     drafts: tuple[int, ...] = ()
@@ -79,18 +80,27 @@ class LiveSequence:
     @property
     def reusable_names(self) -> list[bytes]:
         """Of its first blocks: those whose KV may come from the prefix cache."""
-        return self.chain.hashes[: max_cached_blocks(len(self.tokens))]
+        return self.chain.hashes[: self.max_reusable_blocks]
 
     @property
     def next_block_name(self) -> bytes | None:
         """Of the block that it computes next; None where nobody else's would do."""
         index = self.num_computed // HASH_BLOCK_TOKENS
         names = self.chain.hashes
-        return names[index] if index < min(len(names), max_cached_blocks(len(self.tokens))) else None
+        return names[index] if index < min(len(names), self.max_reusable_blocks) else None
 
     @property
     def num_uncomputed(self) -> int:
         return len(self.tokens) - self.num_computed
+
+    @property
+    def max_reusable_blocks(self) -> int:
+        """How many of its blocks may come filled: those before its last token, and before the logits that
+        are still to be computed for log-probabilities of its prompt."""
+        blocks = max_cached_blocks(len(self.tokens))
+        if self.num_scored < self.prompt_len:
+            blocks = min(blocks, (self.num_scored - 1) // HASH_BLOCK_TOKENS)
+        return blocks
 
     @property
     def draw_limit(self) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,22 @@ def test_without_a_prefix_cache_nobody_waits_for_a_prefix(folder: Path) -> None:
     for key in "ab":
         engine.admit(key, PREFIX, len(PREFIX), GREEDY, hashes_of(PREFIX))
     assert engine.step().num_prefill_tokens == 2 * len(PREFIX)
+
+
+def test_a_prompt_whose_log_probabilities_are_wanted_computes_all_of_itself(folder: Path) -> None:
+    engine = make_engine(folder)
+    scored = replace(GREEDY, prompt_logprobs=0)
+    admit(engine, "scored", PREFIX, scored)
+    for key in "ab":
+        admit(engine, key, PREFIX)
+    told, computed = 0, 0
+    while engine.has_work:
+        result = engine.step()
+        engine.check()
+        told += sum(len(scores.logprobs) for scores in result.prompt_scores)
+        computed += result.num_prefill_tokens
+    assert told == len(PREFIX) - 1
+    assert computed == 2 * len(PREFIX) + 16  # "b" begins with the last block of its own
 
 
 def test_tenants_wait_for_no_prefix_of_others(folder: Path) -> None:
