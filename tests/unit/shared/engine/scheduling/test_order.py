@@ -81,6 +81,7 @@ def test_what_the_urgent_half_leaves_goes_by_rank() -> None:
 def named(key: str, blocks: str, **fields: Any) -> LiveSequence:
     """A prompt of these blocks, each named by itself and all before it, and one token behind them."""
     sequence = waiting(key, 16 * len(blocks) + 1, **fields)
+    sequence.num_scored = sequence.prompt_len
     sequence.chain.hashes += [blocks[: place + 1].encode() for place in range(len(blocks))]
     return sequence
 
