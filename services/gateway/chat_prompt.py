@@ -16,8 +16,8 @@ from shared.text.chat_roles import CHAT_ROLES
 
 MAX_CHAT_MESSAGES = 256
 MAX_TOOLS = 128
-MAX_MESSAGE_CALLS = 128
-"""In one message of an assistant."""
+MAX_CHAT_CALLS = 1024
+"""In all messages of a chat."""
 MAX_CALL_ID_CHARS = 64
 MAX_JSON_DEPTH = 128
 """Of schemas and arguments: objects and arrays in each other."""
@@ -30,6 +30,9 @@ def read_turns(chat: pb.ChatPrompt) -> tuple[ChatTurn, ...]:
         raise InvalidRequest("chat.messages is empty: send at least one message")
     if len(chat.messages) > MAX_CHAT_MESSAGES:
         raise InvalidRequest(f"chat.messages has {len(chat.messages)}: send at most {MAX_CHAT_MESSAGES}")
+    calls = sum(len(message.tool_calls) for message in chat.messages)
+    if calls > MAX_CHAT_CALLS:
+        raise InvalidRequest(f"chat.messages hold {calls} tool calls: send at most {MAX_CHAT_CALLS}")
     known_ids: set[str] = set()
     for index, message in enumerate(chat.messages):
         _check_message(f"chat.messages[{index}]", message, known_ids)
@@ -73,10 +76,6 @@ def _check_message(path: str, message: pb.ChatMessage, known_ids: set[str]) -> N
         )
     if message.tool_calls and message.role != "assistant":
         raise InvalidRequest(f"{path}.tool_calls is set: send it with role assistant alone")
-    if len(message.tool_calls) > MAX_MESSAGE_CALLS:
-        raise InvalidRequest(
-            f"{path}.tool_calls has {len(message.tool_calls)} calls: send at most {MAX_MESSAGE_CALLS}"
-        )
     for index, call in enumerate(message.tool_calls):
         _check_call(f"{path}.tool_calls[{index}]", call)
         known_ids.add(call.id)

@@ -75,8 +75,11 @@ class Request:
     def prompt_bytes(self) -> int:
         """Of a prompt that is no ids, in UTF-8."""
         texts = [turn.content for turn in self.chat] or [self.text or ""]
-        texts += [call.arguments for turn in self.chat for call in turn.tool_calls]
-        texts += [part for tool in self.tool_use.tools for part in (tool.description, tool.parameters)]
+        texts += [part for turn in self.chat for part in (turn.name, turn.tool_call_id)]
+        calls = [call for turn in self.chat for call in turn.tool_calls]
+        texts += [part for call in calls for part in (call.id, call.name, call.arguments)]
+        tools = self.tool_use.tools
+        texts += [part for tool in tools for part in (tool.name, tool.description, tool.parameters)]
         return sum(len(text.encode()) for text in texts)
 
 

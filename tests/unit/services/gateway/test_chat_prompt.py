@@ -16,6 +16,7 @@ from shared.messages import ChatTurn, Tool, ToolCall
 USER = pb.ChatMessage(role="user", content="x")
 CALL = pb.ToolCall(id="c1", name="f", arguments='{"a": 1}')
 CALLED = pb.ChatMessage(role="assistant", tool_calls=[CALL])
+CALLERS = [pb.ChatMessage(role="assistant", tool_calls=[CALL] * (rules.MAX_CHAT_CALLS // 2))] * 2
 RESULT = pb.ChatMessage(role="tool", content="3", tool_call_id="c1")
 F = pb.Tool(name="f", description="d", parameters='{"type": "object"}')
 G = pb.Tool(name="g")
@@ -52,7 +53,7 @@ ALLOWED = {
     "longest name": chat(pb.ChatMessage(role="user", content="x", name="n" * 64)),
     "longest id": call(id="c" * rules.MAX_CALL_ID_CHARS),
     "longest tool name": call(name="n" * 64),
-    "most calls": calls(*[CALL] * rules.MAX_MESSAGE_CALLS),
+    "most calls": calls(*[CALL] * rules.MAX_CHAT_CALLS),
     "most tools": chat(tools=[pb.Tool(name=f"f{n}") for n in range(rules.MAX_TOOLS)]),
     "most told of tools": tool(description="d" * MAX_TOOLS_CHARS),
     "deepest schema": tool(parameters=nested(rules.MAX_JSON_DEPTH)),
@@ -68,7 +69,7 @@ REFUSED = {
     "long name": (chat(pb.ChatMessage(role="user", content="x", name="n" * 65)), "chat.messages[0].name"),
     "nothing said": (chat(USER, pb.ChatMessage(role="assistant")), "chat.messages[1].content"),
     "a user's calls": (chat(pb.ChatMessage(role="user", tool_calls=[CALL])), "chat.messages[0].tool_calls"),
-    "many calls": (calls(*[CALL] * (rules.MAX_MESSAGE_CALLS + 1)), "chat.messages[1].tool_calls"),
+    "many calls": (chat(CALLED, *CALLERS), "chat.messages"),
     "call without id": (call(id=""), "chat.messages[1].tool_calls[0].id"),
     "long id": (call(id="c" * 65), "chat.messages[1].tool_calls[0].id"),
     "call without name": (call(name=""), "chat.messages[1].tool_calls[0].name"),
@@ -162,6 +163,5 @@ def test_of_constraints_json_alone_goes_with_tools() -> None:
 def test_what_is_told_of_tools_and_calls_counts_as_prompt() -> None:
     bare = valid(chat(USER, pb.ChatMessage(role="assistant", content="y"))).prompt_bytes
     assert bare == 2
-    assert valid(chat(USER, CALLED, tools=[F])).prompt_bytes == 1 + len(
-        '{"a": 1}' + "d" + '{"type": "object"}'
-    )
+    told = ("x", "c1", "f", '{"a": 1}', "f", "d", '{"type": "object"}')
+    assert valid(chat(USER, CALLED, tools=[F])).prompt_bytes == len("".join(told))
