@@ -115,7 +115,7 @@ def build_up_parser() -> argparse.ArgumentParser:
         type=float,
         default=DEFAULT_START_TIMEOUT_S,
         metavar="SECONDS",
-        help="give up when an instance is not ready by then",
+        help="give up when an instance is not ready by then, or has got no further: indexing takes longer",
     )
     return parser
 
@@ -159,7 +159,7 @@ def stack_options(
         counts=counts,
         settings=settings,
         problems=(*problems, *stack_problems(settings, counts)),
-        config_file=file.path.resolve() if file.path else None,
+        config_file=file.path.absolute() if file.path else None,
         model=model,
         draft=draft,
         nats_url=gateway["nats_url"].value if gateway["nats_url"].said else "",
