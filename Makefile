@@ -18,7 +18,7 @@ CLIENT_PROTO := protos/python/penstock/client/_proto
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos client drills compose-test bench clean
+.PHONY: help setup demo up test lint format typecheck protos client drills compose-test clients-test bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,10 @@ drills: setup ## cancels, deadlines, crashes, overload, identity on real process
 compose-test: setup ## the stack in containers, on a real engine; skipped where there is none
 	$(BIN)/pytest -q tests/compose
 
+# TORCH_INDEX, or a folder of wheels in WHEELS, says where guidellm's torch comes from.
+clients-test: setup ## LangChain, LlamaIndex, guidellm, aiperf, Node, Prometheus on a stack; environments of 3 GB
+	$(BIN)/pytest -q tests/clients
+
 bench: setup ## the benchmarks: ratios against a floor measured in the same run
 	$(BIN)/python -m tests.bench.bench_pipeline
 	$(BIN)/python -m tests.bench.bench_kv
@@ -90,5 +94,5 @@ bench: setup ## the benchmarks: ratios against a floor measured in the same run
 	$(BIN)/python -m tests.bench.bench_quant
 
 clean: ## away with .venv and every cache
-	rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info protos/python/build \
+	rm -rf $(VENV) .venv-clients .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info protos/python/build \
 		protos/python/dist protos/python/*.egg-info

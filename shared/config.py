@@ -11,6 +11,7 @@ import math
 import re
 import typing
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 from shared.errors import PenstockError
@@ -38,10 +39,19 @@ class ConfigError(PenstockError):
     code = "config"
 
 
+class PathRule(Enum):
+    """Whether a text is a path."""
+
+    NO = "no"
+    ALWAYS = "always"
+    IF_THERE = "if a folder is there"
+    """Else it is the id of a model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a field allows besides its type. `pattern` must match the whole of a string. The value of a
-    `secret` one is shown nowhere."""
+    `secret` one is shown nowhere. A relative `path` in the configuration file counts from its folder."""
 
     help: str
     minimum: float | None = None
@@ -49,6 +59,7 @@ class Rule:
     choices: tuple[str, ...] = ()
     pattern: str = ""
     secret: bool = False
+    path: PathRule = PathRule.NO
 
 
 def field_of(
@@ -60,9 +71,10 @@ def field_of(
     choices: tuple[str, ...] | None = None,
     pattern: str = "",
     secret: bool = False,
+    path: PathRule = PathRule.NO,
 ) -> Any:
     """A dataclass field with the rule that its values are checked by."""
-    rule = Rule(help, minimum, maximum, tuple(choices or ()), pattern, secret)
+    rule = Rule(help, minimum, maximum, tuple(choices or ()), pattern, secret, path)
     return dataclasses.field(default=default, repr=not secret, metadata={"rule": rule})
 
 
@@ -78,7 +90,9 @@ class ServiceConfig:
         "nats://127.0.0.1:4222", help="URL of the NATS server", pattern=r"(nats|tls)://[^\s/].*"
     )
     nats_credentials: str = field_of(
-        "", help="file with the user and password for that server; empty = what the URL says, if anything"
+        "",
+        help="file with the user and password for that server; empty = what the URL says, if anything",
+        path=PathRule.ALWAYS,
     )
     instance: str = field_of(
         "", help="instance id, unique per role; empty = <role>-<6 hex digits>", pattern=r"[a-z0-9-]{0,63}"
@@ -90,7 +104,11 @@ class ServiceConfig:
         pattern=r"([0-9a-f]{64})?",
         secret=True,
     )
-    model: str = field_of("", help="model directory or hub id; empty = the demo model shipped with Penstock")
+    model: str = field_of(
+        "",
+        help="model directory or hub id; empty = the demo model shipped with Penstock",
+        path=PathRule.IF_THERE,
+    )
     served_name: str = field_of(
         "",
         help="name that clients ask for; empty = the folder's name or the hub id",

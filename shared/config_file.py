@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shared.config import ConfigError
+from shared.config import ConfigError, PathRule
 from shared.roles import ROLES
 
 DEFAULT_FILE = Path("penstock.toml")
@@ -40,6 +40,13 @@ class ConfigFile:
         """FILE:LINE, for error messages and the list of settings."""
         line = self.lines.get((table, key))
         return f"{self.path}:{line}" if line else f"{self.path}"
+
+    def value(self, given: Any, rule: PathRule) -> Any:
+        """As it counts where the services run: a relative path as one from the file's folder."""
+        if self.path is None or rule is PathRule.NO or not isinstance(given, str) or given[:1] in ("", "~"):
+            return given
+        path = self.path.absolute().parent / given
+        return str(path) if rule is PathRule.ALWAYS or path.is_dir() else given
 
     def wrong_tables(self, section: str) -> list[str]:
         """A sentence for each table that nobody reads; `section` is read by the one who asks."""

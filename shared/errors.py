@@ -2,7 +2,8 @@
 
     PenstockError
     ├── InvalidRequest        the caller must change the request
-    │   └── NotFound          a model, document or instance that does not exist
+    │   ├── NotFound          a model, document or instance that does not exist
+    │   └── ContextExceeded   a prompt that leaves the model no room to answer
     ├── Unauthenticated       nobody knows who asks
     ├── ProtocolError         bytes from the bus that are not a message of ours
     │   ├── UnknownMessage    unknown type or unsupported version
@@ -25,7 +26,7 @@ bus they are the plain errors that they are made of.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PenstockError(Exception):
@@ -53,6 +54,18 @@ class InvalidRequest(PenstockError):
 
 class NotFound(InvalidRequest):
     code = "not_found"
+
+
+class ContextExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+    @classmethod
+    def of(cls, tokens: int, context_tokens: int) -> Self:
+        """In the words that programs look for."""
+        return cls(
+            f"the prompt has {tokens} tokens, and the maximum context length of the model is "
+            f"{context_tokens} tokens, those of the answer included: shorten the prompt"
+        )
 
 
 class Unauthenticated(PenstockError):
@@ -124,6 +137,7 @@ ERROR_TYPES: dict[str, type[PenstockError]] = {
     for error in (
         InvalidRequest,
         NotFound,
+        ContextExceeded,
         Unauthenticated,
         ProtocolError,
         UnknownMessage,

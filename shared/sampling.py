@@ -34,6 +34,8 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 64
 MAX_TOKEN_ID = 2**32 - 1
 MAX_GRAMMAR_BYTES = 1 << 16
+JSON_WHITESPACE = r"[ \n\t]{0,24}"
+"""Between JSON's tokens a model may write space without end, and some do: enough for an indented line."""
 GRAMMAR_KINDS = ("json_schema", "regex", "ebnf", "json_object")
 MAX_FINITE = sys.float_info.max
 NAMED_AS_HERE: Mapping[str, str] = MappingProxyType({})
@@ -185,7 +187,7 @@ class SamplingParams:
     grammar: Grammar | None = parameter(None, "what the whole output matches")  # noqa: RUF009 - a field too
     prompt_logprobs: int = parameter(
         NO_LOGPROBS,
-        "as logprobs, of the prompt; answered by LLM.generate alone",
+        "as logprobs, of the prompt, all of which is then computed",
         Bounds(NO_LOGPROBS, MAX_TOP_LOGPROBS, integer=True),
     )
 

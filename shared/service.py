@@ -9,7 +9,7 @@
     run_service("tokenizer", TokenizerConfig, body)
 
 Exit codes: 0 drained and stopped, 1 could not start, failed or hung, 2 wrong configuration, 130/143 a
-second signal.
+second signal, or Ctrl-C while it still loads.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import Heartbeat
+from shared.quiet_end import end_quietly
 from shared.roles import FOLLOWED_ROLES
 from shared.service_help import check_arguments
 from shared.settings import load_config
@@ -88,6 +89,8 @@ class Service(Generic[C]):
         self._model = {"model": ""}
         self.running = False
         """Whether the body has come to `run`; before that a drain simply ends it."""
+        self.loaded_steps = 0
+        """Of a long way to readiness: who waits for it sees that it moves."""
 
     # ---- for bodies -------------------------------------------------------------------------------
 
@@ -101,7 +104,8 @@ class Service(Generic[C]):
             "capacity": 0, "live": 0, "queued": 0, "queued_tokens": 0,
             "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
             "prefix_event_id": 0, "added": b"", "removed": b"",
-            "steps": 0, "stalled_ms": round(self.watchdog.worst.stalled_s * 1e3),
+            "steps": self.loaded_steps if self.state == "loading" else 0,
+            "stalled_ms": round(self.watchdog.worst.stalled_s * 1e3),
             "degradation": 0, "best_tokens_per_s": 0.0,
         }  # fmt: skip
         return Heartbeat(**{**fields, **overrides})
@@ -207,19 +211,22 @@ class Service(Generic[C]):
 
 def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
     """Run one service until it is told to stop; ends the process with one of the exit codes above."""
+    sys.exit(end_quietly(lambda: _run_to_its_end(role, config_type, body)))
+
+
+def _run_to_its_end(role: str, config_type: type[C], body: Body[C]) -> int:
     check_arguments(role, config_type, sys.argv[1:])
     try:
         config = load_config(config_type, role)
     except ConfigError as error:
         print(f"penstock {role}: {error}", file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        return EXIT_CONFIG
     instance = config.instance or f"{role}-{secrets.token_hex(3)}"
     config = dataclasses.replace(config, instance=instance)
     telemetry_logging.configure(config.log_level, role, instance, log_format=config.log_format)
     if not config.fleet_key:
         log.warning("fleet_key_missing", help="block names can be forged; set PENSTOCK_FLEET_KEY everywhere")
-    code = uvloop.run(_main(role, config, body))
-    sys.exit(code)
+    return uvloop.run(_main(role, config, body))
 
 
 def _credentials(config: ServiceConfig) -> Credentials | None:
@@ -233,8 +240,8 @@ async def _main(role: str, config: C, body: Body[C]) -> int:
     service = Service(role, config, config.instance)
     _handle_signals(service)
     try:
-        await service.open()
-        await _run_body(service, body)
+        if await _is_opened(service):
+            await _run_body(service, body)
     except ConfigError as error:  # settings that only the model or the machine shows to be wrong
         print(f"penstock {role}: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -249,6 +256,21 @@ async def _main(role: str, config: C, body: Body[C]) -> int:
         await service.close()
         log.info("stopped")
     return 0
+
+
+async def _is_opened(service: Service[C]) -> bool:
+    """False when a signal came first: a NATS server that does not answer is waited for a while."""
+    opening = asyncio.ensure_future(service.open())
+    told = asyncio.ensure_future(service.stopping.wait())
+    try:
+        await asyncio.wait([opening, told], return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            await opening
+        return opening.done()
+    finally:
+        opening.cancel()
+        told.cancel()
+        await asyncio.gather(opening, told, return_exceptions=True)
 
 
 async def _run_body(service: Service[C], body: Body[C]) -> None:

@@ -181,7 +181,8 @@ class _Resolver:
                     )
                 elif self._takes(table, name):
                     source = f"{file.place(table, name)} [{table}]"
-                    self.put(name, value, SourceKind.FILE, source, place=place)
+                    counts = file.value(value, self._fields[name].rule.path)
+                    self.put(name, counts, SourceKind.FILE, source, place=place)
 
     def take_environ(self, environ: Mapping[str, str]) -> None:
         self._take_variables(environ, COMMON_TABLE, "PENSTOCK_", COMMON_SETTINGS)

@@ -21,6 +21,7 @@ FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "lengt
 
 class AnswerOutput(Protocol):
     def prompt(self, info: pb.PromptInfo) -> None: ...
+    def prompt_logprobs(self, told: pb.PromptLogprobs) -> None: ...
     def text(self, delta: pb.TextDelta) -> None: ...
     def end(self, terminal: pb.Terminal) -> None: ...
 
@@ -42,6 +43,9 @@ class TextOutput:
             print(f"[{number}] {passage.source} ({passage.score:.2f})", file=self._err)
         if info.degraded:
             print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
+
+    def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        """Like those of the answer, they are for `--json` alone."""
 
     def text(self, delta: pb.TextDelta) -> None:
         if delta.text:
@@ -76,6 +80,13 @@ class JsonOutput:
             seed=info.seed,
             passages=[{"source": p.source, "text": p.text, "score": p.score} for p in info.passages],
             degraded=info.degraded,
+        )
+
+    def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        self._write(
+            event="prompt_logprobs",
+            position=told.position,
+            logprobs=[_logprob(row) for row in told.logprobs],
         )
 
     def text(self, delta: pb.TextDelta) -> None:

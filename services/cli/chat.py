@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.ask_request import add_sampling, set_sampling
-from services.cli.chat_session import ChatSession
+from services.cli.chat_session import ChatSession, TextView
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.gateway_channel import add_gateway_options, open_gateway
+from services.cli.live_text import redraws_text
 from shared.errors import InvalidRequest, Unavailable
-from shared.quiet_end import EXIT_INTERRUPTED
+from shared.quiet_end import EXIT_INTERRUPTED, interrupts_end_at_once
 
 PROMPT = "> "
 
@@ -23,7 +24,8 @@ def build_chat_parser() -> argparse.ArgumentParser:
         prog="penstock chat",
         description="Talk with the model. Ctrl-C cancels an answer; at the prompt a second one ends the "
         "program, as /quit and Ctrl-D do. /help lists what else can be typed. A model without a template "
-        "gets the conversation as plain text. Where stdin is no terminal, each line of it is a message.",
+        "gets the conversation as plain text. Answers are shown as Markdown where stdout is a terminal, "
+        "without colours where NO_COLOR is set. Where stdin is no terminal, each line of it is a message.",
         allow_abbrev=False,
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
@@ -51,8 +53,26 @@ def main(argv: Sequence[str]) -> int:
         print(f"penstock chat: {error}", file=sys.stderr)
         return EXIT_USAGE
     with gateway.channel:
-        session = ChatSession(gateway, template, args.system, sys.stdout, sys.stderr, retrieve=args.retrieve)
+        session = ChatSession(
+            gateway,
+            template,
+            args.system,
+            sys.stdout,
+            sys.stderr,
+            retrieve=args.retrieve,
+            view=_markdown_view(),
+        )
         return _talk(session)
+
+
+def _markdown_view() -> TextView | None:
+    """None where stdout is no terminal that text can be shown in again."""
+    if not redraws_text(sys.stdout):
+        return None
+    with interrupts_end_at_once():
+        from services.cli.markdown_view import MarkdownView  # noqa: PLC0415 - a pipe does without its libraries
+
+    return MarkdownView(sys.stdout)
 
 
 def _talk(session: ChatSession) -> int:

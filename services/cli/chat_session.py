@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.answer_output import TextOutput, terminal_width
@@ -20,18 +20,31 @@ HELP = """\
 Ctrl-C            cancel the answer that comes in; what has come of it stays in the conversation"""
 
 
-class ChatOutput(TextOutput):
-    """Shows an answer and keeps it."""
+class TextView(Protocol):
+    """Shows text that grows; what is written after `end` begins on a line of its own."""
 
-    def __init__(self, out: TextIO, err: TextIO) -> None:
+    def add(self, text: str) -> None: ...
+    def end(self) -> None: ...
+
+
+class ChatOutput(TextOutput):
+    """Shows an answer, by `view` where there is one, and keeps it."""
+
+    def __init__(self, out: TextIO, err: TextIO, view: TextView | None) -> None:
         super().__init__(out, err, command="penstock chat")
+        self._view = view
         self.pieces: list[str] = []
 
     def text(self, delta: pb.TextDelta) -> None:
         self.pieces.append(delta.text)
-        super().text(delta)
+        if self._view is None:
+            super().text(delta)
+        else:
+            self._view.add(delta.text)
 
     def end(self, terminal: pb.Terminal) -> None:
+        if self._view is not None:
+            self._view.end()
         super().end(terminal)
         if terminal.finish_reason == pb.FINISH_REASON_LENGTH:
             tokens = terminal.usage.completion_tokens
@@ -39,7 +52,8 @@ class ChatOutput(TextOutput):
 
 
 class ChatSession:
-    """`template` is a request without its prompt; `ended` is set by /quit."""
+    """`template` is a request without its prompt; `view` shows the answers, which else are written as they
+    come; `ended` is set by /quit."""
 
     def __init__(
         self,
@@ -50,6 +64,7 @@ class ChatSession:
         err: TextIO,
         *,
         retrieve: bool = False,
+        view: TextView | None = None,
     ) -> None:
         self.ended = False
         self._gateway = gateway
@@ -60,6 +75,7 @@ class ChatSession:
         self._timeline: pb.Timeline | None = None
         self._out = out
         self._err = err
+        self._view = view
 
     def take_line(self, line: str) -> bool:
         """Say it, or do what it commands. Whether Ctrl-C cancelled that."""
@@ -74,7 +90,7 @@ class ChatSession:
     def _say(self, text: str) -> bool:
         """An answer that was cancelled stays as far as it came; a question without any is taken back."""
         question = pb.ChatMessage(role="user", content=text)
-        output = ChatOutput(self._out, self._err)
+        output = ChatOutput(self._out, self._err, self._view)
         interrupted = False
         try:
             self._timeline = show_answer(self._gateway, self._request(question), output).timeline

@@ -30,6 +30,8 @@ OPTION = re.compile(r"^  (--[a-z-]+)(?: (\S+))?", re.MULTILINE)
 """A line of argparse's help: the option, and what is to follow it."""
 FOLDERS = ("DIR", "DIR|ID", "DIR|ID|none", "DIR|none")
 FILES = ("FILE", "FILE|TEXT")
+FREE_TEXT = {"zsh": "()"}
+"""Nothing to offer. zsh would else say what it is, and complete no option in its place."""
 EPILOG = """\
 bash: source <(penstock completion bash), in ~/.bashrc for good
 zsh:  penstock completion zsh > "${fpath[1]}/_penstock"
@@ -118,3 +120,5 @@ def _mark_paths(parser: argparse.ArgumentParser) -> None:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # shtab's own mark
         elif action.metavar in FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's own mark
+        elif not action.option_strings and not action.choices:
+            action.complete = FREE_TEXT  # type: ignore[attr-defined]  # shtab's own mark

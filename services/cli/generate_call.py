@@ -74,6 +74,8 @@ def _show(event: pb.GenerateEvent, output: AnswerOutput) -> pb.Terminal | None:
     kind = event.WhichOneof("event")
     if kind == "prompt":
         output.prompt(event.prompt)
+    elif kind == "prompt_logprobs":
+        output.prompt_logprobs(event.prompt_logprobs)
     elif kind == "text":
         output.text(event.text)
     elif kind == "end":

@@ -56,7 +56,9 @@ def _index(corpus: str, state_dir: Path) -> int:
 
     progress = IndexProgressLine(sys.stderr, redraws=sys.stderr.isatty())
     try:
-        built = build_index(corpus, state_dir, Embedder.load(threads=usable_cores()), progress.show)
+        embedder = Embedder.load(threads=usable_cores())
+        print(f"reading {corpus} …", file=sys.stderr, flush=True)
+        built = build_index(corpus, state_dir, embedder, progress.show, waiting=_tell_waiting)
     finally:
         progress.end()
     for name, reason in built.skipped:
@@ -64,3 +66,8 @@ def _index(corpus: str, state_dir: Path) -> int:
     files, passages = len(built.index.files), len(built.index)
     print(f"{files} files, {passages} passages ({built.embedded} new) in {built.folder}")
     return 0
+
+
+def _tell_waiting(holder: int) -> None:
+    who = f"process {holder} indexes" if holder else "another process indexes"
+    print(f"{who} this folder already: waiting until it has …", file=sys.stderr, flush=True)

@@ -23,6 +23,8 @@ from shared.api_key_file import (
     parse_api_keys,
     read_key_file,
 )
+from shared.config import ConfigError, ConfigField, PathRule, Rule, checked_value
+from shared.config_file import DEFAULT_FILE, find_config_file
 from shared.errors import InvalidRequest
 
 FILE_VARIABLE = "PENSTOCK_GATEWAY_API_KEYS"
@@ -40,9 +42,15 @@ HELP = {
 def main(argv: Sequence[str]) -> int:
     parser = build_keys_parser()
     args = parser.parse_args(argv)
-    file = Path(args.file or os.environ.get(FILE_VARIABLE, ""))
+    try:
+        file = Path(args.file or os.environ.get(FILE_VARIABLE, "") or _configured_file())
+    except ConfigError as error:
+        parser.error(error.message)
     if file == Path():
-        parser.error(f"say which file: pass --file FILE or set {FILE_VARIABLE}, as for the gateway")
+        parser.error(
+            f"say which file: pass --file FILE, or set {FILE_VARIABLE} or api_keys under [gateway] in "
+            f"{DEFAULT_FILE}, as for the gateway"
+        )
     secret = new_api_key()
     name = args.name or f"{args.tenant[:TENANT_CHARS]}-{secrets.token_hex(NAME_BYTES)}"
     limits = KeyLimits(*(getattr(args, limit) for limit in LIMITS))
@@ -59,6 +67,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _configured_file() -> str:
+    """What the gateway reads where nothing else is said; "" where that is nothing. Raises ConfigError."""
+    file = find_config_file(os.environ)
+    place = f"{file.place('gateway', 'api_keys')}: [gateway] api_keys"
+    said = checked_value(
+        ConfigField("api_keys", str, Rule("a file")), file.table("gateway").get("api_keys", ""), place
+    )
+    return str(file.value(said, PathRule.ALWAYS))
+
+
 def build_keys_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock keys",
@@ -69,7 +87,7 @@ def build_keys_parser() -> argparse.ArgumentParser:
     new = commands.add_parser("new", help="make a key, print it once, add its hash to the file")
     new.add_argument("--tenant", required=True, help="whose key it is; KV is shared within a tenant alone")
     new.add_argument("--name", default="", help="of the key, in messages and logs (default: made up)")
-    new.add_argument("--file", default="", help=f"the gateway's api_keys (default: {FILE_VARIABLE})")
+    new.add_argument("--file", default="", help="the gateway's api_keys (default: what is configured)")
     for limit in LIMITS:
         option = "--" + limit.replace("_", "-")
         new.add_argument(option, type=int, metavar="N", help=f"{HELP[limit]} (default: no limit)")

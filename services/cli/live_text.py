@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TextIO
 
@@ -9,6 +10,11 @@ ERASE_LINE_END = "\x1b[K"
 ERASE_BELOW = "\x1b[J"
 UP = "\x1b[{lines}F"
 """To the beginning of the line so many lines above."""
+
+
+def redraws_text(out: TextIO) -> bool:
+    """Whether `out` is a terminal that text can be shown in again."""
+    return out.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 class LiveText:

@@ -18,6 +18,8 @@ from shared.deadline import MAX_SKEW_US
 from shared.degradation import DegradationLevel
 
 WATCH_S = 1.0
+SHOWN_DIGITS = 8
+"""Of a digest; --json has all of it."""
 HEAD = (
     "role",
     "instance",
@@ -70,7 +72,26 @@ def _shown(seen: list[Seen], *, as_json: bool) -> str:
     if not seen:
         return "no instance is heard on this bus; is the stack running?"
     edges = [line for one in seen if (line := _edges(one))]
-    return "\n".join([table(HEAD, [_row(one, _avoiding(one, seen)) for one in seen]), *edges])
+    rows = [_row(one, _avoiding(one, seen)) for one in seen]
+    return "\n".join([table(HEAD, rows), *edges, *_models(seen)])
+
+
+def _models(seen: list[Seen]) -> list[str]:
+    """What is served, and by whom: two models of one name differ in what they are made of."""
+    instances: dict[tuple[str, str, str], list[str]] = {}
+    for beat in (one.beat for one in seen):
+        if beat.weights_digest or beat.tokenizer_digest:
+            identity = (beat.model, beat.weights_digest, beat.tokenizer_digest)
+            instances.setdefault(identity, []).append(beat.instance)
+    return [
+        ", ".join([f"model {name}", *_shortened("weights", weights), *_shortened("tokenizer", tokenizer)])
+        + f": {' '.join(names)}"
+        for (name, weights, tokenizer), names in sorted(instances.items())
+    ]
+
+
+def _shortened(what: str, digest: str) -> list[str]:
+    return [f"{what} {digest[:SHOWN_DIGITS]}"] if digest else []
 
 
 def _edges(one: Seen) -> str:
@@ -125,6 +146,8 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "grpc": beat.grpc,
         "http": beat.http,
         "model": beat.model,
+        "weights_digest": beat.weights_digest,
+        "tokenizer_digest": beat.tokenizer_digest,
         "capacity": beat.capacity,
         "live": beat.live,
         "queued": beat.queued,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+from shared.quiet_end import interrupts_end_at_once
 
-from services.decode.actor import DecodeActor
-from services.decode.config import DecodeConfig
-from shared.bus.bulk import BulkConnection
-from shared.bus.fleet_state import HEARTBEAT_S
-from shared.engine import Engine
-from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
-from shared.kv.receiver import KvReceiver
-from shared.service import Service, run_service
-from shared.text.model_source import resolve_model
-from shared.worker.engine_builder import build_engine
-from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
-from shared.worker.prefix_mirror import PrefixMirror
+with interrupts_end_at_once():
+    import asyncio
+    import time
+
+    from services.decode.actor import DecodeActor
+    from services.decode.config import DecodeConfig
+    from shared.bus.bulk import BulkConnection
+    from shared.bus.fleet_state import HEARTBEAT_S
+    from shared.engine import Engine
+    from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
+    from shared.kv.receiver import KvReceiver
+    from shared.service import Service, run_service
+    from shared.text.model_source import resolve_model
+    from shared.worker.engine_builder import build_engine
+    from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
+    from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[DecodeConfig]) -> None:

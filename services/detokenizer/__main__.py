@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+from shared.quiet_end import interrupts_end_at_once
 
-from services.detokenizer.actor import DetokenizerActor, GatewayLost
-from services.detokenizer.config import DetokenizerConfig
-from shared.bus.subjects import CANCEL_ALL, inbox
-from shared.service import Service, run_service
-from shared.text.model_source import resolve_model
-from shared.text.tokenizer import TextTokenizer
+with interrupts_end_at_once():
+    import asyncio
+
+    from services.detokenizer.actor import DetokenizerActor, GatewayLost
+    from services.detokenizer.config import DetokenizerConfig
+    from shared.bus.subjects import CANCEL_ALL, inbox
+    from shared.service import Service, run_service
+    from shared.text.model_source import resolve_model
+    from shared.text.tokenizer import TextTokenizer
 
 DRAIN_POLL_S = 0.02
 

@@ -130,7 +130,9 @@ class DecoderSession:
         self.next_position = opened.next_position
         self.ahead = RowsAhead()
         self._senders = {opened.prefill, opened.decode} - {""}
-        self._decoder = tokenizer.decoder(settled_tail(tokenizer.piece, tail))
+        self._decoder = tokenizer.decoder(
+            settled_tail(tokenizer.piece, tail), shown_ids=frozenset(opened.shown_ids)
+        )
         self._matcher = StopMatcher(opened.stop)
         self._first = True
         replayed = self._advance(tuple(replay), "")

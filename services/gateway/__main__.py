@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from shared.quiet_end import interrupts_end_at_once
 
-from services.gateway.client_cancels import ClientCancels
-from services.gateway.config import GatewayConfig
-from services.gateway.context import SessionContext
-from services.gateway.edge_server import EdgeServer
-from services.gateway.front_door import FrontDoor
-from services.gateway.http.server import HttpServer
-from services.gateway.key_gate import KeyGate
-from services.gateway.pressure import watch_pressure
-from services.gateway.scrape_targets import SD_PATH, scrape_targets
-from services.gateway.session_registry import SessionRegistry
-from services.gateway.tasks import Tasks
-from services.gateway.text_asks import TextAsks
-from services.gateway.token_spellings import SpellingBook
-from shared.bus.subjects import inbox
-from shared.service import Service, run_service
+with interrupts_end_at_once():
+    from dataclasses import replace
+
+    from services.gateway.client_cancels import ClientCancels
+    from services.gateway.config import GatewayConfig
+    from services.gateway.context import SessionContext
+    from services.gateway.edge_server import EdgeServer
+    from services.gateway.front_door import FrontDoor
+    from services.gateway.http.server import HttpServer
+    from services.gateway.key_gate import KeyGate
+    from services.gateway.pressure import watch_pressure
+    from services.gateway.scrape_targets import SD_PATH, scrape_targets
+    from services.gateway.session_registry import SessionRegistry
+    from services.gateway.tasks import Tasks
+    from services.gateway.text_asks import TextAsks
+    from services.gateway.token_spellings import SpellingBook
+    from shared.bus.subjects import inbox
+    from shared.service import Service, run_service
 
 FINISH_TIMEOUT_S = 1.0
 
@@ -40,7 +43,7 @@ async def body(service: Service[GatewayConfig]) -> None:
     text_asks = TextAsks(context, key_gate)
     server = EdgeServer(registry, client_cancels, text_asks, front_door, fleet, config)
     http_server = HttpServer.of(
-        front_door, client_cancels, text_asks, SpellingBook(context), server.can_serve, config
+        front_door, client_cancels, text_asks, SpellingBook(text_asks), server.can_serve, config
     )
     service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
     await server.start()

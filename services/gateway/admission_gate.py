@@ -11,6 +11,8 @@ from services.gateway.context import SessionContext
 from services.gateway.model_identity import ModelIdentity, find_model
 from services.gateway.placement import serving
 from services.gateway.request import Request
+from shared.errors import ContextExceeded
+from shared.roles import TARGET_ROLES
 
 
 class AdmissionGate:
@@ -29,6 +31,15 @@ class AdmissionGate:
         self._check_class(model, request)
         self.check_turn(model, request, budget)
         self.check_prompt(model, budget)
+
+    def check_tokens(self, model: ModelIdentity, tokens: int) -> None:
+        """Raises ContextExceeded or TooLarge for a prompt that no worker can take."""
+        for role in TARGET_ROLES:
+            views = serving(self._context.fleet.instances(role), role, model)
+            contexts = [view.heartbeat.context_tokens for view in views]
+            if contexts and all(contexts) and tokens >= max(contexts):
+                raise ContextExceeded.of(tokens, max(contexts))
+        self._context.prompt_limits.check_tokens(tokens)
 
     def check_turn(self, model: ModelIdentity, request: Request, budget: Budget) -> None:
         """Raises Overloaded when the request's turn at decode is not expected in time."""

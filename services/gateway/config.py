@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.config import ServiceConfig, field_of
+from shared.config import PathRule, ServiceConfig, field_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,21 @@ class GatewayConfig(ServiceConfig):
         4 << 20, help="longest request, bytes", minimum=1 << 10, maximum=64 << 20
     )
 
-    tls_cert: str = field_of("", help="file with the edge's certificates, PEM; empty = no TLS")
-    tls_key: str = field_of("", help="file with the key of tls_cert, PEM, without a passphrase")
+    tls_cert: str = field_of(
+        "", help="file with the edge's certificates, PEM; empty = no TLS", path=PathRule.ALWAYS
+    )
+    tls_key: str = field_of(
+        "", help="file with the key of tls_cert, PEM, without a passphrase", path=PathRule.ALWAYS
+    )
     tls_client_ca: str = field_of(
-        "", help="file with the certificates that a client's must be signed by; empty = clients need none"
+        "",
+        help="file with the certificates that a client's must be signed by; empty = clients need none",
+        path=PathRule.ALWAYS,
     )
     api_keys: str = field_of(
-        "", help="file of the API keys that clients need (`penstock keys new`); empty = an open edge"
+        "",
+        help="file of the API keys that clients need (`penstock keys new`); empty = an open edge",
+        path=PathRule.ALWAYS,
     )
 
     max_sessions: int = field_of(

@@ -13,6 +13,7 @@ from services.gateway.degradation import Degradation
 from services.gateway.model_identity import ModelIdentity
 from services.gateway.placement import free_seats, leave_out, serving
 from services.gateway.pressure import Pressure
+from services.gateway.prompt_limits import PromptLimits
 from services.gateway.sent_load import LoadedView, SentLoad
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
@@ -35,6 +36,11 @@ class SessionContext:
     breakers: Breakers
     crash_suspects: CrashSuspects
     tasks: Tasks
+
+    @property
+    def prompt_limits(self) -> PromptLimits:
+        """Those of the NATS server that it is connected to now."""
+        return PromptLimits(self.bus.max_payload)
 
     @classmethod
     def of(

@@ -1,18 +1,20 @@
-"""The gRPC edge: one `Generate` call is one session, written to its client as it comes."""
+"""The gRPC edge: a `Generate` call is a session for each of its choices, written as they come."""
 
 from __future__ import annotations
+
+import asyncio
 
 import grpc.aio
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.call_sessions import CallSessions
+from services.gateway.choices import choices_of
 from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_status import abort_call
 from services.gateway.edge_text import TextEdge, call_authorization
 from services.gateway.front_door import FrontDoor, note_refusal
-from services.gateway.outcome import Outcome
 from services.gateway.request_timeline import RequestTimeline
-from services.gateway.response_relay import relay_response
 from services.gateway.text_asks import TextAsks
 from shared.errors import PenstockError
 
@@ -32,18 +34,24 @@ class InferenceEdge(TextEdge):
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
         arrived = RequestTimeline(request.client_sent_unix_us)
+        failed: PenstockError | None
         try:
             key = self._front_door.identify(call_authorization(call))
-            session, budget = self._front_door.open_session(
-                key, request, call_remaining_s=call.time_remaining()
+            requests = choices_of(request)
+            sessions = CallSessions.open(
+                self._front_door, key, requests, call_remaining_s=call.time_remaining()
             )
         except PenstockError as error:
-            outcome = await _refuse(arrived, error, call)
+            await _refuse(arrived, error, call)
+            failed = error
         else:
-            call.add_done_callback(lambda _: session.on_call_ended())  # type: ignore[arg-type]  # the stub is no callable
-            outcome = await relay_response(session, budget, _CallWriter(call))
-        if outcome.error is not None:
-            await abort_call(call, outcome.error)
+            call.add_done_callback(lambda _: sessions.end_call())  # type: ignore[arg-type]  # the stub is no callable
+            turn = asyncio.Lock()
+            failed = await sessions.relay_all(
+                [_CallWriter(call, turn, index) for index in range(len(requests))]
+            )
+        if failed is not None:
+            await abort_call(call, failed)
 
     async def Cancel(  # noqa: N802 - gRPC's name
         self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
@@ -57,24 +65,36 @@ class InferenceEdge(TextEdge):
 
 
 class _CallWriter:
-    """Writes the events of the contract."""
+    """Writes the events of the contract that are of one choice; they take turns, as gRPC wants it."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, turn: asyncio.Lock, choice: int) -> None:
         self._call = call
+        self._turn = turn
+        self._choice = choice
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
-        await self._call.write(pb.GenerateEvent(prompt=prompt))
+        prompt.choice = self._choice
+        await self._write(pb.GenerateEvent(prompt=prompt))
+
+    async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        told.choice = self._choice
+        await self._write(pb.GenerateEvent(prompt_logprobs=told))
 
     async def write_delta(self, delta: pb.TextDelta) -> None:
-        await self._call.write(pb.GenerateEvent(text=delta))
+        delta.choice = self._choice
+        await self._write(pb.GenerateEvent(text=delta))
 
     async def write_end(self, end: pb.Terminal) -> None:
-        await self._call.write(pb.GenerateEvent(end=end))
+        end.choice = self._choice
+        await self._write(pb.GenerateEvent(end=end))
+
+    async def _write(self, event: pb.GenerateEvent) -> None:
+        async with self._turn:
+            await self._call.write(event)
 
 
-async def _refuse(timeline: RequestTimeline, error: PenstockError, call: Call) -> Outcome:
+async def _refuse(timeline: RequestTimeline, error: PenstockError, call: Call) -> None:
     """A request that never became a session ends in one terminal event too."""
     outcome = note_refusal(error)
     timeline.mark_phase("admit")
     await call.write(pb.GenerateEvent(end=outcome.terminal_event(pb.Usage(), timeline.to_event())))
-    return outcome

@@ -12,7 +12,6 @@ from services.gateway.budget import answerable_s
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_status import abort_call
 from services.gateway.front_door import FrontDoor
-from services.gateway.request import validate_request
 from services.gateway.served_models import ServedModel
 from services.gateway.text_asks import TextAsks, read_vector
 from shared.deadline import Deadline
@@ -47,7 +46,7 @@ class TextEdge(rpc.InferenceServicer):
         deadline = self._deadline(context.time_remaining())
         try:
             key = self._front_door.identify(call_authorization(context))
-            valid = validate_request(_as_prompt(request), drawn_seed=0)
+            valid = self._front_door.validate(_as_prompt(request))
             special = not request.HasField("add_special_tokens") or request.add_special_tokens
             found = await self._text_asks.tokenize(key, valid, deadline, add_special_tokens=special)
         except PenstockError as error:

@@ -13,7 +13,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.key_gate import KeyGate
 from services.gateway.outcome import Outcome
 from services.gateway.report import count_outcome
-from services.gateway.request import validate_request
+from services.gateway.request import Request, validate_request
 from services.gateway.session import Session
 from services.gateway.session_registry import SessionRegistry
 from shared.api_key_file import ApiKey
@@ -34,6 +34,14 @@ class FrontDoor:
         """Whose key is in these values of an `authorization` header; raises Unauthenticated."""
         return self._key_gate.identify(authorization)
 
+    def validate(
+        self, message: pb.GenerateRequest, *, drawn_seed: int = 0, tenant: str = "", cache_salt: str = ""
+    ) -> Request:
+        """Raises InvalidRequest that names what is wrong."""
+        request = validate_request(message, drawn_seed=drawn_seed, tenant=tenant, cache_salt=cache_salt)
+        self._registry.prompt_limits.check_request(request)
+        return request
+
     def open_session(
         self,
         key: ApiKey,
@@ -44,7 +52,7 @@ class FrontDoor:
     ) -> tuple[Session, Budget]:
         """Start what `message` asks for; raises why it is not taken. `call_remaining_s`: a gRPC deadline."""
         seed = secrets.randbits(SEED_BITS)
-        valid = validate_request(message, drawn_seed=seed, tenant=key.tenant, cache_salt=cache_salt)
+        valid = self.validate(message, drawn_seed=seed, tenant=key.tenant, cache_salt=cache_salt)
         budget = Budget.of(valid, self._config, call_remaining_s)
         allowance = self._key_gate.admit(key, valid)
         try:

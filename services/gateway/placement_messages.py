@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from services.gateway.placement import Placement
 from services.gateway.request import Request
 from services.gateway.token_log import TokenLog
+from services.gateway.told_prompt import ToldPrompt
 from shared.deadline import Deadline
 from shared.messages import Message, Open, Prefill, Reserve, pack_hashes, pack_ids
+from shared.sampling import NO_LOGPROBS
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
 
@@ -14,6 +18,7 @@ def placement_messages(
     placement: Placement,
     request: Request,
     log: TokenLog,
+    told: ToldPrompt,
     gateway: str,
     ids: tuple[int, ...],
     hashes: tuple[bytes, ...],
@@ -22,6 +27,7 @@ def placement_messages(
     """By role. `ids` are those of prompt and log, with the names of their blocks."""
     token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
     prompt_ids = ids[: log.prompt_tokens]
+    untold = replace(request.sampling, prompt_logprobs=NO_LOGPROBS)
     return {
         "detokenizer": Open(
             gateway=gateway,
@@ -32,12 +38,13 @@ def placement_messages(
             stop=request.stop,
             prefill=placement.prefill,
             decode=placement.decode,
+            shown_ids=request.shown_ids,
         ),
         "decode": Reserve(
             token_ids=token_ids,
             prompt_len=len(prompt_ids),
             block_hashes=packed_hashes,
-            sampling=request.sampling,
+            sampling=untold,
             gateway=gateway,
             detokenizer=placement.detokenizer,
             prefill=placement.prefill,
@@ -49,7 +56,7 @@ def placement_messages(
             token_ids=token_ids,
             prompt_len=len(prompt_ids),
             block_hashes=packed_hashes,
-            sampling=request.sampling,
+            sampling=untold if told.complete else request.sampling,
             gateway=gateway,
             detokenizer=placement.detokenizer,
             decode=placement.decode,

@@ -213,7 +213,14 @@ class Placer:
         A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
         """
         messages = placement_messages(
-            placement, self._request, self._state.log, self._gateway, ids, hashes, deadline
+            placement,
+            self._request,
+            self._state.log,
+            self._state.told,
+            self._gateway,
+            ids,
+            hashes,
+            deadline,
         )
         loads = self._note_sent(placement, ids, hashes)
         asks = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from services.gateway.avoided_instances import AvoidedInstances, backoff_s
@@ -34,6 +35,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.text.retrieval_prompt import retrieval_prompt
+from shared.text.tool_formats import FORMATS, ToolFormat
 
 MAX_ASKS = 4
 """How often a role is asked, an instance that failed not again for a moment, before the request fails."""
@@ -46,10 +48,13 @@ DEPTH_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The prompt as ids, with the names of its full blocks."""
+    """The prompt as ids, with the names of its full blocks. `tool_format`: how the model was told to call
+    tools, None where it was not; `marker_ids` are those of its markers that are special tokens."""
 
     token_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
+    tool_format: ToolFormat | None = None
+    marker_ids: Mapping[str, int] = field(default_factory=dict)
 
 
 class Preprocessor:
@@ -128,7 +133,12 @@ class Preprocessor:
             raise unexpected_answer(answer, "tokenizer")
         if not answer.token_ids:
             raise InvalidRequest("the prompt has no tokens: send some text", hop="tokenizer")
-        return Prompt(tuple(unpack_ids(answer.token_ids)), tuple(unpack_hashes(answer.block_hashes)))
+        return Prompt(
+            tuple(unpack_ids(answer.token_ids)),
+            tuple(unpack_hashes(answer.block_hashes)),
+            FORMATS.get(answer.tool_format),
+            dict(answer.marker_ids),
+        )
 
     def _wait_s(self) -> float:
         """How long to wait for a role without a ready instance: one may be restarting."""
@@ -216,9 +226,11 @@ def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> T
     if not request.passages:
         if not request.chat:
             return Tokenize(text=request.text)
-        return Tokenize(chat=request.chat, template_optional=request.template_optional)
+        return Tokenize(
+            chat=request.chat, template_optional=request.template_optional, tools=request.tool_use.tools
+        )
     question = request.question
     if passages:
         question = retrieval_prompt([passage.text for passage in passages], question)
     chat = (*request.chat[:-1], ChatTurn("user", question))
-    return Tokenize(chat=chat, template_optional=request.template_optional)
+    return Tokenize(chat=chat, template_optional=request.template_optional, tools=request.tool_use.tools)

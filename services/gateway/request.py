@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.chat_prompt import read_json, read_tools, read_turns
 from services.gateway.sampling import validate_sampling
+from services.gateway.tool_use import ToolUse
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.sampling import SamplingParams
-from shared.text.chat_roles import CONTRACT_ROLES
 
-MAX_PROMPT_CHARS = 1 << 20
-"""Characters of the prompt's text or of all chat messages together."""
-MAX_PROMPT_IDS = 1 << 18
-"""Token ids of a prompt: 1 MB on the bus, which is the usual max_payload."""
+MAX_TOOLS_CHARS = 1 << 17
+"""Descriptions and schemas of all tools together."""
 MAX_TOKEN_ID = (1 << 31) - 1
-MAX_CHAT_MESSAGES = 256
 MAX_MODEL_CHARS = 256
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
@@ -28,6 +26,11 @@ PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
 """They cross the bus by the numbers of the public contract."""
 
 
+NO_TOOLS = ToolUse()
+JSON_KINDS = ("json_schema", "json_object")
+"""Of a constraint: what an answer may be held to where it calls nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none; that
@@ -36,7 +39,7 @@ class Request:
     `passages` is how many passages are wanted; 0: no retrieval. `template_optional`: a model without a chat
     template takes the prompt as plain text. KV is shared within `tenant` alone;
     it comes from the client's API key, never from the client. Within that, with those alone that send the
-    same `cache_salt`.
+    same `cache_salt`. `shown_ids`: special tokens that stand in the text, known once the prompt is ids.
     """
 
     model: str
@@ -55,6 +58,8 @@ class Request:
     inter_token_deadline_ms: int | None = None
     template_optional: bool = False
     cache_salt: str = ""
+    tool_use: ToolUse = NO_TOOLS
+    shown_ids: tuple[int, ...] = ()
 
     @property
     def cache_scope(self) -> str:
@@ -70,6 +75,11 @@ class Request:
     def prompt_bytes(self) -> int:
         """Of a prompt that is no ids, in UTF-8."""
         texts = [turn.content for turn in self.chat] or [self.text or ""]
+        texts += [part for turn in self.chat for part in (turn.name, turn.tool_call_id)]
+        calls = [call for turn in self.chat for call in turn.tool_calls]
+        texts += [part for call in calls for part in (call.id, call.name, call.arguments)]
+        tools = self.tool_use.tools
+        texts += [part for tool in tools for part in (tool.name, tool.description, tool.parameters)]
         return sum(len(text.encode()) for text in texts)
 
 
@@ -78,7 +88,8 @@ def validate_request(
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
-    The model's own limits (its name, context and vocabulary) are checked where they are known.
+    The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
+    known.
     """
     if len(message.model) > MAX_MODEL_CHARS:
         raise InvalidRequest(f"model has {len(message.model)} characters: send at most {MAX_MODEL_CHARS}")
@@ -92,7 +103,7 @@ def validate_request(
     request = Request(
         model=message.model,
         text=_text(message.text) if kind == "text" else None,
-        chat=_chat(message.chat) if kind == "chat" else (),
+        chat=read_turns(message.chat) if kind == "chat" else (),
         token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
         sampling=validate_sampling(message.sampling, drawn_seed=drawn_seed),
         stop=_stop(message.sampling),
@@ -106,7 +117,9 @@ def validate_request(
         inter_token_deadline_ms=_inter_token_deadline(message),
         template_optional=kind == "text" or message.chat.template_optional or message.retrieval.enabled,
         cache_salt=cache_salt,
+        tool_use=read_tools(message.chat),
     )
+    _check_tools(request)
     if request.passages:
         _check_question(request)
     return request
@@ -131,36 +144,13 @@ def served_model(wanted: str, served: set[str]) -> str:
 def _text(text: str) -> str:
     if not text:
         raise InvalidRequest("text is empty: send at least one character")
-    if len(text) > MAX_PROMPT_CHARS:
-        raise InvalidRequest(f"text has {len(text)} characters: send at most {MAX_PROMPT_CHARS}")
     return text
-
-
-def _chat(chat: pb.ChatPrompt) -> tuple[ChatTurn, ...]:
-    if not chat.messages:
-        raise InvalidRequest("chat.messages is empty: send at least one message")
-    if len(chat.messages) > MAX_CHAT_MESSAGES:
-        raise InvalidRequest(f"chat.messages has {len(chat.messages)}: send at most {MAX_CHAT_MESSAGES}")
-    for index, message in enumerate(chat.messages):
-        if message.role not in CONTRACT_ROLES:
-            raise InvalidRequest(
-                f"chat.messages[{index}].role is {message.role[:40]!r}: "
-                f"send one of {', '.join(CONTRACT_ROLES)}"
-            )
-        if not message.content:
-            raise InvalidRequest(f"chat.messages[{index}].content is empty: send text or leave it out")
-    size = sum(len(message.content) for message in chat.messages)
-    if size > MAX_PROMPT_CHARS:
-        raise InvalidRequest(f"chat.messages hold {size} characters: send at most {MAX_PROMPT_CHARS}")
-    return tuple(ChatTurn(message.role, message.content) for message in chat.messages)
 
 
 def _token_ids(token_ids: pb.TokenIds) -> tuple[int, ...]:
     ids = tuple(token_ids.ids)
     if not ids:
         raise InvalidRequest("token_ids.ids is empty: send at least one id")
-    if len(ids) > MAX_PROMPT_IDS:
-        raise InvalidRequest(f"token_ids.ids has {len(ids)} ids: send at most {MAX_PROMPT_IDS}")
     if max(ids) > MAX_TOKEN_ID:
         raise InvalidRequest(f"token_ids.ids holds {max(ids)}: send ids of the model's vocabulary")
     return ids
@@ -194,6 +184,19 @@ def _check_question(request: Request) -> None:
         )
     if not request.question.strip():
         raise InvalidRequest("retrieval needs a question that is not blank: send one, or turn retrieval off")
+
+
+def _check_tools(request: Request) -> None:
+    tools = request.tool_use.tools
+    constraint = request.sampling.grammar
+    if tools and constraint is not None:
+        if constraint.kind not in JSON_KINDS:
+            raise InvalidRequest("chat.tools cannot be called beside a regex or a grammar: send one of them")
+        if read_json(constraint.text or "{}") is None:
+            raise InvalidRequest("sampling.json_schema is no JSON, or nested too deeply: send a JSON Schema")
+    size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
+    if size > MAX_TOOLS_CHARS:
+        raise InvalidRequest(f"chat.tools hold {size} characters: send at most {MAX_TOOLS_CHARS}")
 
 
 def _deadline(message: pb.GenerateRequest, name: str) -> int | None:

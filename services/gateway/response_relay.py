@@ -21,6 +21,7 @@ class ResponseWriter(Protocol):
     """One client. Each method returns when the client has room for more."""
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None: ...
+    async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None: ...
     async def write_delta(self, delta: pb.TextDelta) -> None: ...
     async def write_end(self, end: pb.Terminal) -> None: ...
 
@@ -44,6 +45,8 @@ async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
         part = await session.response.take_response()
         if part.prompt is not None:
             await writer.write_prompt(part.prompt)
+        if part.prompt_logprobs is not None:
+            await writer.write_prompt_logprobs(part.prompt_logprobs)
         if part.delta is not None:
             await writer.write_delta(part.delta)
             if part.delta.token_ids:

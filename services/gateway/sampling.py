@@ -21,11 +21,12 @@ def validate_sampling(options: pb.Sampling, *, drawn_seed: int) -> SamplingParam
 
     `drawn_seed` is used when the request sets no seed, so that the answer can be had again.
     """
-    if options.HasField("logprobs") and options.logprobs < 0:
-        raise InvalidRequest(
-            f"sampling.logprobs is {options.logprobs}: send an integer from 0 to {MAX_TOP_LOGPROBS}, "
-            "or leave it out"
-        )
+    for name in ("logprobs", "prompt_logprobs"):
+        if options.HasField(name) and getattr(options, name) < 0:
+            raise InvalidRequest(
+                f"sampling.{name} is {getattr(options, name)}: send an integer from 0 to "
+                f"{MAX_TOP_LOGPROBS}, or leave it out"
+            )
     scalars: dict[str, Any] = {"seed": drawn_seed}
     scalars |= {field.name: value for field, value in options.ListFields() if field.name in SCALARS}
     sampling = SamplingParams(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.gateway.model_identity import find_model
 from shared.bus.fleet import FleetView, InstanceView
 from shared.roles import REQUIRED_ROLES, TARGET_ROLES
 
@@ -25,15 +26,31 @@ def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
     """Those that a decode worker has, by name; then those that a retriever embeds with."""
     generating = {view.heartbeat.model for view in fleet.instances("decode")}
     embedding = {view.heartbeat.model for view in fleet.instances(EMBEDDING_ROLE)}
-    found = [_model(fleet, name, REQUIRED_ROLES, TARGET_ROLES, embeds=False) for name in generating]
-    found += [_model(fleet, name, (EMBEDDING_ROLE,), (EMBEDDING_ROLE,), embeds=True) for name in embedding]
+    found = [_generating_model(fleet, name) for name in generating]
+    found += [_embedding_model(fleet, name) for name in embedding]
     return tuple(sorted(found, key=lambda model: (model.embeds, model.name)))  # many clients take the first
 
 
-def _model(
-    fleet: FleetView, name: str, roles: tuple[str, ...], computing: tuple[str, ...], *, embeds: bool
+def _generating_model(fleet: FleetView, name: str) -> ServedModel:
+    """Where several have the name, that which a request gets: no request is served by two of them."""
+    identity = find_model(name, fleet.instances)
+    views = [
+        view
+        for role in REQUIRED_ROLES
+        for view in fleet.instances(role)
+        if identity.is_served_by(view.heartbeat)
+    ]
+    return _described(name, views, TARGET_ROLES, embeds=False)
+
+
+def _embedding_model(fleet: FleetView, name: str) -> ServedModel:
+    views = [view for view in fleet.instances(EMBEDDING_ROLE) if view.heartbeat.model == name]
+    return _described(name, views, (EMBEDDING_ROLE,), embeds=True)
+
+
+def _described(
+    name: str, views: list[InstanceView], computing: tuple[str, ...], *, embeds: bool
 ) -> ServedModel:
-    views = [view for role in roles for view in fleet.instances(role) if view.heartbeat.model == name]
     return ServedModel(
         name=name,
         embeds=embeds,

@@ -1,8 +1,8 @@
 """The session: the supervisor of one request, from its admission to its one terminal event.
 
 The pipeline streams by itself; the session relays what comes, and when a part fails, stalls or is
-lost it places the request anew with everything generated so far. Rows of text are taken in
-synchronously as they arrive (`on_text`), so a token waits for nothing but its client.
+lost it places the request anew with everything generated so far. What arrives for the client is taken in
+synchronously (`intake`), so a token waits for nothing but its client.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission_gate import AdmissionGate
-from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.crash_suspects import culprit_error
 from services.gateway.outcome import Outcome
 from services.gateway.placement_watch import PlacementWatch
 from services.gateway.placer import Placer
+from services.gateway.preparation import Preparation
 from services.gateway.preprocessor import Preprocessor
 from services.gateway.rate_limits import Allowance
-from services.gateway.report import count_degraded, count_tokens, report_end
+from services.gateway.report import report_end
 from services.gateway.request import Request
 from services.gateway.request_client import InstanceGone, RequestClient
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
-from services.gateway.session_state import RowVerdict, SessionState, is_final
-from services.gateway.text_row import TextRow
-from services.gateway.token_log import TokenLog
-from shared.deadline import SYSTEM_CLOCK, Deadline
+from services.gateway.session_state import SessionState, is_final
+from services.gateway.text_intake import TextIntake
+from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -42,8 +41,7 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
-from shared.kv_hash import BlockHasher
-from shared.messages import Lost, ScoredPassage
+from shared.messages import Lost
 from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -92,30 +90,11 @@ class Session:
             self._crash_record,
             lambda: self._deadline,
         )
-        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._last_token_s = 0.0  # until it has begun
+        self.intake = TextIntake(self.state, self.response, self.timeline, self._watch, self._interrupt)
         self._outcome: Outcome | None = None
         self._call_ended = False
 
     # ---- what comes in: synchronous, never waits ---------------------------------------------------
-
-    def on_text(self, row: TextRow, sender: str) -> None:
-        if self._interruption is not None:  # the client must not get what follows a row that it did not
-            metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
-            return
-        if row.epoch == self.state.epoch and not self.state.is_from(sender, "detokenizer"):
-            metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
-            return
-        match self.state.accept_row(row.epoch, row.position, row.token_ids, row.text, row.finish):
-            case RowVerdict.STALE:
-                metrics.STALE_MESSAGES.inc()
-            case RowVerdict.DUPLICATE:
-                metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
-            case RowVerdict.GAP:
-                metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
-                self._watch.fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
-            case RowVerdict.RELAY:
-                self._relay_row(row)
 
     def on_lost(self, epoch: int, lost: Lost, sender: str) -> None:
         """A holder cannot go on with this request."""
@@ -185,7 +164,7 @@ class Session:
                     self._interrupt(self.state.expired(late))
                 else:
                     # The first token brings a deadline that may be earlier; later ones only move it on.
-                    begun = [] if self._begun.done() else [self._begun]
+                    begun = [] if self.intake.begun.done() else [self.intake.begun]
                     await asyncio.wait(
                         [*ends, *begun], timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
                     )
@@ -198,7 +177,7 @@ class Session:
         """The one in force: until the client has a token it is that of the first, then that of the next."""
         if not self.state.log.ids:
             return self._budget.first_token
-        return self._budget.next_token(self._last_token_s)
+        return self._budget.next_token(self.intake.last_token_s)
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -207,13 +186,34 @@ class Session:
         if isinstance(error, Unavailable) and self._deadline.remaining_s() < TIMER_S:
             return Outcome.of(self.state.expired())
         if isinstance(error, PenstockError):
-            return Outcome.of(error)
+            return Outcome.of(self.request.tool_use.blame(error))
         log.error("session_failed", request_id=self.request_id, exc_info=error)
         return Outcome.of(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
 
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
-        placer = await self._preprocess_request()
+        preprocessor = Preprocessor(
+            self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
+        )
+        preparation = Preparation(
+            self._context, self._gate, preprocessor, self.state, self.response, self.timeline
+        )
+        prompt = await preparation.prepare_prompt(
+            self.request_id, self.request, self._budget, self._allowance
+        )
+        self.request = prompt.request
+        placer = Placer(
+            self._context,
+            prompt.request,
+            self.state,
+            self._request_client,
+            self._crash_record,
+            self._cancel_epoch,
+            model=prompt.model,
+            prompt_ids=prompt.token_ids,
+            block_names=prompt.block_names,
+            rotation=self._rotation,
+        )
         try:
             while True:
                 await self._suspects.take_turn(self._crash_record)
@@ -226,59 +226,6 @@ class Session:
                     return "length"
         finally:
             placer.trials.end()
-
-    async def _preprocess_request(self) -> Placer:
-        preprocessor = Preprocessor(
-            self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
-        )
-        model = await preprocessor.admit_request(self.request.model)
-        self.state.model = model.name
-        self.timeline.mark_phase("admit")
-        passages: tuple[ScoredPassage, ...] = ()
-        degraded = ""
-        if self.request.passages:
-            self.state.phase = "retrieve"
-            level = self._context.degradation.level
-            passages, degraded = await preprocessor.retrieve_passages(self.request, level)
-            count_degraded(degraded)
-            self.timeline.mark_phase("retrieve")
-        self.state.phase = "tokenize"
-        layout = usual_layout(self._context.fleet.instances("decode"), model)
-        prompt = await preprocessor.tokenize_prompt(self.request, passages, layout)
-        self.timeline.mark_phase("tokenize")
-        self._allowance.count_prompt(len(prompt.token_ids))
-        self.state.log = TokenLog(len(prompt.token_ids))
-        self.response.put_prompt(
-            pb.PromptInfo(
-                request_id=self.request_id,
-                model=model.name,
-                prompt_tokens=len(prompt.token_ids),
-                seed=self.request.sampling.seed,
-                passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],
-                degraded=degraded,
-            )
-        )
-        self.state.phase = "place"
-        self._gate.check_prompt(model, self._budget, len(prompt.token_ids), prompt.block_hashes)
-        self._gate.check_turn(model, self.request, self._budget)  # others may have come in the meantime
-        block_names = BlockNames(
-            BlockHasher.of(self._context.config.fleet_key),
-            layout,
-            self.request.cache_scope,
-            prompt.block_hashes,
-        )
-        return Placer(
-            self._context,
-            self.request,
-            self.state,
-            self._request_client,
-            self._crash_record,
-            self._cancel_epoch,
-            model=model,
-            prompt_ids=prompt.token_ids,
-            block_names=block_names,
-            rotation=self._rotation,
-        )
 
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 
@@ -302,26 +249,12 @@ class Session:
         log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
         return False
 
-    def _relay_row(self, row: TextRow) -> None:
-        self.timeline.add_row(row.marks)
-        if row.token_ids:
-            count_tokens(self.state, len(row.token_ids))
-            self._last_token_s = SYSTEM_CLOCK.monotonic_s()
-            if not self._begun.done():
-                self._begun.set_result(None)
-        if row.finish:
-            self.timeline.mark_last_row()
-        try:
-            self.response.put_text(row.position, row.token_ids, row.text, row.logprobs)
-        except Cancelled as error:
-            self._interrupt(error)
-        self._watch.note_arrival()
-
     def _interrupt(self, error: PenstockError) -> None:
         """End the request with `error` wherever it is."""
         if self._interruption is not None:
             return
         self._interruption = error
+        self.intake.close()
         self._interrupted.set_result(None)
 
     # ---- the end -----------------------------------------------------------------------------------
@@ -370,4 +303,7 @@ class Session:
     def terminal_event(self, outcome: Outcome) -> pb.Terminal:
         """The terminal event, with the timeline closed now: call it when it is about to be written."""
         self.timeline.close_timeline()
-        return outcome.terminal_event(self.usage(), self.timeline.to_event())
+        end = outcome.terminal_event(self.usage(), self.timeline.to_event())
+        if end.finish_reason == pb.FINISH_REASON_STOP and self.response.has_called:
+            end.finish_reason = pb.FINISH_REASON_TOOL_CALLS
+        return end

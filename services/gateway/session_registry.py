@@ -14,6 +14,7 @@ from services.gateway.admission_gate import AdmissionGate
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.live_counts import LiveCounts
+from services.gateway.prompt_limits import PromptLimits
 from services.gateway.rate_limits import Allowance
 from services.gateway.request import Request
 from services.gateway.session import Session
@@ -63,6 +64,10 @@ class SessionRegistry:
         self._idle = asyncio.Event()
         self._idle.set()
         self.closing = False
+
+    @property
+    def prompt_limits(self) -> PromptLimits:
+        return self._context.prompt_limits
 
     # ---- opening and ending ------------------------------------------------------------------------
 
@@ -138,6 +143,12 @@ class SessionRegistry:
                     metrics.STALE_MESSAGES.inc()
                 else:
                     session.on_lost(envelope.epoch, message, delivery.sender)
+            case messages.PromptLogprobs():
+                session = self._live.get(envelope.request_id)
+                if session is None:
+                    metrics.STALE_MESSAGES.inc()
+                else:
+                    session.intake.on_prompt_logprobs(envelope.epoch, message, delivery.sender)
             case messages.ClientCancel(tenant):
                 found = self.cancel_session(envelope.request_id, tenant)
                 self._answer(envelope, messages.CancelAck(found, ""))
@@ -177,7 +188,7 @@ class SessionRegistry:
             if session is None:
                 metrics.STALE_MESSAGES.inc()
             else:
-                session.on_text(row, sender)
+                session.intake.on_text(row, sender)
 
     def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
         self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))

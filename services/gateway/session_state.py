@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from services.gateway.placement import Placement
 from services.gateway.token_log import Arrival, TokenLog
+from services.gateway.told_prompt import ToldPrompt
 from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLarge
 from shared.roles import PLACED_ROLES, hop_of_phase
 
@@ -40,6 +41,7 @@ class SessionState:
     asks: int = 0
     placement: Placement | None = None
     log: TokenLog = field(default_factory=lambda: TokenLog(0))
+    told: ToldPrompt = field(default_factory=ToldPrompt)
     holders: set[tuple[str, str]] = field(default_factory=set)
     epoch_tokens: int = 0
     replacements: int = 0
@@ -59,6 +61,7 @@ class SessionState:
         self.placement = placement
         self.holders = set()
         self.epoch_tokens = 0
+        self.told.release()  # what waits is of an earlier one
         self.phase = "place"
 
     def count_replacement(self) -> None:

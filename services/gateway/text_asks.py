@@ -22,7 +22,6 @@ from services.gateway.key_gate import BYTES_PER_TOKEN, KeyGate
 from services.gateway.model_identity import find_model
 from services.gateway.placement import cheapest_instance, leave_out, load_cost, serving
 from services.gateway.preprocessor import tokenize_message
-from services.gateway.rate_limits import Allowance
 from services.gateway.request import MAX_MODEL_CHARS, MAX_TOKEN_ID, Request, served_model
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.served_models import EMBEDDING_ROLE, ServedModel, served_models
@@ -39,7 +38,9 @@ from shared.messages import (
     Embed,
     Embedded,
     Message,
+    SpellTokens,
     Tokenized,
+    TokenSpellings,
     pack_ids,
     unpack_ids,
 )
@@ -80,13 +81,14 @@ class TextVectors:
 
 @dataclass(slots=True, eq=False)
 class TextCall:
-    """A live call. `epoch` counts what was asked for it, so that a cancel of one ask stops no later one."""
+    """A live call. `epoch` counts what was asked for it, so that a cancel of one ask stops no later one;
+    `used_tokens` is what it counts for in the limits of its key."""
 
     id: str
     client: RequestClient
-    allowance: Allowance
     deadline: Deadline
     epoch: int = 0
+    used_tokens: int = 0
 
 
 class TextAsks:
@@ -145,8 +147,16 @@ class TextAsks:
                     found.tokens.extend(answer.tokens)
                     found.truncated.extend(answer.truncated)
             finally:
-                call.allowance.settle(sum(found.tokens))
+                call.used_tokens = sum(found.tokens)
         return replace(found, model=model)
+
+    async def spell(self, model: str, token_ids: Sequence[int], deadline: Deadline) -> Sequence[bytes]:
+        """The bytes that ids stand for, each by itself. Of a request that has been admitted: in no limits."""
+        with self._begun(deadline) as call:
+            _, answer = await self._ask_any(call, "tokenizer", model, SpellTokens(pack_ids(token_ids)))
+        if not isinstance(answer, TokenSpellings) or len(answer.spellings) != len(token_ids):
+            raise unexpected_answer(answer, "tokenizer")
+        return answer.spellings
 
     async def drain(self) -> None:
         """Take no new call and return when the live ones have ended."""
@@ -170,15 +180,22 @@ class TextAsks:
                 reason="calls",
             )
         allowance = self._key_gate.admit_tokens(key, tokens, 0, exact=False)
+        with self._begun(deadline) as call:
+            try:
+                yield call
+            finally:
+                allowance.settle(call.used_tokens)
+
+    @contextmanager
+    def _begun(self, deadline: Deadline) -> Iterator[TextCall]:
         context, call_id = self._context, f"{self._context.instance}.{secrets.token_hex(6)}"
         client = RequestClient(context.bus, context.instance, call_id, deadline)
-        call = TextCall(call_id, client, allowance, deadline)
+        call = TextCall(call_id, client, deadline)
         self._live.add(call)
         self._idle.clear()
         try:
             yield call
         finally:
-            allowance.settle(0)
             self._live.discard(call)
             if not self._live:
                 self._idle.set()

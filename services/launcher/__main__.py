@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
-from collections.abc import Sequence
-
 from shared.quiet_end import discard_stream, end_quietly, interrupts_end_at_once
 
 with interrupts_end_at_once():
+    import asyncio
+    import os
+    import signal
+    import sys
+    from collections.abc import Sequence
+
     from services.launcher.log_lines import LineWriter
     from services.launcher.model_check import check_models
     from services.launcher.options import StackOptions, parse_options
@@ -35,9 +35,10 @@ def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
             for problem in options.problems:
                 writer.write("penstock", problem.encode())
             return EXIT_CONFIGURATION
-        check_models(options)
+        with interrupts_end_at_once():  # a fetch could not be ended, only left
+            check_models(options, lambda sentence: writer.write("penstock", sentence.encode()))
         asyncio.run(_run(options, writer, plan))
-    except KeyboardInterrupt:  # while a model was looked at or fetched: nothing runs yet
+    except KeyboardInterrupt:  # nothing runs yet
         return EXIT_INTERRUPTED
     except PenstockError as error:
         writer.write("penstock", str(error).encode())

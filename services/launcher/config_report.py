@@ -6,22 +6,25 @@ service has that is started by hand, or by a container: no stack sets anything f
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from shared.quiet_end import end_quietly, interrupts_end_at_once
 
-from services.launcher.model_check import ModelRefused, check_models
-from services.launcher.options import StackOptions, build_up_parser, stack_options
-from services.launcher.plan import instance_names
-from services.launcher.role_settings import settings_of, stack_problems
-from shared.config import ConfigError
-from shared.config_file import ConfigFile, find_config_file
-from shared.roles import ROLES
-from shared.settings import STACK_SOURCE, Setting, Settings, SourceKind, unknown_variables
+with interrupts_end_at_once():
+    import json
+    import os
+    import re
+    import sys
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from services.launcher.model_check import ModelRefused, check_models
+    from services.launcher.options import StackOptions, build_up_parser, stack_options
+    from services.launcher.plan import instance_names
+    from services.launcher.role_settings import settings_of, stack_problems
+    from shared.config import ConfigError
+    from shared.config_file import ConfigFile, find_config_file
+    from shared.roles import ROLES
+    from shared.settings import STACK_SOURCE, Setting, Settings, SourceKind, unknown_variables
 
 EXIT_WRONG = 2
 SECRET = "********"  # noqa: S105 - what is shown instead of one
@@ -89,7 +92,7 @@ def _model_problems(options: StackOptions) -> Iterator[str]:
         print(f"not looked at, since it is not in a folder: {names}")
         return
     try:
-        check_models(options)
+        check_models(options, print)
     except ModelRefused as error:
         yield error.message
 
@@ -123,4 +126,4 @@ def _shown(setting: Setting) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(end_quietly(lambda: main(sys.argv[1:])))

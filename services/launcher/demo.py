@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from shared.quiet_end import end_quietly
+
 QUESTION = "What is the default gRPC port of the gateway?"
 STOP_TIMEOUT_S = 30.0
 READY = "ready grpc="
@@ -21,6 +23,9 @@ PENSTOCK = (sys.executable, "-P", "-m", "services.cli")
 
 def main(up_options: Sequence[str]) -> int:
     """The first exit code that is not 0, of `up` or `ask`. `up_options` go to `penstock up`."""
+    if "--help" in up_options:
+        print(f"{__doc__}\nOptions are those of `penstock up`.")
+        return 0
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         state_dir = str(Path(folder) / "state")
         stack = subprocess.Popen(  # noqa: S603 (our own program)
@@ -41,6 +46,9 @@ def main(up_options: Sequence[str]) -> int:
         )
         try:
             asked = _ask(state_dir) if _until_ready(stack) else 1
+        except KeyboardInterrupt:  # it reached the stack too, which stops by itself
+            _wait(stack)
+            raise
         finally:
             stopped = _stop(stack)
     print("the stack has ended cleanly" if stopped == 0 else f"the stack ended with {stopped}", flush=True)
@@ -70,13 +78,19 @@ def _stop(stack: subprocess.Popen[str]) -> int:
     if stack.poll() is None:
         stack.send_signal(signal.SIGTERM)
     try:
-        return stack.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        stack.kill()
-        return stack.wait() or 1
+        return _wait(stack)
     finally:
         stack.stdout.close()
 
 
+def _wait(stack: subprocess.Popen[str]) -> int:
+    """Its exit code; not 0 when it had to be killed."""
+    try:
+        return stack.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        stack.kill()
+        return stack.wait() or 1
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(end_quietly(lambda: main(sys.argv[1:])))

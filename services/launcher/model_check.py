@@ -5,7 +5,7 @@ A model that is missing something would otherwise be found out by four processes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from services.launcher.options import StackOptions
@@ -21,12 +21,13 @@ class ModelRefused(InvalidRequest):
     """A model, or a draft for it, that cannot be served."""
 
 
-def check_models(options: StackOptions) -> None:
-    """Raises ModelRefused with one sentence. A model of the hub is fetched unless the local cache has it."""
-    target = _check_model("model", options.model, options.settings, "decode")
+def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
+    """Raises ModelRefused with one sentence. A model of the hub is fetched unless the local cache has it; how
+    far that is goes to `tell`."""
+    target = _check_model("model", options.model, options.settings, "decode", tell)
     if not options.draft or not options.counts["speculator"]:
         return
-    draft = _check_model("draft", options.draft, options.settings, "speculator")
+    draft = _check_model("draft", options.draft, options.settings, "speculator", tell)
     difference = _difference(target.vocabulary(), draft.vocabulary())
     if difference:
         raise ModelRefused(
@@ -36,10 +37,16 @@ def check_models(options: StackOptions) -> None:
         )
 
 
-def _check_model(kind: str, name: str, settings: Mapping[str, Settings], role: str) -> TextTokenizer:
+def _check_model(
+    kind: str, name: str, settings: Mapping[str, Settings], role: str, tell: Callable[[str], None]
+) -> TextTokenizer:
+    def fetched(done: int, total: int) -> None:
+        far = f": {done / 1e6:.1f} of {total / 1e6:.1f} MB" if done else ""
+        tell(f"fetching {name} from the hub{far}")
+
     called = f"{kind} {name}" if name else f"{kind} that is shipped"
     try:
-        folder = resolve_model(name).path
+        folder = resolve_model(name, progress=fetched).path
         load_model_config(folder, str(settings[role]["dtype"].value))
         check_weight_files(folder)
         return TextTokenizer.load(folder)

@@ -16,7 +16,7 @@ from shared.config import ConfigError
 from shared.config_file import ConfigFile, find_config_file
 from shared.kv_hash import FLEET_KEY_BYTES
 from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
-from shared.settings import OptionValue, Setting, Settings
+from shared.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED_DRAFT = REPOSITORY / "shared" / "demo" / "models" / "draft"
@@ -115,7 +115,7 @@ def build_up_parser() -> argparse.ArgumentParser:
         type=float,
         default=DEFAULT_START_TIMEOUT_S,
         metavar="SECONDS",
-        help="give up when an instance is not ready by then",
+        help="give up when an instance is not ready by then, or has got no further: indexing takes longer",
     )
     return parser
 
@@ -142,24 +142,24 @@ def stack_options(
     model = settings_of("decode", file, environ, {}, options["decode"])["model"].value
     draft = _draft(settings_of("speculator", file, environ, {}, options["speculator"])["model"], model)
     counts = _counts(parser, args, draft)
-    host = settings_of("gateway", file, environ, {}, options["gateway"])["grpc_host"].value
     fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
     settings = {
         role: settings_of(
             role,
             file,
             environ,
-            {"fleet_key": fleet_key, **_defaults_of(role, counts, draft, state_dir, host)},
+            {"fleet_key": fleet_key, **_defaults_of(role, counts, draft, state_dir)},
             options[role],
         )
         for role in ROLES
     }
     gateway = settings["gateway"]
+    _listen_beside_grpc(gateway)
     return StackOptions(
         counts=counts,
         settings=settings,
         problems=(*problems, *stack_problems(settings, counts)),
-        config_file=file.path.resolve() if file.path else None,
+        config_file=file.path.absolute() if file.path else None,
         model=model,
         draft=draft,
         nats_url=gateway["nats_url"].value if gateway["nats_url"].said else "",
@@ -202,12 +202,17 @@ def _options_of(
     return {name: OptionValue(value, option) for name, (option, value) in said.items() if value is not None}
 
 
-def _defaults_of(
-    role: str, counts: Mapping[str, int], draft: str, state_dir: Path, host: str
-) -> dict[str, Any]:
+def _listen_beside_grpc(gateway: Settings) -> None:
+    """HTTP, where nobody has said anything of its host."""
+    if not gateway["http_host"].said:
+        host = gateway["grpc_host"].value
+        gateway.by_name["http_host"] = Setting(host, SourceKind.STACK, STACK_SOURCE)
+
+
+def _defaults_of(role: str, counts: Mapping[str, int], draft: str, state_dir: Path) -> dict[str, Any]:
     """What a stack sets where nobody has said anything."""
     if role == "gateway":
-        return {"grpc_port": DEFAULT_GRPC_PORT, "http_host": host, "http_port": DEFAULT_HTTP_PORT}
+        return {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
     if role == "retriever":
         return {"corpus": str(DOCUMENTATION), "state_dir": str(state_dir)}
     if role == "speculator":

@@ -14,6 +14,7 @@ from services.launcher.options import StackOptions
 from services.launcher.plan import instance_names, plan_instances
 from services.launcher.ports import check_free, free_ports
 from services.launcher.prober import Prober
+from services.launcher.start_watch import StartWatch
 from services.launcher.state import RunningInstance, StackState, StateDir, credentials_file
 from shared.bus import Bus, Delivery
 from shared.bus.connection import without_password
@@ -136,16 +137,23 @@ class Stack:
 
     async def _until_ready(self) -> bool:
         """Wait for every instance; False when told to stop before that. Raises StartFailed."""
-        give_up_s = time.monotonic() + self._options.start_timeout_s
+        watch = StartWatch(self._options.start_timeout_s)
         loading: set[str] = set()
         while not self.stop.is_set():
             missing = [instance for instance in self._instances if not self._check_ready(instance, loading)]
             if not missing:
                 return True
-            if time.monotonic() >= give_up_s:
-                raise StartFailed(_too_slow(missing, self._options.start_timeout_s))
+            late = watch.late({instance.spec.instance: self._steps(instance) for instance in missing})
+            if late:
+                slow = [instance for instance in missing if instance.spec.instance in late]
+                raise StartFailed(_too_slow(slow, self._options.start_timeout_s))
             await self._tick(START_POLL_S)
         return False
+
+    def _steps(self, instance: Instance) -> int:
+        """How far it is, if it has said so."""
+        beat = self._beat(instance)
+        return beat.steps if beat is not None else 0
 
     def _check_ready(self, instance: Instance, loading: set[str]) -> bool:
         """Whether it was ready once; tells the user about every process that becomes so."""

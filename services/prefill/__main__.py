@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from services.prefill.actor import PrefillActor
-from services.prefill.config import PrefillConfig
-from services.prefill.pool import PoolBuffer
-from shared.bus.bulk import BulkConnection
-from shared.engine import Engine
-from shared.kv.callbacks import OnFailed, OnReleased
-from shared.kv.sender import KvSender
-from shared.service import Service, run_service
-from shared.text.model_source import resolve_model
-from shared.worker.engine_builder import build_engine
-from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
-from shared.worker.prefix_mirror import PrefixMirror
+from shared.quiet_end import interrupts_end_at_once
+
+with interrupts_end_at_once():
+    from services.prefill.actor import PrefillActor
+    from services.prefill.config import PrefillConfig
+    from services.prefill.pool import PoolBuffer
+    from shared.bus.bulk import BulkConnection
+    from shared.engine import Engine
+    from shared.kv.callbacks import OnFailed, OnReleased
+    from shared.kv.sender import KvSender
+    from shared.service import Service, run_service
+    from shared.text.model_source import resolve_model
+    from shared.worker.engine_builder import build_engine
+    from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
+    from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[PrefillConfig]) -> None:

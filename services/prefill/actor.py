@@ -14,12 +14,11 @@ from services.prefill.kv_announcer import KvAnnouncer
 from services.prefill.output import job_output
 from shared import messages
 from shared.bus import Delivery
-from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, StepResult
+from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, PromptScores, StepResult
 from shared.errors import DeadlineExpired, Overloaded, PenstockError
 from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.kv.transfer_key import TransferKey
-from shared.kv_hash import max_cached_blocks
 from shared.messages import Accepted, Held
 from shared.service import Service
 from shared.telemetry import metrics
@@ -114,7 +113,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         )
         await self.replace_earlier(job, delivery.sender)
         if job.key not in self._book.jobs:
-            known = self._mirror.overlap_blocks(job.spec.block_hashes[: max_cached_blocks(job.num_tokens)])
+            known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])
             job.cached_tokens = known * BLOCK_TOKENS
             self.take_in(job, lambda: self._book.add(job, self._rate.tokens_per_s))
             self._service.changed()
@@ -146,11 +145,19 @@ class PrefillActor(WorkerActor[PrefillJob]):
             for output in result.outputs
             if (job := self._book.jobs.get(output.key)) is not None and job.phase is JobPhase.COMPUTING
         ]
+        for scores in result.prompt_scores:
+            await self._tell_scores(scores)
         # The first token goes out before KvDone: time to first token never waits for the transfer.
         await self._outbox.tokens(job_output(job, output, time.monotonic()) for job, output in first_tokens)
         for job, output in first_tokens:
             job.phase = JobPhase.TRANSFERRING
             self._sender.finish_transfer(job.transfer_key, output.token_ids, output.finish_reason or "")
+
+    async def _tell_scores(self, scores: PromptScores) -> None:
+        job = self._book.jobs.get(scores.key)
+        if job is not None and job.phase is JobPhase.COMPUTING:
+            told = messages.PromptLogprobs(scores.position, scores.logprobs)
+            await self._outbox.tell("gateway", job.gateway, told, job.request_id, job.epoch)
 
     async def admit_jobs(self) -> None:
         """Fill the next chunk with the most urgent prompts; a prefix is warmed only when there are none."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from pathlib import Path
+from shared.quiet_end import interrupts_end_at_once
 
-import structlog
-import torch
+with interrupts_end_at_once():
+    import asyncio
+    import time
+    from pathlib import Path
 
-from services.retriever.actor import RetrieverActor
-from services.retriever.config import RetrieverConfig
-from services.retriever.searcher import Searcher
-from services.retriever.text_embedder import TextEmbedder
-from shared.bus.subjects import CANCEL_ALL, inbox
-from shared.cores import usable_cores
-from shared.retrieval.build import build_index
-from shared.retrieval.embedder import Embedder
-from shared.service import Service, run_service
+    import structlog
+    import torch
+
+    from services.retriever.actor import RetrieverActor
+    from services.retriever.config import RetrieverConfig
+    from services.retriever.searcher import Searcher
+    from services.retriever.text_embedder import TextEmbedder
+    from shared.bus.subjects import CANCEL_ALL, inbox
+    from shared.cores import usable_cores
+    from shared.retrieval.build import build_index
+    from shared.retrieval.embedder import Embedder
+    from shared.service import Service, run_service
 
 DRAIN_POLL_S = 0.02
 PROGRESS_EVERY_S = 2.0
@@ -30,7 +33,7 @@ async def body(service: Service[RetrieverConfig]) -> None:
     config = service.config
     # All cores for the index; a few questions are one batch.
     embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores())
-    searcher = await asyncio.to_thread(_searcher, config, embedder) if config.corpus else None
+    searcher = await asyncio.to_thread(_searcher, service, embedder) if config.corpus else None
     await asyncio.to_thread(_warm_up, config, embedder)
     texts = TextEmbedder(embedder)
     actor = service.supervisor.start(
@@ -48,17 +51,21 @@ async def body(service: Service[RetrieverConfig]) -> None:
     await service.run()
 
 
-def _searcher(config: RetrieverConfig, embedder: Embedder) -> Searcher:
+def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> Searcher:
     """Brings the index up to date; says how far it is."""
-    last_s = time.monotonic()
+    config, last_s = service.config, time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal last_s
+        service.loaded_steps = done
         if time.monotonic() - last_s >= PROGRESS_EVERY_S:
             last_s = time.monotonic()
             log.info("indexing", done_passages=done, total_passages=total)
 
-    built = build_index(config.corpus, Path(config.state_dir), embedder, progress)
+    def waiting(holder: int) -> None:
+        log.warning("index_awaited", holder_pid=holder, help="another process indexes the same folder")
+
+    built = build_index(config.corpus, Path(config.state_dir), embedder, progress, waiting=waiting)
     for name, reason in built.skipped:
         log.warning("document_skipped", document=name, reason=reason)
     log.info("indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.files))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.config import ServiceConfig, field_of
+from shared.config import PathRule, ServiceConfig, field_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieverConfig(ServiceConfig):
-    corpus: str = field_of("", help="folder of .md and .txt files, or FOLDER/*.md; empty = no retrieval")
-    state_dir: str = field_of(".penstock", help="folder that keeps the index between runs")
+    corpus: str = field_of(
+        "", help="folder of .md and .txt files, or FOLDER/*.md; empty = no retrieval", path=PathRule.ALWAYS
+    )
+    state_dir: str = field_of(
+        ".penstock", help="folder that keeps the index between runs", path=PathRule.ALWAYS
+    )
     max_queued: int = field_of(
         256, help="questions that may wait; more are refused as overloaded", minimum=1, maximum=1 << 16
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from services.speculator.actor import SpeculatorActor
-from services.speculator.config import SpeculatorConfig
-from shared.service import Service, run_service
-from shared.text.model_source import DEMO_MODEL, resolve_model
-from shared.worker.engine_builder import build_engine
-from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
-from shared.worker.prefix_mirror import PrefixMirror
+from shared.quiet_end import interrupts_end_at_once
+
+with interrupts_end_at_once():
+    from services.speculator.actor import SpeculatorActor
+    from services.speculator.config import SpeculatorConfig
+    from shared.service import Service, run_service
+    from shared.text.model_source import DEMO_MODEL, resolve_model
+    from shared.worker.engine_builder import build_engine
+    from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
+    from shared.worker.prefix_mirror import PrefixMirror
 
 DEMO_DRAFT = DEMO_MODEL.with_name("draft")
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from shared.quiet_end import interrupts_end_at_once
 
-from services.tokenizer.actor import TokenizerActor
-from services.tokenizer.config import TokenizerConfig
-from services.tokenizer.prompt_tokenizer import PromptTokenizer
-from shared.bus.subjects import CANCEL_ALL, inbox
-from shared.kv_hash import BlockHasher
-from shared.service import Service, run_service
-from shared.text.model_source import resolve_model
-from shared.text.tokenizer import TextTokenizer
+with interrupts_end_at_once():
+    import asyncio
+
+    from services.tokenizer.actor import TokenizerActor
+    from services.tokenizer.config import TokenizerConfig
+    from services.tokenizer.prompt_tokenizer import PromptTokenizer
+    from shared.bus.subjects import CANCEL_ALL, inbox
+    from shared.kv_hash import BlockHasher
+    from shared.service import Service, run_service
+    from shared.text.model_source import resolve_model
+    from shared.text.tokenizer import TextTokenizer
 
 DRAIN_POLL_S = 0.02
 

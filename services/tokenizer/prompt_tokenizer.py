@@ -20,7 +20,7 @@ from shared.messages import (
     pack_ids,
     unpack_ids,
 )
-from shared.text.chat_roles import TEMPLATE_ROLES
+from shared.text.chat_roles import CHAT_ROLES
 from shared.text.tokenizer import TextTokenizer
 
 MAX_TURNS = 4096
@@ -44,7 +44,12 @@ class PromptTokenizer:
             raise TooLarge(f"a prompt of {len(token_ids)} tokens is over the limit of {MAX_PROMPT_TOKENS}")
         seed = self._hasher.seed(message.layout, message.tenant)
         hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
-        return Tokenized(pack_ids(token_ids), hashes, (time.perf_counter_ns() - started_ns) // 1000)
+        took_us = (time.perf_counter_ns() - started_ns) // 1000
+        if not message.tools:
+            return Tokenized(pack_ids(token_ids), hashes, took_us)
+        taught = self._tokenizer.tool_format
+        markers = self._tokenizer.special_ids_of(taught.markers)
+        return Tokenized(pack_ids(token_ids), hashes, took_us, taught.name, tuple(markers.items()))
 
     def spell_tokens(self, message: SpellTokens) -> TokenSpellings:
         """Raises InvalidRequest for an id that is none of the vocabulary."""
@@ -74,16 +79,18 @@ class PromptTokenizer:
             self._check_size((message.text,))
             return self._tokenizer.encode_text(message.text, add_special_tokens=message.add_special_tokens)
         self._check_turns(message.chat)
-        return self._tokenizer.encode_chat(message.chat, template_optional=message.template_optional)
+        self._check_size(_chat_texts(message))
+        return self._tokenizer.encode_chat(
+            message.chat, tools=message.tools, template_optional=message.template_optional
+        )
 
     def _check_turns(self, turns: Sequence[ChatTurn]) -> None:
         if len(turns) > MAX_TURNS:
             raise TooLarge(f"a chat of {len(turns)} messages is over the limit of {MAX_TURNS}; send fewer")
         for turn in turns:
-            if turn.role not in TEMPLATE_ROLES:
-                roles = ", ".join(TEMPLATE_ROLES)
+            if turn.role not in CHAT_ROLES:
+                roles = ", ".join(CHAT_ROLES)
                 raise InvalidRequest(f"{turn.role[:40]!r} is not a role; use one of {roles}")
-        self._check_size([turn.content for turn in turns])
 
     def _check_size(self, texts: Sequence[str]) -> None:
         if not any(texts):
@@ -97,4 +104,11 @@ def text_chars(message: Tokenize | Detokenize) -> int:
     if message.token_ids is not None:
         return len(message.token_ids)
     assert isinstance(message, Tokenize)
-    return len(message.text or "") + sum(len(turn.content) for turn in message.chat)
+    return len(message.text or "") + sum(map(len, _chat_texts(message)))
+
+
+def _chat_texts(message: Tokenize) -> list[str]:
+    """All that is written in a chat, and about its tools."""
+    texts = [turn.content for turn in message.chat]
+    texts += [call.arguments for turn in message.chat for call in turn.tool_calls]
+    return texts + [part for tool in message.tools for part in (tool.description, tool.parameters)]

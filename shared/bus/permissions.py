@@ -47,7 +47,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     "tokenizer": {},
     "retriever": {},
     "prefill": {
-        "gateway": (messages.Lost,),
+        "gateway": (messages.Lost, messages.PromptLogprobs),
         "decode": (messages.KvReady, messages.KvDone, *_KV_AGREEMENT),
         "detokenizer": (messages.Tokens,),
     },

@@ -33,6 +33,7 @@ __all__ = [
     "KvPool",
     "LayerCallback",
     "ModelConfig",
+    "PromptScores",
     "Reservation",
     "SamplingParams",
     "StepResult",
@@ -47,7 +48,14 @@ _MODULES = {
     "shared.engine.engine": ("Engine", "EngineConfig"),
     "shared.engine.memory.kv_pool": ("BLOCK_TOKENS", "KvLayout", "KvPool"),
     "shared.engine.llm": ("LLM", "Completion"),
-    "shared.engine.results": ("AdmitResult", "Computed", "Reservation", "StepResult", "TokenOutput"),
+    "shared.engine.results": (
+        "AdmitResult",
+        "Computed",
+        "PromptScores",
+        "Reservation",
+        "StepResult",
+        "TokenOutput",
+    ),
     "shared.engine.model_runner": ("LayerCallback",),
     "shared.sampling": ("Grammar", "SamplingParams", "TokenLogprob"),
 }

@@ -25,14 +25,21 @@ from shared.engine.memory.kv_pool import BLOCK_TOKENS
 from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
 from shared.engine.model_runner import LayerCallback, ModelInput, ModelRunner
-from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
+from shared.engine.results import (
+    AdmitResult,
+    Computed,
+    PromptScores,
+    Reservation,
+    StepResult,
+    TokenOutput,
+)
 from shared.engine.sampling.grammar import Grammars
 from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InvalidRequest
-from shared.kv_hash import BlockHasher, max_cached_blocks
+from shared.kv_hash import BlockHasher
 from shared.sampling import SamplingParams, TokenLogprob
 
 __all__ = [
@@ -41,6 +48,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "LayerCallback",
+    "PromptScores",
     "Reservation",
     "StepResult",
     "TokenLogprob",
@@ -117,7 +125,8 @@ class Engine:
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
     ) -> AdmitResult:
-        """Take in a sequence whose KV is computed here; its cached prefix is not computed again.
+        """Take in a sequence whose KV is computed here; its cached prefix is not computed again, unless
+        `params.prompt_logprobs` are wanted.
 
         `token_ids` is the prompt and, on recovery, what was generated before; `prompt_len` is the border.
         `block_hashes` name its first full blocks; None lets the engine name them, an empty list keeps a
@@ -142,7 +151,7 @@ class Engine:
         sequence.on_layer = on_layer
         self._scheduler.check_room(key, priority)
         self._scheduler.check_time(sequence, deadline_us)
-        self._block_manager.allocate_blocks(sequence, num_tokens, max_cached_blocks(len(token_ids)))
+        self._block_manager.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
         self._add_sequence(sequence, priority, deadline_us)
         return AdmitResult(sequence.num_computed, tuple(sequence.blocks))
 
@@ -183,6 +192,7 @@ class Engine:
         sequence.blocks = reserved.blocks
         sequence.num_committed_blocks = reserved.num_committed_blocks
         sequence.num_computed = num_filled
+        sequence.num_scored = prompt_len  # by whoever computed the prompt
         sequence.prefilling = False
         self.kv_pool.take_in(sequence.blocks[sequence.num_committed_blocks :])
         self._sampler.track(sequence)
@@ -207,6 +217,7 @@ class Engine:
             new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed, source.chain.hasher)
         )
         self._scheduler.check_room(new_key, source.priority)
+        sequence.num_scored = len(prompt)  # the source's are the same
         self._block_manager.share_blocks(sequence, source)
         self._add_sequence(sequence, source.priority, source.deadline_us)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from shared.engine.cost_model import CostModel
 from shared.engine.model_runner import ModelInput, ModelRunner
-from shared.engine.results import Computed, StepResult, TokenOutput
+from shared.engine.results import Computed, PromptScores, StepResult, TokenOutput
+from shared.engine.sampling.draw import token_logprobs
 from shared.engine.sampling.sampler import Drawn, Sampler
 from shared.engine.scheduling.draft_choice import judge_drafts
 from shared.engine.scheduling.scheduler import Scheduler, SchedulerOutput, Work
@@ -34,15 +35,19 @@ class EngineCore:
         scheduled_ns = time.perf_counter_ns()
         model_ns = 0
         outputs: tuple[TokenOutput, ...] = ()
+        prompt_scores: tuple[PromptScores, ...] = ()
         if scheduled.work:
             logits = self._model_runner.compute_logits([_model_input(work) for work in scheduled.work])
             model_ns = time.perf_counter_ns() - scheduled_ns
+            if any(work.is_prefill and work.scored for work in scheduled.work):
+                prompt_scores, logits = _score_prompts(scheduled.work, logits)
             outputs = tuple(self._finish(scheduled, logits))
         step_us = (time.perf_counter_ns() - began_ns) // 1000
         self._cost.observe(scheduled.features, step_us)
         prefill = [work for work in scheduled.work if work.is_prefill]
         return StepResult(
             outputs=outputs,
+            prompt_scores=prompt_scores,
             computed=tuple(Computed(work.sequence.key, work.start, work.end) for work in prefill),
             batch_tokens=scheduled.features.tokens,
             num_decode=len(scheduled.work) - len(prefill),
@@ -87,5 +92,26 @@ class EngineCore:
 
 def _model_input(work: Work) -> ModelInput:
     return ModelInput(
-        work.token_ids, work.start, work.sequence.blocks, work.num_draws, work.sequence.on_layer
+        work.token_ids, work.start, work.sequence.blocks, work.num_logits, work.sequence.on_layer
     )
+
+
+def _score_prompts(work: Sequence[Work], logits: Tensor) -> tuple[tuple[PromptScores, ...], Tensor]:
+    """The log-probabilities that are wanted of prompts, and the rows of `logits` that are left to draw from.
+
+    Before any draw: that overwrites the logits.
+    """
+    scores: list[PromptScores] = []
+    drawn: list[int] = []
+    first = 0
+    for each in work:
+        sequence, scored, num_logits = each.sequence, each.scored, each.num_logits
+        if scored:
+            tokens = sequence.tokens[scored.start : scored.stop]
+            rows = logits[first : first + len(scored)]
+            logprobs = token_logprobs(rows, tokens, sequence.params.prompt_logprobs)
+            scores.append(PromptScores(sequence.key, scored.start, logprobs))
+            sequence.num_scored = scored.stop
+        first += num_logits
+        drawn += range(first - each.num_draws, first)
+    return tuple(scores), logits[drawn]

@@ -11,7 +11,7 @@ from shared.engine.sampling.grammar import Grammars, GrammarState
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS, HASH_BYTES, BlockHasher
-from shared.sampling import SamplingParams
+from shared.sampling import NO_LOGPROBS, SamplingParams
 
 
 class InputProcessor:
@@ -64,6 +64,9 @@ class InputProcessor:
             chain=chain,
             end_len=end_len,
             end_ids=end_ids,
+            num_scored=1
+            if params.prompt_logprobs != NO_LOGPROBS
+            else prompt_len,  # nothing is before the first
         )
 
     def reservation(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> LiveSequence:

@@ -13,14 +13,11 @@ from torch import Tensor
 
 from shared.engine.engine import Engine, EngineConfig
 from shared.engine.results import TokenOutput
-from shared.engine.sampling.draw import token_logprobs
 from shared.errors import InvalidRequest, NotFound, Overloaded
-from shared.sampling import SamplingParams, TokenLogprob
+from shared.sampling import NO_LOGPROBS, SamplingParams, TokenLogprob
 
 MAX_COMPLETIONS = 64
 """Of one prompt."""
-MAX_PROMPT_LOGITS_BYTES = 2 << 30
-"""What `prompt_logprobs` may take for a moment: 4 bytes for each prompt token and id of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,7 @@ class _Run:
     first: _Run | None
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
     finish_reason: str | None = None
 
     @property
@@ -89,7 +87,6 @@ class LLM:
         runs: list[_Run] = []
         for number, (prompt, options) in enumerate(zip(prompts, each, strict=True)):
             runs += _runs_of(number, self._ids(prompt), options, n)
-        scored = [self._prompt_logprobs(run) if run.first is None else () for run in runs]
         self._complete(runs)
         return [
             Completion(
@@ -98,9 +95,9 @@ class LLM:
                 str(run.finish_reason),
                 run.index,
                 tuple(run.logprobs),
-                scored[place - run.index],
+                tuple((run.first or run).prompt_logprobs),
             )
-            for place, run in enumerate(runs)
+            for run in runs
         ]
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
@@ -128,7 +125,10 @@ class LLM:
                     raise Overloaded(
                         "KV blocks that sequences outside of this call hold are needed to go on; release them"
                     )
-                for output in self.engine.step().outputs:
+                result = self.engine.step()
+                for scores in result.prompt_scores:
+                    by_key[scores.key].prompt_logprobs += scores.logprobs
+                for output in result.outputs:
                     by_key[output.key].take(output)
         finally:
             for key in by_key:
@@ -157,19 +157,6 @@ class LLM:
                 return
         self.engine.admit(run.key, run.prompt_ids, len(run.prompt_ids), run.params)
 
-    def _prompt_logprobs(self, run: _Run) -> tuple[TokenLogprob, ...]:
-        ids, num_top = run.prompt_ids, run.params.prompt_logprobs
-        if num_top < 0:
-            return ()
-        run.params.validate(self.engine.model_config.vocab_size)
-        size = 4 * len(ids) * self.engine.model_config.vocab_size
-        if size > MAX_PROMPT_LOGITS_BYTES:
-            raise InvalidRequest(
-                f"prompt_logprobs of {len(ids)} tokens take {size} bytes, above the limit of "
-                f"{MAX_PROMPT_LOGITS_BYTES}; shorten the prompt"
-            )
-        return token_logprobs(self.engine.logits(ids)[:-1], ids[1:], num_top)
-
     def _ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
         if not isinstance(prompt, str):
             return prompt
@@ -192,7 +179,7 @@ def _runs_of(number: int, prompt_ids: Sequence[int], params: SamplingParams, n: 
             f"{number}/{index}",
             index,
             prompt_ids,
-            dataclasses.replace(params, seed=(params.seed + index) % 2**64),
+            dataclasses.replace(params, seed=(params.seed + index) % 2**64, prompt_logprobs=NO_LOGPROBS),
             first,
         )
         for index in range(1, n)

@@ -50,10 +50,20 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Raw log-probabilities of prompt tokens that a step computed; `position` is that of the first."""
+
+    key: str
+    position: int
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """One iteration. `step_us` is all of it, `model_us` the forward pass alone."""
 
     outputs: tuple[TokenOutput, ...]
+    prompt_scores: tuple[PromptScores, ...]
     computed: tuple[Computed, ...]
     batch_tokens: int
     num_decode: int

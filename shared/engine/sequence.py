@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher
+from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.sampling import SamplingParams
 
 STARTING_ACCEPTANCE = 0.7
@@ -60,6 +60,7 @@ class LiveSequence:
     blocks: list[int] = field(default_factory=list)
     anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see BlockManager.commit
     num_computed: int = 0
+    num_scored: int = 0  # prompt tokens whose log-probabilities were told, or are not wanted
     num_committed_blocks: int = 0
     prefilling: bool = True  # has not drawn a token since its KV was (re)started
     drafts: tuple[int, ...] = ()
@@ -79,6 +80,15 @@ class LiveSequence:
     @property
     def num_uncomputed(self) -> int:
         return len(self.tokens) - self.num_computed
+
+    @property
+    def max_reusable_blocks(self) -> int:
+        """How many of its blocks may come filled: those before its last token, and before the logits that
+        are still to be computed for log-probabilities of its prompt."""
+        blocks = max_cached_blocks(len(self.tokens))
+        if self.num_scored < self.prompt_len:
+            blocks = min(blocks, (self.num_scored - 1) // HASH_BLOCK_TOKENS)
+        return blocks
 
     @property
     def draw_limit(self) -> int:

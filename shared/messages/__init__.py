@@ -39,6 +39,8 @@ from shared.messages.front_half import (
     Tokenize,
     Tokenized,
     TokenSpellings,
+    Tool,
+    ToolCall,
 )
 from shared.messages.kv import (
     KvAbort,
@@ -72,7 +74,7 @@ from shared.messages.placement import (
     Reserve,
     Warm,
 )
-from shared.messages.tokens import Mark, Text, Tokens
+from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
 
 Message = (
     Accepted
@@ -98,6 +100,7 @@ Message = (
     | HoldReport
     | Tokens
     | Text
+    | PromptLogprobs
     | Lost
     | KvProbe
     | KvSegment
@@ -166,6 +169,7 @@ __all__ = [
     "Message",
     "Open",
     "Prefill",
+    "PromptLogprobs",
     "Reserve",
     "Retrieve",
     "Retrieved",
@@ -178,6 +182,8 @@ __all__ = [
     "Tokenize",
     "Tokenized",
     "Tokens",
+    "Tool",
+    "ToolCall",
     "Warm",
     "pack_hashes",
     "pack_ids",

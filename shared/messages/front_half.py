@@ -9,9 +9,32 @@ MAX_EMBED_TEXTS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """`arguments` is a JSON object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """What a model may call. `parameters` is the JSON Schema of its arguments, "" where it takes none."""
+
+    name: str
+    description: str
+    parameters: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChatTurn:
+    """`name` is that of who speaks, `tool_call_id` which call a tool's turn is the result of; "" = none."""
+
     role: str
     content: str
+    name: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +43,8 @@ class Tokenize:
 
     `template_optional`: render the turns as plain text when the model has no chat template,
     instead of refusing. The blocks are named for workers of `layout` (as in `Heartbeat`) and for `tenant`
-    alone. `add_special_tokens`: those that the tokenizer puts around a text.
+    alone. `add_special_tokens`: those that the tokenizer puts around a text. `tools`: what the model of a
+    chat is told that it may call.
     """
 
     text: str | None = None
@@ -30,13 +54,19 @@ class Tokenize:
     layout: str = ""
     tenant: str = ""
     add_special_tokens: bool = True
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
+    """Where tools were told: `tool_format` is the name of the format that the model was taught for its calls,
+    `marker_ids` has those of the format's markers that are special tokens."""
+
     token_ids: bytes
     block_hashes: bytes
     tokenize_us: int
+    tool_format: str = ""
+    marker_ids: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

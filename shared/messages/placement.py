@@ -14,7 +14,8 @@ class Open:
     `prompt_tail`: the last prompt ids, the context in which the first output token is decoded.
     `replay`: output ids the gateway has already got, `emitted_chars`: how much of their text went
     to the client; both 0 for a new request. The next token has position `next_position`.
-    `prefill` and `decode` are the instances that send the tokens; "" = whoever does.
+    `prefill` and `decode` are the instances that send the tokens; "" = whoever does. `shown_ids`: special
+    tokens that stand in the text all the same.
     """
 
     gateway: str
@@ -25,6 +26,7 @@ class Open:
     stop: tuple[str, ...]
     prefill: str = ""
     decode: str = ""
+    shown_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

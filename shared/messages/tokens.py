@@ -34,6 +34,18 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """prefill → gateway, one message per step: raw log-probabilities of the prompt's own tokens.
+
+    `position` is that of the first; position 0 never comes. All that a step has computed, so at most
+    `MAX_SCORED_TOKENS` of the engine; the last one leaves before the first token of the epoch.
+    """
+
+    position: int
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """detokenizer → gateway, one message per gateway and step; columns as in `Tokens`.
 

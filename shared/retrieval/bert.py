@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 import torch.nn.functional as F  # noqa: N812 (the name every torch program uses)
 from torch import Tensor
 
@@ -29,6 +30,14 @@ def hidden_states(weights: Weights, ids: Tensor, mask: Tensor) -> Tensor:
             weights, prefix + "output.LayerNorm", hidden + _linear(weights, prefix + "output.dense", inner)
         )
     return hidden
+
+
+def half_precision(weights: Weights) -> Weights:
+    """With linear layers in bfloat16; norms and word vectors, which cost nothing, stay as they are."""
+    return {
+        name: weight.to(torch.bfloat16) if name.startswith("encoder.") and "LayerNorm" not in name else weight
+        for name, weight in weights.items()
+    }
 
 
 def sentence_vectors(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -57,7 +66,9 @@ def _attend(weights: Weights, prefix: str, hidden: Tensor, attend: Tensor) -> Te
 
 
 def _linear(weights: Weights, name: str, value: Tensor) -> Tensor:
-    return F.linear(value, weights[name + ".weight"], weights[name + ".bias"])
+    """In the arithmetic of its weights; what goes in and comes out is the same for all."""
+    weight = weights[name + ".weight"]
+    return F.linear(value.to(weight.dtype), weight, weights[name + ".bias"]).to(value.dtype)
 
 
 def _norm(weights: Weights, name: str, value: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import structlog
@@ -39,6 +41,10 @@ UNFINISHED = "unfinished"
 KEEP_EVERY_S = 15.0
 GROUP_PASSAGES = 512
 
+MAX_PID_CHARS = 20
+
+Waiting = Callable[[int], None]
+"""(id of the process that indexes the same folder; 0 = it is not known)"""
 IndexProgress = Callable[[int, int], None]
 """(passages embedded so far, passages to embed)"""
 
@@ -65,18 +71,19 @@ def build_index(
     embedder: Embedder,
     progress: IndexProgress,
     *,
+    waiting: Waiting,
     keep_every_s: float = KEEP_EVERY_S,
 ) -> Built:
     """Embeds what is new or changed since the last time, and keeps the result.
 
     One that was interrupted has left the old index as it was, and goes on with what it had kept. One process
-    at a time per corpus; others wait. Raises NotFound, TooLarge (see corpus) and InvalidRequest when
-    `state_dir` cannot be written.
+    at a time per corpus; others tell `waiting` and wait. Raises NotFound, TooLarge (see corpus) and
+    InvalidRequest when `state_dir` cannot be written.
     """
     folder = index_folder(state_dir, corpus)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
+        with _locked(folder, waiting):
             clear_unfinished_files(folder)
             return _build(read_corpus(corpus), folder, embedder, progress, keep_every_s)
     except OSError as error:
@@ -97,6 +104,8 @@ def _build(
     known = _known(folder) | _known(folder / UNFINISHED)
     new = [file for file in files if file.key not in known]
     embedded = sum(len(file.passages) for file in new)
+    if embedded:
+        progress(0, embedded)
     done, kept_s = 0, time.monotonic()
     for group in _groups(new):
         if time.monotonic() - kept_s >= keep_every_s:
@@ -127,7 +136,7 @@ def _embed_files(
     files: list[IndexedFile], embedder: Embedder, known: dict[str, Vectors], progress: Callable[[int], None]
 ) -> None:
     texts = [passage.embedded_text for file in files for passage in file.passages]
-    vectors = embedder.embed(texts, progress)
+    vectors = embedder.embed_passages(texts, progress)
     row = 0
     for file in files:
         known[file.key] = vectors[row : row + len(file.passages)]
@@ -174,10 +183,24 @@ def _file(document: Document) -> IndexedFile:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / LOCK_NAME).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _locked(folder: Path, waiting: Waiting) -> Iterator[None]:
+    with (folder / LOCK_NAME).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting(_holder(lock))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
         yield
+
+
+def _holder(lock: TextIO) -> int:
+    """Who has said to hold it; nobody has just after it was taken."""
+    lock.seek(0)
+    text = lock.read(MAX_PID_CHARS)
+    return int(text) if text.isdecimal() else 0
 
 
 __all__ = ["DIMENSIONS", "Built", "build_index", "index_folder"]

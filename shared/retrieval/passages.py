@@ -50,10 +50,15 @@ class _Unit:
 
     text: str
     glue: str
+    words: int
 
-    @property
-    def words(self) -> int:
-        return max(len(self.text.split()), len(self.text) // CHARS_PER_WORD)
+    @classmethod
+    def of(cls, text: str, glue: str) -> _Unit:
+        return cls(text, glue, _word_count(text))
+
+
+def _word_count(text: str) -> int:
+    return max(len(text.split()), len(text) // CHARS_PER_WORD)
 
 
 def split_passages(text: str, *, markdown: bool) -> list[Passage]:
@@ -113,12 +118,12 @@ def _short(text: str, glue: str) -> Iterator[_Unit]:
     """The text as one unit, or cut into several when it is longer than a whole passage may be."""
     if not text.strip():
         return
-    while _Unit(text, glue).words > MAX_WORDS:
+    while _word_count(text) > MAX_WORDS:
         piece = " ".join(text.split(" ")[:MAX_WORDS])[: MAX_WORDS * CHARS_PER_WORD]
-        yield _Unit(piece.strip(), glue)
+        yield _Unit.of(piece.strip(), glue)
         text, glue = text[len(piece) :], " "
     if text.strip():
-        yield _Unit(text if glue == "\n" else text.strip(), glue)
+        yield _Unit.of(text if glue == "\n" else text.strip(), glue)
 
 
 def _packed(units: list[_Unit]) -> Iterator[list[_Unit]]:

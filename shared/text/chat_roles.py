@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-CONTRACT_ROLES = ("system", "user", "assistant")
-"""What a client may send: the gRPC contract promises these for every model."""
-
-TEMPLATE_ROLES = (*CONTRACT_ROLES, "developer", "tool")
-"""What the tokenizer renders: chat templates of some models know these two as well, others refuse them."""
+CHAT_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""What a client may send. Where a template knows no developer its system says it; function is another word
+for tool."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from shared.errors import InvalidRequest, TooLarge
+from shared.text.tool_formats import find_format
 
 MAX_RENDERED_CHARS = 8 << 20
 """A template that writes more is stopped; no context window is that long."""
@@ -39,25 +41,34 @@ class ChatTemplate:
 
         Raises InvalidRequest when `source` is not a template.
         """
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            variables = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise InvalidRequest(
                 f"the model's chat template cannot be compiled ({error}); correct it or send plain text"
             ) from error
+        self._source = source
         self._special_tokens = dict(special_tokens)
+        self.tool_format = find_format(source) if "tools" in variables else None
+        """In which it teaches calls, where it is told of tools at all; None: it is not to be."""
 
-    def render(self, turns: Sequence[tuple[str, str]]) -> str:
-        """`turns` are (role, content); the text ends where the model's answer begins.
+    def knows_role(self, role: str) -> bool:
+        """Whether the role is written in it at all."""
+        return re.search(f"['\"]{role}['\"]", self._source) is not None
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The text ends where the model's answer begins.
 
         Raises InvalidRequest when the template refuses the conversation, TooLarge over MAX_RENDERED_CHARS.
         """
-        messages = [{"role": role, "content": content} for role, content in turns]
-        variables: dict[str, Any] = {"tools": None, "documents": None, **self._special_tokens}
+        variables: dict[str, Any] = {"messages": list(messages), "tools": list(tools) or None}
+        variables |= {"documents": None, **self._special_tokens}
         pieces: list[str] = []
         chars = 0
         try:
-            for piece in self._template.generate(messages=messages, add_generation_prompt=True, **variables):
+            for piece in self._template.generate(add_generation_prompt=True, **variables):
                 chars += len(piece)
                 if chars > MAX_RENDERED_CHARS:
                     raise TooLarge(

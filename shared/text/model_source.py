@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from shared.errors import NotFound, Unavailable
+from shared.errors import NotFound
+from shared.text.hub_fetch import FetchProgress, fetch_model
 
 DEMO_MODEL = Path(__file__).parent.parent / "demo" / "models" / "target"
 DEMO_MODEL_NAME = "penstock-demo"
@@ -19,9 +20,6 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-
-HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
-"""What is fetched of a repository on the hub: no pickles, no second copies in other formats."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -46,12 +44,12 @@ class ModelSource:
         return digest.hexdigest()
 
 
-def resolve_model(model: str, served_name: str = "") -> ModelSource:
+def resolve_model(model: str, served_name: str = "", progress: FetchProgress | None = None) -> ModelSource:
     """The model's directory, and its name: `served_name` if there is one, else what it is called by itself.
 
     `model`: "" = the demo model that is shipped; else a local directory, else the id of a model on the hub.
-    Fetches the model from the hub unless its files are in the hub's local cache. Raises NotFound when
-    there is no such model, Unavailable when it could not be fetched.
+    Fetches the model from the hub unless its files are in the hub's local cache, and tells `progress`. Raises
+    NotFound when there is no such model, Unavailable when it could not be fetched.
     """
     if not model:
         if not DEMO_MODEL.is_dir():
@@ -62,21 +60,4 @@ def resolve_model(model: str, served_name: str = "") -> ModelSource:
         return ModelSource(path, served_name or path.resolve().name)
     if not _HUB_ID.fullmatch(model):
         raise NotFound(f"there is no directory {model!r}; give a model directory or a hub id like org/name")
-    return ModelSource(_fetch(model), served_name or model)
-
-
-def _fetch(hub_id: str) -> Path:
-    # A second of import time that a local model need not pay.
-    import huggingface_hub  # noqa: PLC0415
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError  # noqa: PLC0415
-
-    try:
-        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=list(HUB_FILES)))
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise NotFound(
-            f"the hub has no model {hub_id!r} for you; check the name, and HF_TOKEN if it is private or gated"
-        ) from error
-    except Exception as error:  # the hub's, its HTTP client's and the disk's: all mean this
-        raise Unavailable(
-            f"the model {hub_id!r} could not be fetched ({type(error).__name__}); give a local directory"
-        ) from error
+    return ModelSource(fetch_model(model, progress), served_name or model)

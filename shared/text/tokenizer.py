@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from shared.errors import InvalidRequest, NotFound
-from shared.messages import ChatTurn
+from shared.messages import ChatTurn, Tool
+from shared.text.chat_rendering import render_chat
 from shared.text.chat_template import ChatTemplate
 from shared.text.decoder_stages import DecoderStageFactory, spell_token, stage_factories
 from shared.text.incremental import IncrementalDecoder
+from shared.text.tool_formats import ToolFormat
+from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
 
 MAX_JSON_BYTES = 256 << 20
 """Larger files are refused unread; the largest vocabularies in use need about 35 MB."""
@@ -79,13 +83,26 @@ class TextTokenizer:
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
 
+    @property
+    def tool_format(self) -> ToolFormat:
+        """In which the model is taught to write its calls: by its chat template, or by our own prompt."""
+        known = None if self._chat_template is None else self._chat_template.tool_format
+        return known or PLAIN_FORMAT
+
+    def special_ids_of(self, texts: Iterable[str]) -> dict[str, int]:
+        """Those of `texts` that are special tokens, with their ids."""
+        ids = {text: self._tokenizer.token_to_id(text) for text in texts}
+        return {text: token_id for text, token_id in ids.items() if token_id in self._special_ids}
+
     def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a plain prompt, by default with the special tokens that tokenizer.json puts around a
         text.
         """
         return self._encode(text, add_special_tokens=add_special_tokens)
 
-    def encode_chat(self, turns: Sequence[ChatTurn], *, template_optional: bool = False) -> list[int]:
+    def encode_chat(
+        self, turns: Sequence[ChatTurn], *, tools: Sequence[Tool] = (), template_optional: bool = False
+    ) -> list[int]:
         """The ids of a conversation as the model's chat template writes it, up to where the answer begins.
 
         Without a template: InvalidRequest, or with `template_optional` the contents joined by blank
@@ -94,27 +111,32 @@ class TextTokenizer:
         if self._chat_template is None:
             if not template_optional:
                 raise InvalidRequest("this model has no chat template; send the prompt as plain text")
-            return self.encode_text("\n\n".join(turn.content for turn in turns))
-        text = self._chat_template.render([(turn.role, turn.content) for turn in turns])
-        return self._encode(text, add_special_tokens=False)
+            return self.encode_text("\n\n".join(turn.content for turn in plain_turns(turns, tools)))
+        return self._encode(render_chat(self._chat_template, turns, tools), add_special_tokens=False)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of all ids at once, without special tokens."""
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
 
-    def decoder(self, prompt_tail_ids: Iterable[int] = ()) -> IncrementalDecoder:
-        """Decode a stream of ids that follows the prompt whose last ids are given."""
-        return IncrementalDecoder(self.piece, self._stages, prompt_tail_ids)
+    def decoder(
+        self, prompt_tail_ids: Iterable[int] = (), *, shown_ids: Set[int] = frozenset()
+    ) -> IncrementalDecoder:
+        """Decode a stream of ids that follows the prompt whose last ids are given.
+
+        `shown_ids`: special tokens that stand in the text by their names.
+        """
+        piece = partial(self.piece, shown_ids=shown_ids)
+        return IncrementalDecoder(piece, self._stages, prompt_tail_ids)
 
     def vocabulary(self) -> dict[str, int]:
         """The id of every token, those that were added to the trained ones too."""
         vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         return vocabulary
 
-    def piece(self, token_id: int) -> str | None:
+    def piece(self, token_id: int, shown_ids: Set[int] = frozenset()) -> str | None:
         """The token string of an id; None for a special token and for an id that only the model knows."""
-        if token_id in self._special_ids:
+        if token_id in self._special_ids and token_id not in shown_ids:
             return None
         piece: str | None = self._tokenizer.id_to_token(token_id)
         return piece

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.config import ServiceConfig, field_of
+from shared.config import PathRule, ServiceConfig, field_of
 from shared.engine.affinity import parse_cpus
 from shared.engine.engine_config import EngineConfig
 
@@ -50,7 +50,9 @@ class EngineServiceConfig(ServiceConfig):
     offload_memory_mb: int = field_of(
         0, help="host memory for KV of preempted sequences, in MiB", minimum=0, maximum=1 << 24
     )
-    offload_dir: str = field_of("", help="directory for such KV when host memory is full")
+    offload_dir: str = field_of(
+        "", help="directory for such KV when host memory is full", path=PathRule.ALWAYS
+    )
     offload_disk_mb: int = field_of(0, help="how much may go there, in MiB", minimum=0, maximum=1 << 24)
     weight_cache_mb: int = field_of(
         32768,

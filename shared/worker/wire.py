@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
-from shared.errors import InvalidRequest
+from shared.errors import ContextExceeded, InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Mark, Tokens, unpack_hashes, unpack_ids
 from shared.sampling import SamplingParams
@@ -58,9 +58,7 @@ def read_sequence(
     if not 1 <= prompt_len <= count:
         raise InvalidRequest(f"prompt_len {prompt_len} is outside 1..{count}; send at least one prompt token")
     if count >= max_model_len:
-        raise InvalidRequest(
-            f"{count} tokens leave no room to generate in a context of {max_model_len}; shorten the prompt"
-        )
+        raise ContextExceeded.of(count, max_model_len)
     if len(spec.block_hashes) > count // HASH_BLOCK_TOKENS:
         raise InvalidRequest(
             f"{len(spec.block_hashes)} block hashes for {count} tokens; "

@@ -139,6 +139,21 @@ def test_every_role_is_ready(stack: ComposeStack) -> None:
     assert ready == set(ROLES) - {"speculator"}
 
 
+SCRAPE = """
+import json
+from urllib.request import urlopen
+
+groups = json.load(urlopen("http://gateway:9100/sd", timeout=5))
+urls = {group["labels"]["role"]: f"http://{group['targets'][0]}/metrics" for group in groups}
+print(json.dumps({role: urlopen(url, timeout=5).status for role, url in urls.items()}))
+"""
+
+
+def test_every_role_answers_in_another_container_where_prometheus_is_sent(stack: ComposeStack) -> None:
+    scraped = json.loads(stack.do("exec", "-T", "tokenizer", "python", "-c", SCRAPE))
+    assert scraped == dict.fromkeys(set(ROLES) - {"speculator"}, 200)
+
+
 def test_nobody_is_root_and_nobody_writes(stack: ComposeStack) -> None:
     assert stack.do("exec", "decode", "id", "-u").strip() == "10001"
     assert stack.run("exec", "decode", "touch", "/opt/penstock/file").returncode != 0

@@ -86,6 +86,25 @@ async def test_a_seed_gives_the_same_text_at_temperature_1_whichever_worker_batc
     assert len({tuple(ids) for ids in alone}) == len(asked)
 
 
+async def test_log_probabilities_of_prompts_equal_transformers_cached_or_not(
+    get_stack: GetStack, oracle: Oracle
+) -> None:
+    story = oracle.encode(" ".join(OPENINGS) * 20)
+    asked = [story[:length] for length in (1, 2, 17, 400)] * 2
+    stack = get_stack(*STACKS[0])
+    async with connect(stack.grpc) as stub:
+        for prompt in asked:
+            answer = await generate(stub, request(prompt, max_tokens=3, prompt_logprobs=2))
+            assert answer.outcome == "finished", (answer.status, answer.details, stack.tail())
+            told, expected = answer.prompt_logprobs, oracle.logprobs(prompt)
+            assert [each.token_id for each in told] == prompt
+            for place, each in enumerate(told[1:]):
+                assert each.logprob == pytest.approx(float(expected[place, each.token_id]), abs=1e-2)
+                assert each.top[0].logprob == pytest.approx(float(expected[place].max()), abs=1e-2)
+            assert answer.ids == oracle.greedy(prompt, 3)
+    await stack.until_idle()
+
+
 async def test_another_seed_gives_another_text(get_stack: GetStack, oracle: Oracle) -> None:
     stack = get_stack(*STACKS[0])
     asked = [oracle.encode(OPENINGS[0])]

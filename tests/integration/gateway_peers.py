@@ -260,7 +260,7 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     text_asks = TextAsks(context, key_gate)
     server = EdgeServer(registry, client_cancels, text_asks, front_door, view, config)
     http_server = HttpServer.of(
-        front_door, client_cancels, text_asks, SpellingBook(context), server.can_serve, config
+        front_door, client_cancels, text_asks, SpellingBook(text_asks), server.can_serve, config
     )
     await server.start()
     await http_server.start()

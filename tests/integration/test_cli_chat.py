@@ -42,9 +42,9 @@ def endless(peer: GeneratePeer) -> None:
     peer.script = script
 
 
-def chat(peer: GeneratePeer, *argv: str) -> Terminal:
+def chat(peer: GeneratePeer, *argv: str, term: str = "dumb") -> Terminal:
     command = (sys.executable, "-m", "services.cli", "chat", "--grpc", peer.address, *argv)
-    terminal = Terminal(command)
+    terminal = Terminal(command, term=term)
     terminal.until(PROMPT)
     return terminal
 
@@ -165,6 +165,43 @@ def test_a_question_that_failed_is_taken_back(peer: GeneratePeer) -> None:
         peer.script = answer
         terminal.enter("two\n")
         terminal.until("answer 1\n" + PROMPT)
+
+
+def markdown(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
+    yield prompt()
+    yield text("It is **bo", 7)
+    yield text("ld** and `code`", 8)
+    yield end(pb.OUTCOME_FINISHED, finish_reason=pb.FINISH_REASON_STOP)
+
+
+def test_a_terminal_that_can_shows_markdown(peer: GeneratePeer) -> None:
+    peer.script = markdown
+    with chat(peer, term="xterm-256color") as terminal:
+        terminal.enter("one\n")
+        answer = terminal.until("code\x1b[0m")
+        terminal.until(PROMPT)
+        terminal.enter("/quit\n")
+        assert terminal.end() == 0
+    assert "\x1b[1mbold\x1b[0m" in answer
+
+
+def test_ctrl_c_in_a_growing_block_leaves_what_has_come(peer: GeneratePeer) -> None:
+    endless(peer)
+    with chat(peer, term="xterm-256color") as terminal:
+        terminal.enter("one\n")
+        terminal.until("it begins")
+        terminal.enter(CTRL_C)
+        told = terminal.until("cancelled: interrupted from the keyboard\n")
+        terminal.until(PROMPT)
+    assert "Traceback" not in terminal.shown
+    assert told.count("it begins") == 0  # it stands there already
+
+
+def test_where_text_cannot_be_shown_again_it_stays_as_it_came(peer: GeneratePeer) -> None:
+    peer.script = markdown
+    with chat(peer) as terminal:
+        terminal.enter("one\n")
+        terminal.until("It is **bold** and `code`\n" + PROMPT)
 
 
 def test_without_a_terminal_each_line_is_a_message(peer: GeneratePeer, tmp_path: Path) -> None:

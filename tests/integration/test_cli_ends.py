@@ -6,18 +6,23 @@ Moments come from Python itself: with -X importtime it says on stderr what it ha
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from shared.messages import Held
+from shared.retrieval.build import LOCK_NAME, index_folder
+from shared.text.model_source import DEMO_MODEL
 from tests.integration.fleet_players import Play
 from tests.support.data import REPOSITORY
+from tests.support.hub import running_hub
 from tests.support.models import target_model
 from tests.support.wait import until
 
@@ -34,11 +39,13 @@ def command(*argv: str, python: Sequence[str] = ()) -> list[str]:
 class Running:
     """A command in a process group of its own, as a shell starts it."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path | None = None) -> None:
+    def __init__(
+        self, arguments: Sequence[str], folder: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             arguments,
             cwd=folder or REPOSITORY,
-            env={**BUFFERED, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+            env={**BUFFERED, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **(environ or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -103,6 +110,64 @@ def test_ctrl_c_while_the_launcher_loads_is_quiet(module: str, tmp_path: Path) -
     assert code in (130, -signal.SIGINT)  # the latter before there is anything to catch it
 
 
+def test_ctrl_c_while_a_model_is_fetched_ends_the_launcher_at_once(tmp_path: Path) -> None:
+    with running_hub("org/tiny", DEMO_MODEL, held=("model.safetensors",)) as hub:
+        environ = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")}
+        python = [sys.executable, "-P", "-m", "services.launcher", "--model", "org/tiny"]
+        running = Running([*python, "--state-dir", str(tmp_path / "state")], tmp_path, environ)
+        running.until_stderr(b"fetching org/tiny from the hub")
+        assert hub.half_sent.wait(TIMEOUT_S)
+        code, err = running.press_ctrl_c()
+        assert (code, "Traceback" in err) == (130, False)
+        assert not hub.go_on.is_set()
+
+
+SERVICES_LOADING = [
+    ("decode", "services.decode.actor"),
+    ("prefill", "torch._C"),
+    ("retriever", "structlog"),
+    ("gateway", "grpc._cython"),
+    ("tokenizer", "shared.service"),
+    ("speculator", "asyncio"),
+    ("detokenizer", "shared.bus"),
+]
+"""A service that is started by hand, and the import during which Ctrl-C is pressed."""
+
+
+@pytest.mark.parametrize(("role", "module"), SERVICES_LOADING)
+def test_ctrl_c_while_a_service_loads_is_quiet(role: str, module: str, tmp_path: Path) -> None:
+    python = [sys.executable, "-X", "importtime", "-P", "-m", f"services.{role}"]
+    running = Running(python, tmp_path)
+    running.until_stderr(module.encode() + b"\n")
+    code, err = running.press_ctrl_c()
+    assert (code, err) == (130, "")
+
+
+def a_tokenizer(nats_url: str, folder: Path) -> Running:
+    environ = {"PENSTOCK_NATS_URL": nats_url, "PENSTOCK_FLEET_KEY": "ab" * 32}
+    return Running([sys.executable, "-P", "-m", "services.tokenizer"], folder, environ)
+
+
+def test_ctrl_c_while_a_service_looks_for_its_bus_is_quiet(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.settimeout(TIMEOUT_S)
+        running = a_tokenizer(f"nats://127.0.0.1:{mute.getsockname()[1]}", tmp_path)
+        waiting, _ = mute.accept()
+        with waiting:
+            code, err = running.press_ctrl_c()
+    assert code == 0
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_drains_a_service_that_is_ready(nats_url: str, tmp_path: Path) -> None:
+    running = a_tokenizer(nats_url, tmp_path)
+    running.until_stderr(b'"event": "ready"')
+    code, err = running.press_ctrl_c()
+    assert code == 0
+    assert "draining" in err
+    assert "Traceback" not in err
+
+
 def test_a_launcher_whose_ready_line_nobody_reads_goes_on(tmp_path: Path) -> None:
     code = (
         "import sys\n"
@@ -160,6 +225,20 @@ def test_ctrl_c_ends_an_indexing_and_leaves_no_half_index(tmp_path: Path) -> Non
     assert (code, "Traceback" in err) == (130, False)
     (folder,) = state.iterdir()
     assert not list(folder.glob("*.msgpack"))
+
+
+def test_ctrl_c_ends_an_indexing_that_waits_for_another(tmp_path: Path) -> None:
+    corpus, state = tmp_path / "corpus", tmp_path / "state"
+    corpus.mkdir()
+    folder = index_folder(state, str(corpus))
+    folder.mkdir(parents=True)
+    with (folder / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711")
+        lock.flush()
+        running = Running(command("index", str(corpus), "--state-dir", str(state)))
+        running.until_stderr(b"process 4711 indexes this folder already: waiting until it has")
+        assert running.press_ctrl_c() == (130, "")
 
 
 async def test_ctrl_c_ends_a_benchmark_and_the_process_that_it_measures(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from penstock.client import (
     AsyncClient,
     AsyncStream,
     Cancelled,
+    ChatMessage,
     Client,
     Expired,
     InvalidRequest,
@@ -25,6 +26,7 @@ from penstock.client import (
     Retry,
     ServerError,
     Shed,
+    Tool,
     Unauthenticated,
     Unavailable,
 )
@@ -37,6 +39,7 @@ from shared.errors import Overloaded
 from shared.messages import Cancel, Message, Tokenize
 from tests.integration.gateway_peers import Answer, Fleet, Running, default_answer, fleet, gateway
 from tests.integration.test_gateway_text_asks import answers
+from tests.integration.test_gateway_tools import teaching
 from tests.support.certificate import make_certificate
 from tests.support.wait import until
 
@@ -48,12 +51,12 @@ async def ready(running: Running) -> None:
         await running.knows(role, 1)
 
 
-async def answer_with(peers: Fleet, *texts: str) -> None:
+async def answer_with(peers: Fleet, *texts: str, finish: str = "length") -> None:
     """Stream these to the first request that was placed; the last one ends it."""
     envelope, prefill = await peers.placed()
     position = prefill.prompt_len
     for text in texts:
-        await peers.text(envelope.request_id, position, text, finish="length" if text is texts[-1] else "")
+        await peers.text(envelope.request_id, position, text, finish=finish if text is texts[-1] else "")
         position += len(text)
 
 
@@ -107,6 +110,42 @@ async def test_an_answer_streams_with_what_is_known_of_its_prompt_and_its_end(
     assert "".join(found.deltas) == "abc"
     assert (found.prompt_tokens, found.completion_tokens) == (5, 3)
     assert found.finish_reason == Finish.Value("FINISH_REASON_LENGTH")
+
+
+SCHEMA = '{"type": "object", "properties": {"city": {"type": "string"}}}'
+TOOLS = [Tool(name="weather", parameters=SCHEMA)]
+CALLED = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+def call_blocking(address: str) -> ChatMessage:
+    with Client(address) as client, client.generate([("user", "hello")], tools=TOOLS) as stream:
+        assert "".join(delta.text for delta in stream) == "So."
+        assert stream.end.finish_reason == Finish.Value("FINISH_REASON_TOOL_CALLS")
+        return stream.message
+
+
+async def call_async(address: str) -> ChatMessage:
+    async with AsyncClient(address) as client, client.generate([("user", "hello")], tools=TOOLS) as stream:
+        assert await stream.text() == "So."
+        assert stream.end.finish_reason == Finish.Value("FINISH_REASON_TOOL_CALLS")
+        return stream.message
+
+
+@pytest.mark.parametrize(
+    "read", [lambda address: asyncio.to_thread(call_blocking, address), call_async], ids=["blocking", "async"]
+)
+async def test_what_was_called_is_a_message_to_go_on_with(
+    nats_url: str, read: Callable[[str], Awaitable[ChatMessage]]
+) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        peers["tokenizer-0"].answers = teaching
+        await ready(running)
+        reading = asyncio.ensure_future(read(running.server.address))
+        await answer_with(peers, "So.", f"\n{CALLED[:50]}", CALLED[50:], "", finish="stop")
+        message = await reading
+    (call,) = message.tool_calls
+    assert (message.role, message.content) == ("assistant", "So.")
+    assert (call.name, call.arguments, len(call.id)) == ("weather", '{"city": "Oslo"}', 9)
 
 
 async def test_leaving_the_block_cancels_the_request(nats_url: str) -> None:
@@ -218,7 +257,7 @@ async def test_models_ids_texts_and_vectors_are_asked_for_in_a_word(nats_url: st
                 await client.detokenize([104, 105]),
                 [list(one.values) for one in await client.embed(["abc"])],
             ]
-    assert found == [["embedder", "test-model"], [104, 105], [104, 105], "hi", [[3.0, 0.5]]]
+    assert found == [["test-model", "embedder"], [104, 105], [104, 105], "hi", [[3.0, 0.5]]]
 
 
 async def test_what_is_wrong_with_a_request_is_said(nats_url: str) -> None:

@@ -14,12 +14,11 @@ import pytest
 
 from shared.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from tests.integration.gateway_peers import fleet, gateway
+from tests.integration.http_edge import CHAT, HELLO
 from tests.support.certificate import Certificate, make_certificate
 from tests.support.http import call, http_client
 from tests.support.wait import until
 
-CHAT = "/v1/chat/completions"
-HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 ORIGIN = "https://app.example"
 TIMEOUT_S = 20
 

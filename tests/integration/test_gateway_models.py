@@ -7,8 +7,10 @@ from typing import Any
 
 import grpc
 
+from protos.penstock.v1 import inference_pb2 as pb
 from tests.integration.gateway_peers import Fleet, ask, fleet, gateway
 from tests.support.client import generate
+from tests.support.wait import until
 
 OLD: dict[str, Any] = {"weights_digest": "old", "tokenizer_digest": "t"}
 NEW: dict[str, Any] = {"weights_digest": "new", "tokenizer_digest": "t"}
@@ -62,3 +64,27 @@ async def test_a_request_that_lost_its_worker_does_not_go_on_with_another_checkp
         answer = await call
         assert (answer.outcome, answer.status) == ("failed", grpc.StatusCode.UNAVAILABLE)
         assert peers["decode-1"].got == peers["prefill-1"].got == []
+
+
+async def test_the_list_shows_the_checkpoint_that_a_request_of_the_name_gets_and_no_other(
+    nats_url: str,
+) -> None:
+    async with fleet(nats_url, "retriever") as peers, gateway(nats_url) as running:
+        await add_old_model(peers)
+        for role in ("prefill", "decode"):
+            peers[f"{role}-0"].say(context_tokens=4096)
+            await peers.add(role, 1, **NEW, context_tokens=512)
+        await peers.add("tokenizer", 1, **FOREIGN, chat_template=True)
+        for role, count in (("prefill", 2), ("decode", 2), ("tokenizer", 2), ("detokenizer", 1)):
+            await running.knows(role, count)
+        await peers.add("decode", 2, **OLD, context_tokens=4096)  # the checkpoint that most have
+        await running.knows("decode", 3)
+        await until(lambda: running.fleet.instances("prefill")[0].heartbeat.context_tokens == 4096)
+        (model,) = [
+            model
+            for model in (await running.stub.ListModels(pb.ListModelsRequest())).models
+            if model.kind == pb.MODEL_KIND_GENERATION
+        ]
+    assert (model.context_tokens, model.has_chat_template) == (4096, False)
+    names = {instance.name for instance in model.instances}
+    assert names == {"prefill-0", "decode-0", "decode-2", "tokenizer-0", "detokenizer-0"}

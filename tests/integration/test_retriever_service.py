@@ -16,9 +16,9 @@ import pytest
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
 from services.retriever.text_embedder import MAX_TEXT_BYTES
-from shared.bus import Bus
+from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
-from shared.bus.subjects import inbox
+from shared.bus.subjects import FLEET_ALL, inbox
 from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
@@ -37,6 +37,7 @@ from shared.messages import (
     CancelAck,
     Embed,
     Embedded,
+    Heartbeat,
     Message,
     Retrieve,
     Retrieved,
@@ -420,3 +421,28 @@ def retriever(nats_url: str, **environ: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+async def test_the_process_says_how_far_its_indexing_is(nats_url: str, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    sections = (f"# Part {part}\nSentences of part {part} are here.\n" for part in range(1500))
+    (corpus / "parts.md").write_text("\n".join(sections))
+    steps: list[tuple[str, int]] = []
+
+    def hear(delivery: Delivery) -> None:
+        if isinstance(beat := delivery.message, Heartbeat):
+            steps.append((beat.state, beat.steps))
+
+    bus = await Bus.connect(nats_url, name="listener")
+    await bus.serve(FLEET_ALL, hear)
+    process = retriever(
+        nats_url, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
+    )
+    try:
+        await until(lambda: [step for state, step in steps if state == "loading" and step], START_TIMEOUT_S)
+        assert max(step for _, step in steps) <= 1500
+    finally:
+        await bus.close()
+        process.kill()
+        process.communicate(timeout=40)

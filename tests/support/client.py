@@ -25,6 +25,7 @@ class Answer:
     deltas: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
+    prompt_logprobs: list[pb.Logprob] = field(default_factory=list)
     end: pb.Terminal | None = None
     ends: int = 0
     status: grpc.StatusCode = grpc.StatusCode.OK
@@ -48,6 +49,10 @@ class Answer:
             assert self.prompt is None
             assert not self.ids
             self.prompt = event.prompt
+        elif kind == "prompt_logprobs":
+            assert not self.ids
+            assert event.prompt_logprobs.position == len(self.prompt_logprobs)
+            self.prompt_logprobs += event.prompt_logprobs.logprobs
         elif kind == "text":
             assert self.end is None
             if event.text.token_ids and not self.ids:

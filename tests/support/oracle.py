@@ -37,6 +37,12 @@ class Oracle:
         return self._greedy[key]
 
     @torch.inference_mode()
+    def logprobs(self, prompt: list[int]) -> torch.Tensor:
+        """[len(prompt), vocab]: of whatever may come after each token."""
+        logits: torch.Tensor = self.model(torch.tensor([prompt])).logits[0]
+        return torch.log_softmax(logits, dim=-1)
+
+    @torch.inference_mode()
     def _generate(self, prompt: list[int], count: int) -> list[int]:
         ids = torch.tensor([prompt])  # [1, prompt]
         output = self.model.generate(  # type: ignore[misc]  # its self is annotated as a protocol

@@ -25,7 +25,9 @@ CTRL_D = "\x04"
 class Terminal:
     """`with Terminal(command) as terminal:` runs it; leaving ends what still runs."""
 
-    def __init__(self, command: Sequence[str], *, columns: int = 80, rows: int = 24) -> None:
+    def __init__(
+        self, command: Sequence[str], *, columns: int = 80, rows: int = 24, term: str = "dumb"
+    ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -35,7 +37,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             cwd=REPOSITORY,
-            env={**environ, "TERM": "dumb"},
+            env={**environ, "TERM": term},
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - so that Ctrl-C reaches it
         )

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
-from services.gateway.http.error_object import SlowBody, error_object
+from services.gateway.http.error_object import FieldNames, SlowBody, error_object
 from services.gateway.http.json_fields import JsonFields
 from shared.errors import InvalidRequest, PenstockError, TooLarge
 
@@ -80,8 +80,10 @@ class HttpCall:
         all_headers = {**self._headers, **(headers or {}), "Content-Type": content_type}
         return web.Response(body=body, status=status, headers=all_headers)
 
-    def error(self, error: PenstockError, headers: Mapping[str, str] | None = None) -> web.Response:
-        status, own_headers, body = error_object(error)
+    def error(
+        self, error: PenstockError, headers: Mapping[str, str] | None = None, names: FieldNames = ()
+    ) -> web.Response:
+        status, own_headers, body = error_object(error, names)
         return self.json(body, status, {**own_headers, **(headers or {})})
 
     async def open_events(self, headers: Mapping[str, str]) -> web.StreamResponse:

@@ -6,59 +6,62 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.chat_tools import call_chunks, call_objects, read_calls, read_tools_into
 from services.gateway.http.completion import (
     AskedCompletion,
-    TokenText,
+    Echo,
     read_include_usage,
     read_n,
     repeat_choices,
 )
+from services.gateway.http.error_object import TOO_LONG
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import read_penstock_options
 from services.gateway.http.sampling_fields import read_sampling, read_seed
+from services.gateway.http.token_text import TokenText, describe_tokens
 from shared.sampling import MAX_TOP_LOGPROBS
-
-SYSTEM_NAMES = {"developer": "system"}
-"""What OpenAI calls the system of its newer models."""
 
 
 def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: int) -> AskedCompletion:
     """Raises InvalidRequest that names what is wrong."""
-    _check_tools(body)
     options = read_penstock_options(body, headers)
     sampling = read_sampling(body, default_max_tokens)
     if body.flag("logprobs"):
         sampling.logprobs = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS, 0)
     elif body.has("top_logprobs"):
         raise body.wrong("top_logprobs", "it with logprobs true alone")
-    request = pb.GenerateRequest(
-        model=body.text("model"), chat=pb.ChatPrompt(messages=read_messages(body)), sampling=sampling
-    )
+    request = pb.GenerateRequest(model=body.text("model"), chat=read_chat_prompt(body), sampling=sampling)
     options.apply(request)
     n, stream = read_n(body, 1), body.flag("stream")
     return AskedCompletion(
         requests=repeat_choices([request], n, read_seed(body)),
         n=n,
-        echoes=("",) * n,
+        echoes=(Echo(),) * n,
         stream=stream,
         include_usage=read_include_usage(body, stream=stream),
         options=options,
+        field_names=((TOO_LONG, "messages"),),
     )
 
 
-def read_messages(body: JsonFields) -> list[pb.ChatMessage]:
-    messages = []
-    for message in body.objects("messages"):
-        role = message.text("role")
-        messages.append(pb.ChatMessage(role=SYSTEM_NAMES.get(role, role), content=_content(message)))
-    return messages
+def read_chat_prompt(body: JsonFields) -> pb.ChatPrompt:
+    """Messages and tools."""
+    chat = pb.ChatPrompt(messages=_messages(body))
+    read_tools_into(chat, body)
+    return chat
 
 
-def _check_tools(body: JsonFields) -> None:
-    """Better refused than left out without a word."""
-    for name, choice in (("tools", "tool_choice"), ("functions", "function_call")):
-        if body.array(name) and body.value(choice) != "none":
-            raise body.wrong(name, f"none, or {choice} none: this server calls no tools", "given")
+def _messages(body: JsonFields) -> list[pb.ChatMessage]:
+    return [
+        pb.ChatMessage(
+            role=message.text("role"),
+            content=_content(message),
+            name=message.text("name"),
+            tool_calls=read_calls(message),
+            tool_call_id=message.text("tool_call_id"),
+        )
+        for message in body.objects("messages")
+    ]
 
 
 def _content(message: JsonFields) -> str:
@@ -87,18 +90,31 @@ class ChatShape:
         text: str,
         tokens: Sequence[TokenText] | None,
         offset: int,  # noqa: ARG002 - of the other shape
+        calls: Sequence[pb.ToolCallDelta] = (),
     ) -> Mapping[str, Any]:
-        return _chunk(index, {"content": text}, _logprobs(tokens))
+        delta: dict[str, Any] = {"content": text} if text or not calls else {}
+        if calls:
+            delta["tool_calls"] = call_chunks(calls)
+        return _chunk(index, delta, _logprobs(tokens))
 
     def end_chunk(self, index: int, finish_reason: str) -> Mapping[str, Any]:
         return _chunk(index, {}, finish_reason=finish_reason)
 
     def whole(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        finish_reason: str,
+        offset: int,  # noqa: ARG002 - of the other shape
+        calls: Sequence[pb.ToolCall] = (),
     ) -> Mapping[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": call_objects(calls)}
         return {
             "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
+            "message": message,
             "logprobs": _logprobs(tokens),
             "finish_reason": finish_reason,
         }
@@ -116,15 +132,4 @@ def _chunk(
 def _logprobs(tokens: Sequence[TokenText] | None) -> Mapping[str, Any] | None:
     if tokens is None:
         return None
-    content = [
-        {
-            **_token(token.text, token.logprob),
-            "top_logprobs": [_token(text, logprob) for text, logprob in token.top],
-        }
-        for token in tokens
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _token(text: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": text.decode(errors="replace"), "logprob": logprob, "bytes": list(text)}
+    return {"content": describe_tokens(tokens), "refusal": None}

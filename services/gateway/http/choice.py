@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.http.completion import AnswerShape, TokenText
+from services.gateway.http.chat_tools import add_calls
+from services.gateway.http.completion import AnswerShape, Echo
+from services.gateway.http.token_text import Spell, TokenText, show_token, spell_ids, spell_logprobs
 
-FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
-
-Spell = Callable[[str, Sequence[int]], Awaitable[Sequence[bytes]]]
-"""The bytes that ids of a model stand for."""
+FINISH_REASONS = {
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_TOOL_CALLS: "tool_calls",
+}
 
 
 class ChunkSender(Protocol):
@@ -21,26 +25,31 @@ class ChunkSender(Protocol):
 
 
 class Choice:
-    """A `ResponseWriter`. Without a `sender` it keeps its text until the end."""
+    """A `ResponseWriter`. Without a `sender` it keeps its text until the end; `logprobs`: they are shown."""
 
     def __init__(
         self,
         index: int,
-        echo: str,
+        echo: Echo,
         shape: AnswerShape,
         sender: ChunkSender | None,
-        spell: Spell | None,
+        spell: Spell,
+        *,
+        logprobs: bool,
     ) -> None:
-        """`spell` None: no log-probabilities are wanted."""
         self.index = index
         self.prompt = pb.PromptInfo()
         self.end = pb.Terminal()
         self._echo = echo
+        self._echoed = echo.text
         self._shape = shape
         self._sender = sender
         self._spell = spell
+        self._logprobs = logprobs
+        self._prompt_tokens: list[TokenText] = []
         self._texts: list[str] = []
         self._tokens: list[TokenText] = []
+        self._calls: list[pb.ToolCall] = []
         self._chars = 0
         self._begun = False
 
@@ -52,15 +61,28 @@ class Choice:
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
         self.prompt = prompt
+        if self._echo.token_ids:
+            spelled = await spell_ids(self._spell, prompt.model, self._echo.token_ids)
+            self._echoed = show_token(b"".join(spelled))
+
+    async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        tokens = await spell_logprobs(self._spell, self.prompt.model, told.logprobs)
+        if told.position == 0:
+            tokens[0] = replace(tokens[0], logprob=None)
+        self._prompt_tokens += tokens
 
     async def write_delta(self, delta: pb.TextDelta) -> None:
-        tokens = None if self._spell is None else await self._tokens_of(delta, self._spell)
+        tokens = None
+        if self._logprobs:
+            tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
         if self._sender is None:
-            self._keep(delta.text, tokens)
+            self._keep(delta, tokens)
             return
         chunks = self._first_chunks()
-        if delta.text or tokens:
-            chunks.append(self._shape.text_chunk(self.index, delta.text, tokens, self._chars))
+        if delta.text or tokens or delta.tool_calls:
+            chunks.append(
+                self._shape.text_chunk(self.index, delta.text, tokens, self._chars, delta.tool_calls)
+            )
             self._chars += len(delta.text)
         if chunks:
             await self._sender.send_chunks(self.prompt.model, chunks)
@@ -74,13 +96,22 @@ class Choice:
     # ---- the answer ------------------------------------------------------------------------------------
 
     def whole(self) -> Mapping[str, Any]:
-        tokens = None if self._spell is None else self._tokens
-        text = self._echo + "".join(self._texts)
-        return self._shape.whole(self.index, text, tokens, self.finish_reason)
+        tokens = [*self._prompt_tokens, *self._tokens] if self._logprobs else None
+        text = self._echoed + "".join(self._texts)
+        return self._shape.whole(
+            self.index, text, tokens, self.finish_reason, self._first_offset(), self._calls
+        )
 
-    def _keep(self, text: str, tokens: Sequence[TokenText] | None) -> None:
-        self._texts.append(text)
+    def _first_offset(self) -> int:
+        """Of the prompt's tokens: they end where its text does, and may begin with a special one."""
+        if not self._prompt_tokens:
+            return len(self._echoed)
+        return len(self._echoed) - sum(len(token.shown) for token in self._prompt_tokens)
+
+    def _keep(self, delta: pb.TextDelta, tokens: Sequence[TokenText] | None) -> None:
+        self._texts.append(delta.text)
         self._tokens.extend(tokens or ())
+        add_calls(self._calls, delta.tool_calls)
 
     def _first_chunks(self) -> list[Mapping[str, Any]]:
         """Before the text of this choice; nothing when it has begun."""
@@ -88,21 +119,8 @@ class Choice:
             return []
         self._begun = True
         chunks = list(self._shape.first_chunks(self.index))
-        if self._echo:
-            chunks.append(self._shape.text_chunk(self.index, self._echo, None, 0))
-            self._chars = len(self._echo)
+        if self._echoed:
+            tokens = self._prompt_tokens or None
+            chunks.append(self._shape.text_chunk(self.index, self._echoed, tokens, self._first_offset()))
+            self._chars = len(self._echoed)
         return chunks
-
-    async def _tokens_of(self, delta: pb.TextDelta, spell: Spell) -> list[TokenText]:
-        ids = {logprob.token_id for logprob in delta.logprobs}
-        ids |= {top.token_id for logprob in delta.logprobs for top in logprob.top}
-        ordered = sorted(ids)
-        texts = dict(zip(ordered, await spell(self.prompt.model, ordered), strict=True))
-        return [
-            TokenText(
-                texts[logprob.token_id],
-                logprob.logprob,
-                tuple((texts[top.token_id], top.logprob) for top in logprob.top),
-            )
-            for logprob in delta.logprobs
-        ]

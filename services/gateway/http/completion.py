@@ -7,36 +7,35 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.choices import MAX_CHOICES, repeat_request
+from services.gateway.http.error_object import FieldNames
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import PenstockOptions
-from services.gateway.http.sampling_fields import SEED_SPAN
+from services.gateway.http.token_text import TokenText
 
-MAX_CHOICES = 128
-"""Of one call: its prompts times `n`. Each is a request of its own."""
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """What stands in front of a choice's text: its prompt, as it came. Neither: nothing."""
+
+    text: str = ""
+    token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AskedCompletion:
     """One choice for each of `requests`; `n` of them after another have the same prompt.
 
-    `echoes`: what stands in front of each choice's text. `include_usage`: a stream's last chunk has it.
+    `echoes` are those of the choices. `include_usage`: a stream's last chunk has it.
     """
 
     requests: tuple[pb.GenerateRequest, ...]
     n: int
-    echoes: tuple[str, ...]
+    echoes: tuple[Echo, ...]
     stream: bool
     include_usage: bool
     options: PenstockOptions
-
-
-@dataclass(frozen=True, slots=True)
-class TokenText:
-    """A token with its log-probability, and those of the likeliest ones in its place."""
-
-    text: bytes
-    logprob: float
-    top: tuple[tuple[bytes, float], ...]
+    field_names: FieldNames = ()
 
 
 class AnswerShape(Protocol):
@@ -50,30 +49,39 @@ class AnswerShape(Protocol):
         """What comes before the text of a choice."""
 
     def text_chunk(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, offset: int
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        offset: int,
+        calls: Sequence[pb.ToolCallDelta] = (),
     ) -> Mapping[str, Any]:
-        """`offset`: how many characters of the choice went before."""
+        """`offset`: how many characters of the choice went before; below 0 where the first of `tokens` are no
+        part of its text. `calls`: what is called besides."""
 
     def end_chunk(self, index: int, finish_reason: str) -> Mapping[str, Any]: ...
 
     def whole(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        finish_reason: str,
+        offset: int,
+        calls: Sequence[pb.ToolCall] = (),
     ) -> Mapping[str, Any]:
-        """The choice at once."""
+        """The choice at once; `offset`: how many characters stand before the first of `tokens`."""
 
 
 def repeat_choices(
     prompts: Sequence[pb.GenerateRequest], n: int, seed: int | None
 ) -> tuple[pb.GenerateRequest, ...]:
-    """`n` requests for each prompt, each with a seed of its own that follows from the one given."""
+    """`n` requests for each prompt, after another."""
     requests = []
     for prompt in prompts:
-        for number in range(n):
-            request = pb.GenerateRequest()
-            request.CopyFrom(prompt)
-            if seed is not None:
-                request.sampling.seed = (seed + number) % SEED_SPAN
-            requests.append(request)
+        if seed is not None:
+            prompt.sampling.seed = seed
+        requests += repeat_request(prompt, n)
     return tuple(requests)
 
 

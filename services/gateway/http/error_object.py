@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.gateway.http.json_fields import WrongField
@@ -11,6 +12,7 @@ from services.gateway.outcome import Outcome
 from services.gateway.rate_limits import LimitReached
 from shared.errors import (
     Cancelled,
+    ContextExceeded,
     DeadlineExpired,
     InvalidRequest,
     NotFound,
@@ -54,6 +56,7 @@ _KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
     (NoSuchPath, 404, "invalid_request_error", "unknown_url"),
     (NoSuchRequest, 404, "invalid_request_error", "request_not_found"),
     (NotFound, 404, "invalid_request_error", "model_not_found"),
+    (ContextExceeded, 400, "invalid_request_error", "context_length_exceeded"),
     (WrongMethod, 405, "invalid_request_error", "method_not_allowed"),
     (InvalidRequest, 400, "invalid_request_error", "invalid_value"),
     (SlowBody, 408, "invalid_request_error", "request_timeout"),
@@ -70,20 +73,32 @@ _KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
 _NO_RETRY = (CLIENT_LEFT, 504)
 """OpenAI's clients repeat these by themselves unless told not to: the time is up, or nobody waits."""
 
-_CONTRACT_NAMES = (
+FieldNames = Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
+"""What the gRPC contract calls a field, and what one of our paths does."""
+
+TOO_LONG = re.compile(r"^the prompt(?= has \d+ tokens)")
+"""How the sentence about a prompt begins that is longer than something; each path has its word for it."""
+
+_CONTRACT_NAMES: FieldNames = (
     (re.compile(r"\bsampling\.json_schema\b"), "response_format.json_schema.schema"),
     (re.compile(r"\bsampling\.(regex|grammar)\b"), r"penstock.\1"),
+    (re.compile(r"\bsampling\.prompt_logprobs\b"), "logprobs"),
     (re.compile(r"\bsampling\.(?=\w)"), ""),
     (re.compile(r"\bchat\.messages\b"), "messages"),
+    (re.compile(r"(\.tool_calls\[\d+\])\.(?=name|arguments)"), r"\1.function."),
+    (re.compile(r"\bchat\.(tools\[\d+\])\."), r"\1.function."),
+    (re.compile(r"\bchat\.tools\b"), "tools"),
+    (re.compile(r"\bchat\.tool_name\b"), "tool_choice.function.name"),
     (re.compile(r"^texts(?=\[| has )"), "input"),
     (re.compile(r"^(?:token_ids(?:\.ids)?|text)(?= (?:is|has|holds) )"), "prompt"),
     (
         re.compile(r"\b(retrieval\.k|(?:ttft_|inter_token_)?deadline_ms|client_sent_unix_us)\b"),
         r"penstock.\1",
     ),
+    (TOO_LONG, "prompt"),
     (re.compile(r"^(priority|retrieval)(?= (?:is|needs) )"), r"penstock.\1"),
 )
-"""What the gRPC contract calls a field, and what this edge does."""
+"""As most of our paths do."""
 _PARAM = re.compile(r"[a-z_]+(?:\[\d+\]|\.[a-z_]+)*(?= (?:\d+ )?(?:is|has|holds|hold|needs|cannot|rules)\b)")
 """A sentence that is about a field begins with it."""
 _FIELDS = frozenset(
@@ -91,15 +106,15 @@ _FIELDS = frozenset(
         *("model", "messages", "prompt", "input", "tokens", "stop", "stop_token_ids", "ignore_eos", "seed"),
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "logprobs", "logit_bias"),
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "response_format", "penstock"),
-        "cache_salt",
+        *("cache_salt", "tools", "tool_choice", "instructions", "text", "max_output_tokens"),
     }
 )
 
 
-def error_object(error: PenstockError) -> tuple[int, dict[str, str], dict[str, Any]]:
-    """Status, headers and body."""
+def error_object(error: PenstockError, names: FieldNames = ()) -> tuple[int, dict[str, str], dict[str, Any]]:
+    """Status, headers and body; `names` go before those that most paths have."""
     status, kind, code = next((s, k, c) for fits, s, k, c in _KINDS if isinstance(error, fits))
-    message, param = _in_our_words(error)
+    message, param = _in_our_words(error, names)
     body = {"message": message, "type": kind, "param": param, "code": code, "hop": error.hop or None}
     return status, _headers(status, Outcome.of(error).retry_after_ms), {"error": body}
 
@@ -116,12 +131,12 @@ def _headers(status: int, retry_after_ms: int) -> dict[str, str]:
     return headers
 
 
-def _in_our_words(error: PenstockError) -> tuple[str, str | None]:
+def _in_our_words(error: PenstockError, names: FieldNames) -> tuple[str, str | None]:
     """The sentence with the fields as this edge names them, and the one that it is about."""
     if isinstance(error, WrongField):
         return error.message, error.param
     message = error.message
-    for contract, ours in _CONTRACT_NAMES:
+    for contract, ours in (*names, *_CONTRACT_NAMES):
         message = contract.sub(ours, message)
     if not isinstance(error, InvalidRequest | TooLarge):
         return message, None

@@ -1,4 +1,7 @@
-"""Server-sent events of one call. The head goes out with the first: until then another status can."""
+"""Server-sent events of one call. The head goes out with the first: until then another status can.
+
+An event with a `type` is named by it. What ends a stream in OpenAI's older interfaces is `DONE`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class EventStream:
         """In one write; returns when the client has room for more. Raises Cancelled when it is gone."""
         await self._write(b"".join(map(_event, events)))
 
-    async def finish(self, last: Mapping[str, Any] | None) -> web.StreamResponse:
+    async def finish(self, last: Mapping[str, Any] | None, mark: bytes = DONE) -> web.StreamResponse:
         """With one more event, if any. A client that does not take it in time loses its connection."""
         response = self._response or await self._open()
         if self._stuck:
@@ -39,7 +42,7 @@ class EventStream:
             return response
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await self._write((b"" if last is None else _event(last)) + DONE)
+                await self._write((b"" if last is None else _event(last)) + mark)
         except (TimeoutError, Cancelled):
             self._call.hang_up()
         return response
@@ -65,4 +68,5 @@ class EventStream:
 
 def _event(data: Mapping[str, Any]) -> bytes:
     """Letters of ASCII alone: some clients take every line separator of Unicode for the end of a line."""
-    return f"data: {json.dumps(data)}\n\n".encode()
+    name = f"event: {data['type']}\n" if "type" in data else ""
+    return f"{name}data: {json.dumps(data)}\n\n".encode()

@@ -14,6 +14,7 @@ from services.gateway.front_door import FrontDoor
 from services.gateway.http.call import HttpCall
 from services.gateway.http.chat import ChatShape
 from services.gateway.http.error_object import NoSuchRequest
+from services.gateway.http.response_object import ID_PREFIX as RESPONSE_ID_PREFIX
 from services.gateway.http.text_completion import TextShape
 from services.gateway.request import served_model
 from services.gateway.served_models import ServedModel
@@ -22,7 +23,7 @@ from shared.errors import PenstockError, Unavailable
 from shared.telemetry.metrics import RoleMetrics
 
 TEXT = "text/plain; charset=utf-8"
-ID_PREFIXES = (ChatShape.id_prefix, TextShape.id_prefix)
+ID_PREFIXES = (ChatShape.id_prefix, TextShape.id_prefix, RESPONSE_ID_PREFIX)
 OWNER = "penstock"
 
 

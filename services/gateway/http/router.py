@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import structlog
 from aiohttp import web
 
 from services.gateway.config import GatewayConfig
+from services.gateway.http.answer import Answer
 from services.gateway.http.call import HttpCall
 from services.gateway.http.chat import ChatShape, read_chat
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.error_object import NoSuchPath, WrongMethod
 from services.gateway.http.pages import Pages
+from services.gateway.http.response_answer import ResponseAnswer
+from services.gateway.http.responses import read_response
 from services.gateway.http.text_completion import TextShape, read_text_completion
 from services.gateway.http.text_pages import TextPages
 from shared.errors import InternalError
@@ -36,6 +40,7 @@ class Router:
         self._routes: Sequence[tuple[str, re.Pattern[str], Handler]] = [
             ("POST", re.compile("/v1/chat/completions"), self._chat),
             ("POST", re.compile("/v1/completions"), self._complete),
+            ("POST", re.compile("/v1/responses"), self._respond),
             ("POST", re.compile("/v1/embeddings"), text_pages.embeddings),
             ("POST", re.compile("(?:/v1)?/tokenize"), text_pages.tokenize),
             ("POST", re.compile("(?:/v1)?/detokenize"), text_pages.detokenize),
@@ -72,10 +77,13 @@ class Router:
         return call.error(WrongMethod(f"{request.path[:80]} takes {allowed} alone"), {"Allow": allowed})
 
     async def _chat(self, call: HttpCall) -> web.StreamResponse:
-        return await self._completions.answer(call, read_chat, ChatShape())
+        return await self._completions.answer(call, read_chat, partial(Answer, ChatShape()))
 
     async def _complete(self, call: HttpCall) -> web.StreamResponse:
-        return await self._completions.answer(call, read_text_completion, TextShape())
+        return await self._completions.answer(call, read_text_completion, partial(Answer, TextShape()))
+
+    async def _respond(self, call: HttpCall) -> web.StreamResponse:
+        return await self._completions.answer(call, read_response, ResponseAnswer)
 
     # ---- pages of other origins -------------------------------------------------------------------------
 

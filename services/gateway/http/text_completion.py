@@ -8,7 +8,7 @@ from typing import Any
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completion import (
     AskedCompletion,
-    TokenText,
+    Echo,
     read_include_usage,
     read_n,
     repeat_choices,
@@ -16,6 +16,7 @@ from services.gateway.http.completion import (
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import read_penstock_options
 from services.gateway.http.sampling_fields import TOKEN_IDS, read_sampling, read_seed
+from services.gateway.http.token_text import TokenText, show_token
 from shared.sampling import MAX_TOP_LOGPROBS, Bounds
 
 
@@ -28,6 +29,8 @@ def read_text_completion(
     logprobs = body.number("logprobs", Bounds(0, MAX_TOP_LOGPROBS, integer=True))
     if logprobs is not None:
         sampling.logprobs = logprobs
+        if body.flag("echo"):
+            sampling.prompt_logprobs = logprobs
     prompts = _prompts(body)
     for prompt in prompts:
         prompt.model = body.text("model")
@@ -70,14 +73,10 @@ def _of_ids(ids: Sequence[int]) -> pb.GenerateRequest:
     return pb.GenerateRequest(token_ids=pb.TokenIds(ids=ids))
 
 
-def _echoes(body: JsonFields, prompts: Sequence[pb.GenerateRequest], n: int) -> tuple[str, ...]:
+def _echoes(body: JsonFields, prompts: Sequence[pb.GenerateRequest], n: int) -> tuple[Echo, ...]:
     if not body.flag("echo"):
-        return ("",) * len(prompts) * n
-    if body.has("logprobs"):
-        raise body.wrong("echo", "it without logprobs: those of the prompt are not computed")
-    if any(prompt.WhichOneof("prompt") != "text" for prompt in prompts):
-        raise body.wrong("echo", "it with prompts of text alone")
-    return tuple(prompt.text for prompt in prompts for _ in range(n))
+        return (Echo(),) * len(prompts) * n
+    return tuple(Echo(prompt.text, prompt.token_ids.ids) for prompt in prompts for _ in range(n))
 
 
 class TextShape:
@@ -89,7 +88,12 @@ class TextShape:
         return []
 
     def text_chunk(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, offset: int
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        offset: int,
+        calls: Sequence[pb.ToolCallDelta] = (),  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
         return _choice(index, text, _text_logprobs(tokens, offset), None)
 
@@ -97,9 +101,15 @@ class TextShape:
         return _choice(index, "", None, finish_reason)
 
     def whole(
-        self, index: int, text: str, tokens: Sequence[TokenText] | None, finish_reason: str
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[TokenText] | None,
+        finish_reason: str,
+        offset: int,
+        calls: Sequence[pb.ToolCall] = (),  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
-        return _choice(index, text, _text_logprobs(tokens, 0), finish_reason)
+        return _choice(index, text, _text_logprobs(tokens, offset), finish_reason)
 
 
 def _choice(
@@ -113,15 +123,14 @@ def _text_logprobs(tokens: Sequence[TokenText] | None, offset: int) -> Mapping[s
         return None
     offsets = []
     for token in tokens:
-        offsets.append(offset)
-        offset += len(_shown(token.text))
+        offsets.append(max(0, offset))
+        offset += len(token.shown)
     return {
-        "tokens": [_shown(token.text) for token in tokens],
+        "tokens": [token.shown for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": [{_shown(text): logprob for text, logprob in token.top} for token in tokens],
+        "top_logprobs": [
+            None if token.logprob is None else {show_token(text): logprob for text, logprob in token.top}
+            for token in tokens
+        ],
         "text_offset": offsets,
     }
-
-
-def _shown(text: bytes) -> str:
-    return text.decode(errors="replace")

@@ -12,11 +12,11 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.front_door import FrontDoor
 from services.gateway.http.call import HttpCall
-from services.gateway.http.chat import read_messages
+from services.gateway.http.chat import read_chat_prompt
 from services.gateway.http.json_fields import JsonFields, WrongField
 from services.gateway.http.penstock_options import FIELD, read_penstock_options
 from services.gateway.http.sampling_fields import TOKEN_IDS, wrong_choice
-from services.gateway.request import MAX_DEADLINE_MS, Request, validate_request
+from services.gateway.request import MAX_DEADLINE_MS
 from services.gateway.text_asks import MAX_DETOKENIZE_IDS, TextAsks, read_vector
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
@@ -83,7 +83,7 @@ class TextPages:
 
     async def _tokenize(self, key: ApiKey, body: JsonFields, deadline: Deadline) -> Mapping[str, Any]:
         special = body.flag("add_special_tokens", default=True)
-        prompt = _prompt(body)
+        prompt = self._front_door.validate(_prompt(body))
         found = await self._text_asks.tokenize(key, prompt, deadline, add_special_tokens=special)
         context = {model.name: model.context_tokens for model in self._text_asks.models()}
         longest = context.get(found.model) or None
@@ -97,11 +97,11 @@ class TextPages:
         return {"prompt": found.text}
 
 
-def _prompt(body: JsonFields) -> Request:
-    """A text in `prompt` or a chat in `messages`, with the limits that they have in a request."""
+def _prompt(body: JsonFields) -> pb.GenerateRequest:
+    """A text in `prompt` or a chat in `messages`, so that they have the limits of a request."""
     message = pb.GenerateRequest(model=body.text("model"))
     if body.has("messages"):
-        message.chat.CopyFrom(pb.ChatPrompt(messages=read_messages(body)))
+        message.chat.CopyFrom(read_chat_prompt(body))
     else:
         message.text = body.text("prompt")
-    return validate_request(message, drawn_seed=0)
+    return message

@@ -8,7 +8,7 @@ from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.offloader import Offloader
 from shared.engine.sequence import LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InternalError, Overloaded
-from shared.kv_hash import HASH_BLOCK_TOKENS, max_cached_blocks
+from shared.kv_hash import HASH_BLOCK_TOKENS
 
 RETRY_AFTER_MS = 100
 
@@ -143,7 +143,7 @@ class BlockManager:
 
     def resume(self, sequence: LiveSequence) -> None:
         """Blocks for all its tokens, filled from the prefix cache and from where it was offloaded to."""
-        self.allocate_blocks(sequence, len(sequence.tokens), max_cached_blocks(len(sequence.tokens)))
+        self.allocate_blocks(sequence, len(sequence.tokens), sequence.max_reusable_blocks)
         sequence.status = SequenceStatus.ACTIVE
         if self._offloader is not None:
             self._offloader.restore(sequence)
@@ -171,4 +171,4 @@ class BlockManager:
 
 
 def _reusable(sequence: LiveSequence) -> list[bytes]:
-    return sequence.chain.hashes[: max_cached_blocks(len(sequence.tokens))]
+    return sequence.chain.hashes[: sequence.max_reusable_blocks]

@@ -23,7 +23,7 @@ from llguidance.gbnf_to_lark import is_lark_syntax
 from numpy.typing import NDArray
 
 from shared.errors import InvalidRequest, Overloaded
-from shared.sampling import Grammar
+from shared.sampling import JSON_WHITESPACE, Grammar
 
 MAX_CACHED_GRAMMARS = 32
 MAX_FAULT_CHARS = 400
@@ -35,9 +35,6 @@ MAX_GBNF_CHARS = 1 << 14  # its conversion to Lark's notation takes quadratic ti
 # The compiler recurses once per link of a chain of rules. MAX_GRAMMAR_BYTES hold some 8000 links, which
 # take more than an ordinary thread's stack and would end the process; on this one they take a tenth.
 COMPILER_STACK_BYTES = 256 << 20
-
-# Between JSON's tokens a model may write space without end, and some do: enough for an indented line.
-JSON_WHITESPACE = r"[ \n\t]{0,24}"
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,8 +29,15 @@ COLD_CHUNK_TOKENS = 64
 """What it gets beside decode rows while the cost model has seen too few steps to say more."""
 
 
+MAX_SCORED_TOKENS = 128
+"""Of prompts, in one step: each is a row of logits, half a megabyte for a large vocabulary."""
+
+
 class Work(NamedTuple):
-    """Rows of one sequence for one step: tokens [start, start + num_tokens), then `drafts` to verify."""
+    """Rows of one sequence for one step: tokens [start, start + num_tokens), then `drafts` to verify.
+
+    The logits after each of them are what the next token is drawn or scored by.
+    """
 
     sequence: LiveSequence
     start: int
@@ -46,6 +53,19 @@ class Work(NamedTuple):
     def num_draws(self) -> int:
         """Rows to sample: none until the chunk reaches the last known token."""
         return 1 + len(self.drafts) if self.start + self.num_tokens == len(self.sequence.tokens) else 0
+
+    @property
+    def scored(self) -> range:
+        """The positions of prompt tokens whose log-probabilities are wanted of this step."""
+        sequence = self.sequence
+        first = max(sequence.num_scored, self.start + 1)
+        return range(first, max(first, min(self.end + 1, sequence.prompt_len)))
+
+    @property
+    def num_logits(self) -> int:
+        """How many of its last rows have logits that are wanted."""
+        scored = self.is_prefill and self.scored
+        return self.end + len(self.drafts) - (scored.start - 1) if scored else self.num_draws
 
     @property
     def token_ids(self) -> list[int]:
@@ -163,7 +183,7 @@ class Scheduler:
         if prefilling:
             chunk = self._chunk_tokens(prefilling, features, self._max_batch_tokens - features.tokens)
             now_us = self._now_us()
-            for sequence, num_tokens in share_chunk(prefilling, chunk, now_us):
+            for sequence, num_tokens in self._shares(prefilling, chunk, now_us):
                 work.append(Work(sequence, sequence.num_computed, num_tokens, (), is_prefill=True))
                 features = features.plus(span_features(sequence.num_computed, num_tokens))
                 sequence.waiting_since_us = now_us
@@ -217,6 +237,19 @@ class Scheduler:
             start = max(sequence.num_computed for sequence in prefilling)
             chunk = self._cost.max_prefill_tokens(self._max_step_us, decode, start)
         return min(room, max(chunk, MIN_CHUNK_TOKENS))
+
+    def _shares(
+        self, prefilling: Sequence[LiveSequence], chunk: int, now_us: int
+    ) -> Iterator[tuple[LiveSequence, int]]:
+        """What each prompt gets of the chunk, and those that are scored in smaller parts."""
+        room = MAX_SCORED_TOKENS
+        for sequence, share in share_chunk(prefilling, chunk, now_us):
+            num_tokens = share
+            if sequence.num_scored < sequence.prompt_len:
+                num_tokens = min(share, room)
+                room -= num_tokens
+            if num_tokens:
+                yield sequence, num_tokens
 
     # --- who gives way ---
 

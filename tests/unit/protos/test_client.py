@@ -56,6 +56,39 @@ def test_a_prompt_is_a_text_a_chat_or_ids() -> None:
     assert list(request.build_request([1, 2], {}).token_ids.ids) == [1, 2]
 
 
+def test_a_chat_takes_messages_of_every_role_beside_pairs() -> None:
+    call = client.ToolCall(id="c", name="f", arguments="{}")
+    turns: list[client.Turn] = [
+        ("user", "hello"),
+        client.ChatMessage(role="assistant", tool_calls=[call]),
+        client.ChatMessage(role="tool", content="3", tool_call_id="c"),
+    ]
+    sent = request.build_request(turns, {}).chat.messages
+    assert [turn.role for turn in sent] == ["user", "assistant", "tool"]
+    assert list(sent[1].tool_calls) == [call]
+    assert request.build_prompt(turns).chat.messages == sent
+
+
+def test_tools_are_told_with_a_chat() -> None:
+    tool = client.Tool(name="f", parameters="{}")
+    chat = request.build_request([("user", "x")], {"tools": [tool], "tool_choice": "required"}).chat
+    assert (list(chat.tools), chat.tool_choice) == ([tool], client_pb.TOOL_CHOICE_REQUIRED)
+    assert not chat.HasField("parallel_tool_calls")
+    options: request.GenerateOptions = {"tools": [tool], "tool_name": "f", "parallel_tool_calls": False}
+    chat = request.build_request([("user", "x")], options).chat
+    assert (chat.tool_name, chat.HasField("parallel_tool_calls")) == ("f", True)
+
+
+def test_tools_without_a_chat_are_a_mistake_of_the_program() -> None:
+    with pytest.raises(TypeError, match=r"^tools is for a chat alone"):
+        request.build_request("hello", {"tools": [client.Tool(name="f")]})
+
+
+def test_every_field_of_a_chats_tools_is_a_keyword() -> None:
+    others = {"messages", "template_optional"}
+    assert set(request.ToolOptions.__annotations__) == set(pb.ChatPrompt.DESCRIPTOR.fields_by_name) - others
+
+
 def test_what_is_left_out_is_left_to_the_server() -> None:
     message = request.build_request("hello", {})
     request.stamp_request(message, None)

@@ -189,11 +189,11 @@ def test_a_caller_is_told_by_its_own_name_for_the_field() -> None:
         params(top_k=-1).validate(names={"grammar": "sampling.regex"})
 
 
-def test_the_contract_has_every_number_and_flag_but_that_of_the_prompt_and_no_other() -> None:
+def test_the_contract_has_every_number_and_flag_and_no_other() -> None:
     contract = pb.Sampling.DESCRIPTOR
     constraints = contract.oneofs_by_name["constraint"].fields
     offered = {field.name for field in contract.fields if not field.is_repeated and field not in constraints}
-    assert offered == SCALARS.keys() - {"prompt_logprobs"}
+    assert offered == SCALARS.keys()
 
 
 def test_bad_words_that_leave_no_allowed_id_are_refused() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from shared.config import ConfigError, ServiceConfig, field_of
+from shared.config import ConfigError, PathRule, ServiceConfig, field_of
 from shared.config_file import ConfigFile, read_config_file
 from shared.settings import (
     OptionValue,
@@ -29,6 +30,11 @@ class WorkerConfig(ServiceConfig):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig(WorkerConfig):
     of_draft: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesConfig(ServiceConfig):
+    keys: str = field_of("", help="a file", path=PathRule.ALWAYS)
 
 
 @pytest.fixture
@@ -152,3 +158,36 @@ def test_a_variable_that_nobody_reads_is_named() -> None:
     (problem,) = unknown_variables({**read, "PENSTOCK_LOGLEVEL": "debug"})
     assert problem.startswith("PENSTOCK_LOGLEVEL is not read by anything")
     assert "PENSTOCK_LOG_LEVEL" in problem
+
+
+def test_a_relative_path_in_the_file_counts_from_the_file_s_folder(
+    write: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    write.write_text('[gateway]\nkeys = "keys.toml"\n[common]\nnats_credentials = "/run/nats.toml"\n')
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    file = read_config_file(Path(os.path.relpath(write)))
+    settings = resolve_settings(FilesConfig, "gateway", environ={}, file=file)
+    assert os.path.normpath(settings["keys"].value) == str(write.parent / "keys.toml")
+    assert settings["nats_credentials"].value == "/run/nats.toml"
+
+
+def test_a_relative_path_in_the_environment_counts_from_where_the_service_runs(write: Path) -> None:
+    write.write_text("")
+    settings = resolve_settings(
+        FilesConfig, "gateway", environ={"PENSTOCK_GATEWAY_KEYS": "keys.toml"}, file=read_config_file(write)
+    )
+    assert settings["keys"].value == "keys.toml"
+
+
+def test_a_model_in_the_file_is_a_folder_beside_it_or_a_hub_id(write: Path) -> None:
+    text = '[common]\nmodel = "models/ours"\n'
+    assert resolve(text, path=write)["model"].value == "models/ours"
+    (write.parent / "models" / "ours").mkdir(parents=True)
+    assert resolve(text, path=write)["model"].value == str(write.parent / "models" / "ours")
+
+
+@pytest.mark.parametrize("text", ["", "~/keys.toml"])
+def test_what_is_empty_or_in_the_home_folder_stays_as_it_is(text: str, write: Path) -> None:
+    write.write_text(f'[gateway]\nkeys = "{text}"\n')
+    settings = resolve_settings(FilesConfig, "gateway", environ={}, file=read_config_file(write))
+    assert settings["keys"].value == text

@@ -10,6 +10,7 @@
 """
 
 from penstock.client._proto.inference_pb2 import (
+    ChatMessage,
     Embedding,
     FinishReason,
     Model,
@@ -18,6 +19,8 @@ from penstock.client._proto.inference_pb2 import (
     Terminal,
     TextDelta,
     Timeline,
+    Tool,
+    ToolCall,
     Usage,
 )
 from penstock.client.async_client import AsyncClient
@@ -34,7 +37,15 @@ from penstock.client.errors import (
     Unauthenticated,
     Unavailable,
 )
-from penstock.client.request import GenerateOptions, Priority, Prompt, SamplingOptions
+from penstock.client.request import (
+    GenerateOptions,
+    Priority,
+    Prompt,
+    SamplingOptions,
+    ToolChoiceName,
+    ToolOptions,
+    Turn,
+)
 from penstock.client.retry import Retry
 from penstock.client.stream import Stream
 
@@ -42,6 +53,7 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "Cancelled",
+    "ChatMessage",
     "Client",
     "Embedding",
     "Expired",
@@ -63,6 +75,11 @@ __all__ = [
     "Terminal",
     "TextDelta",
     "Timeline",
+    "Tool",
+    "ToolCall",
+    "ToolChoiceName",
+    "ToolOptions",
+    "Turn",
     "Unauthenticated",
     "Unavailable",
     "Usage",

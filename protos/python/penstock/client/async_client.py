@@ -22,7 +22,7 @@ from penstock.client.channel import (
     timeout_of,
 )
 from penstock.client.errors import error_of
-from penstock.client.request import GenerateOptions, Prompt, build_prompt, build_request
+from penstock.client.request import GenerateOptions, Prompt, Turn, build_prompt, build_request
 from penstock.client.retry import CallClock, Retry
 from penstock.client.stream_state import StreamState
 
@@ -62,7 +62,7 @@ class AsyncClient:
 
     async def tokenize(
         self,
-        prompt: str | Sequence[tuple[str, str]],
+        prompt: str | Sequence[Turn],
         *,
         model: str = "",
         add_special_tokens: bool = True,

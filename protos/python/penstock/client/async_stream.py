@@ -36,9 +36,40 @@ class AsyncStream:
     def end(self) -> pb.Terminal:
         return self._state.end
 
+    @property
+    def prompts(self) -> list[pb.PromptInfo]:
+        """One for each choice that has begun: with `n` they come beside each other."""
+        return self._state.prompts
+
+    @property
+    def prompt_logprobs(self) -> list[pb.Logprob]:
+        """Where they were asked for: one for each token of the prompt, the first of them 0; there with the
+        first delta."""
+        return self._state.prompt_logprobs
+
+    @property
+    def ends(self) -> list[pb.Terminal]:
+        return self._state.ends
+
+    @property
+    def message(self) -> pb.ChatMessage:
+        """The answer, text and calls: send it among the messages of the next request."""
+        return self._state.message
+
+    @property
+    def messages(self) -> list[pb.ChatMessage]:
+        return self._state.messages
+
     async def text(self) -> str:
         """All that is left to come, as one text."""
         return "".join([delta.text async for delta in self])
+
+    async def texts(self) -> list[str]:
+        """All that is left to come, as one text for each choice."""
+        texts: dict[int, str] = {}
+        async for delta in self:
+            texts[delta.choice] = texts.get(delta.choice, "") + delta.text
+        return [texts.get(end.choice, "") for end in self.ends]
 
     def cancel(self) -> None:
         """Stop the work in every service; whoever reads gets Cancelled."""
@@ -90,7 +121,7 @@ class AsyncStream:
         """Wait as the server has asked and send the request again; or raise what the call ended with."""
         state = self._state
         error = error_of(
-            rpc_error.code(), rpc_error.details(), rpc_error.trailing_metadata(), state.last_event
+            rpc_error.code(), rpc_error.details(), rpc_error.trailing_metadata(), state.failed_end
         )
         wait_s = None if state.begun else state.retry.wait_s(error, state.attempt, state.clock.remaining_s)
         if wait_s is None:

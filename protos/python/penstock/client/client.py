@@ -19,7 +19,7 @@ from penstock.client.channel import (
     metadata_of,
     timeout_of,
 )
-from penstock.client.request import GenerateOptions, Prompt, build_prompt, build_request
+from penstock.client.request import GenerateOptions, Prompt, Turn, build_prompt, build_request
 from penstock.client.retry import CallClock, Retry
 from penstock.client.stream import Stream, StreamCall, rpc_error_of
 from penstock.client.stream_state import StreamState
@@ -60,7 +60,7 @@ class Client:
 
     def tokenize(
         self,
-        prompt: str | Sequence[tuple[str, str]],
+        prompt: str | Sequence[Turn],
         *,
         model: str = "",
         add_special_tokens: bool = True,

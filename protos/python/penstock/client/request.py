@@ -8,14 +8,23 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from penstock.client._proto import inference_pb2 as pb
 
-Prompt = str | Sequence[int] | Sequence[tuple[str, str]]
-"""A text, token ids, or a chat as (role, content)."""
+Turn = tuple[str, str] | pb.ChatMessage
+"""Of a chat: (role, content), or a message with all that it may have: a name, calls, whose result it is."""
+Prompt = str | Sequence[int] | Sequence[Turn]
+"""A text, token ids, or a chat."""
 Priority = Literal["low", "normal", "high"]
+ToolChoiceName = Literal["auto", "none", "required"]
 
 _PRIORITIES: dict[str, pb.Priority] = {
     "low": pb.PRIORITY_LOW,
     "normal": pb.PRIORITY_NORMAL,
     "high": pb.PRIORITY_HIGH,
+}
+
+_TOOL_CHOICES: dict[str, pb.ToolChoice] = {
+    "auto": pb.TOOL_CHOICE_AUTO,
+    "none": pb.TOOL_CHOICE_NONE,
+    "required": pb.TOOL_CHOICE_REQUIRED,
 }
 
 
@@ -37,6 +46,7 @@ class SamplingOptions(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int
+    prompt_logprobs: int
     allowed_token_ids: Sequence[int]
     bad_word_ids: Sequence[Sequence[int]]
     json_schema: str
@@ -45,10 +55,20 @@ class SamplingOptions(TypedDict, total=False):
     json_object: bool
 
 
-class GenerateOptions(SamplingOptions, total=False):
-    """Beside those: which model, how long, how urgent, with how many passages of the server's documents."""
+class ToolOptions(TypedDict, total=False):
+    """What the answer to a chat may call; `tool_name`: the one tool that it has to."""
+
+    tools: Sequence[pb.Tool]
+    tool_choice: ToolChoiceName
+    tool_name: str
+    parallel_tool_calls: bool
+
+
+class GenerateOptions(SamplingOptions, ToolOptions, total=False):
+    """Beside those: which model, how many answers, how long, how urgent, with how many passages to read."""
 
     model: str
+    n: int
     deadline_s: float
     first_token_s: float
     inter_token_s: float
@@ -73,7 +93,10 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
         request.retrieval.k = passages
     if (may_degrade := others.pop("retrieve_may_degrade", None)) is not None:
         request.retrieval.may_degrade = may_degrade
+    if (choices := others.pop("n", None)) is not None:
+        request.n = choices
     _set_prompt(request, prompt)
+    _set_tools(request, {name: others.pop(name) for name in ToolOptions.__annotations__ if name in others})
     request.sampling.CopyFrom(_sampling(**others))
     return request
 
@@ -85,7 +108,7 @@ def stamp_request(request: pb.GenerateRequest, remaining_s: float | None) -> Non
         request.deadline_ms = _milliseconds(remaining_s)
 
 
-def build_prompt(prompt: str | Sequence[tuple[str, str]]) -> pb.TokenizeRequest:
+def build_prompt(prompt: str | Sequence[Turn]) -> pb.TokenizeRequest:
     if isinstance(prompt, str):
         return pb.TokenizeRequest(text=prompt)
     return pb.TokenizeRequest(chat=_chat(prompt))
@@ -100,8 +123,25 @@ def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:
         request.chat.CopyFrom(_chat([one for one in prompt if not isinstance(one, int)]))
 
 
-def _chat(turns: Sequence[tuple[str, str]]) -> pb.ChatPrompt:
-    return pb.ChatPrompt(messages=[pb.ChatMessage(role=role, content=content) for role, content in turns])
+def _set_tools(request: pb.GenerateRequest, options: Mapping[str, Any]) -> None:
+    if not options:
+        return
+    if not request.HasField("chat"):
+        raise TypeError(f"{next(iter(options))} is for a chat alone: send messages")
+    fields = dict(options)
+    choice = _TOOL_CHOICES[fields.pop("tool_choice", "auto")]
+    request.chat.MergeFrom(pb.ChatPrompt(tool_choice=choice, **fields))
+
+
+def _chat(turns: Sequence[Turn]) -> pb.ChatPrompt:
+    return pb.ChatPrompt(messages=[_message(turn) for turn in turns])
+
+
+def _message(turn: Turn) -> pb.ChatMessage:
+    if isinstance(turn, pb.ChatMessage):
+        return turn
+    role, content = turn
+    return pb.ChatMessage(role=role, content=content)
 
 
 def _sampling(**options: Unpack[SamplingOptions]) -> pb.Sampling:

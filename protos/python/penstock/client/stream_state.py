@@ -18,44 +18,81 @@ class StreamState:
         self.over = False
         self.begun = False
         """Text or tokens have come: from here on a retry would repeat them."""
-        self._prompt: pb.PromptInfo | None = None
-        self._end: pb.Terminal | None = None
+        self.failed_end: pb.Terminal | None = None
+        """Of the choice that the call failed with: it ends before those that are cancelled for it."""
+        self.prompt_logprobs: list[pb.Logprob] = []
+        self._prompts: dict[int, pb.PromptInfo] = {}
+        self._ends: dict[int, pb.Terminal] = {}
+        self._messages: dict[int, pb.ChatMessage] = {}
 
     @property
     def prompt(self) -> pb.PromptInfo:
-        if self._prompt is None:
+        if not self._prompts:
             raise RuntimeError("the prompt's information comes with the first delta: read the stream first")
-        return self._prompt
+        return self.prompts[0]
+
+    @property
+    def prompts(self) -> list[pb.PromptInfo]:
+        """By choice, of those that have begun."""
+        return [self._prompts[choice] for choice in sorted(self._prompts)]
 
     @property
     def end(self) -> pb.Terminal:
-        if self._end is None:
+        if not self._ends:
             raise RuntimeError("the stream has not ended: read it to its end first")
-        return self._end
+        return self.ends[0]
 
     @property
-    def last_event(self) -> pb.Terminal | None:
-        return self._end
+    def ends(self) -> list[pb.Terminal]:
+        """By choice, of those that have ended."""
+        return [self._ends[choice] for choice in sorted(self._ends)]
+
+    @property
+    def message(self) -> pb.ChatMessage:
+        if not self._ends:
+            raise RuntimeError("the stream has not ended: read it to its end first")
+        return self.messages[0]
+
+    @property
+    def messages(self) -> list[pb.ChatMessage]:
+        """By choice, as far as they have come."""
+        return [
+            self._messages.get(choice, pb.ChatMessage(role="assistant")) for choice in sorted(self._prompts)
+        ]
 
     def take_event(self, event: pb.GenerateEvent) -> pb.TextDelta | None:
         """The delta in it, if it is one."""
         match event.WhichOneof("event"):
             case "prompt":
-                self._prompt = event.prompt
+                self._prompts[event.prompt.choice] = event.prompt
+            case "prompt_logprobs":
+                if event.prompt_logprobs.choice == 0:  # those of the others are the same
+                    self.prompt_logprobs += event.prompt_logprobs.logprobs
             case "end":
-                self._end = event.end
+                self._ends[event.end.choice] = event.end
+                if event.end.outcome != pb.OUTCOME_FINISHED:
+                    self.failed_end = self.failed_end or event.end
             case "text":
                 self.begun = True
+                self._add_delta(event.text)
                 return event.text
         return None
+
+    def _add_delta(self, delta: pb.TextDelta) -> None:
+        message = self._messages.setdefault(delta.choice, pb.ChatMessage(role="assistant"))
+        message.content += delta.text
+        for part in delta.tool_calls:
+            if part.index == len(message.tool_calls):
+                message.tool_calls.add(id=part.id, name=part.name)
+            message.tool_calls[part.index].arguments += part.arguments
 
     def close(self) -> None:
         """The call has ended well; raises ServerError where it has not said so."""
         self.over = True
-        if self._end is None:
+        if not self._ends:
             raise ServerError("the stream ended without its terminal event: is this a Penstock gateway?")
 
     def begin_again(self) -> None:
         """The next attempt has a prompt and an end of its own."""
         self.attempt += 1
-        self._prompt = self._end = None
+        self._prompts, self._ends, self.failed_end, self.prompt_logprobs = {}, {}, None, []

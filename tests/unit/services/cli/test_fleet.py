@@ -38,6 +38,26 @@ def test_who_has_fallen_silent_is_left_out_of_a_watched_status() -> None:
     assert [seen.beat.instance for seen in fleet.all(since_s=4.0)] == ["decode-1"]
 
 
+def test_two_models_of_one_name_are_told_apart() -> None:
+    fleet = Fleet()
+    worker = dataclasses.replace(BEAT, weights_digest="a" * 32, tokenizer_digest="c" * 32)
+    tokenizer = dataclasses.replace(worker, role="tokenizer", instance="tokenizer-0", weights_digest="")
+    for beat in (
+        worker,
+        dataclasses.replace(worker, instance="decode-1", weights_digest="b" * 32),
+        dataclasses.replace(worker, role="prefill", instance="prefill-0"),
+        tokenizer,
+    ):
+        fleet.observe(beat, received_unix_us=0, now_s=0.0)
+    assert _shown(fleet.all(), as_json=False).splitlines()[-3:] == [
+        "model m, tokenizer cccccccc: tokenizer-0",
+        "model m, weights aaaaaaaa, tokenizer cccccccc: decode-0 prefill-0",
+        "model m, weights bbbbbbbb, tokenizer cccccccc: decode-1",
+    ]
+    described = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert {one["weights_digest"] for one in described} == {"a" * 32, "b" * 32, ""}
+
+
 def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
     fleet = Fleet()
     fleet.observe(BEAT, received_unix_us=101_000, now_s=0.0)

@@ -19,6 +19,8 @@ from tests.support.data import REPOSITORY
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("PENSTOCK_GATEWAY_API_KEYS", raising=False)
+    monkeypatch.delenv("PENSTOCK_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
     return tmp_path / "keys.toml"
 
 
@@ -152,3 +154,44 @@ def test_a_key_whose_hash_is_filed_twice_is_refused(file: Path) -> None:
     keys.add_api_key(file, ApiKey("a", "t", hash_api_key("x")))
     with pytest.raises(InvalidRequest, match="has the hash of key 1"):
         keys.add_api_key(file, ApiKey("b", "t", hash_api_key("x")))
+
+
+def configured(folder: Path, api_keys: str) -> None:
+    (folder / "penstock.toml").write_text(f"[gateway]\napi_keys = {api_keys}\n")
+
+
+def test_the_file_is_the_configured_one_where_nothing_else_is_said(file: Path) -> None:
+    configured(file.parent, '"keys.toml"')
+    assert main(["keys", "new", "--tenant", "acme"]) == 0
+    assert [key.tenant for key in filed(file)] == ["acme"]
+
+
+def test_the_configured_file_is_found_from_anywhere(
+    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    configured(file.parent, '"keys.toml"')
+    monkeypatch.setenv("PENSTOCK_CONFIG", str(file.parent / "penstock.toml"))
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert main(["keys", "new", "--tenant", "acme"]) == 0
+    assert file.exists()
+
+
+def test_the_environment_goes_before_the_configuration_and_an_option_before_both(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(file.parent, '"configured.toml"')
+    monkeypatch.setenv("PENSTOCK_GATEWAY_API_KEYS", str(file))
+    assert main(["keys", "new", "--tenant", "acme"]) == 0
+    assert main(["keys", "new", "--tenant", "acme", "--file", "said.toml"]) == 0
+    assert {path.name for path in file.parent.iterdir()} == {"penstock.toml", "keys.toml", "said.toml"}
+
+
+@pytest.mark.parametrize(("api_keys", "told"), [("5", "penstock.toml:2"), ("", "is not TOML")])
+def test_a_configuration_that_is_wrong_is_a_sentence(
+    file: Path, api_keys: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured(file.parent, api_keys)
+    with pytest.raises(SystemExit) as end:
+        main(["keys", "new", "--tenant", "acme"])
+    assert end.value.code == 2
+    assert told in capsys.readouterr().err

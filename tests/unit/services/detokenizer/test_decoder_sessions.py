@@ -73,6 +73,15 @@ def test_tokens_become_text_with_their_ids_and_positions(sessions: DecoderSessio
     assert row.text == text_tokenizer(KIND).decode(IDS[:2])
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_special_token_is_text_where_it_is_to_be_shown(sessions: DecoderSessions, shown: bool) -> None:
+    special = text_tokenizer(KIND).special_ids_of(("<s>",))["<s>"]
+    opened = replace(opening(), shown_ids=(special,) if shown else ())
+    sessions.open_decoder(REQUEST, 1, opened, None)
+    text = text_of(sessions.decode_tokens(step((*IDS[:1], special), 0)))
+    assert text == text_tokenizer(KIND).decode(IDS[:1]) + ("<s>" if shown else "")
+
+
 def test_a_finished_request_is_given_back_and_its_late_tokens_are_counted(sessions: DecoderSessions) -> None:
     sessions.open_decoder(REQUEST, 1, opening(), None)
     (row,) = sessions.decode_tokens(step((*IDS, EOS), 0, finish="stop")).texts

@@ -24,7 +24,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def check(*argv: str) -> None:
-    check_models(parse_options(argv, {}))
+    check_models(parse_options(argv, {}), print)
 
 
 def put(name: str, text: str) -> Damage:
@@ -96,7 +96,7 @@ def test_the_check_needs_no_torch() -> None:
     code = (
         "import sys\n"
         "from services.launcher.__main__ import check_models, parse_options\n"
-        "check_models(parse_options([], {}))\n"
+        "check_models(parse_options([], {}), print)\n"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

@@ -9,11 +9,22 @@ import pytest
 from services.tokenizer.prompt_tokenizer import MAX_TURNS, PromptTokenizer, text_chars
 from shared.errors import InvalidRequest, PenstockError, TooLarge
 from shared.kv_hash import BlockHasher
-from shared.messages import ChatTurn, Detokenize, Tokenize, pack_ids, unpack_hashes, unpack_ids
+from shared.messages import (
+    ChatTurn,
+    Detokenize,
+    Tokenize,
+    Tool,
+    ToolCall,
+    pack_ids,
+    unpack_hashes,
+    unpack_ids,
+)
 from tests.support.block_names import hashes_of
 from tests.support.tokenizer_kinds import SAMPLES, text_tokenizer
 
 LIMIT_BYTES = 1000
+CALLING = ChatTurn("assistant", "", tool_calls=(ToolCall("c", "clock", "{}"),))
+CLOCK = Tool("clock", "what time it is", "")
 
 
 @pytest.fixture
@@ -47,6 +58,15 @@ def test_token_ids_come_back_with_their_block_names(prompts: PromptTokenizer) ->
     assert unpack_hashes(answer.block_hashes) == hashes_of(ids)
 
 
+def test_a_chat_with_tools_says_how_its_model_was_told_to_call_them(prompts: PromptTokenizer) -> None:
+    chat = (ChatTurn("user", "a"),)
+    told = prompts.tokenize_prompt(Tokenize(chat=chat, tools=(CLOCK,), template_optional=True))
+    assert (told.tool_format, told.marker_ids) == ("hermes", ())
+    plain = prompts.tokenize_prompt(Tokenize(chat=chat, template_optional=True))
+    assert (plain.tool_format, plain.marker_ids) == ("", ())
+    assert len(plain.token_ids) < len(told.token_ids)
+
+
 def test_a_chat_is_plain_text_where_that_is_allowed(prompts: PromptTokenizer) -> None:
     message = Tokenize(chat=(ChatTurn("user", "a"), ChatTurn("assistant", "b")), template_optional=True)
     assert unpack_ids(prompts.tokenize_prompt(message).token_ids) == text_tokenizer("byte_level").encode_text(
@@ -75,6 +95,8 @@ def test_text_up_to_the_limit_is_taken(prompts: PromptTokenizer) -> None:
         (Tokenize(chat=(ChatTurn("user", "a"),) * (MAX_TURNS + 1), template_optional=True), TooLarge),
         (Tokenize(text="é" * (LIMIT_BYTES // 2) + "a"), TooLarge),
         (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES), ChatTurn("user", "b"))), TooLarge),
+        (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES),), tools=(CLOCK,)), TooLarge),
+        (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES), CALLING)), TooLarge),
     ],
 )
 def test_a_prompt_that_cannot_be_used_is_a_typed_error(

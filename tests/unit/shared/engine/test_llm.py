@@ -10,7 +10,6 @@ import torch
 from transformers import PreTrainedModel
 
 from shared.engine import LLM, SamplingParams
-from shared.engine import llm as llm_module
 from shared.engine.llm import MAX_COMPLETIONS
 from shared.errors import InvalidRequest, NotFound, Overloaded
 from tests.support.engine import FANCY, GREEDY, oracle, oracle_logits, prompts, save_random_model
@@ -108,16 +107,6 @@ def test_without_being_asked_for_there_are_no_logprobs(folder: Path) -> None:
 def test_a_prompt_of_one_token_has_no_prompt_logprobs(folder: Path) -> None:
     (completion,) = LLM(folder).generate([[40]], replace(PLAIN, prompt_logprobs=1))
     assert completion.prompt_logprobs == ()
-
-
-def test_prompt_logprobs_that_take_too_much_memory_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(llm_module, "MAX_PROMPT_LOGITS_BYTES", 4 * VOCAB * 3)
-    llm, params = LLM(folder), replace(PLAIN, prompt_logprobs=0)
-    llm.generate([[40, 41, 42]], params)
-    with pytest.raises(InvalidRequest, match="shorten the prompt"):
-        llm.generate([[40, 41, 42, 43]], params)
 
 
 # --- words ---

@@ -58,6 +58,11 @@ def test_vectors_are_those_of_transformers(embedder: Embedder) -> None:
     assert cosines.min() > 0.9999
 
 
+def test_passages_of_an_index_have_nearly_the_same_vectors(embedder: Embedder) -> None:
+    cosines = (embedder.embed_passages(TEXTS) * embedder.embed(TEXTS)).sum(-1)
+    assert cosines.min() > 0.9999
+
+
 def test_vectors_have_length_1_and_do_not_depend_on_the_batch(embedder: Embedder) -> None:
     together = embedder.embed(TEXTS[:8])
     assert np.allclose(np.linalg.norm(together, axis=1), 1.0, atol=1e-5)
@@ -104,7 +109,9 @@ def test_the_right_passage_is_among_the_best_three(embedder: Embedder, tmp_path:
         name = f"{number:03}.txt"
         (folder / name).write_text(paragraph["context"], encoding="utf-8")
         asked += [(question["question"], name) for question in paragraph["qas"]]
-    index = build_index(str(folder), tmp_path / "state", embedder, lambda *_: None).index
+    index = build_index(
+        str(folder), tmp_path / "state", embedder, lambda *_: None, waiting=lambda _: None
+    ).index
     vectors = embedder.embed([question for question, _ in asked[:QUESTIONS]])
     found = [
         _names(hits, name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,12 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
+def nobody(_holder: int) -> None:
+    raise AssertionError("nobody else indexes")
+
+
 def built(corpus: Path, embedder: Embedder) -> Built:
-    return build_index(str(corpus), corpus.parent / "state", embedder, lambda *_: None)
+    return build_index(str(corpus), corpus.parent / "state", embedder, lambda *_: None, waiting=nobody)
 
 
 def best(made: Built, embedder: Embedder, question: str) -> tuple[str, str]:
@@ -73,8 +79,10 @@ def test_unchanged_files_are_not_embedded_again(corpus: Path, embedder: Embedder
 
 def test_progress_tells_how_many_of_how_many(corpus: Path, embedder: Embedder) -> None:
     seen: list[tuple[int, int]] = []
-    build_index(str(corpus), corpus.parent / "state", embedder, lambda *pair: seen.append(pair))
-    assert seen == [(3, 3)]
+    build_index(
+        str(corpus), corpus.parent / "state", embedder, lambda *pair: seen.append(pair), waiting=nobody
+    )
+    assert seen == [(0, 3), (3, 3)]
 
 
 @pytest.mark.parametrize("name", ["passages.msgpack", "*.faiss"])
@@ -124,7 +132,12 @@ def test_two_corpora_have_two_indexes(tmp_path: Path) -> None:
 
 def test_two_builders_at_once_embed_everything_once(corpus: Path, embedder: Embedder) -> None:
     made: list[Built] = []
-    threads = [threading.Thread(target=lambda: made.append(built(corpus, embedder))) for _ in range(2)]
+
+    def build_once() -> None:
+        state = corpus.parent / "state"
+        made.append(build_index(str(corpus), state, embedder, lambda *_: None, waiting=lambda _: None))
+
+    threads = [threading.Thread(target=build_once) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -147,7 +160,36 @@ def test_documents_without_text_and_too_many_passages_are_refused(
 def test_a_state_directory_that_cannot_be_written_is_named(corpus: Path, embedder: Embedder) -> None:
     (corpus.parent / "file").write_text("")
     with pytest.raises(InvalidRequest, match="--state-dir"):
-        build_index(str(corpus), corpus.parent / "file", embedder, lambda *_: None)
+        build_index(str(corpus), corpus.parent / "file", embedder, lambda *_: None, waiting=nobody)
+
+
+@pytest.mark.parametrize(("written", "told"), [(str(4711), 4711), ("", 0)])
+def test_who_must_wait_for_another_hears_for_whom(
+    written: str, told: int, corpus: Path, embedder: Embedder
+) -> None:
+    state = corpus.parent / "state"
+    folder = index_folder(state, str(corpus))
+    folder.mkdir(parents=True)
+    heard: list[int] = []
+    with (folder / build.LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(written)
+        lock.flush()
+
+        def waiting(holder: int) -> None:
+            heard.append(holder)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        made = build_index(str(corpus), state, embedder, lambda *_: None, waiting=waiting)
+    assert heard == [told]
+    assert len(made.index) == 3
+
+
+def test_the_one_that_indexes_says_who_it_is(corpus: Path, embedder: Embedder) -> None:
+    state, told = corpus.parent / "state", []
+    lock = index_folder(state, str(corpus)) / build.LOCK_NAME
+    build_index(str(corpus), state, embedder, lambda *_: told.append(lock.read_text()), waiting=nobody)
+    assert set(told) == {str(os.getpid())}
 
 
 class Interrupted(BaseException):
@@ -156,14 +198,14 @@ class Interrupted(BaseException):
 
 def interrupted_after(embedder: Embedder, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedder breaks off in the call after so many."""
-    embed, left = embedder.embed, iter(range(calls))
+    embed, left = embedder.embed_passages, iter(range(calls))
 
     def embed_or_break(*args: Any) -> Vectors:
         if next(left, None) is None:
             raise Interrupted
         return embed(*args)
 
-    monkeypatch.setattr(embedder, "embed", embed_or_break)
+    monkeypatch.setattr(embedder, "embed_passages", embed_or_break)
 
 
 def break_off(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +214,14 @@ def break_off(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch)
         patch.setattr(build, "GROUP_PASSAGES", 1)
         interrupted_after(embedder, 1, patch)
         with pytest.raises(Interrupted):
-            build_index(str(corpus), corpus.parent / "state", embedder, lambda *_: None, keep_every_s=0)
+            build_index(
+                str(corpus),
+                corpus.parent / "state",
+                embedder,
+                lambda *_: None,
+                waiting=nobody,
+                keep_every_s=0,
+            )
 
 
 def test_what_was_interrupted_goes_on_where_it_was(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.choices import MAX_CHOICES
 from services.gateway.http.chat import read_chat
-from services.gateway.http.completion import MAX_CHOICES, AskedCompletion
+from services.gateway.http.completion import AskedCompletion
 from services.gateway.http.error_object import error_object
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.text_completion import read_text_completion
@@ -18,6 +19,7 @@ from services.gateway.request import MAX_CACHE_SALT_CHARS, validate_request
 from shared.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 77
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": true}'}}
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}}
 
@@ -30,6 +32,21 @@ def chat(headers: dict[str, str] | None = None, **body: Any) -> AskedCompletion:
 
 def text(headers: dict[str, str] | None = None, **body: Any) -> AskedCompletion:
     return read_text_completion(JsonFields({"prompt": "hello", **body}), headers or {}, DEFAULT_MAX_TOKENS)
+
+
+def tool(**function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", **function}}
+
+
+F = tool()
+
+
+def called(**function: Any) -> dict[str, Any]:
+    return {**CALL, "function": {"name": "f", "arguments": "{}", **function}}
+
+
+def calling(calls: list[Any], **message: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "assistant", "tool_calls": calls, **message}]}
 
 
 def refusal(read: Callable[..., AskedCompletion], **body: Any) -> dict[str, Any]:
@@ -117,8 +134,45 @@ CHAT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "top_logprobs alone": ({"top_logprobs": 2}, "top_logprobs"),
     "top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     "logprobs": ({"logprobs": 1}, "logprobs"),
-    "tools": ({"tools": [{"type": "function"}]}, "tools"),
+    "tools type": ({"tools": {"f": {}}}, "tools"),
+    "tool without a function": ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    "tool of another type": ({"tools": [F, {"type": "custom"}]}, "tools[1].type"),
+    "tool name": ({"tools": [tool(name="a b")]}, "tools[0].function.name"),
+    "tool description": ({"tools": [tool(description=3)]}, "tools[0].function.description"),
+    "tool parameters": ({"tools": [tool(parameters="x")]}, "tools[0].function.parameters"),
+    "tool schema": ({"tools": [tool(parameters={"type": "string"})]}, "tools[0].function.parameters"),
+    "tools twice": ({"tools": [F, F]}, "tools[1].function.name"),
+    "many tools": ({"tools": [tool(name=f"f{n}") for n in range(129)]}, "tools"),
+    "tool_choice": ({"tools": [F], "tool_choice": "sometimes"}, "tool_choice"),
+    "tool_choice of another type": ({"tools": [F], "tool_choice": {"type": "x"}}, "tool_choice.type"),
+    "tool_choice without a name": (
+        {"tools": [F], "tool_choice": {"type": "function", "function": {}}},
+        "tool_choice.function.name",
+    ),
+    "tool_choice of an unknown one": (
+        {"tools": [F], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "tool_choice.function.name",
+    ),
+    "tool_choice without tools": ({"tool_choice": "required"}, "tools"),
+    "parallel_tool_calls": ({"tools": [F], "parallel_tool_calls": 1}, "parallel_tool_calls"),
+    "tools and a regex": ({"tools": [F], "penstock": {"regex": "a"}}, "tools"),
     "functions": ({"functions": [{"name": "f"}]}, "functions"),
+    "function_call": ({"function_call": "auto"}, "function_call"),
+    "calls of a user": (calling([CALL], role="user"), "messages[0].tool_calls"),
+    "call of another type": (calling([{"type": "custom"}]), "messages[0].tool_calls[0].type"),
+    "call without an id": (calling([{**CALL, "id": ""}]), "messages[0].tool_calls[0].id"),
+    "call name": (calling([called(name="")]), "messages[0].tool_calls[0].function.name"),
+    "call arguments": (calling([called(arguments="{")]), "messages[0].tool_calls[0].function.arguments"),
+    "call arguments type": (
+        calling([called(arguments={})]),
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+    "an old call": (calling([], function_call={"name": "f"}), "messages[0].function_call"),
+    "result of nothing": (
+        {"messages": [{"role": "tool", "content": "3", "tool_call_id": "x"}]},
+        "messages[0].tool_call_id",
+    ),
+    "speaker": ({"messages": [{"role": "user", "content": "x", "name": "a b"}]}, "messages[0].name"),
 }
 TEXT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no prompt": ({"prompt": None}, "prompt"),
@@ -131,8 +185,6 @@ TEXT_WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "logprobs": ({"logprobs": 21}, "logprobs"),
     "best_of": ({"best_of": 2}, "best_of"),
     "suffix": ({"suffix": "x"}, "suffix"),
-    "echo of ids": ({"prompt": [1, 2], "echo": True}, "echo"),
-    "echo with logprobs": ({"logprobs": 0, "echo": True}, "echo"),
     "choices": ({"prompt": ["a", "b"], "n": MAX_CHOICES // 2 + 1}, "n"),
 }
 
@@ -222,18 +274,65 @@ def test_prompts_come_as_texts_or_as_ids_and_each_has_its_choices_in_order() -> 
     assert [request.text for request in text(prompt=["a", "b"], n=2).requests] == ["a", "a", "b", "b"]
     assert [list(request.token_ids.ids) for request in text(prompt=[[1, 2], [3]]).requests] == [[1, 2], [3]]
     assert list(text(prompt=[1, 2]).requests[0].token_ids.ids) == [1, 2]
-    assert text(prompt=["a", "b"], n=2, echo=True).echoes == ("a", "a", "b", "b")
 
 
-def test_tools_that_may_not_be_called_are_tolerated() -> None:
-    assert chat(tools=[{"type": "function"}], tool_choice="none") == chat(tools=[])
+def test_an_echo_is_the_prompt_as_it_came_and_with_logprobs_those_of_the_prompt() -> None:
+    assert [echo.text for echo in text(prompt=["a", "b"], n=2, echo=True).echoes] == ["a", "a", "b", "b"]
+    assert [list(echo.token_ids) for echo in text(prompt=[[1, 2], [3]], echo=True).echoes] == [[1, 2], [3]]
+    assert text(logprobs=2, echo=True).requests[0].sampling.prompt_logprobs == 2
+    assert not text(logprobs=2).requests[0].sampling.HasField("prompt_logprobs")
 
 
-def test_a_message_may_come_in_parts_and_a_developer_is_the_system() -> None:
+def test_tools_reach_the_contract() -> None:
+    tools = [tool(description="d", parameters=SCHEMA, strict=True), tool(name="g")]
+    asked = chat(tools=tools, parallel_tool_calls=False).requests[0].chat
+    assert list(asked.tools) == [
+        pb.Tool(name="f", description="d", parameters=json.dumps(SCHEMA)),
+        pb.Tool(name="g"),
+    ]
+    assert (asked.tool_choice, asked.tool_name) == (pb.TOOL_CHOICE_AUTO, "")
+    assert asked.HasField("parallel_tool_calls")
+    assert not asked.parallel_tool_calls
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        ("auto", (pb.TOOL_CHOICE_AUTO, "")),
+        ("none", (pb.TOOL_CHOICE_NONE, "")),
+        ("required", (pb.TOOL_CHOICE_REQUIRED, "")),
+        ({"type": "function", "function": {"name": "f"}}, (pb.TOOL_CHOICE_AUTO, "f")),
+    ],
+)
+def test_every_choice_of_tools_reaches_the_contract(choice: Any, wanted: tuple[int, str]) -> None:
+    asked = chat(tools=[F], tool_choice=choice).requests[0].chat
+    assert (asked.tool_choice, asked.tool_name) == wanted
+
+
+def test_functions_of_old_that_may_not_be_called_are_tolerated() -> None:
+    assert chat(functions=[], function_call="none", tool_choice="none") == chat(tool_choice="none")
+
+
+def test_a_round_trip_of_calls_reaches_the_contract() -> None:
+    turns = [
+        {"role": "user", "content": "x", "name": "Ann"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": [{"type": "text", "text": "3"}], "tool_call_id": "c1"},
+    ]
+    assert list(chat(messages=turns).requests[0].chat.messages) == [
+        pb.ChatMessage(role="user", content="x", name="Ann"),
+        pb.ChatMessage(
+            role="assistant", tool_calls=[pb.ToolCall(id="c1", name="f", arguments='{"a": true}')]
+        ),
+        pb.ChatMessage(role="tool", content="3", tool_call_id="c1"),
+    ]
+
+
+def test_a_message_may_come_in_parts_and_roles_are_said_as_they_are() -> None:
     parts = [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]
     request = chat(messages=[{"role": "developer", "content": parts}, *HELLO]).requests[0]
     assert [(message.role, message.content) for message in request.chat.messages] == [
-        ("system", "be brief"),
+        ("developer", "be brief"),
         ("user", "hello"),
     ]
 

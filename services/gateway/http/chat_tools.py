@@ -1,0 +1,115 @@
+"""Tools in OpenAI's chats: what a body says of them, and how calls are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.json_fields import JsonFields
+from services.gateway.http.sampling_fields import wrong_choice
+
+CHOICES = {
+    "auto": pb.TOOL_CHOICE_AUTO,
+    "none": pb.TOOL_CHOICE_NONE,
+    "required": pb.TOOL_CHOICE_REQUIRED,
+}
+
+
+def read_tools_into(chat: pb.ChatPrompt, body: JsonFields) -> None:
+    """Raises WrongField; names and schemas are checked with the rest of the request."""
+    for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
+        if body.has(old) and body.value(old) not in ([], "none"):
+            raise body.wrong(old, f"{new} in its place")
+    chat.tools.extend(_tool(tool) for tool in body.objects("tools"))
+    _read_choice(chat, body)
+    if body.has("parallel_tool_calls"):
+        chat.parallel_tool_calls = body.flag("parallel_tool_calls")
+
+
+def read_calls(message: JsonFields) -> list[pb.ToolCall]:
+    """What an earlier answer called."""
+    if message.has("function_call"):
+        raise message.wrong("function_call", "tool_calls in its place")
+    calls = []
+    for call in message.objects("tool_calls"):
+        function = _function(call)
+        calls.append(
+            pb.ToolCall(id=call.text("id"), name=function.text("name"), arguments=function.text("arguments"))
+        )
+    return calls
+
+
+def add_calls(calls: list[pb.ToolCall], deltas: Sequence[pb.ToolCallDelta]) -> None:
+    """Each delta to the call that it is of."""
+    for delta in deltas:
+        if delta.index == len(calls):
+            calls.append(pb.ToolCall(id=delta.id, name=delta.name))
+        calls[delta.index].arguments += delta.arguments
+
+
+def call_objects(calls: Sequence[pb.ToolCall]) -> list[Mapping[str, Any]]:
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in calls
+    ]
+
+
+def call_chunks(deltas: Sequence[pb.ToolCallDelta]) -> list[Mapping[str, Any]]:
+    """Id and name are in the first of a call."""
+    return [
+        {
+            "index": delta.index,
+            "id": delta.id,
+            "type": "function",
+            "function": {"name": delta.name, "arguments": delta.arguments},
+        }
+        if delta.id
+        else {"index": delta.index, "function": {"arguments": delta.arguments}}
+        for delta in deltas
+    ]
+
+
+def read_parameters(function: JsonFields) -> str:
+    """Of a tool, as text."""
+    try:
+        return json.dumps(function.object("parameters").raw)
+    except RecursionError as error:
+        raise function.wrong("parameters", "less of it", "nested too deeply") from error
+
+
+def _tool(tool: JsonFields) -> pb.Tool:
+    function = _function(tool)
+    return pb.Tool(
+        name=function.text("name"),
+        description=function.text("description"),
+        parameters=read_parameters(function) if function.has("parameters") else "",
+    )
+
+
+def _read_choice(chat: pb.ChatPrompt, body: JsonFields) -> None:
+    if isinstance(body.value("tool_choice"), dict):
+        name = _function(body.object("tool_choice")).text("name")
+        if not name:
+            raise (
+                body.object("tool_choice").object("function").wrong("name", "the name of one of tools", name)
+            )
+        chat.tool_name = name
+        return
+    choice = body.text("tool_choice", "auto")
+    if choice not in CHOICES:
+        raise wrong_choice(body, "tool_choice", (*CHOICES, "a function"))
+    chat.tool_choice = CHOICES[choice]
+
+
+def _function(fields: JsonFields) -> JsonFields:
+    if fields.text("type", "function") != "function":
+        raise fields.wrong("type", "function: this server calls nothing else")
+    if not fields.has("function"):
+        raise fields.wrong("function", "an object", "missing")
+    return fields.object("function")

@@ -1,0 +1,119 @@
+"""A request on its way to its first placement: model, passages, ids, and what its client is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.admission_gate import AdmissionGate
+from services.gateway.block_names import BlockNames, usual_layout
+from services.gateway.budget import Budget
+from services.gateway.context import SessionContext
+from services.gateway.model_identity import ModelIdentity
+from services.gateway.preprocessor import Preprocessor
+from services.gateway.rate_limits import Allowance
+from services.gateway.report import count_degraded
+from services.gateway.request import Request
+from services.gateway.request_timeline import RequestTimeline
+from services.gateway.response_buffer import ResponseBuffer
+from services.gateway.session_state import SessionState
+from services.gateway.token_log import TokenLog
+from services.gateway.told_prompt import ToldPrompt, check_prompt_logprobs
+from shared.kv_hash import BlockHasher
+from shared.messages import ScoredPassage
+from shared.sampling import NO_LOGPROBS, TokenLogprob
+from shared.text.tool_formats import ToolFormat
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """What is placed: `request` as its model's tokenizer has made it."""
+
+    request: Request
+    model: ModelIdentity
+    token_ids: tuple[int, ...]
+    block_names: BlockNames
+
+
+class Preparation:
+    """Of one request: its state, buffer and timeline hear of each step."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        gate: AdmissionGate,
+        preprocessor: Preprocessor,
+        state: SessionState,
+        response: ResponseBuffer,
+        timeline: RequestTimeline,
+    ) -> None:
+        self._context = context
+        self._gate = gate
+        self._preprocessor = preprocessor
+        self._state = state
+        self._response = response
+        self._timeline = timeline
+
+    async def prepare_prompt(
+        self, request_id: str, request: Request, budget: Budget, allowance: Allowance
+    ) -> PreparedPrompt:
+        """Raises why it cannot be placed."""
+        model = await self._preprocessor.admit_request(request.model)
+        self._state.model = model.name
+        self._timeline.mark_phase("admit")
+        passages, degraded = await self._retrieve_passages(request)
+        self._state.phase = "tokenize"
+        layout = usual_layout(self._context.fleet.instances("decode"), model)
+        prompt = await self._preprocessor.tokenize_prompt(request, passages, layout)
+        if prompt.tool_format is not None:
+            request = self._hold_to_calls(request, prompt.tool_format, prompt.marker_ids)
+        self._timeline.mark_phase("tokenize")
+        allowance.count_prompt(len(prompt.token_ids))
+        self._gate.check_tokens(model, len(prompt.token_ids))
+        self._begin_log(request, prompt.token_ids)
+        self._response.put_prompt(
+            pb.PromptInfo(
+                request_id=request_id,
+                model=model.name,
+                prompt_tokens=len(prompt.token_ids),
+                seed=request.sampling.seed,
+                passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],
+                degraded=degraded,
+            )
+        )
+        self._state.phase = "place"
+        self._gate.check_prompt(model, budget, len(prompt.token_ids), prompt.block_hashes)
+        self._gate.check_turn(model, request, budget)  # others may have come in the meantime
+        hasher = BlockHasher.of(self._context.config.fleet_key)
+        block_names = BlockNames(hasher, layout, request.cache_scope, prompt.block_hashes)
+        return PreparedPrompt(request, model, prompt.token_ids, block_names)
+
+    async def _retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
+        """And what was degraded."""
+        if not request.passages:
+            return (), ""
+        self._state.phase = "retrieve"
+        level = self._context.degradation.level
+        passages, degraded = await self._preprocessor.retrieve_passages(request, level)
+        count_degraded(degraded)
+        self._timeline.mark_phase("retrieve")
+        return passages, degraded
+
+    def _hold_to_calls(
+        self, request: Request, tool_format: ToolFormat, marker_ids: Mapping[str, int]
+    ) -> Request:
+        """The model writes the calls of its tools in this format alone, and its text is read for them."""
+        grammar = request.tool_use.grammar(tool_format, marker_ids, request.sampling.grammar)
+        self._response.read_calls(tool_format)
+        sampling = replace(request.sampling, grammar=grammar)
+        return replace(request, sampling=sampling, shown_ids=tuple(marker_ids.values()))
+
+    def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
+        """What the client is going to be told, beginning with its own prompt where it wants that."""
+        self._state.log = TokenLog(len(prompt_ids))
+        if request.sampling.prompt_logprobs == NO_LOGPROBS:
+            return
+        check_prompt_logprobs(request.sampling, len(prompt_ids))
+        self._state.told = ToldPrompt.wanted(len(prompt_ids))
+        self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])

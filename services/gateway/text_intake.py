@@ -1,0 +1,100 @@
+"""What the placed workers send for the client of one request, taken in as it comes: nothing here waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from services.gateway.placement_watch import PlacementWatch
+from services.gateway.report import count_tokens
+from services.gateway.request_timeline import RequestTimeline
+from services.gateway.response_buffer import ResponseBuffer
+from services.gateway.session_state import RowVerdict, SessionState
+from services.gateway.text_row import TextRow
+from shared.deadline import SYSTEM_CLOCK
+from shared.errors import Cancelled, Unavailable
+from shared.messages import PromptLogprobs
+from shared.telemetry import metrics
+
+
+class TextIntake:
+    """`begun` is done when the first token is there, `last_token_s` is when the latest came. `refuse` ends
+    the request of a client that does not read."""
+
+    def __init__(
+        self,
+        state: SessionState,
+        response: ResponseBuffer,
+        timeline: RequestTimeline,
+        watch: PlacementWatch,
+        refuse: Callable[[Cancelled], None],
+    ) -> None:
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.last_token_s = 0.0
+        self._state = state
+        self._response = response
+        self._timeline = timeline
+        self._watch = watch
+        self._refuse = refuse
+        self._closed = False
+
+    def close(self) -> None:
+        """The client must not get what follows a row that it did not."""
+        self._closed = True
+
+    def on_text(self, row: TextRow, sender: str) -> None:
+        if self._closed:
+            metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
+            return
+        if row.epoch == self._state.epoch and not self._state.is_from(sender, "detokenizer"):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
+            return
+        if not self._state.told.complete:
+            if not self._state.told.hold(row, sender):
+                metrics.DROPPED_MESSAGES.labels(reason="too_early").inc()
+            return
+        match self._state.accept_row(row.epoch, row.position, row.token_ids, row.text, row.finish):
+            case RowVerdict.STALE:
+                metrics.STALE_MESSAGES.inc()
+            case RowVerdict.DUPLICATE:
+                metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
+            case RowVerdict.GAP:
+                metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
+                self._watch.fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
+            case RowVerdict.RELAY:
+                self._relay_row(row)
+
+    def on_prompt_logprobs(self, epoch: int, message: PromptLogprobs, sender: str) -> None:
+        """The text waits until all of them are there."""
+        if self._closed or epoch != self._state.epoch:
+            metrics.STALE_MESSAGES.inc()
+            return
+        if not self._state.is_from(sender, "prefill"):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
+            return
+        fresh = self._state.told.take(message.position, message.logprobs)
+        if fresh is None:
+            metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
+            lost = "log-probabilities of the prompt were lost on the way"
+            self._watch.fail_placement(Unavailable(lost, hop="bus"))
+            return
+        self._response.put_prompt_logprobs(fresh)
+        self._watch.note_arrival()
+        if self._state.told.complete:
+            for row, row_sender in self._state.told.release():
+                self.on_text(row, row_sender)
+
+    def _relay_row(self, row: TextRow) -> None:
+        self._timeline.add_row(row.marks)
+        if row.token_ids:
+            count_tokens(self._state, len(row.token_ids))
+            self.last_token_s = SYSTEM_CLOCK.monotonic_s()
+            if not self.begun.done():
+                self.begun.set_result(None)
+        if row.finish:
+            self._timeline.mark_last_row()
+        try:
+            self._response.put_text(row.position, row.token_ids, row.text, row.logprobs)
+        except Cancelled as error:
+            self._refuse(error)
+        self._watch.note_arrival()

@@ -1,0 +1,27 @@
+"""How long a start may take: as long as it moves on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+
+class StartWatch:
+    """`limit_s`: how long an instance may load without moving on. The clock runs from here."""
+
+    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s = limit_s
+        self._clock = clock
+        self._began_s = clock()
+        self._moved: dict[str, tuple[int, float]] = {}
+
+    def late(self, steps: Mapping[str, int]) -> set[str]:
+        """Of those that load, with how far each is, who has stood still for too long."""
+        now_s = self._clock()
+        for name, step in steps.items():
+            before, _ = self._moved.get(name, (0, self._began_s))
+            if step != before:
+                self._moved[name] = (step, now_s)
+        return {
+            name for name in steps if now_s - self._moved.get(name, (0, self._began_s))[1] >= self._limit_s
+        }

@@ -1,0 +1,136 @@
+"""Prompts at the edge of what a real NATS server carries, and beyond the context of the model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from shared.errors import ContextExceeded
+from shared.messages import Message, Reserve, Tokenize, Tokenized, pack_hashes, pack_ids
+from tests.integration.gateway_peers import Answer, default_answer
+from tests.integration.http_edge import CHAT, HELLO, TEXT, Edge, edge
+from tests.support.client import generate
+from tests.support.wait import until
+
+RESPONSES = "/v1/responses"
+BIG_ID = 2**31 - 1
+
+
+def ids(count: int) -> pb.GenerateRequest:
+    """With the options that take the most room in a message."""
+    sampling = pb.Sampling(
+        allowed_token_ids=range(BIG_ID, BIG_ID - (1 << 14), -1),
+        bad_word_ids=[pb.TokenIds(ids=[BIG_ID - number] * 64) for number in range(256)],
+        json_schema="{" + " " * 65_000 + "}",
+    )
+    return pb.GenerateRequest(token_ids=pb.TokenIds(ids=[BIG_ID] * count), sampling=sampling)
+
+
+async def test_the_longest_prompt_of_ids_reaches_the_workers_and_one_more_id_is_refused(
+    nats_url: str,
+) -> None:
+    async with edge(nats_url) as here:
+        most = here.running.registry.prompt_limits.max_ids
+        refused = await generate(here.running.stub, ids(most + 1))
+        calling = asyncio.create_task(generate(here.running.stub, ids(most)))
+        envelope, prefill = await here.peers.placed()
+        await here.peers.text(envelope.request_id, most, "a", finish="stop")
+        answer = await calling
+    assert answer.outcome == "finished", answer.details
+    assert prefill.prompt_len == most > 150_000
+    assert refused.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.details == f"gateway: token_ids.ids has {most + 1} ids: send at most {most}"
+
+
+@pytest.mark.parametrize("kind", ["text", "chat"])
+async def test_the_longest_text_reaches_a_tokenizer_and_one_more_byte_is_refused(
+    nats_url: str, kind: str
+) -> None:
+    def answers(message: Message) -> Answer:
+        return Tokenized(pack_ids([7]), b"", 10) if isinstance(message, Tokenize) else default_answer(message)
+
+    def body(size: int) -> dict[str, Any]:
+        return (
+            {"prompt": "x" * size}
+            if kind == "text"
+            else {"messages": [_user("x" * (size - 9))] + [_user("y")] * 9}
+        )
+
+    path = TEXT if kind == "text" else CHAT
+    async with edge(nats_url) as here:
+        here.peers["tokenizer-0"].answers = answers
+        most = here.running.registry.prompt_limits.max_text_bytes
+        refused = await here.post(path, body(most + 1))
+        reply = await here.answered(path, body(most))
+    assert reply.status == 200
+    assert (refused.status, refused.error["param"]) == (400, "prompt" if kind == "text" else "messages")
+    assert f"send at most {most}" in refused.error["message"]
+
+
+def context_of(here: Edge, role: str) -> int:
+    (view,) = here.running.fleet.instances(role)
+    return view.heartbeat.context_tokens
+
+
+def _user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+async def test_a_text_of_more_tokens_than_the_bus_carries_is_a_413(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        most = here.running.registry.prompt_limits.max_ids
+
+        def answers(message: Message) -> Answer:
+            if isinstance(message, Tokenize):
+                return Tokenized(pack_ids([7] * (most + 1)), pack_hashes([b"h" * 16] * (most // 16)), 10)
+            return default_answer(message)
+
+        here.peers["tokenizer-0"].answers = answers
+        reply = await here.post(CHAT, HELLO)
+        await here.idle()
+    assert (reply.status, reply.error["code"]) == (413, "too_large")
+    assert f"{most + 1} tokens" in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt", "param"),
+    [
+        (CHAT, HELLO, "messages"),
+        (TEXT, {"prompt": "hello"}, "prompt"),
+        (TEXT, {"prompt": [1, 2, 3, 4, 5]}, "prompt"),
+        (RESPONSES, {"input": "hello"}, "input"),
+    ],
+)
+async def test_a_prompt_that_fills_the_context_is_what_openai_calls_it(
+    nats_url: str, path: str, prompt: dict[str, Any], param: str
+) -> None:
+    async with edge(nats_url) as here:
+        for role, context in (("prefill", 9), ("decode", 5)):
+            here.peers[f"{role}-0"].say(context_tokens=context)
+        await until(lambda: (context_of(here, "prefill"), context_of(here, "decode")) == (9, 5))
+        reply = await here.post(path, prompt)
+        here.peers["decode-0"].say(context_tokens=6)
+        await until(lambda: context_of(here, "decode") == 6)
+        assert (await here.answered(path, prompt)).status == 200
+    assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
+    assert (reply.error["code"], reply.error["param"]) == ("context_length_exceeded", param)
+    assert "5 tokens, and the maximum context length of the model is 5 tokens" in reply.error["message"]
+
+
+async def test_what_a_worker_says_of_its_context_is_told_as_such_too(nats_url: str) -> None:
+    def answers(message: Message) -> Answer:
+        return ContextExceeded.of(5, 4) if isinstance(message, Reserve) else default_answer(message)
+
+    async with edge(nats_url) as here:
+        here.peers["decode-0"].answers = answers
+        reply = await here.post(CHAT, HELLO)
+        over_grpc = await generate(here.running.stub, pb.GenerateRequest(text="hello"))
+        await here.idle()
+    assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
+    assert over_grpc.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert over_grpc.end is not None
+    assert over_grpc.end.error.code == "context_length_exceeded"

@@ -1,0 +1,107 @@
+"""A hub of models on this machine, as its client library sees one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    """Has the model `name` with the files of `folder`. `held`: files whose second half waits for `go_on`."""
+
+    daemon_threads = True
+
+    def __init__(self, name: str, folder: Path, held: tuple[str, ...]) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.name = name
+        self.folder = folder
+        self.held = held
+        self.half_sent = threading.Event()
+        self.go_on = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def described(self) -> dict[str, Any]:
+        names = sorted(file.name for file in self.folder.iterdir())
+        return {"id": self.name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+
+    def tree(self) -> list[dict[str, Any]]:
+        return [
+            {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": _oid(file)}
+            for file in sorted(self.folder.iterdir())
+        ]
+
+
+@contextmanager
+def running_hub(name: str, folder: Path, held: tuple[str, ...] = ()) -> Iterator[Hub]:
+    hub = Hub(name, folder, held)
+    thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.go_on.set()
+        hub.shutdown()
+        thread.join()
+        hub.server_close()
+
+
+def _oid(file: Path) -> str:
+    return hashlib.sha1(file.read_bytes()).hexdigest()
+
+
+class _Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Hub
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body: bool) -> None:
+        hub, path = self.server, self.path.partition("?")[0]
+        file = hub.folder / path.rpartition("/")[2]
+        if path.startswith(f"/api/models/{hub.name}/tree/"):
+            self._send(json.dumps(hub.tree()).encode(), {}, with_body=with_body)
+        elif path.startswith(f"/api/models/{hub.name}"):
+            self._send(json.dumps(hub.described()).encode(), {}, with_body=with_body)
+        elif path.startswith(f"/{hub.name}/resolve/") and file.is_file():
+            told = {"ETag": f'"{_oid(file)}"', "X-Repo-Commit": COMMIT}
+            self._send(file.read_bytes(), told, with_body=with_body, held=file.name in hub.held)
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def _send(self, body: bytes, told: dict[str, str], *, with_body: bool, held: bool = False) -> None:
+        self.send_response(200)
+        for name, value in {**told, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if not with_body:
+            return
+        half = len(body) // 2 if held else len(body)
+        self.wfile.write(body[:half])
+        if held:
+            self.wfile.flush()
+            self.server.half_sent.set()
+            self.server.go_on.wait()
+            with contextlib.suppress(OSError):  # nobody waits for it any more
+                self.wfile.write(body[half:])
+
+    def log_message(self, *args: object) -> None:
+        """Quiet."""
