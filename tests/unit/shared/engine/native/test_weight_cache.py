@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -375,6 +376,21 @@ def test_a_folder_that_cannot_be_made_is_a_warning(checkpoint: Path, tmp_path: P
         cached = logits_of(checkpoint, tmp_path / "a file" / "cache")
     assert torch.equal(cached, logits_of(checkpoint, None))
     assert [entry["event"] for entry in logs] == ["weight_cache_not_used"]
+
+
+def test_a_disk_that_is_full_is_a_warning_and_leaves_nothing(
+    checkpoint: Path, cache: Path, request: pytest.FixtureRequest
+) -> None:
+    expected = logits_of(checkpoint, None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+    with capture_logs() as logs:
+        cached = logits_of(checkpoint, cache)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert torch.equal(cached, expected)
+    assert [entry["event"] for entry in logs] == ["weight_cache_not_used"]
+    assert names(cache) == set()
 
 
 def test_a_checkpoint_that_cannot_be_read_leaves_nothing(tmp_path: Path, cache: Path) -> None:
