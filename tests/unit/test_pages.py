@@ -6,7 +6,7 @@ import pytest
 
 from services.decode.config import DecodeConfig
 from services.gateway.config import GatewayConfig
-from services.gateway.request import MAX_PROMPT_CHARS
+from services.gateway.prompt_limits import PromptLimits
 from services.launcher.options import DEFAULT_GRPC_PORT
 from services.prefill.config import PrefillConfig
 from services.retriever.config import RetrieverConfig
@@ -16,8 +16,13 @@ from shared.kv.limits import CHUNK_BYTES
 from shared.text.stops import MAX_STOP_CHARS, MAX_STOPS
 from tests.support.data import REPOSITORY
 
+NATS_PAYLOAD_BYTES = 1 << 20
+"""What a nats-server takes unless told otherwise."""
 SENTENCES = [
-    ("tokenizer", f"The size limit of a prompt is {MAX_PROMPT_CHARS >> 20} MB."),
+    (
+        "tokenizer",
+        f"The size limit of a prompt is {PromptLimits(NATS_PAYLOAD_BYTES).max_text_bytes // 1_000_000} MB.",
+    ),
     ("tokenizer", f"The queue of the tokenizer holds {TokenizerConfig().max_queued} texts."),
     ("gateway", f"The capacity of the gateway is {GatewayConfig().max_sessions} sessions."),
     (".", f"The default gRPC port of the gateway is {DEFAULT_GRPC_PORT}."),
