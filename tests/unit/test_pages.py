@@ -12,17 +12,14 @@ from services.prefill.config import PrefillConfig
 from services.retriever.config import RetrieverConfig
 from services.speculator.config import SpeculatorConfig
 from services.tokenizer.config import TokenizerConfig
+from shared.bus.nats_server import MAX_PAYLOAD_BYTES
 from shared.kv.limits import CHUNK_BYTES
 from shared.text.stops import MAX_STOP_CHARS, MAX_STOPS
 from tests.support.data import REPOSITORY
 
-NATS_PAYLOAD_BYTES = 1 << 20
-"""What a nats-server takes unless told otherwise."""
+MAX_TEXT_BYTES = PromptLimits(MAX_PAYLOAD_BYTES).max_text_bytes
 SENTENCES = [
-    (
-        "tokenizer",
-        f"The size limit of a prompt is {PromptLimits(NATS_PAYLOAD_BYTES).max_text_bytes // 1_000_000} MB.",
-    ),
+    ("tokenizer", f"The size limit of a prompt is {MAX_TEXT_BYTES / 1e6:.0f} MB."),
     ("tokenizer", f"The queue of the tokenizer holds {TokenizerConfig().max_queued} texts."),
     ("gateway", f"The capacity of the gateway is {GatewayConfig().max_sessions} sessions."),
     (".", f"The default gRPC port of the gateway is {DEFAULT_GRPC_PORT}."),
