@@ -12,7 +12,7 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from tests.integration.generate_peer import Context, GeneratePeer, end, prompt, text
 from tests.support.data import REPOSITORY
-from tests.support.terminal import CTRL_C, CTRL_D, TIMEOUT_S, Terminal
+from tests.support.terminal import CTRL_D, TIMEOUT_S, Terminal
 
 PROMPT = "> "
 
@@ -74,7 +74,7 @@ def test_ctrl_c_cancels_the_answer_and_the_conversation_goes_on(peer: GeneratePe
     with chat(peer) as terminal:
         terminal.enter("one\n")
         terminal.until("it begins")
-        terminal.enter(CTRL_C)
+        terminal.interrupt()
         terminal.until("cancelled: interrupted from the keyboard\n" + PROMPT)
         assert peer.gone.wait(TIMEOUT_S)
         peer.script = answer
@@ -90,9 +90,11 @@ def test_ctrl_c_cancels_the_answer_and_the_conversation_goes_on(peer: GeneratePe
 
 def test_ctrl_c_at_the_prompt_asks_once_and_then_ends_it(peer: GeneratePeer) -> None:
     with chat(peer) as terminal:
-        terminal.enter("half a li" + CTRL_C)
+        terminal.enter("half a li")
+        terminal.until("half a li")
+        terminal.interrupt()
         terminal.until("once more, or /quit, to leave\n" + PROMPT)
-        terminal.enter(CTRL_C)
+        terminal.interrupt()
         assert terminal.end() == 130
     assert "Traceback" not in terminal.shown
     assert peer.requests.empty()
@@ -103,9 +105,9 @@ def test_the_ctrl_c_after_the_one_that_cancelled_an_answer_ends_it(peer: Generat
     with chat(peer) as terminal:
         terminal.enter("one\n")
         terminal.until("it begins")
-        terminal.enter(CTRL_C)
+        terminal.interrupt()
         terminal.until("keyboard\n" + PROMPT)
-        terminal.enter(CTRL_C)
+        terminal.interrupt()
         assert terminal.end() == 130
 
 
@@ -190,7 +192,7 @@ def test_ctrl_c_in_a_growing_block_leaves_what_has_come(peer: GeneratePeer) -> N
     with chat(peer, term="xterm-256color") as terminal:
         terminal.enter("one\n")
         terminal.until("it begins")
-        terminal.enter(CTRL_C)
+        terminal.interrupt()
         told = terminal.until("cancelled: interrupted from the keyboard\n")
         terminal.until(PROMPT)
     assert "Traceback" not in terminal.shown

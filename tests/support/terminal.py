@@ -10,7 +10,9 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +20,8 @@ from tests.support.data import REPOSITORY
 
 TIMEOUT_S = 60
 CHUNK_BYTES = 4096
+POLL_S = 0.005
+WAITING = "S"
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 
@@ -50,6 +54,19 @@ class Terminal:
 
     def enter(self, text: str) -> None:
         os.write(self._ours, text.encode())
+
+    def interrupt(self) -> None:
+        """Ctrl-C, once it waits: Python overlooks one between readline's prompt and its wait."""
+        until_s = time.monotonic() + TIMEOUT_S
+        pause = threading.Event()
+        while self._state() != WAITING:
+            assert time.monotonic() < until_s, "it never waits"
+            pause.wait(POLL_S)
+        self.enter(CTRL_C)
+
+    def _state(self) -> str:
+        """Of its main thread, as the kernel calls it."""
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
     def until(self, text: str) -> str:
         """What it showed since the last call, up to and with `text`."""
