@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 # Tests share the cores by running beside each other, and their models are too small for threads. To be said
 # before numpy and torch are loaded; the processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What services keep with the user's caches goes with the tests, whose workers inherit it.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="penstock-cache-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 import pytest
 import structlog

@@ -83,7 +83,8 @@ class Preparation:
             )
         )
         self._state.phase = "place"
-        self._gate.check_prompt(model, budget, len(prompt.token_ids), prompt.block_hashes)
+        reusable = prompt.block_hashes if self._state.told.complete else ()
+        self._gate.check_prompt(model, budget, len(prompt.token_ids), reusable)
         self._gate.check_turn(model, request, budget)  # others may have come in the meantime
         hasher = BlockHasher.of(self._context.config.fleet_key)
         block_names = BlockNames(hasher, layout, request.cache_scope, prompt.block_hashes)

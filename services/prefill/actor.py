@@ -136,10 +136,13 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def after_step(self, result: StepResult) -> None:
         self._rate.observe(result.num_prefill_tokens, result.step_us)
-        for progress in result.computed:
+        for progress in (*result.reused, *result.computed):
             computed = self._book.jobs.get(progress.key)
             if computed is not None:
                 computed.computed_tokens = progress.end_token
+        for reused in result.reused:
+            blocks = reused.end_token // BLOCK_TOKENS - reused.start_token // BLOCK_TOKENS
+            metrics.PREFIX_CACHE_HITS.inc(blocks)
         first_tokens = [
             (job, output)
             for output in result.outputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -18,6 +18,8 @@ from shared.engine.memory.kv_content import kv_content
 from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.native.library import library
 from shared.engine.native.model import NativeModel
+from shared.engine.native.packing import PackedPart, packed_parts
+from shared.engine.native.weight_cache import WeightCache, weights_key
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
 
@@ -124,22 +126,32 @@ def _native(
     max_model_len: int,
     on_loaded: LoadProgress | None,
 ) -> NativeModel:
-    reader = WeightReader(
-        config.model_dir,
-        model_config,
-        torch.device("cpu"),
-        quantization=config.quantization,
-        quant_group=config.quant_group,
-    )
-    embedding = reader.embedding()
-    head = reader.head(embedding)
+    def pack() -> Iterator[tuple[str, PackedPart]]:
+        reader = WeightReader(
+            config.model_dir,
+            model_config,
+            torch.device("cpu"),
+            quantization=config.quantization,
+            quant_group=config.quant_group,
+        )
+        embedding = reader.embedding()
+        return packed_parts(
+            kernels,
+            model_config,
+            reader.layers(on_loaded),
+            embedding=None if model_config.tie_word_embeddings else embedding,
+            head=reader.head(embedding),
+            final_norm=reader.final_norm(),
+        )
+
+    cache = WeightCache.of(config)
+    cached = None
+    if cache is not None:
+        cached = cache.load(kernels, weights_key(config, model_config), model_config, pack)
     return NativeModel(
         kernels,
         model_config,
-        reader.layers(on_loaded),
-        embedding=None if model_config.tie_word_embeddings else embedding,
-        head=head,
-        final_norm=reader.final_norm(),
+        dict(pack()) if cached is None else cached,
         pool=pool,
         num_positions=max_model_len,
         threads=config.threads,

@@ -106,7 +106,13 @@ class Engine:
             now_us=now_us,
         )
         self._sampler = Sampler(self.model_config.vocab_size)
-        self._core = EngineCore(self._model_runner, self._scheduler, self._sampler, self.cost)
+        self._core = EngineCore(
+            self._model_runner,
+            self._scheduler,
+            self._sampler,
+            self.cost,
+            num_layers=self.layout.num_layers,
+        )
         self.logits([0])  # the first forward pass initialises kernels; no request should pay for it
 
     # --- sequences ---

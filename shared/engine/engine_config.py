@@ -17,7 +17,14 @@ _CHOICES = {
     "kv_dtype": ("auto", "int8", "fp8"),
 }
 _AT_LEAST_ONE = ("kv_blocks", "max_batch_tokens", "max_sequences", "threads", "tensor_parallel")
-_AT_LEAST_ZERO = ("quant_group", "kv_memory_mb", "max_step_ms", "offload_memory_mb", "offload_disk_mb")
+_AT_LEAST_ZERO = (
+    "quant_group",
+    "kv_memory_mb",
+    "max_step_ms",
+    "offload_memory_mb",
+    "offload_disk_mb",
+    "weight_cache_mb",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,8 @@ class EngineConfig:
     that may be planned while rows decode, prefill chunks are cut to it; 0: no limit.
     offload_memory_mb: host memory for the KV of preempted sequences; offload_dir and offload_disk_mb: where
     and how much goes to disk when that is full. With 0 and 0 they are computed again.
+    weight_cache_mb: how much packed weights may take on disk, to be mapped by every process that loads them
+    (native backend); 0: each packs its own in memory. weight_cache_dir: where; "": in the user's cache.
     deterministic: a row's logits are bitwise equal whatever else is in the batch. tensor_parallel: processes
     that share the model. cpus: where the engine's threads stay, () for anywhere.
     max_model_len 0: the model's own limit.
@@ -56,6 +65,8 @@ class EngineConfig:
     offload_memory_mb: int = 0
     offload_dir: str = ""
     offload_disk_mb: int = 0
+    weight_cache_mb: int = 0
+    weight_cache_dir: str = ""
     cpus: tuple[int, ...] = ()
 
     def validate(self) -> None:

@@ -13,7 +13,7 @@ from shared.engine.results import Computed, PromptScores, StepResult, TokenOutpu
 from shared.engine.sampling.draw import token_logprobs
 from shared.engine.sampling.sampler import Drawn, Sampler
 from shared.engine.scheduling.draft_choice import judge_drafts
-from shared.engine.scheduling.scheduler import Scheduler, SchedulerOutput, Work
+from shared.engine.scheduling.scheduler import Reuse, Scheduler, SchedulerOutput, Work
 from shared.engine.sequence import SequenceStatus
 
 
@@ -21,17 +21,25 @@ class EngineCore:
     """Runs steps over the scheduler's sequences, and teaches the cost model what they took."""
 
     def __init__(
-        self, model_runner: ModelRunner, scheduler: Scheduler, sampler: Sampler, cost: CostModel
+        self,
+        model_runner: ModelRunner,
+        scheduler: Scheduler,
+        sampler: Sampler,
+        cost: CostModel,
+        *,
+        num_layers: int,
     ) -> None:
         self._model_runner = model_runner
         self._scheduler = scheduler
         self._sampler = sampler
         self._cost = cost
+        self._num_layers = num_layers
 
     def run_step(self) -> StepResult:
         """One iteration over all live sequences."""
         began_ns = time.perf_counter_ns()
         scheduled = self._scheduler.schedule()
+        self._announce(scheduled.reused)
         scheduled_ns = time.perf_counter_ns()
         model_ns = 0
         outputs: tuple[TokenOutput, ...] = ()
@@ -49,6 +57,7 @@ class EngineCore:
             outputs=outputs,
             prompt_scores=prompt_scores,
             computed=tuple(Computed(work.sequence.key, work.start, work.end) for work in prefill),
+            reused=tuple(Computed(reuse.sequence.key, reuse.start, reuse.end) for reuse in scheduled.reused),
             batch_tokens=scheduled.features.tokens,
             num_decode=len(scheduled.work) - len(prefill),
             num_prefill_tokens=sum(work.num_tokens for work in prefill),
@@ -56,6 +65,13 @@ class EngineCore:
             step_us=step_us,
             model_us=model_ns // 1000,
         )
+
+    def _announce(self, reused: Sequence[Reuse]) -> None:
+        """Of KV that is in all layers already whoever waits for it hears at once."""
+        for sequence, start, end in reused:
+            if sequence.on_layer is not None:
+                for layer in range(self._num_layers):
+                    sequence.on_layer(layer, start, end)
 
     def _finish(self, scheduled: SchedulerOutput, logits: Tensor) -> Iterator[TokenOutput]:
         """Draw where a sequence's last token was computed, take the rest as progress."""

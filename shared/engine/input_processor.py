@@ -74,7 +74,7 @@ class InputProcessor:
         if not 1 <= num_tokens < self.max_model_len:
             raise InvalidRequest(f"cannot reserve {num_tokens} tokens; send 1 to {self.max_model_len - 1}")
         _check_hashes(block_hashes, num_tokens)
-        chain = HashChain(list(block_hashes), None, self._hasher)
+        chain = HashChain(self._kept_names(block_hashes), None, self._hasher)
         return LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.RESERVED, chain)
 
     def chain(self, token_ids: Sequence[int], block_hashes: Sequence[bytes] | None, tenant: str) -> HashChain:
@@ -83,10 +83,14 @@ class InputProcessor:
             chain = HashChain([], self._hasher.seed(self._layout, tenant), self._hasher)
         else:
             _check_hashes(block_hashes, len(token_ids))
-            chain = HashChain(list(block_hashes), None, self._hasher)
+            chain = HashChain(self._kept_names(block_hashes), None, self._hasher)
         if self._config.prefix_cache:
             chain.extend(token_ids, len(token_ids) // HASH_BLOCK_TOKENS)
         return chain
+
+    def _kept_names(self, block_hashes: Sequence[bytes]) -> list[bytes]:
+        """Nobody waits for a block that another computes where it could not be found afterwards."""
+        return list(block_hashes) if self._config.prefix_cache else []
 
     def check_tokens(self, token_ids: Sequence[int]) -> None:
         if not token_ids:

@@ -60,11 +60,15 @@ class PromptScores:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One iteration. `step_us` is all of it, `model_us` the forward pass alone."""
+    """One iteration. `step_us` is all of it, `model_us` the forward pass alone.
+
+    `reused` is progress too: tokens of prompts that other sequences have computed since their admission.
+    """
 
     outputs: tuple[TokenOutput, ...]
     prompt_scores: tuple[PromptScores, ...]
     computed: tuple[Computed, ...]
+    reused: tuple[Computed, ...]
     batch_tokens: int
     num_decode: int
     num_prefill_tokens: int

@@ -78,6 +78,18 @@ class LiveSequence:
         return self.hold_len is not None
 
     @property
+    def reusable_names(self) -> list[bytes]:
+        """Of its first blocks: those whose KV may come from the prefix cache."""
+        return self.chain.hashes[: self.max_reusable_blocks]
+
+    @property
+    def next_block_name(self) -> bytes | None:
+        """Of the block that it computes next; None where nobody else's would do."""
+        index = self.num_computed // HASH_BLOCK_TOKENS
+        names = self.chain.hashes
+        return names[index] if index < min(len(names), self.max_reusable_blocks) else None
+
+    @property
     def num_uncomputed(self) -> int:
         return len(self.tokens) - self.num_computed
 

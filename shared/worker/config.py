@@ -54,6 +54,16 @@ class EngineServiceConfig(ServiceConfig):
         "", help="directory for such KV when host memory is full", path=PathRule.ALWAYS
     )
     offload_disk_mb: int = field_of(0, help="how much may go there, in MiB", minimum=0, maximum=1 << 24)
+    weight_cache_mb: int = field_of(
+        32768,
+        help="disk for packed weights that processes of this host share, in MiB; 0 = each packs its own",
+        minimum=0,
+        maximum=1 << 24,
+    )
+    weight_cache_dir: str = field_of(
+        "",
+        help="directory for them, on disk or tmpfs; empty = penstock/weights in the user's cache directory",
+    )
     cpus: str = field_of("", help="CPUs that the engine's threads stay on, like 0,2-3; empty = any")
 
     def engine_config(self, model_dir: Path) -> EngineConfig:
@@ -78,5 +88,7 @@ class EngineServiceConfig(ServiceConfig):
             offload_memory_mb=self.offload_memory_mb,
             offload_dir=self.offload_dir,
             offload_disk_mb=self.offload_disk_mb,
+            weight_cache_mb=self.weight_cache_mb,
+            weight_cache_dir=self.weight_cache_dir,
             cpus=parse_cpus(self.cpus),
         )

@@ -44,7 +44,7 @@ async def test_a_profile_has_no_error(served: Served, tmp_path: Path, options: t
 
 
 async def test_tokens_that_the_server_counts_are_those_asked_for(served: Served, tmp_path: Path) -> None:
-    options = ("--endpoint-type", "completions", "--streaming", "--use-server-token-count")
+    options = ("--endpoint-type", "chat", "--streaming", "--use-server-token-count", "--per-chunk-usage")
     report = await profile(served, tmp_path, served.model, *options)
     assert report["total_usage_completion_tokens"]["avg"] == REQUESTS * OUTPUT_TOKENS
     assert report["total_usage_prompt_tokens"]["avg"] >= REQUESTS * PROMPT_TOKENS

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.engine.native.library import library
 from shared.worker.host import ENGINE_NICE
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
@@ -64,6 +65,24 @@ def test_who_computes_gives_way_to_who_passes_on(get_stack: GetStack) -> None:
     behind = {name: value - nice["gateway-0"] for name, value in nice.items()}
     engines = {row.id for row in stack.instances() if row.role in ("prefill", "decode", "speculator")}
     assert behind == {name: ENGINE_NICE if name in engines else 0 for name in nice}
+
+
+@pytest.mark.skipif(library() is None, reason="the kernels were not built, or this CPU cannot run them")
+def test_weights_are_mapped_from_one_file_by_all_who_have_the_model(get_stack: GetStack) -> None:
+    def files(role: str) -> list[tuple[str, ...]]:
+        """Permissions, device, inode and name of what each worker of the role has mapped."""
+        maps = [Path(f"/proc/{row.pid}/maps").read_text() for row in stack.instances() if row.role == role]
+        return [
+            (*line.split()[1:2], *line.split()[3:6])
+            for text in maps
+            for line in text.splitlines()
+            if "/penstock/weights/" in line
+        ]
+
+    stack = get_stack(3, True, "nats")
+    (of_prefill,) = files("prefill")
+    assert of_prefill[0] == "r--s"
+    assert files("decode") == [of_prefill] * 3
 
 
 @pytest.mark.parametrize(

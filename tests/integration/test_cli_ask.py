@@ -107,6 +107,19 @@ def test_json_is_one_object_per_event_with_the_documented_fields(peer: GenerateP
     assert events[3]["timeline"]["phases"][1] == {"name": "gateway.admit", "start_us": 0, "duration_us": 1000}
 
 
+def test_json_has_the_log_probabilities_of_the_prompt(peer: GeneratePeer) -> None:
+    def script(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
+        logprobs = [pb.Logprob(token_id=7), pb.Logprob(token_id=8, logprob=-0.5)]
+        yield pb.GenerateEvent(prompt_logprobs=pb.PromptLogprobs(position=0, logprobs=logprobs))
+        yield end(pb.OUTCOME_FINISHED)
+
+    peer.script = script
+    first = json.loads(ask(peer, "hi", "--json", "--prompt-logprobs", "0").stdout.splitlines()[0])
+    assert (first["event"], first["position"]) == ("prompt_logprobs", 0)
+    assert [(each["token_id"], each["logprob"]) for each in first["logprobs"]] == [(7, 0.0), (8, -0.5)]
+    assert peer.requests.get(timeout=10).sampling.prompt_logprobs == 0
+
+
 @pytest.mark.parametrize(
     ("outcome", "status", "code", "word"),
     [

@@ -98,6 +98,23 @@ async def test_a_stream_of_text_begins_with_the_echo_and_ends_with_usage_where_i
     assert (last["choices"], last["usage"]["total_tokens"], done) == ([], 7, "[DONE]")
 
 
+async def test_each_chunk_of_a_stream_has_the_usage_so_far_where_it_is_wanted(nats_url: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with edge(nats_url) as here:
+        body = {"prompt": "hello", "stream": True, "stream_options": options}
+        asked = asyncio.create_task(here.client.post(TEXT, json=body))
+        envelope, _ = await here.peers.placed()
+        await here.peers.text(envelope.request_id, 5, "a")
+        async with await asked as response:
+            stream = events(response)
+            first = await anext(stream)
+            await here.peers.text(envelope.request_id, 6, "b", finish="stop")
+            *rest, last, _ = [event async for event in stream]
+    assert first["usage"] == {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
+    assert rest[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    assert last["usage"]["total_tokens"] == 7
+
+
 async def test_events_are_ascii_so_that_no_separator_of_unicode_ends_a_line(nats_url: str) -> None:
     async with edge(nats_url) as here:
         asked = asyncio.create_task(here.client.post(TEXT, json={"prompt": "hello", "stream": True}))

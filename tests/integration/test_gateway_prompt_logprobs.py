@@ -14,9 +14,10 @@ from penstock.client import AsyncClient
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway import told_prompt
 from shared.bus.subjects import inbox
-from shared.messages import Envelope, Prefill, PromptLogprobs, Reserve
+from shared.messages import Envelope, Prefill, PromptLogprobs, Reserve, pack_hashes
 from shared.sampling import NO_LOGPROBS, TokenLogprob
 from tests.integration.gateway_peers import GATEWAY, Fleet, Running, ask, fleet, gateway
+from tests.support.block_names import hashes_of
 from tests.support.client import Answer, generate
 from tests.support.metric import value
 from tests.support.wait import until
@@ -181,3 +182,26 @@ async def test_more_of_them_than_a_gateway_keeps_are_refused(
         answer = await calling
     assert answer.status is grpc.StatusCode[status]
     assert status == "OK" or "send at most 2" in answer.details
+
+
+async def test_a_prompt_that_is_computed_for_them_is_not_expected_as_soon_as_a_cached_one(
+    nats_url: str,
+) -> None:
+    prompt = "x" * 160
+    names = pack_hashes(hashes_of([ord(letter) for letter in prompt], "", ""))
+
+    def asked(**sampling: Any) -> pb.GenerateRequest:
+        message = ask(prompt, **sampling)
+        message.ttft_deadline_ms = 5000
+        return message
+
+    async with serving(nats_url) as (peers, running):
+        peers["prefill-0"].say(added=names, prefix_event_id=1, best_tokens_per_s=4.0)
+        await until(lambda: running.fleet.instances("prefill")[0].heartbeat.best_tokens_per_s)
+        late = await generate(running.stub, asked(prompt_logprobs=0))
+        calling = asyncio.create_task(generate(running.stub, asked()))
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 160, "a", finish="stop")
+        answer = await calling
+    assert (late.outcome, answer.outcome) == ("expired", "finished")
+    assert "take about 40.0 s" in late.details

@@ -320,6 +320,17 @@ async def test_blocks_that_decode_has_are_not_sent_again(edge: Edge, oracle: Ora
     assert stream.token_ids == first.token_ids
 
 
+@pytest.mark.parametrize("decode", DECODES)
+async def test_requests_that_share_a_prefix_nobody_has_yet_are_all_exact(
+    edge: Edge, oracle: Oracle, decode: str
+) -> None:
+    """One computes the prefix; the others send what they have of it."""
+    prefix = oracle.encode(f"For {decode} alone the cat ran after the dog. " * 20)[:270]
+    prompts = [prefix + oracle.encode(end) for end in ("One", "Then two", "At last there were three")]
+    streams = await asyncio.gather(*(edge.generate(ids, decode=decode) for ids in prompts))
+    assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts]
+
+
 async def test_many_requests_at_once_are_all_exact(edge: Edge, oracle: Oracle) -> None:
     prompts = [oracle.encode(PROMPTS[2])[: 3 + index] for index in range(12)]
     streams = await asyncio.gather(

@@ -58,15 +58,16 @@ class Answer:
     def _chunk(self, model: str, choice: Mapping[str, Any]) -> dict[str, Any]:
         body = self._head(self._shape.chunk_object_name, model)
         body["choices"] = [choice]
-        if self._completion.include_usage:
-            body["usage"] = None
+        wanted = self._completion.stream_usage
+        if wanted.last:
+            body["usage"] = self._usage_so_far(self.writers[choice["index"]]) if wanted.each else None
         return body
 
     def _last_chunk(self) -> dict[str, Any] | None:
         """With what is known at the end; None where nothing of it was asked for."""
         body = self._head(self._shape.chunk_object_name, self._model)
         body["choices"] = []
-        extra: dict[str, Any] = {"usage": self._usage()} if self._completion.include_usage else {}
+        extra: dict[str, Any] = {"usage": self._usage()} if self._completion.stream_usage.last else {}
         extra |= penstock_part(self._completion.options, self.writers)
         return body | extra if extra else None
 
@@ -76,6 +77,14 @@ class Answer:
     @property
     def _model(self) -> str:
         return self.writers[0].prompt.model
+
+    def _usage_so_far(self, choice: Choice) -> dict[str, Any]:
+        prompt_tokens, told = choice.prompt.prompt_tokens, choice.told_tokens
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": told,
+            "total_tokens": prompt_tokens + told,
+        }
 
     def _usage(self) -> dict[str, Any]:
         """A prompt counts once, however many choices it has."""

@@ -10,8 +10,8 @@ from services.gateway.http.chat_tools import call_chunks, call_objects, read_cal
 from services.gateway.http.completion import (
     AskedCompletion,
     Echo,
-    read_include_usage,
     read_n,
+    read_stream_usage,
     repeat_choices,
 )
 from services.gateway.http.error_object import TOO_LONG
@@ -38,7 +38,7 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
         n=n,
         echoes=(Echo(),) * n,
         stream=stream,
-        include_usage=read_include_usage(body, stream=stream),
+        stream_usage=read_stream_usage(body, stream=stream),
         options=options,
         field_names=((TOO_LONG, "messages"),),
     )

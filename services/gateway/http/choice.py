@@ -40,6 +40,8 @@ class Choice:
         self.index = index
         self.prompt = pb.PromptInfo()
         self.end = pb.Terminal()
+        self.told_tokens = 0
+        """Of the answer, so far."""
         self._echo = echo
         self._echoed = echo.text
         self._shape = shape
@@ -72,6 +74,7 @@ class Choice:
         self._prompt_tokens += tokens
 
     async def write_delta(self, delta: pb.TextDelta) -> None:
+        self.told_tokens += len(delta.token_ids)
         tokens = None
         if self._logprobs:
             tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
@@ -89,6 +92,7 @@ class Choice:
 
     async def write_end(self, end: pb.Terminal) -> None:
         self.end = end
+        self.told_tokens = end.usage.completion_tokens
         if self._sender is not None and end.outcome == pb.OUTCOME_FINISHED:
             chunks = [*self._first_chunks(), self._shape.end_chunk(self.index, self.finish_reason)]
             await self._sender.send_chunks(self.prompt.model, chunks)

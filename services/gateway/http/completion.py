@@ -23,17 +23,25 @@ class Echo:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamUsage:
+    """Which chunks of a stream have a usage: the last one, and each before it that of its choice so far."""
+
+    last: bool
+    each: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AskedCompletion:
     """One choice for each of `requests`; `n` of them after another have the same prompt.
 
-    `echoes` are those of the choices. `include_usage`: a stream's last chunk has it.
+    `echoes` are those of the choices.
     """
 
     requests: tuple[pb.GenerateRequest, ...]
     n: int
     echoes: tuple[Echo, ...]
     stream: bool
-    include_usage: bool
+    stream_usage: StreamUsage
     options: PenstockOptions
     field_names: FieldNames = ()
 
@@ -93,8 +101,9 @@ def read_n(body: JsonFields, prompts: int) -> int:
     return n
 
 
-def read_include_usage(body: JsonFields, *, stream: bool) -> bool:
+def read_stream_usage(body: JsonFields, *, stream: bool) -> StreamUsage:
     options = body.object("stream_options")
     if options.names() and not stream:
         raise body.wrong("stream_options", "it with stream alone")
-    return options.flag("include_usage")
+    last, each = options.flag("include_usage"), options.flag("continuous_usage_stats")
+    return StreamUsage(last=last, each=last and each)

@@ -9,8 +9,8 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completion import (
     AskedCompletion,
     Echo,
-    read_include_usage,
     read_n,
+    read_stream_usage,
     repeat_choices,
 )
 from services.gateway.http.json_fields import JsonFields
@@ -46,7 +46,7 @@ def read_text_completion(
         n=n,
         echoes=_echoes(body, prompts, n),
         stream=stream,
-        include_usage=read_include_usage(body, stream=stream),
+        stream_usage=read_stream_usage(body, stream=stream),
         options=options,
     )
 

@@ -31,7 +31,7 @@ class BlockManager:
 
     def cached_tokens(self, sequence: LiveSequence) -> int:
         """How many of its tokens the prefix cache would save it from computing."""
-        return len(self._blocks.match(_reusable(sequence))) * HASH_BLOCK_TOKENS
+        return len(self._blocks.match(sequence.reusable_names)) * HASH_BLOCK_TOKENS
 
     def allocate_blocks(self, sequence: LiveSequence, num_tokens: int, max_cached: int) -> int:
         """Give `sequence` blocks for `num_tokens`; the first, at most `max_cached` of them, come filled from
@@ -91,6 +91,23 @@ class BlockManager:
                 self._blocks.free([own])
         sequence.num_committed_blocks = full
 
+    def catch_up(self, sequence: LiveSequence) -> int:
+        """Go on behind what others have computed of its next blocks by now; returns how many tokens they are.
+
+        Where its own blocks are promised to somebody they get copies.
+        """
+        first = sequence.num_computed // HASH_BLOCK_TOKENS
+        found = self._blocks.match(sequence.reusable_names[first:])
+        if not found:
+            return 0
+        if sequence.pinned:
+            for own, source in zip(sequence.blocks[first:], found, strict=False):
+                self._copy_block(source, own)
+        before = sequence.num_computed
+        sequence.num_computed = (first + len(found)) * HASH_BLOCK_TOKENS
+        self.commit(sequence)
+        return sequence.num_computed - before
+
     # --- the next write ---
 
     def is_secure(self, sequence: LiveSequence) -> bool:
@@ -137,7 +154,7 @@ class BlockManager:
         sequence.status = SequenceStatus.PREEMPTED
 
     def can_resume(self, sequence: LiveSequence) -> bool:
-        cached = self._blocks.match(_reusable(sequence))
+        cached = self._blocks.match(sequence.reusable_names)
         free = self._blocks.num_free - self._blocks.num_unheld(cached)
         return blocks_for(len(sequence.tokens)) - len(cached) <= free
 
@@ -168,7 +185,3 @@ class BlockManager:
                 )
             if sequence.status is SequenceStatus.ACTIVE and sequence.num_uncomputed < 1:
                 raise InternalError(f"{sequence.key!r} is active with nothing to compute")
-
-
-def _reusable(sequence: LiveSequence) -> list[bytes]:
-    return sequence.chain.hashes[: sequence.max_reusable_blocks]

@@ -1,5 +1,8 @@
 // What engine/native/library.py calls. Arguments were checked there; 0 is success.
+#include <sys/mman.h>
+
 #include <new>
+#include <stdexcept>
 
 #include "model.h"
 
@@ -9,7 +12,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 2;
+  return 4;
 }
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
@@ -27,6 +30,33 @@ void* penstock_quantized_linear(const uint8_t* codes, const uint16_t* scales, co
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
+}
+
+void penstock_packed_parts(const void* linear, PackedShape* packed) {
+  *packed = static_cast<const Linear*>(linear)->packed();
+}
+
+// Null: the parts are not those of such a matrix, or there is no memory.
+void* penstock_linear_over(const PackedShape* packed) {
+  try {
+    return new Linear(*packed);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// The whole of a file to read, shared with all who do so; its pages are here when this returns, in huge ones
+// where the kernel makes them. Null: it cannot be mapped.
+void* penstock_map(int file, long bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  madvise(memory, bytes, MADV_POPULATE_READ);
+  return memory;
+}
+
+void penstock_unmap(void* memory, long bytes) {
+  munmap(memory, bytes);
 }
 
 long penstock_linear_bytes(const void* linear) {

@@ -13,7 +13,8 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 2
+ABI = 4
+LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
 Pointer = ctypes.c_void_p
@@ -29,6 +30,16 @@ class ModelShape(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("norm_eps", "attention_scale", "attention_soft_cap")),
         *((name, ctypes.c_float) for name in ("logit_soft_cap", "embedding_scale")),
         *((name, Pointer) for name in ("embedding", "head", "final_norm")),
+    ]
+
+
+class PackedShape(ctypes.Structure):
+    """Twin of PackedShape in linear.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("kind", "out", "width", "group", "gated")),
+        ("parts", Pointer * 4),
+        ("bytes", ctypes.c_long * 4),
     ]
 
 
@@ -73,6 +84,10 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_abi": (_INT, []),
     "penstock_dense_linear": (Pointer, [Pointer, _INT, Pointer, _INT, _INT, _INT]),
     "penstock_quantized_linear": (Pointer, [Pointer, Pointer, Pointer, Pointer, *[_INT] * 5]),
+    "penstock_packed_parts": (None, [Pointer, Pointer]),
+    "penstock_linear_over": (Pointer, [Pointer]),
+    "penstock_map": (Pointer, [_INT, _LONG]),
+    "penstock_unmap": (None, [Pointer, _LONG]),
     "penstock_linear_bytes": (_LONG, [Pointer]),
     "penstock_free_linear": (None, [Pointer]),
     "penstock_multiply": (_INT, [Pointer, Pointer, _INT, _INT, Pointer]),
@@ -90,7 +105,7 @@ def library() -> ctypes.CDLL | None:
     Calls release the GIL. Raises InternalError for a library that cannot be loaded or that another version
     of the sources made.
     """
-    path = Path(__file__).with_name(f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}")
+    path = Path(__file__).with_name(LIBRARY_NAME)
     capabilities = torch.cpu.get_capabilities()
     if not path.is_file() or not all(capabilities.get(feature) for feature in CPU_FEATURES):
         return None

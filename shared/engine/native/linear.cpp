@@ -1,6 +1,7 @@
 #include "linear.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace penstock {
 namespace {
@@ -85,16 +86,24 @@ long odd_lines(long bytes) {
 
 }  // namespace
 
-Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated)
+Linear::Linear(Kind kind, int out, int in, int group, bool gated)
     : kind_(kind),
       out_(out),
       in_(in),
-      k_(round_up(in, kind == Kind::BF16 ? 2 : 1)),
+      k_(round_up(in, group > 0            ? group
+                      : kind == Kind::BF16 ? 2
+                                           : 1)),
       panels_((gated ? (out / 2 + LANES - 1) / LANES : (out + PANEL - 1) / PANEL)),
+      group_(group),
       gated_(gated) {
+  const int bits = kind == Kind::F32 ? 32 : kind == Kind::BF16 ? 16 : kind == Kind::INT8 ? 8 : 4;
+  panel_bytes_ = static_cast<long>(k_) * PANEL * bits / 8;
+}
+
+Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated)
+    : Linear(kind, out, in, 0, gated) {
   const int item = kind == Kind::BF16 ? 2 : 4, step = kind == Kind::BF16 ? 2 : 1;
-  panel_bytes_ = static_cast<long>(k_) * PANEL * item;
-  weights_ = Buffer<uint8_t>(panels_ * panel_bytes_ + PREFETCH_BYTES);
+  weights_ = Buffer<uint8_t>(weight_bytes());
   std::memset(weights_.data(), 0, weights_.bytes());
   const auto* source = static_cast<const uint8_t*>(weight);
 #pragma omp parallel for
@@ -112,18 +121,11 @@ Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in
 
 Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out,
                int in, int bits, int group, bool gated)
-    : kind_(bits == 8 ? Kind::INT8 : Kind::INT4),
-      out_(out),
-      in_(in),
-      k_(round_up(in, group)),
-      panels_((gated ? (out / 2 + LANES - 1) / LANES : (out + PANEL - 1) / PANEL)),
-      group_(group),
-      gated_(gated) {
+    : Linear(bits == 8 ? Kind::INT8 : Kind::INT4, out, in, group, gated) {
   const int groups = k_ / group;
-  panel_bytes_ = static_cast<long>(k_) * PANEL * bits / 8;
-  weights_ = Buffer<uint8_t>(panels_ * panel_bytes_ + PREFETCH_BYTES);
-  scales_ = Buffer<uint16_t>(static_cast<size_t>(panels_) * groups * PANEL);
-  zeros_ = Buffer<uint8_t>(static_cast<size_t>(panels_) * groups * PANEL);
+  weights_ = Buffer<uint8_t>(weight_bytes());
+  scales_ = Buffer<uint16_t>(scale_count());
+  zeros_ = Buffer<uint8_t>(scale_count());
   std::memset(weights_.data(), 0, weights_.bytes());
   std::memset(scales_.data(), 0, scales_.bytes());
   std::memset(zeros_.data(), 0, zeros_.bytes());
@@ -148,6 +150,30 @@ Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zero
       }
     }
   pack_bias(bias);
+}
+
+Linear::Linear(const PackedShape& packed)
+    : Linear(static_cast<Kind>(packed.kind), packed.out, packed.in, packed.group, packed.gated != 0) {
+  const size_t expected[] = {weight_bytes(), 2 * scale_count(), scale_count(),
+                             packed.parts[3] == nullptr ? 0 : panels_ * PANEL * sizeof(float)};
+  for (int part = 0; part < 4; ++part)
+    if (static_cast<size_t>(packed.bytes[part]) != expected[part])
+      throw std::invalid_argument("a part is not as long as the shape demands");
+  weights_ = Buffer<uint8_t>::over(packed.parts[0], expected[0]);
+  scales_ = Buffer<uint16_t>::over(packed.parts[1], scale_count());
+  zeros_ = Buffer<uint8_t>::over(packed.parts[2], scale_count());
+  bias_ = Buffer<float>::over(packed.parts[3], expected[3] / sizeof(float));
+}
+
+PackedShape Linear::packed() const {
+  return {static_cast<int>(kind_),
+          out_,
+          in_,
+          group_,
+          gated_,
+          {weights_.data(), scales_.data(), zeros_.data(), bias_.data()},
+          {static_cast<long>(weights_.bytes()), static_cast<long>(scales_.bytes()),
+           static_cast<long>(zeros_.bytes()), static_cast<long>(bias_.bytes())}};
 }
 
 int Linear::source_row(int panel, int lane) const {

@@ -14,6 +14,13 @@ enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
 constexpr int QUANTIZED_TILE_ROWS = 8;                  // beyond it the sums of a group leave the registers
 constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
 
+// A packed matrix as it lies in memory or in a file; the field order is that of its ctypes twin.
+struct PackedShape {
+  int kind, out, in, group, gated;
+  const void* parts[4];  // weights, scales, zeros, bias; null: has none
+  long bytes[4];
+};
+
 // Rows of activations in the form that linears of one kind take: fp32, bf16, or int8 codes with a scale and
 // the sum of the codes per group of columns.
 struct Rows {
@@ -44,6 +51,12 @@ class Linear {
   // codes [out, in], scales fp16 and zeros [out, ceil(in / group)]: W = (code - zero) * scale.
   Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out,
          int in, int bits, int group, bool gated);
+
+  // A matrix over parts that were packed before, which stay where they are and outlive this.
+  // Throws std::invalid_argument where they do not have the sizes that the shape demands.
+  explicit Linear(const PackedShape& packed);
+
+  PackedShape packed() const;
 
   int in() const { return in_; }
   int out() const { return out_; }
@@ -83,6 +96,12 @@ class Linear {
   }
 
  private:
+  Linear(Kind kind, int out, int in, int group, bool gated);  // the shape alone
+
+  size_t weight_bytes() const { return panels_ * panel_bytes_ + PREFETCH_BYTES; }
+  size_t scale_count() const {
+    return quantized() ? static_cast<size_t>(panels_) * (k_ / group_) * PANEL : 0;
+  }
   int source_row(int panel, int lane) const;  // -1: padding
   void pack_bias(const float* bias);
   void multiply_tile(const Rows& rows, int first, int num, int panel, float* tile) const;
@@ -90,7 +109,7 @@ class Linear {
   Kind kind_;
   int out_, in_, k_;  // k_: `in_` padded to whole steps or groups
   int panels_;
-  int group_ = 0;
+  int group_;
   bool gated_;
   long panel_bytes_;
   Buffer<uint8_t> weights_;

@@ -1,4 +1,4 @@
-"""Owns one packed matrix in the kernels' memory."""
+"""One packed matrix, in the kernels' memory or over a file's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shared.engine.loading.linear import DenseLinear, Linear
-from shared.engine.native.library import free_with
+from shared.engine.native.library import PackedShape, free_with
 from shared.errors import InternalError, InvalidRequest
 
 PANEL = 32
@@ -16,15 +16,23 @@ GROUP_MULTIPLE = 32
 
 
 class NativeLinear:
-    """A copy of `linear` in panel layout; the tensors it came from may go.
+    """A matrix in panel layout, to multiply by."""
 
-    `gated`: the first half of the rows are gates, each to be combined with its partner in the second half.
-    """
-
-    def __init__(self, kernels: ctypes.CDLL, linear: Linear, *, gated: bool = False) -> None:
-        out, width = linear.shape
+    def __init__(self, kernels: ctypes.CDLL, handle: int, num_columns: int, memory: object = None) -> None:
+        """`memory`: what the matrix lies in where that is not the kernels' own."""
         self._kernels = kernels
-        self.num_columns = out
+        self._memory = memory
+        self.handle = handle
+        self.num_columns = num_columns
+        free_with(self, kernels.penstock_free_linear, handle)
+
+    @classmethod
+    def pack(cls, kernels: ctypes.CDLL, linear: Linear, *, gated: bool = False) -> NativeLinear:
+        """A copy of `linear`; the tensors it came from may go.
+
+        `gated`: the first half of the rows are gates, each to be combined with its partner in the second.
+        """
+        out, width = linear.shape
         bias = None if linear.bias is None else linear.bias.float().contiguous()
         if isinstance(linear, DenseLinear):
             weight = linear.weight.contiguous()
@@ -49,8 +57,19 @@ class NativeLinear:
             )
         if not handle:
             raise InternalError(f"no memory for a matrix of {out} x {width}; use a smaller model")
-        self.handle: int = handle
-        free_with(self, kernels.penstock_free_linear, handle)
+        return cls(kernels, handle, out)
+
+    @classmethod
+    def over(cls, kernels: ctypes.CDLL, packed: PackedShape, memory: object) -> NativeLinear | None:
+        """What `packed` describes, where it lies: `memory` keeps that alive. None: its sizes do not fit."""
+        handle = kernels.penstock_linear_over(ctypes.byref(packed))
+        return cls(kernels, handle, packed.out, memory) if handle else None
+
+    def packed(self) -> PackedShape:
+        """Valid as long as this is."""
+        packed = PackedShape()
+        self._kernels.penstock_packed_parts(self.handle, ctypes.byref(packed))
+        return packed
 
     @property
     def nbytes(self) -> int:

@@ -1,4 +1,4 @@
-// Owned memory: aligned to a vector, in huge pages where the kernel has them.
+// Memory aligned to a vector: owned, in huge pages where the kernel has them, or somebody else's to read.
 #pragma once
 
 #include <sys/mman.h>
@@ -27,13 +27,25 @@ class Buffer {
     if (data_ == nullptr) throw std::bad_alloc();
     if (bytes >= HUGE_PAGE_BYTES) madvise(data_, bytes, MADV_HUGEPAGE);
   }
-  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
+  // `count` elements at `data`, which outlive this and may be read only: nothing may be written through it.
+  static Buffer over(const void* data, size_t count) {
+    Buffer buffer;
+    buffer.data_ = static_cast<T*>(const_cast<void*>(data));
+    buffer.count_ = count;
+    buffer.owned_ = false;
+    return buffer;
+  }
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), count_(other.count_), owned_(other.owned_) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(count_, other.count_);
+    std::swap(owned_, other.owned_);
     return *this;
   }
-  ~Buffer() { std::free(data_); }
+  ~Buffer() {
+    if (owned_) std::free(data_);
+  }
 
   // At least `count` elements; what was in there is lost when it grows.
   void reserve(size_t count) {
@@ -46,6 +58,7 @@ class Buffer {
  private:
   T* data_ = nullptr;
   size_t count_ = 0;
+  bool owned_ = true;
 };
 
 }  // namespace penstock

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch
-from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
-from shared.engine.loading.layers import DenseMlp, LayerWeights
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
 from shared.engine.memory.kv_pool import KvPool
 from shared.engine.native.library import BatchShape, KvWritten, LayerShape, ModelShape, PoolShape, free_with
 from shared.engine.native.linear import NativeLinear, pointer
+from shared.engine.native.packing import NORMS, PackedPart
 from shared.engine.torch_backend.rope import rope_table
 from shared.errors import InternalError
 
@@ -26,35 +24,28 @@ _KV_KIND = {"float32": 0, "bfloat16": 1, "int8": 2}
 
 
 class NativeModel:
-    """Packs layer by layer, so that a checkpoint and its packed copy are never whole in memory together.
-
-    Logits are in a buffer that the next forward pass overwrites.
-    """
+    """Logits are in a buffer that the next forward pass overwrites. Weights are only read."""
 
     def __init__(
         self,
         kernels: ctypes.CDLL,
         config: ModelConfig,
-        layers: Iterable[LayerWeights],
+        parts: Mapping[str, PackedPart],
         *,
-        embedding: Tensor | None,
-        head: Linear,
-        final_norm: Tensor,
         pool: KvPool,
         num_positions: int,
         threads: int,
     ) -> None:
-        """`embedding` None: the columns of `head` are the embedding, too."""
+        """`parts` are named as `packed_parts` does."""
         self._kernels = kernels
         self._config = config
+        self._parts = parts
         self._pool = pool
         self._num_positions = num_positions
-        self._linears: list[NativeLinear] = []
-        self._kept: list[object] = []  # memory that the kernels point into
+        self._kept: list[object] = []  # memory that the kernels point into, besides that of `parts`
         self._ropes: dict[RopeConfig, Tensor] = {}
         self._logits = torch.empty(0, config.vocab_size)
-        packed_head = self._pack(head)
-        shapes = [self._layer(weights, each) for weights, each in zip(layers, config.layers, strict=True)]
+        shapes = [self._layer(f"layers.{index}", each) for index, each in enumerate(config.layers)]
         shape = ModelShape(
             vocab=config.vocab_size,
             hidden=config.hidden_size,
@@ -70,9 +61,9 @@ class NativeModel:
             attention_soft_cap=config.attention_softcap,
             logit_soft_cap=config.logit_softcap,
             embedding_scale=config.embedding_scale,
-            embedding=self._keep(embedding),
-            head=packed_head,
-            final_norm=self._keep(final_norm),
+            embedding=self._place("embedding"),
+            head=self._place("head"),
+            final_norm=self._place("final_norm"),
         )
         layout = pool.layout
         memory = PoolShape(
@@ -93,7 +84,7 @@ class NativeModel:
     @property
     def weight_bytes(self) -> int:
         """Of all matrices that a step may read."""
-        return sum(linear.nbytes for linear in self._linears)
+        return sum(part.nbytes for part in self._parts.values() if isinstance(part, NativeLinear))
 
     def forward(self, batch: Batch) -> Tensor:
         """See `Model`."""
@@ -129,33 +120,25 @@ class NativeModel:
     def close(self) -> None:
         """See `Model`. The packed weights go with this object."""
 
-    # --- packing ---
+    # --- where the parts lie ---
 
-    def _layer(self, weights: LayerWeights, config: LayerConfig) -> LayerShape:
-        mlps = [weights.mlp] if isinstance(weights.mlp, DenseMlp) else list(weights.mlp.experts)
-        router = None if isinstance(weights.mlp, DenseMlp) else self._pack(DenseLinear(weights.mlp.router))
-        gate_ups = self._alike([mlp.gate_up for mlp in mlps])
-        downs = self._alike([mlp.down for mlp in mlps])
-        gate_up = (ctypes.c_void_p * len(mlps))(*(self._pack(each, gated=True) for each in gate_ups))
-        down = (ctypes.c_void_p * len(mlps))(*(self._pack(each) for each in downs))
+    def _layer(self, name: str, config: LayerConfig) -> LayerShape:
+        experts = range(1 if config.moe is None else config.moe.num_experts)
+        gate_up = (ctypes.c_void_p * len(experts))(*(self._place(f"{name}.mlp.{i}.gate_up") for i in experts))
+        down = (ctypes.c_void_p * len(experts))(*(self._place(f"{name}.mlp.{i}.down") for i in experts))
         self._kept += [gate_up, down]
         rope = None if config.rope is None else self._rope(config.rope)
         return LayerShape(
-            attention_in_norm=self._keep(weights.attention_in_norm),
-            query_norm=self._keep(weights.query_norm),
-            key_norm=self._keep(weights.key_norm),
-            attention_out_norm=self._keep(weights.attention_out_norm),
-            mlp_in_norm=self._keep(weights.mlp_in_norm),
-            mlp_out_norm=self._keep(weights.mlp_out_norm),
-            qkv=self._pack(weights.qkv),
-            output=self._pack(weights.output),
-            router=router,
+            **{norm: self._place(f"{name}.{norm}") for norm in NORMS},
+            qkv=self._place(f"{name}.qkv"),
+            output=self._place(f"{name}.output"),
+            router=self._place(f"{name}.router"),
             gate_up=ctypes.addressof(gate_up),
             down=ctypes.addressof(down),
             rope=pointer(rope),
             rotary_dim=0 if rope is None else rope.shape[1],
             window=config.window_tokens or 0,
-            experts=len(mlps),
+            experts=len(experts),
             experts_per_token=1 if config.moe is None else config.moe.experts_per_token,
             normalize=config.moe is not None and config.moe.normalize,
         )
@@ -167,26 +150,12 @@ class NativeModel:
             self._ropes[rope] = table.contiguous()
         return self._ropes[rope]
 
-    def _alike(self, linears: Sequence[Linear]) -> list[Linear]:
-        """In one format, for experts take the same rows: dense where a checkpoint packed only some."""
-        formats = {(each.bits, each.group) if isinstance(each, QuantLinear) else None for each in linears}
-        if len(formats) == 1:
-            return list(linears)
-        dtype = TORCH_DTYPES[self._config.dtype]
-        return [
-            DenseLinear(dequantize(each, dtype), each.bias) if isinstance(each, QuantLinear) else each
-            for each in linears
-        ]
-
-    def _pack(self, linear: Linear, *, gated: bool = False) -> int:
-        self._linears.append(NativeLinear(self._kernels, linear, gated=gated))
-        return self._linears[-1].handle
-
-    def _keep(self, tensor: Tensor | None) -> int | None:
-        if tensor is not None:
-            tensor = tensor.contiguous()
-            self._kept.append(tensor)
-        return pointer(tensor)
+    def _place(self, name: str) -> int | None:
+        """Null for what this model does not have."""
+        part = self._parts.get(name)
+        if part is None:
+            return None
+        return part.handle if isinstance(part, NativeLinear) else part.address
 
 
 def _heard(listener: Callable[[int], None] | None, failures: list[BaseException]) -> ctypes._FuncPointer:

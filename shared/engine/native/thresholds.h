@@ -2,41 +2,20 @@
 // after cheap bounds have ruled most of a row out. Ties with the last one kept are kept.
 #pragma once
 
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <utility>
-#include <vector>
+
+#include "logit_row.h"
 
 namespace penstock::sampling {
 
-constexpr int64_t kLanes = 16;
 constexpr int64_t kGroupsPerKept = 8;
 constexpr int kHalvings = 6;
-constexpr double kHead = 10.0;  // ids at least e^-10 times as likely as the likeliest
-// A float exponent of x <= 0 is off by 2e-7 |x|, and beyond -87 there is nothing left; the polynomial by
-// 1e-6.
+constexpr size_t kSorted = 200;  // items that are sooner sorted than counted
+constexpr double kHead = 10.0;   // ids at least e^-10 times as likely as the likeliest
+// What chance_below may be off by, of itself.
 constexpr double kTailError = 2e-5;
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-inline __mmask16 lanes_at(int64_t start, int64_t size) {
-  return size - start >= kLanes ? 0xFFFF : static_cast<__mmask16>((1u << (size - start)) - 1);
-}
-
-inline __m512 load(const float* row, int64_t start, __mmask16 lanes) {
-  return _mm512_mask_loadu_ps(_mm512_set1_ps(-kInf), lanes, row + start);
-}
-
-// Which of `x` are at least `floor` and not ruled out.
-inline __mmask16 at_least(__m512 x, float floor) {
-  return _mm512_cmp_ps_mask(x, _mm512_set1_ps(floor), _CMP_GE_OQ) &
-         _mm512_cmp_ps_mask(x, _mm512_set1_ps(-kInf), _CMP_GT_OQ);
-}
 
 inline uint32_t ordered_bits(float value) {  // unsigned order = order of values; +0 and -0 are one value
   value += 0.0f;
@@ -61,6 +40,14 @@ struct Weighted {
 // Overwrites `items`, of which there is at least one.
 inline float value_reaching(std::vector<Weighted>& items, double target) {
   static thread_local std::vector<double> sums;
+  if (items.size() <= kSorted) {
+    std::sort(items.begin(), items.end(),
+              [](const Weighted& a, const Weighted& b) { return a.bits > b.bits; });
+    double sum = 0.0;
+    for (const Weighted& item : items)
+      if ((sum += item.weight) >= target) return from_ordered_bits(item.bits);
+    return from_ordered_bits(items.back().bits);
+  }
   uint32_t prefix = 0;
   for (const auto& [shift, width] : {std::pair{21, 11}, std::pair{10, 11}, std::pair{0, 10}}) {
     const uint32_t last = (1u << width) - 1;
@@ -101,21 +88,6 @@ inline __m512d exp_of_negative(__m512d x) {
   return _mm512_scalef_pd(sum, n);
 }
 
-// The finite logits that are at least `floor`, in the order of their ids; `logits` gets room for more.
-inline int64_t gather(const float* row, int64_t vocab, float floor, std::vector<float>& logits) {
-  logits.resize(static_cast<size_t>(vocab + kLanes));
-  int64_t count = 0;
-  for (int64_t start = 0; start < vocab; start += kLanes) {
-    const __mmask16 lanes = lanes_at(start, vocab);
-    const __m512 x = load(row, start, lanes);
-    const __mmask16 kept = at_least(x, floor);
-    if (!kept) continue;
-    _mm512_storeu_ps(logits.data() + count, _mm512_maskz_compress_ps(kept, x));  // a masked store is slow
-    count += __builtin_popcount(kept);
-  }
-  return count;
-}
-
 // Something that the `top_k` largest reach, close below the least of them: the same place among the maxima
 // of groups, of which there are a few times as many.
 inline float under_top_k(const float* row, int64_t vocab, int64_t top_k) {
@@ -137,10 +109,12 @@ inline float under_top_k(const float* row, int64_t vocab, int64_t top_k) {
   return maxima[static_cast<size_t>(top_k - 1)];
 }
 
-inline float top_k_floor(const float* row, int64_t vocab, int64_t top_k) {
+inline float top_k_floor(const Row& row, int64_t top_k) {
   static thread_local std::vector<float> logits;
   static thread_local std::vector<Weighted> items;
-  const int64_t count = gather(row, vocab, under_top_k(row, vocab, top_k), logits);
+  float least = under_top_k(row.maxima, row.chunks() * kLanes, top_k);
+  if (least == -kInf) least = under_top_k(row.logits, row.size, top_k);
+  const int64_t count = gather(row, least, logits);
   if (count <= top_k)
     return count < top_k ? -kInf : *std::min_element(logits.begin(), logits.begin() + count);
   items.resize(static_cast<size_t>(count));
@@ -222,71 +196,44 @@ inline float last_kept(const Chances& chances, float top, float low, double targ
   return items.empty() ? low : value_reaching(items, target - above);
 }
 
-// About the sum of the chances of the logits below `edge`: to kTailError of itself.
-inline double tail_chance(const float* row, int64_t vocab, float edge, float top, double temperature) {
-  const __m512 scale = _mm512_set1_ps(static_cast<float>(1.0 / temperature));
-  __m512d low = _mm512_setzero_pd(), high = low;
-  for (int64_t start = 0; start < vocab; start += kLanes) {
-    const __m512 logits = load(row, start, lanes_at(start, vocab));
-    const __mmask16 tail = ~at_least(logits, edge);
-    // The least exponent that is not 0 as a float is -87; -inf would make a NaN.
-    const __m512 x = _mm512_max_ps(_mm512_mul_ps(_mm512_sub_ps(logits, _mm512_set1_ps(top)), scale),
-                                   _mm512_set1_ps(-100.0f));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
-                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 sum = _mm512_set1_ps(static_cast<float>(kInverseFactorials[6]));
-#pragma GCC unroll 6
-    for (int i = 5; i >= 0; --i)
-      sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(static_cast<float>(kInverseFactorials[i])));
-    sum = _mm512_maskz_scalef_ps(tail, sum, n);
-    low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(sum)));
-    high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(sum, 1)));
-  }
-  return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
-}
-
 // The same as below where few ids hold nearly all chances: only theirs are exact, and what the others' sum
 // may be off by is not enough to move the result. NaN where it is.
-inline float top_p_floor_of_head(const float* row, int64_t vocab, float top, double temperature,
-                                 double top_p) {
+inline float top_p_floor_of_head(const Row& row, double temperature, double top_p) {
   static thread_local std::vector<float> head;
-  const float edge = static_cast<float>(top - kHead * temperature);
-  const int64_t count = gather(row, vocab, edge, head);
-  if (2 * count > vocab) return std::numeric_limits<float>::quiet_NaN();
-  const double tail = tail_chance(row, vocab, edge, top, temperature);
-  const Chances chances(head.data(), count, static_cast<double>(top) / temperature, temperature);
+  const float edge = static_cast<float>(row.top - kHead * temperature);
+  const int64_t count = gather(row, edge, head);
+  if (2 * count > row.size) return kNan;
+  const double tail = chance_below(row, edge, temperature);
+  const Chances chances(head.data(), count, static_cast<double>(row.top) / temperature, temperature);
   const double sum = chances.from(-kInf), off = kTailError * tail;
-  if (sum < top_p * (sum + tail + off)) return std::numeric_limits<float>::quiet_NaN();
-  const float least = last_kept(chances, top, edge, top_p * (sum + tail + off));
-  const float most = last_kept(chances, top, edge, top_p * (sum + tail - off));
-  return least == most ? least : std::numeric_limits<float>::quiet_NaN();
+  if (sum < top_p * (sum + tail + off)) return kNan;
+  const float least = last_kept(chances, row.top, edge, top_p * (sum + tail + off));
+  const float most = last_kept(chances, row.top, edge, top_p * (sum + tail - off));
+  return least == most ? least : kNan;
 }
 
-inline float top_p_floor(const float* row, int64_t vocab, float top, double temperature, double top_p) {
-  const float floor = top_p_floor_of_head(row, vocab, top, temperature, top_p);
+inline float top_p_floor(const Row& row, double temperature, double top_p) {
+  const float floor = top_p_floor_of_head(row, temperature, top_p);
   if (!std::isnan(floor)) return floor;
-  const double highest = static_cast<double>(top) / temperature;
-  const Chances chances(row, vocab, highest, temperature);
+  const double highest = static_cast<double>(row.top) / temperature;
+  const Chances chances(row.logits, row.size, highest, temperature);
   const double total = chances.from(-kInf);
   // Below this everything together is less than what top_p leaves over. It is a little lower than it could
   // be, because a float is not exact.
-  const double negligible = std::log(0.5 * (1.0 - top_p) * total / static_cast<double>(vocab));
+  const double negligible = std::log(0.5 * (1.0 - top_p) * total / static_cast<double>(row.size));
   const double cut = (highest + negligible) * temperature;
-  return last_kept(chances, top, static_cast<float>(cut - 1e-5 * std::abs(cut) - 1e-5), top_p * total);
+  return last_kept(chances, row.top, static_cast<float>(cut - 1e-5 * std::abs(cut) - 1e-5), top_p * total);
 }
 
 // What both keep; top-p is of what top-k leaves.
-inline float floor_of(const float* row, int64_t vocab, float top, double temperature, int64_t top_k,
-                      double top_p) {
-  static thread_local std::vector<float> kept;
+inline float floor_of(const Row& row, double temperature, int64_t top_k, double top_p) {
+  static thread_local std::vector<float> kept, maxima;
   float floor = -kInf;
-  if (top_k > 0 && top_k < vocab) floor = top_k_floor(row, vocab, top_k);
+  if (top_k > 0 && top_k < row.size) floor = top_k_floor(row, top_k);
   if (top_p >= 1.0) return floor;
-  if (floor == -kInf) return top_p_floor(row, vocab, top, temperature, top_p);
-  const int64_t count = gather(row, vocab, floor, kept);
-  return std::max(floor, top_p_floor(kept.data(), count, top, temperature, top_p));
+  if (floor == -kInf) return top_p_floor(row, temperature, top_p);
+  const int64_t count = gather(row, floor, kept);
+  return std::max(floor, top_p_floor(Row(kept.data(), count, maxima), temperature, top_p));
 }
 
 }  // namespace penstock::sampling

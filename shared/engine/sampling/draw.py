@@ -15,6 +15,8 @@ from torch import Tensor
 
 from shared.engine.native.library import library
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
+from shared.engine.sampling.id_bits import unpacked
+from shared.engine.sampling.logprobs import Logprobs
 from shared.engine.sampling.native_sampler import NativeSampler
 from shared.engine.sampling.noise import gumbel_noise
 from shared.sampling import SamplingParams, TokenLogprob
@@ -29,24 +31,16 @@ def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int | None], lis
     A row's draw depends on that row alone. Equal maxima go to the lowest id. None is drawn from a row that
     rules every id out, or that holds a NaN.
     """
+    native = native_sampler()
     with torch.inference_mode():
-        raw_logprobs = {
-            index: torch.log_softmax(logits[index], dim=-1)
-            for index, row in enumerate(rows)
-            if row.params.logprobs >= 0
-        }
+        logits = logits.contiguous()
+        told = {index: row.params.logprobs for index, row in enumerate(rows) if row.params.logprobs >= 0}
+        logprobs = Logprobs(logits, told, native, {index for index in told if not rows[index].is_plain})
         for index, row in enumerate(rows):
             if not row.is_plain:
                 _adjust(logits[index], row)
-        native = native_sampler()
-        token_ids = pick(logits, rows) if native is None else native.pick(logits.contiguous(), rows)
-    logprobs = [
-        _describe(raw_logprobs[index], token_id, row.params.logprobs)
-        if index in raw_logprobs and token_id is not None
-        else None
-        for index, (token_id, row) in enumerate(zip(token_ids, rows, strict=True))
-    ]
-    return token_ids, logprobs
+        token_ids = pick(logits, rows) if native is None else native.pick(logits, rows)
+    return token_ids, [logprobs.describe(index, token_id) for index, token_id in enumerate(token_ids)]
 
 
 @functools.cache
@@ -57,7 +51,7 @@ def native_sampler() -> NativeSampler | None:
 
 
 def _adjust(logits: Tensor, row: DrawRow) -> None:
-    """Penalties, bias and masks on one row [vocab], in place."""
+    """Penalties, bias and blocked ids on one row [vocab], in place. What is allowed is up to the draw."""
     params = row.params
     if row.counts is not None:
         native = native_sampler()
@@ -68,8 +62,6 @@ def _adjust(logits: Tensor, row: DrawRow) -> None:
     if params.logit_bias:
         ids, biases = zip(*params.logit_bias, strict=True)
         logits[torch.tensor(ids)] += torch.tensor(biases, dtype=logits.dtype)
-    if row.allowed is not None:
-        logits.masked_fill_(torch.from_numpy(~row.allowed), -torch.inf)
     if row.blocked_ids:
         logits[torch.tensor(row.blocked_ids)] = -torch.inf
 
@@ -85,7 +77,12 @@ def penalise(logits: Tensor, params: SamplingParams, counts: TokenCounts) -> Non
 
 
 def pick(logits: Tensor, rows: Sequence[DrawRow]) -> list[int | None]:
-    """The draw in torch operations: what the C++ is held to, and what runs where it cannot."""
+    """The draw in torch operations: what the C++ is held to, and what runs where it cannot. Ids that are not
+    allowed are overwritten."""
+    for index, row in enumerate(rows):
+        if row.allowed is not None:
+            allowed = torch.from_numpy(unpacked(row.allowed, logits.shape[-1]))
+            logits[index].masked_fill_(~allowed, -torch.inf)
     token_ids: list[int] = logits.argmax(dim=-1).tolist()
     best = logits[torch.arange(len(rows)), torch.tensor(token_ids)]
     dead = (torch.isnan(best) | (best == -torch.inf)).tolist()
@@ -147,13 +144,6 @@ def _nucleus_floor(scores: Tensor, top_p: float) -> Tensor:
 def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprob, ...]:
     """The raw log-probability of token_ids[i] after row i of `logits` [len(token_ids), vocab], and the
     `num_top` likeliest ids' there."""
-    return tuple(
-        _describe(torch.log_softmax(row, dim=-1), token_id, num_top)
-        for row, token_id in zip(logits, token_ids, strict=True)
-    )
-
-
-def _describe(logprobs: Tensor, token_id: int, num_top: int) -> TokenLogprob:
-    values, ids = torch.topk(logprobs, min(num_top, len(logprobs)))
-    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return TokenLogprob(token_id, float(logprobs[token_id]), top)
+    logprobs = Logprobs(logits.contiguous(), dict.fromkeys(range(len(token_ids)), num_top), native_sampler())
+    told = (logprobs.describe(index, token_id) for index, token_id in enumerate(token_ids))
+    return tuple(each for each in told if each is not None)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from shared.engine.sampling.id_bits import IdBits
 from shared.sampling import SamplingParams
 
 
@@ -40,14 +39,14 @@ class TokenCounts:
 class DrawRow:
     """How to draw from one row of logits. `position` is absolute: that of the token being drawn.
 
-    `allowed` [vocab], unless None, says of each id whether it may be drawn; `blocked_ids` may not.
+    `allowed`, unless None, has the only ids that may be drawn; `blocked_ids` may not.
     """
 
     params: SamplingParams
     position: int
     blocked_ids: Sequence[int] = ()
     counts: TokenCounts | None = None
-    allowed: NDArray[np.bool_] | None = None
+    allowed: IdBits | None = None
 
     @property
     def is_plain(self) -> bool:

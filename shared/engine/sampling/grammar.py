@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
-from numpy.typing import NDArray
 
+from shared.engine.sampling.id_bits import IdBits, from_bytes, has_id
 from shared.errors import InvalidRequest, Overloaded
 from shared.sampling import JSON_WHITESPACE, Grammar
 
@@ -159,16 +158,16 @@ class GrammarState:
         if output_ids and self._matcher.is_stopped():
             raise InvalidRequest("the output completes the grammar; nothing is left to draw")
 
-    def masks(self, drafts: Sequence[int]) -> list[NDArray[np.bool_] | None]:
-        """The ids that may come next [vocab]: now, then after each of `drafts`.
+    def masks(self, drafts: Sequence[int]) -> list[IdBits | None]:
+        """The ids that may come next: now, then after each of `drafts`.
 
         None behind a draft that cannot be kept, where it does not matter what is drawn. A mask without any
         id says that the grammar has become too complex to go on.
         """
         mask = self._mask(())
-        masks: list[NDArray[np.bool_] | None] = [mask]
+        masks: list[IdBits | None] = [mask]
         for place, draft in enumerate(drafts):
-            if draft in self.eos_ids or not mask[draft]:
+            if draft in self.eos_ids or not has_id(mask, draft):
                 break
             self._matcher.consume_token(draft)
             mask = self._mask(drafts[: place + 1])
@@ -182,16 +181,15 @@ class GrammarState:
         self._matcher.consume_token(token_id)
         return bool(self._matcher.is_stopped() and not self._matcher.is_error())
 
-    def _mask(self, drafts: Sequence[int]) -> NDArray[np.bool_]:
+    def _mask(self, drafts: Sequence[int]) -> IdBits:
         """Of the matcher as it stands, behind output and `drafts`."""
         bits = self._matcher.compute_bitmask()
         if self._matcher.is_error() and not self._is_own:
             self._take_own(drafts)
             bits = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            return np.zeros(self._vocab_size, dtype=np.bool_)
-        mask = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=self._vocab_size, bitorder="little")
-        return mask.view(np.bool_)
+            return from_bytes(b"", self._vocab_size)
+        return from_bytes(bits, self._vocab_size)
 
     def _take_own(self, drafts: Sequence[int]) -> None:
         """The shared lexer may be full: go on with an empty one. If that fails, the fault is here."""

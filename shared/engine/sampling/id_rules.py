@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shared.engine.sampling.grammar import CompiledGrammar, GrammarState
+from shared.engine.sampling.id_bits import IdBits, bits_of, is_within, without
 from shared.engine.sequence import LiveSequence
 from shared.errors import InternalError
 from shared.sampling import SamplingParams
 
-Mask = NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """For one draw: ids ruled out, and, unless None, the only ids allowed [vocab]."""
+    """For one draw: ids ruled out, and, unless None, the only ids allowed."""
 
     blocked_ids: Sequence[int] = ()
-    allowed: Mask | None = None
+    allowed: IdBits | None = None
 
 
 ANY_ID = RowRule()
@@ -33,7 +29,7 @@ class IdRules:
     def __init__(self, sequence: LiveSequence, vocab_size: int) -> None:
         params = sequence.params
         self._sequence = sequence
-        self._allowed = _mask_of(params.allowed_ids, vocab_size) if params.allowed_ids else None
+        self._allowed = bits_of(params.allowed_ids, vocab_size) if params.allowed_ids else None
         self._bad_ids = tuple(word[0] for word in params.bad_words if len(word) == 1)
         self._bad_endings: dict[int, list[tuple[int, ...]]] = {}  # longer words, by their last id but one
         for word in map(tuple, params.bad_words):
@@ -93,23 +89,14 @@ class IdRules:
         recent = (*tokens[max(prompt_len, len(tokens) - longest) :], *drafts)
         return tuple(word[-1] for word in words if recent[-len(word) + 1 :] == word[:-1])
 
-    def _within(self, mask: Mask | None, blocked: Sequence[int]) -> RowRule:
+    def _within(self, mask: IdBits | None, blocked: Sequence[int]) -> RowRule:
         """A grammar's mask under the other rules. Where the grammar wants the end, the end is allowed."""
         if mask is None:
             return ANY_ID
         assert self._grammar is not None
-        eos_ids = list(self._grammar.eos_ids)
+        eos_ids = self._grammar.eos_ids
         left = mask if self._allowed is None else mask & self._allowed
-        left = left.copy()
-        left[list(blocked)] = False
-        if self._sequence.params.ignore_eos:
-            left[eos_ids] = False
-        if not left.any() and mask[eos_ids].any() and mask.sum() == mask[eos_ids].sum():
+        left = without(left, [*blocked, *(eos_ids if self._sequence.params.ignore_eos else ())])
+        if not left.any() and is_within(mask, eos_ids):
             return RowRule((), mask)
         return RowRule((), left)
-
-
-def _mask_of(ids: Sequence[int], vocab_size: int) -> Mask:
-    mask = np.zeros(vocab_size, dtype=np.bool_)
-    mask[list(ids)] = True
-    return mask

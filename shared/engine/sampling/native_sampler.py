@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from shared.engine.sampling.draw_row import DrawRow
 from shared.sampling import SamplingParams
 
 _MASK64 = 2**64 - 1
+ELEMENTS_PER_THREAD = 1 << 16
+"""Logits that a thread must have to look at for it to be worth waking."""
+
+RowSummary = tuple[float, tuple[tuple[int, float], ...]]
+"""The logarithm of the sum of a row's chances, and its likeliest ids with their log-probabilities."""
 
 
 class _Draw(ctypes.Structure):
@@ -23,21 +30,32 @@ class _Draw(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("position", ctypes.c_int64),
         ("top_k", ctypes.c_int64),
+        ("allowed", ctypes.c_void_p),
     )
 
 
 class NativeSampler:
-    """The functions of one loaded library."""
+    """The functions of one loaded library. Rows are shared out among as many threads as torch has."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._argmax = library.penstock_argmax
-        self._argmax.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-        self._argmax.restype = None
+        pointer, integer = ctypes.c_void_p, ctypes.c_int64
         self._sample = library.penstock_sample
-        self._sample.argtypes = (*self._argmax.argtypes[:3], ctypes.c_void_p, ctypes.c_void_p)
+        self._sample.argtypes = (pointer, integer, integer, pointer, pointer, ctypes.c_int)
         self._sample.restype = None
+        self._logprobs = library.penstock_logprobs
+        self._logprobs.argtypes = (
+            pointer,
+            integer,
+            pointer,
+            pointer,
+            integer,
+            integer,
+            *[pointer] * 3,
+            ctypes.c_int,
+        )
+        self._logprobs.restype = None
         self._penalise = library.penstock_penalise
-        self._penalise.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_float] * 3)
+        self._penalise.argtypes = (*[pointer] * 3, integer, *[ctypes.c_float] * 3)
         self._penalise.restype = None
 
     def penalise(self, logits: Tensor, params: SamplingParams, seen: Tensor, output: Tensor) -> None:
@@ -53,18 +71,49 @@ class NativeSampler:
         )
 
     def pick(self, logits: Tensor, rows: Sequence[DrawRow]) -> list[int | None]:
-        """The drawn id of each row of `logits` [len(rows), vocab], float32, contiguous, on the CPU.
+        """The drawn id of each row of `logits` [len(rows), vocab], float32, contiguous, on the CPU; ids that
+        are not allowed are overwritten.
 
         None where every id is ruled out or a logit is no number.
         """
         count, vocab_size = logits.shape
         ids = (ctypes.c_int64 * count)()
-        if all(row.params.temperature == 0.0 for row in rows):
-            self._argmax(logits.data_ptr(), count, vocab_size, ids)
-        else:
-            draws = (_Draw * count)(*(_options(row) for row in rows))
-            self._sample(logits.data_ptr(), count, vocab_size, draws, ids)
+        draws = (_Draw * count)(*(_options(row) for row in rows))
+        self._sample(logits.data_ptr(), count, vocab_size, draws, ids, _threads(count, vocab_size))
         return [None if token_id < 0 else token_id for token_id in ids]
+
+    def summarise(self, logits: Tensor, num_top: Mapping[int, int]) -> dict[int, RowSummary]:
+        """Of the rows of `logits` [rows, vocab] that `num_top` names, with so many of their likeliest ids:
+        finite ones, the lowest first among equals."""
+        count, vocab_size, most = len(num_top), logits.shape[-1], max(num_top.values())
+        rows = np.fromiter(num_top.keys(), np.int64, count)
+        wanted = np.fromiter(num_top.values(), np.int64, count)
+        totals = np.empty(count, np.float64)
+        ids, logprobs = np.empty((count, most), np.int64), np.empty((count, most), np.float32)
+        self._logprobs(
+            logits.data_ptr(),
+            vocab_size,
+            rows.ctypes.data,
+            wanted.ctypes.data,
+            count,
+            most,
+            totals.ctypes.data,
+            ids.ctypes.data,
+            logprobs.ctypes.data,
+            _threads(count, vocab_size),
+        )
+        told = zip(num_top.items(), totals.tolist(), ids.tolist(), logprobs.tolist(), strict=True)
+        return {
+            index: (
+                total,
+                tuple(pair for pair in zip(best[:top], chances[:top], strict=True) if pair[0] >= 0),
+            )
+            for (index, top), total, best, chances in told
+        }
+
+
+def _threads(count: int, vocab_size: int) -> int:
+    return max(1, min(torch.get_num_threads(), count, count * vocab_size // ELEMENTS_PER_THREAD))
 
 
 def _options(row: DrawRow) -> _Draw:
@@ -76,4 +125,5 @@ def _options(row: DrawRow) -> _Draw:
         params.seed & _MASK64,
         row.position,
         params.top_k,
+        None if row.allowed is None else row.allowed.ctypes.data,
     )

@@ -72,11 +72,20 @@ class Work(NamedTuple):
         return [*self.sequence.tokens[self.start : self.end], *self.drafts]
 
 
+class Reuse(NamedTuple):
+    """KV of a prompt's tokens [start, end) that another sequence has computed since it came in."""
+
+    sequence: LiveSequence
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """What the next step computes, and who lost its blocks for that."""
+    """What the next step computes, what it need not, and who lost its blocks for that."""
 
     work: tuple[Work, ...]
+    reused: tuple[Reuse, ...]
     preempted_keys: tuple[str, ...]
     features: Features
 
@@ -168,6 +177,7 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         self._resume_preempted()
+        reused = self._reuse_prefixes()
         preempted: list[str] = []
         active = self._with_status(SequenceStatus.ACTIVE)
         for sequence in active:
@@ -187,7 +197,7 @@ class Scheduler:
                 work.append(Work(sequence, sequence.num_computed, num_tokens, (), is_prefill=True))
                 features = features.plus(span_features(sequence.num_computed, num_tokens))
                 sequence.waiting_since_us = now_us
-        return SchedulerOutput(tuple(work), tuple(preempted), features)
+        return SchedulerOutput(tuple(work), tuple(reused), tuple(preempted), features)
 
     def advance(self, work: Work, num_tokens: int) -> None:
         """KV of `num_tokens` more tokens is final; blocks that became full enter the prefix cache."""
@@ -201,6 +211,14 @@ class Scheduler:
         self._block_manager.check(self.sequences.values(), blocks)
 
     # --- rows ---
+
+    def _reuse_prefixes(self) -> list[Reuse]:
+        """Prompts that waited while others computed what they begin with go on behind that."""
+        return [
+            Reuse(sequence, sequence.num_computed - num_tokens, sequence.num_computed)
+            for sequence in self._with_status(SequenceStatus.ACTIVE)
+            if sequence.prefilling and (num_tokens := self._block_manager.catch_up(sequence))
+        ]
 
     def _decode(self, decoding: Sequence[LiveSequence], draft_budget: int) -> tuple[list[Work], Features]:
         """A row for each, and its drafts: cut to what may be drawn, to what pays, to the budget and to blocks

@@ -30,6 +30,7 @@ from tests.support.engine import make_engine, save_random_model
         ({"max_step_ms": math.inf}, "0 or more"),
         ({"max_step_ms": math.nan}, "0 or more"),
         ({"offload_memory_mb": -1}, "0 or more"),
+        ({"weight_cache_mb": -1}, "0 or more"),
         ({"offload_dir": "/tmp"}, "go together"),
         ({"offload_disk_mb": 5}, "go together"),
         ({"offload_memory_mb": 5, "tensor_parallel": 2}, "not offloaded"),

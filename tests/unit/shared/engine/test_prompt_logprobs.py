@@ -148,12 +148,14 @@ def test_after_a_recovery_the_prompt_alone_is_told(folder: Path, reference: PreT
     check_exact(told.logprobs["a"], reference, LONG[:50])
 
 
-def test_who_gets_the_kv_of_a_prompt_does_not_tell_it_again(folder: Path) -> None:
+def test_who_gets_the_kv_of_a_prompt_does_not_tell_it_even_after_a_preemption(folder: Path) -> None:
     told = Told(make_engine(folder))
     engine = told.engine
     reserved = engine.reserve("a", 33, [])
     assert reserved.num_cached_blocks == 0
     engine.attach("a", LONG[:34], 34, SCORED)
+    told.step()
+    engine._block_manager.preempt(engine._scheduler.sequences["a"])
     told.run()
     assert told.logprobs == {}
     assert len(told.tokens["a"]) == SCORED.max_tokens

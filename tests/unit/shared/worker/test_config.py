@@ -13,6 +13,7 @@ import torch
 from shared.config import ConfigError
 from shared.engine import Engine
 from shared.engine.affinity import MAX_CPU
+from shared.engine.native.library import library
 from shared.engine.sampling.grammar import Grammars
 from shared.errors import InvalidRequest, PenstockError
 from shared.sampling import Grammar
@@ -53,6 +54,17 @@ def test_settings_that_cannot_be_end_in_one_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=fault):
         build(folder, **fields)
+
+
+@pytest.mark.skipif(library() is None, reason="the kernels were not built, or this CPU cannot run them")
+def test_packed_weights_go_to_the_folder_that_is_named(folder: Path, tmp_path: Path) -> None:
+    build(folder, weight_cache_dir=str(tmp_path)).close()
+    assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]
+
+
+def test_packed_weights_go_nowhere_where_none_may_be_kept(folder: Path, tmp_path: Path) -> None:
+    build(folder, weight_cache_dir=str(tmp_path), weight_cache_mb=0).close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -21,6 +21,7 @@ from shared.engine.loading.quantize import quantize
 from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.native.library import library, load
 from shared.engine.native.model import NativeModel
+from shared.engine.native.packing import packed_parts
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InternalError
 from tests.support.data import REPOSITORY
@@ -60,10 +61,8 @@ def both_models(
     pools = [KvPool(KvLayout.of(config, kv_dtype), BLOCKS, compute_dtype=torch.float32) for _ in range(2)]
     kernels = library()
     assert kernels is not None
-    native = NativeModel(
-        kernels, config, [layer], embedding=embedding, head=head, final_norm=norm, pool=pools[0],
-        num_positions=POSITIONS, threads=2,
-    )  # fmt: skip
+    parts = packed_parts(kernels, config, [layer], embedding=embedding, head=head, final_norm=norm)
+    native = NativeModel(kernels, config, dict(parts), pool=pools[0], num_positions=POSITIONS, threads=2)
     weights = ModelWeights(embedding, (layer,), norm, head)
     return native, TorchModel(config, weights, pools[1], POSITIONS)
 

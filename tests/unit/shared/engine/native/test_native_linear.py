@@ -53,7 +53,7 @@ def test_products_equal_torch(kernels: ctypes.CDLL, kind: str, shape: tuple[int,
     linear = random_linear(kind, *shape)
     rows = torch.randn(num_rows, shape[1], generator=torch.Generator().manual_seed(num_rows))
     torch.testing.assert_close(
-        NativeLinear(kernels, linear)(rows), expected(linear, rows), rtol=1e-5, atol=1e-4
+        NativeLinear.pack(kernels, linear)(rows), expected(linear, rows), rtol=1e-5, atol=1e-4
     )
 
 
@@ -62,19 +62,19 @@ def test_products_equal_torch(kernels: ctypes.CDLL, kind: str, shape: tuple[int,
 def test_every_group_size_equals_torch(kernels: ctypes.CDLL, kind: str, group: int) -> None:
     linear = random_linear(kind, 40, 300, group=group)
     rows = torch.randn(9, 300, generator=torch.Generator().manual_seed(group))
-    torch.testing.assert_close(NativeLinear(kernels, linear)(rows), linear(rows), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(NativeLinear.pack(kernels, linear)(rows), linear(rows), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_row_of_zeros_gives_the_bias(kernels: ctypes.CDLL, kind: str) -> None:
     linear = random_linear(kind, 33, 65)
     assert linear.bias is not None
-    assert torch.equal(NativeLinear(kernels, linear)(torch.zeros(1, 65))[0], linear.bias)
+    assert torch.equal(NativeLinear.pack(kernels, linear)(torch.zeros(1, 65))[0], linear.bias)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_invariant_5_a_row_is_bitwise_the_same_among_any_others(kernels: ctypes.CDLL, kind: str) -> None:
-    linear = NativeLinear(kernels, random_linear(kind, 70, 257))
+    linear = NativeLinear.pack(kernels, random_linear(kind, 70, 257))
     rows = torch.randn(40, 257, generator=torch.Generator().manual_seed(1))
     alone = torch.cat([linear(row[None]) for row in rows])
     for size in (2, 5, 8, 12, 40):
@@ -83,7 +83,7 @@ def test_invariant_5_a_row_is_bitwise_the_same_among_any_others(kernels: ctypes.
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_two_threads_give_what_one_gives(kernels: ctypes.CDLL, kind: str) -> None:
-    linear = NativeLinear(kernels, random_linear(kind, 97, 130))
+    linear = NativeLinear.pack(kernels, random_linear(kind, 97, 130))
     rows = torch.randn(5, 130, generator=torch.Generator().manual_seed(2))
     assert torch.equal(linear(rows, threads=2), linear(rows, threads=1))
 
@@ -91,7 +91,7 @@ def test_two_threads_give_what_one_gives(kernels: ctypes.CDLL, kind: str) -> Non
 @pytest.mark.parametrize("place", [0, 31, 64, 256])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_row_with_what_is_no_number_gives_none(kernels: ctypes.CDLL, kind: str, place: int) -> None:
-    linear = NativeLinear(kernels, random_linear(kind, 33, 257))
+    linear = NativeLinear.pack(kernels, random_linear(kind, 33, 257))
     rows = torch.ones(2, 257)
     rows[1, place] = torch.nan
     assert linear(rows)[0].isfinite().all()
@@ -100,4 +100,4 @@ def test_a_row_with_what_is_no_number_gives_none(kernels: ctypes.CDLL, kind: str
 
 def test_a_group_that_the_kernels_cannot_take_is_refused(kernels: ctypes.CDLL) -> None:
     with pytest.raises(InvalidRequest, match="multiple of 32"):
-        NativeLinear(kernels, random_linear("int4", 8, 40, group=20))
+        NativeLinear.pack(kernels, random_linear("int4", 8, 40, group=20))

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from shared.engine.sampling.draw import draw, restrict, token_logprobs
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
+from shared.engine.sampling.id_bits import bits_of
 from shared.engine.sampling.noise import gumbel_noise
 from shared.sampling import SamplingParams
 from tests.support.plain_draw import plain_draw
@@ -103,6 +103,23 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     assert [token_id for token_id, _ in logprobs[0].top] == expected.topk(3).indices.tolist()
 
 
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_the_drawn_tokens_logprob_is_the_one_told_among_the_likeliest(name: str) -> None:
+    params = replace(SETTINGS["all"] if name == "all" else SamplingParams(), logprobs=VOCAB)
+    for told in draw(torch.randn(20, VOCAB), [DrawRow(params, position) for position in range(20)])[1]:
+        assert told is not None
+        assert dict(told.top)[told.token_id] == told.logprob
+
+
+def test_logprobs_of_rows_beside_others_are_their_own() -> None:
+    logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(5))
+    params = [SamplingParams(logprobs=4), SamplingParams(), SamplingParams(logprobs=1)]
+    told = draw(logits.clone(), [DrawRow(each, 0) for each in params])[1]
+    alone = [draw(logits[[row]].clone(), [DrawRow(each, 0)])[1][0] for row, each in enumerate(params)]
+    assert told == alone
+    assert [None if each is None else len(each.top) for each in told] == [4, None, 1]
+
+
 def test_without_logprobs_there_are_none() -> None:
     params = [SamplingParams(temperature=0.0), SamplingParams(temperature=0.0, logprobs=0)]
     _, logprobs = draw(torch.randn(2, VOCAB), [DrawRow(each, 0) for each in params])
@@ -146,14 +163,13 @@ def test_top_k_keeps_every_id_that_ties_with_the_kth() -> None:
 
 
 def test_only_allowed_ids_are_drawn() -> None:
-    allowed = np.zeros(VOCAB, dtype=np.bool_)
-    allowed[[3, 8]] = True
+    allowed = bits_of([3, 8], VOCAB)
     rows = [DrawRow(SamplingParams(temperature=5.0), position, (), None, allowed) for position in range(200)]
     assert set(draw(torch.randn(200, VOCAB), rows)[0]) == {3, 8}
 
 
 def test_blocked_ids_are_not_drawn_even_when_allowed() -> None:
-    row = DrawRow(SETTINGS["greedy"], 0, (3,), None, np.arange(VOCAB) < 5)
+    row = DrawRow(SETTINGS["greedy"], 0, (3,), None, bits_of(range(5), VOCAB))
     logits = torch.arange(VOCAB, 0, -1, dtype=torch.float32)[None]
     logits[0, 3] = 100
     assert draw(logits, [row])[0] == [0]
@@ -164,7 +180,7 @@ def test_a_row_of_which_nothing_is_left_draws_nothing_and_disturbs_nobody(name: 
     logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(3))
     rows = [DrawRow(SETTINGS[name], position) for position in range(3)]
     alone = [draw(logits[[index]].clone(), [row])[0][0] for index, row in enumerate(rows)]
-    rows[1] = replace(rows[1], allowed=np.zeros(VOCAB, dtype=np.bool_))
+    rows[1] = replace(rows[1], allowed=bits_of([], VOCAB))
     assert draw(logits, rows)[0] == [alone[0], None, alone[2]]
 
 
@@ -183,5 +199,7 @@ def test_logprobs_of_given_tokens_are_those_of_their_rows() -> None:
     logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(6))
     expected = torch.log_softmax(logits, dim=-1)
     told = token_logprobs(logits, [4, 9, 0], 2)
-    assert [each.logprob for each in told] == [float(expected[row, i]) for row, i in enumerate([4, 9, 0])]
+    assert [each.logprob for each in told] == pytest.approx(
+        [float(expected[row, i]) for row, i in enumerate([4, 9, 0])]
+    )
     assert [each.top[0][0] for each in told] == logits.argmax(dim=-1).tolist()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shared.engine.sampling import draw as draw_module
 from shared.engine.sampling.draw import draw, restrict
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
+from shared.engine.sampling.id_bits import bits_of
 from shared.engine.sampling.noise import gumbel_noise
 from shared.sampling import SamplingParams
 from tests.support.plain_draw import plain_filtered, plain_scores, softmax
@@ -54,11 +55,10 @@ SETTINGS = {
 
 
 def adjusted_logits(params: SamplingParams) -> torch.Tensor:
-    """float32 [VOCAB]: what penalties, bias and allowed ids make of LOGITS."""
+    """float32 [VOCAB]: what penalties and bias make of LOGITS."""
     counts = TokenCounts(VOCAB, PROMPT + OUTPUT, len(PROMPT)) if params.has_penalties else None
-    allowed = np.isin(np.arange(VOCAB), params.allowed_ids) if params.allowed_ids else None
     logits = LOGITS.clone()
-    draw_module._adjust(logits, DrawRow(params, 0, (), counts, allowed))
+    draw_module._adjust(logits, DrawRow(params, 0, (), counts))
     return logits
 
 
@@ -75,7 +75,8 @@ def drawn_counts(params: SamplingParams) -> torch.Tensor:
     if draw_module.native_sampler() is not None:
         logits = adjusted_logits(params)  # once: it is the same for all positions
         rest = replace(SamplingParams(), **{name: getattr(params, name) for name in DRAW_FIELDS})
-        rows = [DrawRow(rest, position) for position in range(DRAWS)]
+        allowed = bits_of(params.allowed_ids, VOCAB) if params.allowed_ids else None
+        rows = [DrawRow(rest, position, (), None, allowed) for position in range(DRAWS)]
         token_ids = torch.tensor(draw(logits.repeat(DRAWS, 1), rows)[0])
     else:
         # Row by row 1e5 draws take minutes in torch: the ids left are found once, the noise at once. What

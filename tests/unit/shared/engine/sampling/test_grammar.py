@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from shared.engine import LLM, Engine, SamplingParams, TokenOutput
 from shared.engine.sampling import grammar as grammar_module
 from shared.engine.sampling.grammar import Grammars, GrammarState
+from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest
 from shared.sampling import Grammar
 from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine
@@ -291,7 +292,7 @@ def test_sequences_of_one_grammar_do_not_share_their_state(grammars: Grammars, t
     assert states[0].advance(id_of("b"))
     (mask,) = states[1].masks(())
     assert mask is not None
-    assert mask.nonzero()[0].tolist() == [id_of("a")]
+    assert unpacked(mask, VOCAB).nonzero()[0].tolist() == [id_of("a")]
 
 
 def test_a_fork_is_held_to_its_own_grammar(folder: Path) -> None:

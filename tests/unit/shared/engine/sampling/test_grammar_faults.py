@@ -14,6 +14,7 @@ from llguidance import LLMatcher
 from shared.engine import SamplingParams, TokenOutput
 from shared.engine.sampling import grammar as grammar_module
 from shared.engine.sampling.grammar import MAX_GBNF_CHARS, Grammars, GrammarState, Matchers
+from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest, Overloaded
 from shared.sampling import MAX_GRAMMAR_BYTES, Grammar
 from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine, save_random_model
@@ -54,7 +55,7 @@ def walk(state: GrammarState, source: random.Random) -> bool:
     for _ in range(30):
         (mask,) = state.masks(())
         assert mask is not None
-        ids = [int(token_id) for token_id in mask.nonzero()[0]]
+        ids = [int(token_id) for token_id in unpacked(mask, VOCAB).nonzero()[0]]
         if not ids:
             return False
         if state.advance(source.choice(ids)):

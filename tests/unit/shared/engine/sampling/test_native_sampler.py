@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -10,6 +11,8 @@ import torch
 
 from shared.engine.sampling.draw import native_sampler, penalise, pick
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
+from shared.engine.sampling.id_bits import bits_of
+from shared.engine.sampling.logprobs import summarise
 from shared.engine.sampling.native_sampler import NativeSampler
 from shared.sampling import SamplingParams
 
@@ -60,7 +63,7 @@ def assert_equal_draws(native: NativeSampler, logits: torch.Tensor, rows: list[D
 @pytest.mark.parametrize(
     "shape", ["plain", "peaked", "ties", "half ruled out", "zeros of both signs", "growing"]
 )
-@pytest.mark.parametrize("vocab_size", [1, 2, 15, 16, 17, 97, 512, 5003, 32000])
+@pytest.mark.parametrize("vocab_size", [1, 2, 15, 16, 17, 97, 255, 257, 512, 5003, 32000])
 def test_the_same_ids_are_drawn(native: NativeSampler, vocab_size: int, shape: str) -> None:
     source = random.Random(vocab_size)
     for seed in range(12 if vocab_size < 5000 else 3):
@@ -97,6 +100,79 @@ def test_greedy_rows_among_others_draw_the_same(native: NativeSampler) -> None:
     plain = SamplingParams(temperature=0.0)
     rows = [DrawRow(replace(plain, temperature=float(place % 2)), place) for place in range(ROWS)]
     assert_equal_draws(native, random_logits(1000, "ties", 3), rows)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_a_vocabulary_of_many_chunks_draws_the_same(native: NativeSampler, temperature: float) -> None:
+    """Of peaked rows most chunks are passed over, of flat ones none."""
+    for shape, seed in (("peaked", 2), ("plain", 0), ("plain", 2), ("growing", 3)):
+        rows = [
+            DrawRow(SamplingParams(temperature=temperature, min_p=0.01 * (place % 2), seed=place), place)
+            for place in range(ROWS)
+        ]
+        assert_equal_draws(native, random_logits(128_256, shape, seed), rows)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 15, 16, 17, 97, 5003])
+def test_rows_of_allowed_ids_draw_the_same(native: NativeSampler, vocab_size: int) -> None:
+    source = random.Random(vocab_size)
+    for seed in range(10):
+        allowed = [
+            bits_of(source.sample(range(vocab_size), source.randrange(vocab_size + 1)), vocab_size)
+            for _ in range(ROWS - 1)
+        ]
+        rows = [
+            DrawRow(random_params(source), place, (), None, mask)
+            for place, mask in enumerate([*allowed, None])
+        ]
+        logits = random_logits(vocab_size, "plain", seed)
+        with torch.inference_mode():
+            assert native.pick(logits.clone(), rows) == pick(logits.clone(), rows)
+
+
+def test_any_number_of_threads_draws_the_same(native: NativeSampler) -> None:
+    source = random.Random(3)
+    rows = [DrawRow(random_params(source), place) for place in range(ROWS)]
+    logits = random_logits(40_000, "peaked", 4)
+    told = dict.fromkeys(range(0, ROWS, 2), 5)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = native.pick(logits, rows), native.summarise(logits, told)
+        torch.set_num_threads(3)
+        assert (native.pick(logits, rows), native.summarise(logits, told)) == alone
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("shape", ["plain", "peaked", "ties", "growing"])
+@pytest.mark.parametrize("vocab_size", [1, 16, 97, 257, 5003, 40_000])
+def test_log_probabilities_are_those_of_torch(native: NativeSampler, vocab_size: int, shape: str) -> None:
+    logits = random_logits(vocab_size, shape, 2)
+    num_top = {3: 5, 7: 0, 11: 20, 0: vocab_size if vocab_size < 100 else 1}
+    for index, (total, top) in native.summarise(logits, num_top).items():
+        expected_total, expected = summarise(logits[index], num_top[index])
+        assert total == pytest.approx(expected_total, abs=1e-5)
+        chances = [logprob for _, logprob in top]
+        assert chances == pytest.approx([logprob for _, logprob in expected], abs=1e-5)
+        assert [logits[index, token_id] - total for token_id, _ in top] == pytest.approx(chances, abs=1e-5)
+        assert len({token_id for token_id, _ in top}) == len(expected)
+
+
+def test_of_equally_likely_ids_the_lowest_are_told(native: NativeSampler) -> None:
+    logits = torch.zeros(1, 3000)
+    logits[0, 1700] = 1.0
+    ((_, top),) = native.summarise(logits, {0: 4}).values()
+    assert [token_id for token_id, _ in top] == [1700, 0, 1, 2]
+
+
+def test_of_ids_that_are_ruled_out_nothing_is_told(native: NativeSampler) -> None:
+    logits = torch.full((1, 300), -torch.inf)
+    logits[0, 270] = logits[0, 8] = 2.0
+    ((total, top),) = native.summarise(logits, {0: 5}).values()
+    assert total == pytest.approx(2.0 + math.log(2))
+    assert [token_id for token_id, _ in top] == [8, 270]
+    assert [logprob for _, logprob in top] == pytest.approx([-math.log(2)] * 2)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 16, 97, 5003])

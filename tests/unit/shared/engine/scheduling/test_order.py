@@ -78,6 +78,32 @@ def test_what_the_urgent_half_leaves_goes_by_rank() -> None:
     assert shares([waiting("a", 100), waiting("b", 8000), waiting("c", 9000)], 512) == {"a": 100, "b": 412}
 
 
+def named(key: str, blocks: str, **fields: Any) -> LiveSequence:
+    """A prompt of these blocks, each named by itself and all before it, and one token behind them."""
+    sequence = waiting(key, 16 * len(blocks) + 1, **fields)
+    sequence.num_scored = sequence.prompt_len
+    sequence.chain.hashes += [blocks[: place + 1].encode() for place in range(len(blocks))]
+    return sequence
+
+
+def test_what_prompts_begin_with_alike_is_computed_by_the_first_alone() -> None:
+    assert shares([named("a", "xxyy"), named("b", "xxyy"), named("c", "xxzzz")], 64) == {"a": 64}
+
+
+def test_prompts_that_part_at_their_next_block_are_computed_side_by_side() -> None:
+    both = [named("a", "xxyy", num_computed=32), named("b", "xxz", num_computed=32)]
+    assert shares(both, 512) == {"a": 33, "b": 17}
+
+
+def test_a_prompt_that_waits_lends_its_place_for_what_it_waits_for() -> None:
+    """`a` would go first; `l`, the shortest, began its first block, and `x` goes before `l`."""
+    first = named("a", "pqrs" * 4, deadline_us=1)
+    between = named("x", "mnop" * 4, deadline_us=2)
+    leader = named("l", "pq" + "t" * 6, deadline_us=3)
+    assert shares([first, between, leader], 20) == {"l": 20}
+    assert shares([first, between, leader], 60) == {"l": 32, "x": 28}  # two blocks are alike
+
+
 def test_a_lower_class_gets_only_what_is_left() -> None:
     high, low = waiting("a", 8000, priority=0), waiting("b", 10, priority=2)
     assert shares([high, low], 512) == {"a": 512}

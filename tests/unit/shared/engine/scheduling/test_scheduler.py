@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from shared.engine.cost_model import Features
 from shared.engine.scheduling.order import AGING_US, LOWEST_PRIORITY, PATIENCE_US
 from shared.engine.scheduling.scheduler import COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS, monotonic_us
 from shared.errors import DeadlineExpired, InvalidRequest
+from tests.support.block_names import hashes_of
 from tests.support.engine import GREEDY, admit, drive, generate, make_engine, save_random_model
 
 # Features of steps that tell all coefficients apart.
@@ -183,25 +185,125 @@ def test_tenants_share_no_prefix(folder: Path) -> None:
     assert cached == [0, 0, 0, 32, 32]
 
 
-def test_sequences_that_computed_the_same_prefix_at_once_go_on_with_one_copy(folder: Path) -> None:
-    engine, prompt = make_engine(folder), list(range(40))
-    known = {key: list(prompt) for key in "ab"}
-    for key in "ab":
+def computed_and_drawn(engine: Engine, known: dict[str, list[int]]) -> tuple[int, dict[str, list[int]]]:
+    """How many prompt tokens were computed until the end, and what was drawn."""
+    computed, drawn = 0, {key: list(tokens) for key, tokens in known.items()}
+    while engine.has_work:
+        result = engine.step()
+        engine.check()
+        computed += result.num_prefill_tokens
+        for output in result.outputs:
+            drawn[output.key] += output.token_ids
+    return computed, drawn
+
+
+PREFIX = [number % 97 for number in range(192)]
+
+
+@pytest.mark.parametrize("chunk", [23, 64, 512])
+def test_prompts_that_share_a_cold_prefix_compute_it_once(folder: Path, chunk: int) -> None:
+    many = {key: [*PREFIX, *(ord(key) - 9 - number for number in range(9))] for key in "abcd"}
+    expected = {
+        key: prompt + generate(make_engine(folder, prefix_cache=False), prompt)
+        for key, prompt in many.items()
+    }
+    engine = make_engine(folder, max_batch_tokens=chunk)
+    for key, prompt in many.items():
         admit(engine, key, prompt)
-    assert engine.blocks.num_held == 6
-    for output in engine.step().outputs:
-        known[output.key] += output.token_ids
-    assert engine.blocks.num_held == 4
-    drawn = drive(engine, known)
-    assert drawn["a"] == drawn["b"]
+    computed, drawn = computed_and_drawn(engine, many)
+    assert computed == len(PREFIX) + 4 * 9
+    assert drawn == expected
 
 
-def test_blocks_that_are_promised_are_kept_beside_the_copy_that_was_first(folder: Path) -> None:
+def test_a_prompt_that_comes_while_its_prefix_is_computed_computes_only_the_rest(folder: Path) -> None:
+    engine = make_engine(folder, max_batch_tokens=50)
+    admit(engine, "a", PREFIX)
+    engine.step()  # ends within a block
+    admit(engine, "b", [*PREFIX, 1, 2, 3])
+    assert computed_and_drawn(engine, {"a": [], "b": []})[0] == len(PREFIX) - 50 + 3
+
+
+def test_without_a_prefix_cache_nobody_waits_for_a_prefix(folder: Path) -> None:
+    engine = make_engine(folder, prefix_cache=False)
+    for key in "ab":
+        engine.admit(key, PREFIX, len(PREFIX), GREEDY, hashes_of(PREFIX))
+    assert engine.step().num_prefill_tokens == 2 * len(PREFIX)
+
+
+def test_a_prompt_whose_log_probabilities_are_wanted_computes_all_of_itself(folder: Path) -> None:
+    engine = make_engine(folder)
+    scored = replace(GREEDY, prompt_logprobs=0)
+    admit(engine, "scored", PREFIX, scored)
+    for key in "ab":
+        admit(engine, key, PREFIX)
+    told, computed = 0, 0
+    while engine.has_work:
+        result = engine.step()
+        engine.check()
+        told += sum(len(scores.logprobs) for scores in result.prompt_scores)
+        computed += result.num_prefill_tokens
+    assert told == len(PREFIX) - 1
+    assert computed == 2 * len(PREFIX) + 16  # "b" begins with the last block of its own
+
+
+def test_tenants_wait_for_no_prefix_of_others(folder: Path) -> None:
+    engine = make_engine(folder)
+    for tenant in ("blue", "red"):
+        engine.admit(tenant, PREFIX, len(PREFIX), GREEDY, tenant=tenant)
+    assert engine.step().num_prefill_tokens == 2 * len(PREFIX)
+
+
+def test_when_the_sequence_that_computes_a_prefix_is_released_another_goes_on(folder: Path) -> None:
+    expected = PREFIX + generate(make_engine(folder), PREFIX)
+    engine = make_engine(folder, max_batch_tokens=64)
+    for key in "abc":
+        admit(engine, key, PREFIX)
+    assert [progress.key for progress in engine.step().computed] == ["a"]
+    engine.release("a")
+    assert [progress.key for progress in engine.step().computed] == ["b"]
+    engine.release("b")
+    computed, drawn = computed_and_drawn(engine, {"c": list(PREFIX)})
+    assert computed == len(PREFIX) - 128
+    assert drawn["c"] == expected
+
+
+def test_a_sequence_that_computes_a_prefix_and_is_preempted_holds_nobody_up(folder: Path) -> None:
+    engine = make_engine(folder, max_batch_tokens=64)
+    for key in "ab":
+        admit(engine, key, PREFIX)
+    engine.step()
+    engine._block_manager.preempt(engine._scheduler.sequences["a"])
+    engine._scheduler._resume_preempted = lambda: None  # type: ignore[method-assign]  # no room for it yet
+    assert [progress.key for progress in engine.step().computed] == ["b"]
+
+
+def test_sequences_that_wait_for_a_prefix_hold_one_copy_of_it(folder: Path) -> None:
+    engine = make_engine(folder)
+    for key in "ab":
+        admit(engine, key, PREFIX)
+    assert engine.blocks.num_held == 24
+    engine.step()
+    reused = engine.step().reused
+    assert [(each.key, each.start_token, each.end_token) for each in reused] == [("b", 0, 176)]
+    assert engine.blocks.num_held == 12 + 1  # "a" has begun one with what it drew
+
+
+def test_blocks_that_are_promised_are_kept_and_get_a_copy_of_what_another_computed(folder: Path) -> None:
     engine, prompt = make_engine(folder), list(range(40))
+    heard: list[tuple[int, int, int]] = []
     admit(engine, "a", prompt)
-    promised = engine.admit("p", prompt, 40, GREEDY, stop_after=1).block_ids
+    promised = engine.admit(
+        "p", prompt, 40, GREEDY, stop_after=1, on_layer=lambda *told: heard.append(told)
+    ).block_ids
+    engine.step()
+    assert heard == []
     engine.step()
     assert tuple(engine._scheduler.sequences["p"].blocks) == promised
+    assert heard == [(layer, *tokens) for tokens in ((0, 32), (32, 40)) for layer in range(3)]
+    first = engine._scheduler.sequences["a"].blocks
+    for layer in range(3):
+        for own, copied in zip(first[:2], promised[:2], strict=True):
+            assert engine.kv_pool.block_view(layer, own) == engine.kv_pool.block_view(layer, copied)
     assert engine.blocks.num_held == 6
     engine.release("a")
     engine.check()
