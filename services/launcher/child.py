@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 PR_SET_PDEATHSIG = 1
@@ -30,6 +31,35 @@ def die_with(parent_pid: int) -> Callable[[], None]:
     return in_child
 
 
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_spawning: set[object] = set()
+"""Children that may be between fork and exec."""
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Ctrl-C reaches a child too that has not left our process group yet, and there it is still Python that
+    handles it: it would write to the pipe that wakes our loop, and we would count it twice."""
+    ours = object()
+    _spawning.add(ours)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        _spawning.remove(ours)
+        if not _spawning:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+
+
+def _drop_held_signals() -> None:
+    """In a child, in its own group: what has come so far was meant for us."""
+    for signum in ENDING_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+    for signum in ENDING_SIGNALS:
+        signal.signal(signum, signal.SIG_DFL)
+
+
 @dataclass(frozen=True, slots=True)
 class Child:
     """A running process and the pipe that carries its stdout and stderr; `pipe` is closed by its owner."""
@@ -46,7 +76,12 @@ async def spawn(command: Sequence[str], environ: Mapping[str, str]) -> Child:
     in their order.
     """
     # Linux only: elsewhere a SIGKILL of the launcher leaves its services behind.
-    orphan_guard = die_with(os.getpid()) if sys.platform == "linux" else None
+    orphan_guard = die_with(os.getpid()) if sys.platform == "linux" else _nothing
+
+    def in_child() -> None:
+        orphan_guard()
+        _drop_held_signals()
+
     # A pipe of ours instead of asyncio's: that one stays open as long as a grandchild holds it.
     output = asyncio.StreamReader()
     read_fd, write_fd = os.pipe()
@@ -54,21 +89,25 @@ async def spawn(command: Sequence[str], environ: Mapping[str, str]) -> Child:
         lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_fd, "rb", buffering=0)
     )
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            env=dict(environ),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=write_fd,
-            stderr=asyncio.subprocess.STDOUT,
-            process_group=0,
-            preexec_fn=orphan_guard,
-        )
+        with _signals_held():
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                env=dict(environ),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write_fd,
+                stderr=asyncio.subprocess.STDOUT,
+                process_group=0,
+                preexec_fn=in_child,
+            )
     except BaseException:
         pipe.close()
         raise
     finally:
         os.close(write_fd)
     return Child(process, output, pipe)
+
+
+def _nothing() -> None: ...
 
 
 def send(process: Process, signum: signal.Signals) -> None:

@@ -110,11 +110,13 @@ def test_ctrl_c_while_the_launcher_loads_is_quiet(module: str, tmp_path: Path) -
     assert code in (130, -signal.SIGINT)  # the latter before there is anything to catch it
 
 
-def test_ctrl_c_ends_the_demo_and_its_stack(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_demo_and_its_stack_in_order(tmp_path: Path) -> None:
     running = Running([sys.executable, "-P", "-m", "services.launcher.demo"], tmp_path)
     running.until_stderr(b"starting 7 services")
     code, err = running.press_ctrl_c()
     assert code == 130
+    assert "SIGINT: stopping" in err
+    assert "again" not in err
     assert "Traceback" not in err
 
 

@@ -15,6 +15,7 @@ from services.gateway.tool_calls import ToolCallParser
 from services.gateway.tool_grammar import MAX_CALLS, tool_grammar
 from services.gateway.tool_use import ToolUse
 from shared.engine.sampling.grammar import Grammars, GrammarState
+from shared.engine.sampling.id_bits import has_id, unpacked
 from shared.errors import InternalError, InvalidRequest
 from shared.messages import Tool, ToolCall
 from shared.sampling import MAX_GRAMMAR_BYTES, Grammar
@@ -67,7 +68,7 @@ def allows(grammar: Grammar, ids: list[int]) -> bool:
         return "completes the grammar" in str(error)
     mask = state.masks(())[0]
     assert mask is not None
-    return bool(mask[EOS])
+    return has_id(mask, EOS)
 
 
 def made(tool_format: ToolFormat, *, required: bool = False, parallel: bool = True) -> Grammar:
@@ -80,7 +81,7 @@ def random_answer(grammar: Grammar, seed: int) -> list[int]:
     while len(ids) < 600:
         mask = state.masks(())[0]
         assert mask is not None
-        choice = rng.choice(np.flatnonzero(mask).tolist())
+        choice = rng.choice(np.flatnonzero(unpacked(mask, len(vocabulary()))).tolist())
         if choice == EOS:
             break
         ids.append(choice)
