@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from services.gateway.avoided_instances import AvoidedInstances, backoff_s
+from services.gateway.ask_in_turn import ask_in_turn
+from services.gateway.avoided_instances import AvoidedInstances
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.model_identity import ModelIdentity, find_model
-from services.gateway.placement import cheapest_instance, leave_out, load_cost, serving
+from services.gateway.placement import serving
 from services.gateway.placement_trials import speaks_against
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
@@ -21,7 +21,7 @@ from services.gateway.waiting import wait_for_instances
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
-from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, Unavailable
+from shared.errors import InvalidRequest, NoAnswer, PenstockError, Unavailable
 from shared.messages import (
     ChatTurn,
     Message,
@@ -152,28 +152,16 @@ class Preprocessor:
 
         While another one is left, each has `share_s`; the last one has all the time there is.
         """
-        avoided = AvoidedInstances()
-        last_error: PenstockError = Unavailable(f"no {role} answered: retry later", hop=role)
-        for attempt in range(MAX_ASKS):
+
+        async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
             ready = partial(self._usable, role, avoided)
-            views = await wait_for_instances(ready, role, Deadline.after(wait_s))
-            shunned = self._breakers.shunned(views, self._request_id) | avoided.failed(views)
-            best = leave_out(views, shunned)
-            instance = cheapest_instance(best, load_cost, self._rotation + attempt)
-            view = next(view for view in best if view.heartbeat.instance == instance)
-            only = len(views) == 1 or attempt == MAX_ASKS - 1
-            try:
-                return await self._ask_one(view, message, end if only else end.shrink(share_s), end)
-            except PenstockError as error:
-                if is_final(error) or end.expired():
-                    raise
-                last_error = error
-            if isinstance(last_error, NoAnswer | Unavailable):
-                avoided.add_gone(view)
-            elif not isinstance(last_error, Overloaded):
-                avoided.add_failed(view)
-            await asyncio.sleep(backoff_s(attempt))
-        raise last_error
+            return await wait_for_instances(ready, role, Deadline.after(wait_s))
+
+        async def ask(view: InstanceView, is_last: bool) -> Message:
+            return await self._ask_one(view, message, end if is_last else end.shrink(share_s), end)
+
+        shunned = partial(self._breakers.shunned, request_id=self._request_id)
+        return await ask_in_turn(role, usable, shunned, ask, end, max_asks=MAX_ASKS, turn=self._rotation)
 
     async def _ask_one(
         self, view: InstanceView, message: Message, end: Deadline, work_ends: Deadline

@@ -16,21 +16,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from services.gateway.avoided_instances import AvoidedInstances, backoff_s
+from services.gateway.ask_in_turn import ask_in_turn
+from services.gateway.avoided_instances import AvoidedInstances
 from services.gateway.context import SessionContext
 from services.gateway.key_gate import BYTES_PER_TOKEN, KeyGate
 from services.gateway.model_identity import find_model
-from services.gateway.placement import cheapest_instance, leave_out, load_cost, serving
+from services.gateway.placement import serving
 from services.gateway.preprocessor import tokenize_message
 from services.gateway.request import MAX_MODEL_CHARS, MAX_TOKEN_ID, Request, served_model
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.served_models import EMBEDDING_ROLE, ServedModel, served_models
-from services.gateway.session_state import is_final
 from services.gateway.waiting import wait_for_instances
 from shared.api_key_file import ApiKey
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
-from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, TooLarge, Unavailable
+from shared.errors import InvalidRequest, NoAnswer, Overloaded, TooLarge, Unavailable
 from shared.messages import (
     MAX_EMBED_TEXTS,
     Detokenize,
@@ -206,28 +206,18 @@ class TextAsks:
         """The name of the model and the answer of an instance that has it; raises NotFound where none has."""
         found = await self._ready(call, role, partial(self._fleet.instances, role))
         model = served_model(wanted_model, {view.heartbeat.model for view in found})
-        avoided, turn = AvoidedInstances(), next(self._turns)
-        last_error: PenstockError = Unavailable(f"no {role} answered: retry later", hop=role)
-        for attempt in range(MAX_ASKS):
-            views = await self._ready(call, role, partial(self._usable, role, model, avoided))
-            best = leave_out(views, self._context.breakers.shunned(views, "") | avoided.failed(views))
-            name = cheapest_instance(best, load_cost, turn + attempt)
-            view = next(view for view in best if view.heartbeat.instance == name)
+
+        async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
+            return await self._ready(call, role, partial(self._usable, role, model, avoided))
+
+        async def ask(view: InstanceView, is_last: bool) -> Message:
             share_s = FIRST_SHARE * call.deadline.remaining_s()
-            last = len(views) == 1 or attempt == MAX_ASKS - 1
-            try:
-                end = call.deadline if last else call.deadline.shrink(share_s)
-                return model, await self._ask_one(call, view, message, end)
-            except PenstockError as error:
-                if is_final(error) or call.deadline.expired():
-                    raise
-                last_error = error
-            if isinstance(last_error, NoAnswer | Unavailable):
-                avoided.add_gone(view)
-            elif not isinstance(last_error, Overloaded):
-                avoided.add_failed(view)
-            await asyncio.sleep(min(backoff_s(attempt), call.deadline.remaining_s()))
-        raise last_error
+            end = call.deadline if is_last else call.deadline.shrink(share_s)
+            return await self._ask_one(call, view, message, end)
+
+        turn, shunned = next(self._turns), partial(self._context.breakers.shunned, request_id="")
+        answer = await ask_in_turn(role, usable, shunned, ask, call.deadline, max_asks=MAX_ASKS, turn=turn)
+        return model, answer
 
     async def _ask_one(self, call: TextCall, view: InstanceView, message: Message, end: Deadline) -> Message:
         """Who has not answered when nobody listens any more is told so."""
