@@ -79,22 +79,22 @@ class Answer:
         return self.writers[0].prompt.model
 
     def _usage_so_far(self, choice: Choice) -> dict[str, Any]:
-        prompt_tokens, told = choice.prompt.prompt_tokens, choice.told_tokens
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": told,
-            "total_tokens": prompt_tokens + told,
-        }
+        return _counts(choice.prompt.prompt_tokens, choice.told_tokens)
 
     def _usage(self) -> dict[str, Any]:
         """A prompt counts once, however many choices it has."""
         prompts = [choice.end.usage for choice in self.writers[:: self._completion.n]]
         usages = [choice.end.usage for choice in self.writers]
-        prompt_tokens = sum(usage.prompt_tokens for usage in prompts)
-        completion_tokens = sum(usage.completion_tokens for usage in usages)
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in prompts)},
-        }
+        counts = _counts(
+            sum(usage.prompt_tokens for usage in prompts), sum(usage.completion_tokens for usage in usages)
+        )
+        cached_tokens = sum(usage.cached_tokens for usage in prompts)
+        return counts | {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
+
+
+def _counts(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.http.chat_tools import call_chunks, call_objects, read_calls, read_tools_into
+from services.gateway.http.chat_tools import call_chunks, call_objects, read_calls, read_chat_tools
 from services.gateway.http.completion import (
     AskedCompletion,
     Echo,
@@ -47,7 +47,7 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
 def read_chat_prompt(body: JsonFields) -> pb.ChatPrompt:
     """Messages and tools."""
     chat = pb.ChatPrompt(messages=_messages(body))
-    read_tools_into(chat, body)
+    read_chat_tools(chat, body)
     return chat
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -17,13 +17,32 @@ CHOICES = {
 }
 
 
-def read_tools_into(chat: pb.ChatPrompt, body: JsonFields) -> None:
-    """Raises WrongField; names and schemas are checked with the rest of the request."""
+def read_chat_tools(chat: pb.ChatPrompt, body: JsonFields) -> None:
+    """As `read_tools_into` raises."""
     for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
         if body.has(old) and body.value(old) not in ([], "none"):
             raise body.wrong(old, f"{new} in its place")
-    chat.tools.extend(_tool(tool) for tool in body.objects("tools"))
-    _read_choice(chat, body)
+    read_tools_into(chat, body, _function)
+
+
+def read_tools_into(
+    chat: pb.ChatPrompt, body: JsonFields, function_of: Callable[[JsonFields], JsonFields]
+) -> None:
+    """`function_of` checks what stands for a function, in `tools` or as `tool_choice`, and finds its fields.
+
+    Raises WrongField; names and schemas are checked with the rest of the request.
+    """
+    chat.tools.extend(_tool(function_of(tool)) for tool in body.objects("tools"))
+    if isinstance(body.value("tool_choice"), dict):
+        function = function_of(body.object("tool_choice"))
+        if not function.text("name"):
+            raise function.wrong("name", "the name of one of tools", "")
+        chat.tool_name = function.text("name")
+    else:
+        choice = body.text("tool_choice", "auto")
+        if choice not in CHOICES:
+            raise wrong_choice(body, "tool_choice", (*CHOICES, "a function"))
+        chat.tool_choice = CHOICES[choice]
     if body.has("parallel_tool_calls"):
         chat.parallel_tool_calls = body.flag("parallel_tool_calls")
 
@@ -75,36 +94,20 @@ def call_chunks(deltas: Sequence[pb.ToolCallDelta]) -> list[Mapping[str, Any]]:
     ]
 
 
-def read_parameters(function: JsonFields) -> str:
-    """Of a tool, as text."""
+def _tool(function: JsonFields) -> pb.Tool:
+    return pb.Tool(
+        name=function.text("name"),
+        description=function.text("description"),
+        parameters=_parameters(function) if function.has("parameters") else "",
+    )
+
+
+def _parameters(function: JsonFields) -> str:
+    """As text."""
     try:
         return json.dumps(function.object("parameters").raw)
     except RecursionError as error:
         raise function.wrong("parameters", "less of it", "nested too deeply") from error
-
-
-def _tool(tool: JsonFields) -> pb.Tool:
-    function = _function(tool)
-    return pb.Tool(
-        name=function.text("name"),
-        description=function.text("description"),
-        parameters=read_parameters(function) if function.has("parameters") else "",
-    )
-
-
-def _read_choice(chat: pb.ChatPrompt, body: JsonFields) -> None:
-    if isinstance(body.value("tool_choice"), dict):
-        name = _function(body.object("tool_choice")).text("name")
-        if not name:
-            raise (
-                body.object("tool_choice").object("function").wrong("name", "the name of one of tools", name)
-            )
-        chat.tool_name = name
-        return
-    choice = body.text("tool_choice", "auto")
-    if choice not in CHOICES:
-        raise wrong_choice(body, "tool_choice", (*CHOICES, "a function"))
-    chat.tool_choice = CHOICES[choice]
 
 
 def _function(fields: JsonFields) -> JsonFields:

@@ -13,13 +13,14 @@ import grpc.aio
 from penstock.client._proto import inference_pb2 as pb
 from penstock.client.errors import Cancelled, error_of
 from penstock.client.request import stamp_request
+from penstock.client.stream_facts import StreamFacts
 from penstock.client.stream_state import StreamState
 
 AsyncCall = grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateEvent]
 StartAsyncCall = Callable[[pb.GenerateRequest, float | None], AsyncCall]
 
 
-class AsyncStream:
+class AsyncStream(StreamFacts):
     """Iterate over it for the deltas. One task reads; a cancel of that task stops the work too."""
 
     def __init__(self, start: StartAsyncCall, state: StreamState) -> None:
@@ -27,38 +28,6 @@ class AsyncStream:
         self._state = state
         self._cancelled = asyncio.Event()
         self._call = self._begin()
-
-    @property
-    def prompt(self) -> pb.PromptInfo:
-        return self._state.prompt
-
-    @property
-    def end(self) -> pb.Terminal:
-        return self._state.end
-
-    @property
-    def prompts(self) -> list[pb.PromptInfo]:
-        """One for each choice that has begun: with `n` they come beside each other."""
-        return self._state.prompts
-
-    @property
-    def prompt_logprobs(self) -> list[pb.Logprob]:
-        """Where they were asked for: one for each token of the prompt, the first of them 0; there with the
-        first delta."""
-        return self._state.prompt_logprobs
-
-    @property
-    def ends(self) -> list[pb.Terminal]:
-        return self._state.ends
-
-    @property
-    def message(self) -> pb.ChatMessage:
-        """The answer, text and calls: send it among the messages of the next request."""
-        return self._state.message
-
-    @property
-    def messages(self) -> list[pb.ChatMessage]:
-        return self._state.messages
 
     async def text(self) -> str:
         """All that is left to come, as one text."""

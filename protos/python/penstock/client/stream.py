@@ -12,6 +12,7 @@ import grpc
 from penstock.client._proto import inference_pb2 as pb
 from penstock.client.errors import Cancelled, PenstockError, error_of
 from penstock.client.request import stamp_request
+from penstock.client.stream_facts import StreamFacts
 from penstock.client.stream_state import StreamState
 
 
@@ -24,7 +25,7 @@ class StreamCall(Iterator[pb.GenerateEvent], Protocol):
 StartCall = Callable[[pb.GenerateRequest, float | None], StreamCall]
 
 
-class Stream:
+class Stream(StreamFacts):
     """Iterate over it for the deltas. One thread reads; `cancel` may be called from any."""
 
     def __init__(self, start: StartCall, state: StreamState) -> None:
@@ -32,38 +33,6 @@ class Stream:
         self._state = state
         self._cancelled = threading.Event()
         self._call = self._begin()
-
-    @property
-    def prompt(self) -> pb.PromptInfo:
-        return self._state.prompt
-
-    @property
-    def end(self) -> pb.Terminal:
-        return self._state.end
-
-    @property
-    def prompts(self) -> list[pb.PromptInfo]:
-        """One for each choice that has begun: with `n` they come beside each other."""
-        return self._state.prompts
-
-    @property
-    def prompt_logprobs(self) -> list[pb.Logprob]:
-        """Where they were asked for: one for each token of the prompt, the first of them 0; there with the
-        first delta."""
-        return self._state.prompt_logprobs
-
-    @property
-    def ends(self) -> list[pb.Terminal]:
-        return self._state.ends
-
-    @property
-    def message(self) -> pb.ChatMessage:
-        """The answer, text and calls: send it among the messages of the next request."""
-        return self._state.message
-
-    @property
-    def messages(self) -> list[pb.ChatMessage]:
-        return self._state.messages
 
     def text(self) -> str:
         """All that is left to come, as one text."""
