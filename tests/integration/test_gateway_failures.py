@@ -75,7 +75,7 @@ async def test_a_retry_hint_of_zero_never_reaches_a_client(
             await running.knows(role, 1)
         peers[instance].answers = full
         request = ask("hello")
-        request.ttft_deadline_ms = 1500
+        request.ttft_deadline_ms = 3000  # a share of it is waited for room; the rest is for a busy machine
         answer = await generate(running.stub, request)
     assert (answer.outcome, answer.status) == ("shed", grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert answer.end is not None

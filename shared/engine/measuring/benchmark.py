@@ -234,8 +234,11 @@ def read_peak_rss_mb() -> float:
 
 def main() -> int:
     """One case from stdin, its figures to stdout; EXIT_INVALID and {"error": sentence} where it cannot be."""
+    case = sys.stdin.read()
+    if not case:  # whoever wants the figures ended before saying which
+        return EXIT_INVALID
     try:
-        figures = measure(Case(**json.load(sys.stdin)))
+        figures = measure(Case(**json.loads(case)))
     except PenstockError as error:
         print(json.dumps({"error": str(error)}))
         return EXIT_INVALID
