@@ -65,7 +65,10 @@ class Side:
 
 
 class FaultySink:
-    """In front of a receiver's sink: loses or changes the bodies that the two predicates pick."""
+    """In front of a receiver's sink: loses or changes the bodies that the two predicates pick.
+
+    `seen` counts the chunks that began, `landed` those whose body the receiver has taken in.
+    """
 
     def __init__(self, inner: BulkSink, drop: Callable[[int], bool], corrupt: Callable[[int], bool]) -> None:
         self.header_bytes = inner.header_bytes
@@ -74,6 +77,7 @@ class FaultySink:
         self._corrupt = corrupt
         self._views: list[memoryview] = []
         self.seen = 0
+        self.landed = 0
 
     def open(self, header: bytes, body_bytes: int) -> Sequence[memoryview] | None:
         number, self.seen = self.seen, self.seen + 1
@@ -87,6 +91,7 @@ class FaultySink:
         if self._views:
             self._views[0][0] ^= 1
         self._inner.done()
+        self.landed += 1
 
     def lost(self) -> None:
         self._inner.lost()
