@@ -98,7 +98,7 @@ def test_short_prompts_share_a_step_that_costs_more_than_they_do() -> None:
 
 def test_no_step_that_a_prompt_ends_in_begins_a_long_one() -> None:
     order = order_at(step_us=4000, token_us=1)
-    assert shares([waiting("a", 256), waiting("b", 8000)], 512, order=order) == {"a": 256}
+    assert shares([waiting("a", 256), waiting("b", 2000)], 512, order=order) == {"a": 256}
 
 
 def test_a_prompt_that_does_not_end_in_the_step_is_waited_for_by_nobody() -> None:
