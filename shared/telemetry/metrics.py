@@ -106,6 +106,7 @@ DEGRADATION_STEPS = Counter(
 )
 
 KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
+PREEMPTIONS = Counter("penstock_preemptions_total", "Sequences that gave way when KV blocks ran out.")
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
 """Verified bytes, at the receiver."""
 KV_TRANSFER_SECONDS = Histogram(
@@ -200,6 +201,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         KV_TRANSFER_BYTES,
         KV_TRANSFER_EXPOSED_SECONDS,
         KV_TRANSFER_SECONDS,
+        PREEMPTIONS,
         QUEUE_DEPTH,
         *_PREFIXES,
         *_TRANSFERS,

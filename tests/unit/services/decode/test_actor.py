@@ -37,6 +37,7 @@ from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
 from tests.support.grammar import save_model_with_tokenizer
+from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.sampling import sampling
 from tests.support.slow_grammar import held_compiler
@@ -80,7 +81,7 @@ class PlayedReceiver:
 class Worker(DecodeActor):
     """Its mailbox and its turns are in the hands of the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, kv_blocks: int = 64) -> None:
         service = Service("decode", DecodeConfig(), "decode-0")
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
@@ -91,7 +92,9 @@ class Worker(DecodeActor):
             self.played = PlayedReceiver(on_complete, on_released)
             return cast(KvReceiver, self.played)
 
-        super().__init__(service, lambda: make_engine(folder), make_receiver, PrefixMirror())
+        super().__init__(
+            service, lambda: make_engine(folder, kv_blocks=kv_blocks), make_receiver, PrefixMirror()
+        )
 
     async def send(self, message: Message, request_id: str = "r", epoch: int = 1) -> None:
         await self.handle(self.sent.asked(message, request_id, epoch))
@@ -103,8 +106,9 @@ class Worker(DecodeActor):
         speculator: str = "",
         grammar: Grammar | None = None,
         inter_token_us: int = 0,
+        max_tokens: int = 40,
     ) -> None:
-        how = sampling(ignore_eos=True, max_tokens=40, grammar=grammar)
+        how = sampling(ignore_eos=True, max_tokens=max_tokens, grammar=grammar)
         reserve = Reserve(
             pack_ids(PROMPT),
             len(PROMPT),
@@ -120,10 +124,17 @@ class Worker(DecodeActor):
         await self.send(reserve, request_id, epoch)
 
     async def decode(
-        self, request_id: str = "r", epoch: int = 1, speculator: str = "", inter_token_us: int = 0
+        self,
+        request_id: str = "r",
+        epoch: int = 1,
+        speculator: str = "",
+        inter_token_us: int = 0,
+        max_tokens: int = 40,
     ) -> None:
         """Place it, and let it join the batch."""
-        await self.reserve(request_id, epoch, speculator, inter_token_us=inter_token_us)
+        await self.reserve(
+            request_id, epoch, speculator, inter_token_us=inter_token_us, max_tokens=max_tokens
+        )
         await self.step()
         self.played.complete((request_id, epoch), (5,), "", 0)
         await self.step()
@@ -339,6 +350,29 @@ async def test_steps_that_take_too_long_for_a_job_refuse_it_while_they_last(work
 
 
 # ---- who asks whether it is held ----
+
+
+async def test_the_free_blocks_that_are_told_shrink_as_a_job_grows(worker: Worker) -> None:
+    await worker.decode(max_tokens=200)
+    before = worker.worker_load().kv_blocks_free
+    for _ in range(32):
+        await worker.step()
+    assert before - worker.worker_load().kv_blocks_free == 2
+
+
+async def test_jobs_that_outgrow_the_pool_together_all_come_to_their_end(folder: Path) -> None:
+    worker = Worker(folder, kv_blocks=20)
+    await worker.on_start()
+    before = value("penstock_preemptions_total")
+    await worker.decode("a", max_tokens=240)
+    await worker.decode("b", max_tokens=240)
+    while worker._book.jobs:
+        await worker.step()
+    assert (worker.decoded("a"), worker.decoded("b")) == (239, 239)  # and the one that prefill drew
+    assert value("penstock_preemptions_total") > before
+    await worker.step()
+    assert worker.worker_load().kv_blocks_free == worker._driver.facts.free_blocks == 20
+    await worker.on_stop()
 
 
 async def test_decode_says_whether_it_holds_a_request_at_an_epoch(worker: Worker) -> None:
