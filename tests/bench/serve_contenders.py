@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.bench.serve_client import Door, GrpcDoor, HttpDoor
 from tests.support.client import connect
@@ -56,6 +57,10 @@ class Contender:
     def pss_mb(self) -> float:
         """Memory of all its processes; what several share counts once."""
         return sum(_pss_mb(pid) for pid in _family(self.pid))
+
+    def cpu_s(self) -> float:
+        """Of all its processes since they began."""
+        return sum(_cpu_s(pid) for pid in _family(self.pid))
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in _family(self.pid):
@@ -101,15 +106,36 @@ def llama_cpp(gguf: Path, server: Path, log: Path) -> Iterator[list[Contender]]:
 
 
 @contextmanager
-def _server(command: list[str], port: int, environ: dict[str, str], log: Path) -> Iterator[int]:
-    """Its process once it is healthy. Raises RuntimeError, naming its log, when that does not happen."""
+def dynamo(model: Path, venv: Path, logs: Path) -> Iterator[list[Contender]]:
+    """NVIDIA Dynamo's frontend before its mocker, with the settings that were quickest here: discovery in
+    files, requests over TCP, a mocker that waits for nothing."""
+    port = _free_port()
+    python = str(venv / "bin" / "python")
+    planes = ("--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq")
+    name = "mocked"
+    mocker = [python, "-m", "dynamo.mocker", "--model-path", str(model), "--model-name", name, *planes]
+    mocker += ["--speedup-ratio", "1000000", "--max-num-seqs", "128"]
+    frontend = [python, "-m", "dynamo.frontend", "--http-port", str(port), *planes]
+    with TemporaryDirectory(prefix="penstock-dynamo-") as folder:
+        # One family: the shell waits for both.
+        both = f"{shlex.join(mocker)} & exec {shlex.join(frontend)}"
+        environ = {"DYN_FILE_KV": folder, "DYN_LOG": "error"}
+        with _server(["sh", "-c", both], port, environ, logs / "dynamo.log", "/v1/models", name) as pid:
+            yield [Contender("Dynamo, HTTP", pid, f"127.0.0.1:{port}", name)]
+
+
+@contextmanager
+def _server(
+    command: list[str], port: int, environ: dict[str, str], log: Path, page: str = "/health", says: str = ""
+) -> Iterator[int]:
+    """Its process once `page` is there and `says` so. Raises RuntimeError, naming its log."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environ}
         )
     try:
         began_s = time.monotonic()
-        while not _healthy(port):
+        while not _ready(f"http://127.0.0.1:{port}{page}", says):
             if process.poll() is not None or time.monotonic() - began_s > READY_DEADLINE_S:
                 raise RuntimeError(f"{command[0]} did not become ready; see {log}")
             time.sleep(READY_POLL_S)
@@ -118,7 +144,8 @@ def _server(command: list[str], port: int, environ: dict[str, str], log: Path) -
         family = _family(process.pid)
         for pid in family:
             os.kill(pid, signal.SIGCONT)
-        process.terminate()
+        for pid in family:
+            os.kill(pid, signal.SIGTERM)
         try:
             process.wait(END_DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -126,11 +153,11 @@ def _server(command: list[str], port: int, environ: dict[str, str], log: Path) -
             process.wait()
 
 
-def _healthy(port: int) -> bool:
+def _ready(url: str, says: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=READY_POLL_S) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+        with urllib.request.urlopen(url, timeout=READY_POLL_S) as response:
+            return says in response.read().decode()
+    except OSError:
         return False
 
 
@@ -159,3 +186,8 @@ def _pss_mb(pid: int) -> float:
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
