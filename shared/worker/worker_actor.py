@@ -257,7 +257,7 @@ class WorkerActor(EngineActor, Generic[J]):
             await self._lose(job, self.deadline_passed(job))
         await self.admit_jobs()
         await self._driver.flush_releases()
-        if self._driver.facts.has_work:
+        if self._driver.has_work:
             self.begin_step()
         await self.after_begin()
         self._show()
