@@ -77,7 +77,9 @@ class LoadConnection(asyncio.Protocol):
         # uvloop's are of no class of asyncio's.
         self._transport = cast("asyncio.WriteTransport", transport)
         settings = struct.pack(">HI", INITIAL_WINDOW_SETTING, WIDEST_WINDOW)
-        transport.write(PREFACE + _frame(SETTINGS, 0, 0, settings) + _window(WIDEST_WINDOW - FIRST_WINDOW))
+        self._transport.write(
+            PREFACE + _frame(SETTINGS, 0, 0, settings) + _window(WIDEST_WINDOW - FIRST_WINDOW)
+        )
         for _ in range(self._streams):
             self._ask()
 
