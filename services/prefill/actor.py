@@ -194,9 +194,6 @@ class PrefillActor(WorkerActor[PrefillJob]):
             metrics.PREFIX_CACHE_HITS.inc(job.cached_tokens // BLOCK_TOKENS)
             self._service.changed()
 
-    def begin_step(self) -> None:
-        self._driver.begin_step(lambda engine: engine.step())
-
     # ---- KV, called by the sender from anywhere on the loop ------------------------------------------
 
     def _on_released(self, key: TransferKey) -> None:
