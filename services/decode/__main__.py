@@ -13,6 +13,7 @@ with interrupts_end_at_once():
     from shared.bus.bulk import BulkConnection
     from shared.bus.fleet_state import HEARTBEAT_S
     from shared.engine import Engine
+    from shared.engine.core_board import WorkClass
     from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
     from shared.kv.receiver import KvReceiver
     from shared.service import Service, run_service
@@ -26,7 +27,9 @@ async def body(service: Service[DecodeConfig]) -> None:
     give_way()
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model, config.served_name)
-    engines = EngineSource(lambda: build_engine(config, model.path, model.name, transfers_kv=True))
+    engines = EngineSource(
+        lambda: build_engine(config, model.path, model.name, work_class=WorkClass.DECODE, transfers_kv=True)
+    )
     await engines.preload()
     announce_checkpoint(service, model)
     bulk = await BulkConnection.connect(

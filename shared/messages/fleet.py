@@ -32,7 +32,8 @@ class Heartbeat:
     `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
     at most. `context_tokens` is the longest sequence that its model takes here, 0 unknown; `chat_template`
     whether a tokenizer's model has one. `grpc` and `http` are where a gateway takes requests, HOST:PORT, ""
-    where it does not.
+    where it does not. `threads` is how many an engine's step would have now, `most_threads` how many with
+    nobody beside it.
     """
 
     role: str
@@ -66,6 +67,8 @@ class Heartbeat:
     chat_template: bool = False
     grpc: str = ""
     http: str = ""
+    threads: int = 0
+    most_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

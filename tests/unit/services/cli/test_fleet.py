@@ -75,6 +75,7 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "0",
         "-",
         "-",
+        "-",
         "100.0",
         "!",
     ]
@@ -125,9 +126,17 @@ def test_status_shows_progress_and_who_stalls() -> None:
     beat = dataclasses.replace(BEAT, state="stalled", steps=71, stalled_ms=6_250)
     fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
     row = _shown(fleet.all(), as_json=False).splitlines()[1].split()
-    assert (row[2], row[8:10]) == ("stalled", ["71", "6.2"])
+    assert (row[2], row[8], row[10]) == ("stalled", "71", "6.2")
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["state"], described["steps"], described["stalled_ms"]) == ("stalled", 71, 6_250)
+
+
+def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> None:
+    fleet = Fleet()
+    fleet.observe(dataclasses.replace(BEAT, threads=1, most_threads=4), received_unix_us=1_000, now_s=0.0)
+    assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[9] == "1/4"
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert (described["threads"], described["most_threads"]) == (1, 4)
 
 
 def test_status_shows_what_a_gateway_leaves_out() -> None:
