@@ -15,7 +15,9 @@ import argparse
 import asyncio
 import json
 import re
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +31,7 @@ import uvloop
 from tests.bench.serve_contenders import Contender, dynamo, penstock
 from tests.support.models import target_model
 
+EXIT_ENDED = 143  # as a shell tells of SIGTERM
 STREAMS = 64
 PROMPT_TOKENS = 32
 OUTPUT_TOKENS = 128
@@ -123,6 +126,7 @@ def measure(contender: Contender, client: ProcessPoolExecutor, seconds: float) -
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_ENDED))  # the servers are stopped: end them, too
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -20,6 +20,7 @@ import asyncio
 import itertools
 import json
 import random
+import signal
 import statistics
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from tests.bench.make_model import VOCAB_SIZE
 from tests.bench.serve_client import Door, Streamed, ask, watch
 from tests.bench.serve_contenders import Contender, llama_cpp, penstock, vllm
 
+EXIT_ENDED = 143  # as a shell tells of SIGTERM
 PROMPT_TOKENS = 256
 OUTPUT_TOKENS = 64
 CLIENTS = 8
@@ -151,6 +153,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_ENDED))  # the servers are stopped: end them, too
     options = parse()
     options.logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
