@@ -155,6 +155,7 @@ class SpeculatorActor(EngineActor):
     # ---- one turn -----------------------------------------------------------------------------------
 
     async def turn(self) -> bool:
+        await self._outbox.send_waiting()
         self._take_grammars()
         if self._driver.stepping:
             tick = self._driver.take_result()
