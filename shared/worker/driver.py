@@ -80,6 +80,11 @@ class EngineDriver(Generic[R]):
         metrics.KV_BLOCKS.labels(state="free").set(free)
         metrics.KV_BLOCKS.labels(state="held").set(self.engine.config.kv_blocks - free)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to begin a step for."""
+        return self.facts.has_work
+
     # ---- between steps --------------------------------------------------------------------------
 
     def release_later(self, key: str) -> None:
@@ -103,7 +108,7 @@ class EngineDriver(Generic[R]):
         that nobody explains ends this worker now, instead of somebody's memory later."""
         if self._orders:
             await self.between_steps(lambda _: None)
-        elif self._unchecked_blocks and not self.facts.has_work:
+        elif self._unchecked_blocks and not self.has_work:
             await self._check()
 
     async def _check(self) -> None:

@@ -272,7 +272,7 @@ class WorkerActor(EngineActor, Generic[J]):
     async def step_on(self) -> None:
         """Let the engine go on."""
         await self._driver.flush_releases()
-        if self._driver.facts.has_work:
+        if self._driver.has_work:
             self.begin_step()
 
     # ---- ends -----------------------------------------------------------------------------------------
