@@ -15,6 +15,8 @@ from shared.text.tool_formats import ToolFormat
 
 MAX_EVENT_LOGPROBS = 4096
 """Of a prompt, in one event: with twenty more beside each it is a megabyte; clients take four."""
+PROMPT_S = 0.003
+"""How long what is told of a prompt waits for the placement of its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,10 @@ class ResponseBuffer:
         return self._calls is not None and self._calls.has_called
 
     def put_prompt(self, prompt: pb.PromptInfo) -> None:
+        """It goes out a moment later: until then the request is on its way to its workers, and they come
+        first."""
         self._prompt = prompt
-        self._filled.set()
+        asyncio.get_running_loop().call_later(PROMPT_S, self._filled.set)
 
     def put_prompt_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Those of the next tokens of the prompt; before any text."""

@@ -25,6 +25,9 @@ SWEEP_S = 0.05
 """The shortest time between two looks who is silent."""
 MIN_BEAT_S = 0.02
 """Changes within this time share one heartbeat."""
+SETTLE_S = 0.005
+"""How long a change waits for others: what changes first is a request that has come, and its first token
+should not wait for news of it, at us or at all who hear them."""
 PAGE_TIMEOUT_S = 1.0
 SNAPSHOT_TIMEOUT_S = 10.0
 """For all pages of an instance's prefix cache."""
@@ -206,12 +209,13 @@ class HeartbeatPublisher:
             self._changed.clear()
             self._last = self.status()
             await self._send(self._last)
-            await asyncio.sleep(MIN_BEAT_S)
+            await asyncio.sleep(MIN_BEAT_S - SETTLE_S)
             try:
                 async with asyncio.timeout(HEARTBEAT_S - MIN_BEAT_S):
                     await self._changed.wait()
             except TimeoutError:
-                continue
+                pass
+            await asyncio.sleep(SETTLE_S)
 
     async def _send(self, beat: Heartbeat) -> None:
         try:

@@ -375,3 +375,27 @@ async def test_what_is_no_heartbeat_on_a_fleet_subject_is_ignored(watch: Watch, 
     member.live = 3
     member.publisher.changed()
     await until(lambda: watch.view.instances("decode")[0].heartbeat.live == 3)
+
+
+async def test_a_change_waits_a_moment_for_those_that_come_with_it(nats_url: str) -> None:
+    member = await Member.join(nats_url)
+    heard: list[int] = []
+    bus = await Bus.connect(nats_url, name="heard")
+
+    def hear(delivery: Delivery) -> None:
+        assert isinstance(delivery.message, Heartbeat)
+        heard.append(delivery.message.live)
+
+    await bus.serve(fleet_subject("decode", "decode-0"), hear)
+    await until(lambda: heard)  # the next pause begins
+    await until(lambda: member.publisher._changed._waiters)  # and is over
+    member.publisher.changed()
+    member.live = 1
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    member.live = 2
+    await until(lambda: heard[-1] != 0)
+    assert 1 not in heard
+    await member.publisher.stop()
+    await bus.close()
+    await member.bus.close()
