@@ -7,10 +7,10 @@ import ctypes
 import os
 import signal
 import sys
-from asyncio.subprocess import Process
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 PR_SET_PDEATHSIG = 1
 KILLED_BECAUSE_ORPHANED = 137
@@ -60,16 +60,53 @@ def _drop_held_signals() -> None:
         signal.signal(signum, signal.SIG_DFL)
 
 
+class RunningProcess(Protocol):
+    """What is used of asyncio's Process; `returncode` is None until it has ended."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def send_signal(self, signal: int, /) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Child:
     """A running process and the pipe that carries its stdout and stderr; `pipe` is closed by its owner."""
 
-    process: Process
+    process: RunningProcess
     output: asyncio.StreamReader
     pipe: asyncio.ReadTransport
 
 
-async def spawn(command: Sequence[str], environ: Mapping[str, str]) -> Child:
+@asynccontextmanager
+async def output_pipe() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.ReadTransport, int]]:
+    """For a child that is started meanwhile: what it says, our end, and its own, which is then closed here.
+    Ours is too when the child could not be started.
+
+    A pipe of ours instead of asyncio's: that one stays open as long as a grandchild holds it.
+    """
+    output = asyncio.StreamReader()
+    read_fd, write_fd = os.pipe()
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_fd, "rb", buffering=0)
+    )
+    try:
+        yield output, pipe, write_fd
+    except BaseException:
+        pipe.close()
+        raise
+    finally:
+        os.close(write_fd)
+
+
+async def spawn(
+    command: Sequence[str], environ: Mapping[str, str], *, stdin: int = asyncio.subprocess.DEVNULL
+) -> Child:
     """Start `command` in a process group of its own. Raises OSError when it cannot be run.
 
     Its own group, because Ctrl-C in a terminal must reach the launcher alone: it stops the services
@@ -82,35 +119,24 @@ async def spawn(command: Sequence[str], environ: Mapping[str, str]) -> Child:
         orphan_guard()
         _drop_held_signals()
 
-    # A pipe of ours instead of asyncio's: that one stays open as long as a grandchild holds it.
-    output = asyncio.StreamReader()
-    read_fd, write_fd = os.pipe()
-    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_fd, "rb", buffering=0)
-    )
-    try:
+    async with output_pipe() as (output, pipe, write_fd):
         with _signals_held():
             process = await asyncio.create_subprocess_exec(
                 *command,
                 env=dict(environ),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=write_fd,
                 stderr=asyncio.subprocess.STDOUT,
                 process_group=0,
                 preexec_fn=in_child,
             )
-    except BaseException:
-        pipe.close()
-        raise
-    finally:
-        os.close(write_fd)
-    return Child(process, output, pipe)
+        return Child(process, output, pipe)
 
 
 def _nothing() -> None: ...
 
 
-def send(process: Process, signum: signal.Signals) -> None:
+def send(process: RunningProcess, signum: signal.Signals) -> None:
     """Signal a child; one that has just ended is fine."""
     if process.returncode is None:
         try:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from signal import SIGKILL, SIGTERM, Signals
 
 from services.launcher.backoff import Backoff
-from services.launcher.child import ending, send, spawn
+from services.launcher.child import Child, RunningProcess, ending, send, spawn
+from services.launcher.forker import Forker, NotForked
 from services.launcher.log_lines import LineWriter, pump
 from shared.errors import InvalidRequest, Unavailable
 
@@ -39,7 +40,8 @@ class InstanceSpec:
     """What to run. `instance` is `<role>-<n>`; `environ` is the child's whole environment.
 
     Lines that contain one of `hide` are not shown. `reports` False: it says nothing of itself and counts as
-    ready as soon as it runs.
+    ready as soon as it runs. `module`, where `command` is a Python module, can be forked from a process that
+    has imported `preload`.
     """
 
     role: str
@@ -48,6 +50,8 @@ class InstanceSpec:
     environ: Mapping[str, str]
     hide: tuple[bytes, ...] = ()
     reports: bool = True
+    module: str = ""
+    preload: str = ""
 
 
 class Instance:
@@ -58,16 +62,22 @@ class Instance:
     """
 
     def __init__(
-        self, spec: InstanceSpec, writer: LineWriter, *, make_backoff: Callable[[], Backoff] = Backoff
+        self,
+        spec: InstanceSpec,
+        writer: LineWriter,
+        *,
+        forker: Forker | None = None,
+        make_backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         self.spec = spec
-        self.process: Process | None = None
+        self.process: RunningProcess | None = None
         self.started_s = 0.0
         self.restarts = 0
         self.ready_pid = 0  # the process that was ready last
         self._ready_s: float | None = None  # since when the running one is
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._writer = writer
+        self._forker = forker
         self._backoff = make_backoff()
         self._stopping = asyncio.Event()
         self._end_signal = SIGTERM
@@ -128,7 +138,7 @@ class Instance:
         self.started_s = time.monotonic()
         self._ready_s = None if self.spec.reports else self.started_s
         try:
-            child = await spawn(self.spec.command, self.spec.environ)
+            child = await self._start()
         except OSError as error:
             raise StartFailed(f"{self.spec.instance} could not be started: {error}") from error
         self.process = process = child.process
@@ -146,6 +156,12 @@ class Instance:
             child.pipe.close()
         served_s = 0.0 if self._ready_s is None else time.monotonic() - self._ready_s
         return served_s, returncode
+
+    async def _start(self) -> Child:
+        if self._forker is not None and self.spec.module:
+            with contextlib.suppress(NotForked):
+                return await self._forker.fork(self.spec.module, self.spec.environ)
+        return await spawn(self.spec.command, self.spec.environ)
 
     def _on_line(self, line: bytes) -> None:
         if line.strip():

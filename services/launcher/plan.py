@@ -17,6 +17,8 @@ from shared.roles import ENGINE_ROLES, ROLES
 from shared.settings import SourceKind
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
+LOADED_LATE = ("retriever",)
+"""Not imported before the fork: faiss brings an OpenBLAS that makes its threads when it is loaded."""
 
 
 def plan_instances(
@@ -40,8 +42,16 @@ def plan_instances(
             told["grpc_port"], told["http_port"] = next(ports)
         if not options.nats_url:
             told["nats_credentials"] = str(credentials_file(options.state_dir, instance))
-        specs.append(InstanceSpec(role, instance, _command(role), _environ(role, options, told, environ)))
+        module, child = f"services.{role}", _environ(role, options, told, environ)
+        preload = "" if role in LOADED_LATE else f"{module}.__main__"
+        specs.append(InstanceSpec(role, instance, _command(module), child, module=module, preload=preload))
     return specs
+
+
+def fork_server_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Of the process that services are forked from; each then gets one of its own."""
+    paths = (str(REPOSITORY), environ.get("PYTHONPATH", ""))
+    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
 
 def instance_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -49,9 +59,9 @@ def instance_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     return [(role, f"{role}-{number}") for role in ROLES for number in range(counts[role])]
 
 
-def _command(role: str) -> tuple[str, ...]:
+def _command(module: str) -> tuple[str, ...]:
     # -P: a folder named "services" in the user's current directory must not shadow ours.
-    return (sys.executable, "-P", "-m", f"services.{role}")
+    return (sys.executable, "-P", "-m", module)
 
 
 def _told(role: str, options: StackOptions) -> dict[str, Any]:
@@ -67,9 +77,7 @@ def _environ(
     role: str, options: StackOptions, told: Mapping[str, Any], environ: Mapping[str, str]
 ) -> dict[str, str]:
     """The child's whole environment: what it is told stands in one variable each, and in no other."""
-    child = dict(environ)
-    child["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), environ.get("PYTHONPATH", ""))))
-    child["PYTHONUNBUFFERED"] = "1"
+    child = fork_server_environ(environ)
     if options.config_file is not None:
         child[FILE_VARIABLE] = str(options.config_file)
     if role in ENGINE_ROLES:

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from services.launcher.forker import Forker, forking_works
 from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.log_lines import LineWriter
 from services.launcher.nats import nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
-from services.launcher.plan import instance_names, plan_instances
+from services.launcher.plan import fork_server_environ, instance_names, plan_instances
 from services.launcher.ports import check_free, free_ports
 from services.launcher.prober import Prober
 from services.launcher.start_watch import StartWatch
@@ -76,6 +77,8 @@ class Stack:
         self._instances: list[Instance] = []
         self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
+        self._forker: Forker | None = None
+        self._forking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         self._state.acquire()
@@ -128,10 +131,14 @@ class Stack:
         )
         self._say(f"starting {len(specs)} services: {', '.join(spec.instance for spec in specs)}")
         self._ours = {(spec.role, spec.instance) for spec in specs}
+        preload = dict.fromkeys(spec.preload for spec in specs if spec.preload)
+        if preload and forking_works():
+            self._forker = Forker([*preload], fork_server_environ(), self._writer)
+            self._forking = asyncio.create_task(self._forker.run(), name="forker")
         self._instances = [self._launch(spec) for spec in specs]
 
     def _launch(self, spec: InstanceSpec) -> Instance:
-        instance = Instance(spec, self._writer)
+        instance = Instance(spec, self._writer, forker=self._forker)
         self._tasks[instance] = asyncio.create_task(instance.run(), name=spec.instance)
         return instance
 
@@ -202,6 +209,8 @@ class Stack:
         for task in self._tasks.values():
             if task.done():
                 task.result()
+        if self._forking is not None and self._forking.done():
+            self._forking.result()
 
     def _on_beat(self, delivery: Delivery) -> None:
         """Keep the latest heartbeat of our own instances; others may share the bus."""
@@ -228,6 +237,9 @@ class Stack:
     async def _end(self) -> None:
         """Gateways, then the other services, then NATS; what does not end in time is killed."""
         until_s = time.monotonic() + STOP_TIMEOUT_S
+        if self._forker is not None and self._forking is not None:
+            self._forker.close()
+            await asyncio.wait((self._forking,), timeout=KILL_TIMEOUT_S)
         gateways = [instance for instance in self._instances if instance.spec.role == "gateway"]
         others = [instance for instance in self._instances if instance.spec.role != "gateway"]
         await self._end_group(gateways, GATEWAY_TIMEOUT_S)

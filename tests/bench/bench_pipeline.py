@@ -2,7 +2,8 @@
 
     python -m tests.bench.bench_pipeline [--model DIR] [--requests N] [--prompt-tokens N] [--output-tokens N]
 
-Also: client cancel to zero held, cold start to ready, memory of every service.
+Also: client cancel to zero held, cold start to ready, a killed worker's way back to ready, memory of every
+service (resident, and with what several share counted once).
 """
 
 from __future__ import annotations
@@ -10,17 +11,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import signal
 import statistics
 import time
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 from shared.engine import Engine, EngineConfig, SamplingParams
+from tests.bench.bench_load import pss_mb
 from tests.support.client import connect, generate, request
 from tests.support.models import target_model
-from tests.support.stack import Stack, audit, resident_mb
+from tests.support.stack import Instance, Stack, audit, resident_mb
+from tests.support.wait import until
 
 CANCELS = 10
+RESTARTED_ROLES = ("decode", "prefill", "tokenizer")
+RESTART_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,28 @@ async def cancel_to_zero_ms(stack: Stack, prompt: list[int]) -> float:
         await bus.close()
 
 
+def is_ready(row: Instance) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{row.metrics}/ready", timeout=1.0) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+async def restart_s(stack: Stack, role: str) -> float:
+    """From SIGKILL of the first one of the role to its successor's readiness."""
+    (old, *_) = stack.instances(role)
+
+    def is_back() -> bool:
+        (row,) = [row for row in stack.instances() if row.id == old.id]
+        return row.pid != old.pid and bool(row.metrics) and is_ready(row)
+
+    started = time.perf_counter()
+    os.kill(old.pid, signal.SIGKILL)
+    await until(is_back, RESTART_TIMEOUT_S)
+    return time.perf_counter() - started
+
+
 async def measure(stack: Stack, options: argparse.Namespace) -> dict[str, object]:
     model = Path(options.model)
     alone: list[Latency] = []
@@ -90,6 +120,9 @@ async def measure(stack: Stack, options: argparse.Namespace) -> dict[str, object
         "itl_ms": {"engine": engine_itl, "pipeline": stack_itl, "ratio": stack_itl / engine_itl},
         "cancel_to_zero_ms": {"median": statistics.median(cancels), "max": max(cancels)},
         "resident_mb": {row.id: round(resident_mb(row.pid), 1) for row in stack.instances()},
+        "shared_once_mb": {row.id: round(pss_mb(row.pid), 1) for row in stack.instances()},
+        # Each once: who ends again soon is started later each time.
+        "killed_to_ready_s": {role: await restart_s(stack, role) for role in RESTARTED_ROLES},
     }
 
 

@@ -67,6 +67,13 @@ def test_who_computes_gives_way_to_who_passes_on(get_stack: GetStack) -> None:
     assert behind == {name: ENGINE_NICE if name in engines else 0 for name in nice}
 
 
+def test_every_service_of_a_stack_starts_from_imports_that_were_done_before(get_stack: GetStack) -> None:
+    """A forked process keeps the memory in which its parent's environment lies."""
+    stack = get_stack(3, True, "nats")
+    marks = {row.id: Path(f"/proc/{row.pid}/environ").read_bytes() for row in stack.instances()}
+    assert [name for name, environ in marks.items() if b"OPENBLAS_NUM_THREADS=1" not in environ] == []
+
+
 @pytest.mark.skipif(library() is None, reason="the kernels were not built, or this CPU cannot run them")
 def test_weights_are_mapped_from_one_file_by_all_who_have_the_model(get_stack: GetStack) -> None:
     def files(role: str) -> list[tuple[str, ...]]:

@@ -32,7 +32,8 @@ from shared.bus.subjects import fleet
 from shared.messages import Heartbeat
 from shared.telemetry.http import TelemetryServer
 
-role, instance = sys.argv[1], os.environ["PENSTOCK_INSTANCE"]
+instance = os.environ["PENSTOCK_INSTANCE"]
+role = instance.partition("-")[0]
 
 async def main():
     stop = asyncio.Event()
@@ -72,11 +73,12 @@ connection.FIRST_CONNECT_S = {first_connect_s!r}
 prober.HUNG_AFTER_PROBES = {hung_after_probes!r}
 prober.PROBE_EVERY_S = prober.PROBE_TIMEOUT_S = {probe_s!r}
 COMMANDS = {commands!r}
+FORKED = {{"module": "service", "preload": "shared.bus"}} if {forked!r} else {{}}
 
 def plan(options, **addresses):
     for spec in plan_instances(options, **addresses):
         if spec.role in COMMANDS:
-            yield InstanceSpec(spec.role, spec.instance, tuple(COMMANDS[spec.role]), spec.environ)
+            yield InstanceSpec(spec.role, spec.instance, tuple(COMMANDS[spec.role]), spec.environ, **FORKED)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:], plan=lambda *a, **k: list(plan(*a, **k))))
@@ -97,7 +99,11 @@ class Up:
         self.process = subprocess.Popen(
             [sys.executable, str(driver), "--state-dir", str(self.state_dir), "--draft", "none", *argv],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(folder))),
+                "PYTHONUNBUFFERED": "1",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -158,6 +164,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         first_connect_s: float = FIRST_CONNECT_S,
         hung_after_probes: int = HUNG_AFTER_PROBES,
         probe_s: float = PROBE_EVERY_S,
+        forked: bool = False,
         **commands: list[str],
     ) -> Up:
         service = tmp_path / folder / "service.py"
@@ -167,6 +174,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "first_connect_s": first_connect_s,
             "hung_after_probes": hung_after_probes,
             "probe_s": probe_s,
+            "forked": forked,
         }
         up = Up(tmp_path / folder, default | commands, *argv, **constants)
         started.append(up)
@@ -302,6 +310,54 @@ async def test_a_killed_service_comes_back_and_stack_json_has_its_new_pid(start:
     await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
     assert "penstock | decode-0 was killed by SIGKILL; starting it again in 100 ms" in up.stderr
     assert up.stack()["instances"][0]["pid"] in up.pids()
+
+
+def is_forked(pid: int) -> bool:
+    """Its memory began as the server's, with the server's environment."""
+    return b"OPENBLAS_NUM_THREADS=1" in environ_of(pid)
+
+
+def fork_server_of(up: Up) -> int:
+    ours = {row["pid"] for row in up.stack()["instances"]}
+    (pid,) = [
+        pid for pid in up.pids() if pid not in ours and b"services.launcher.fork_server" in command_of(pid)
+    ]
+    return pid
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def test_services_are_forked_at_the_start_and_after_a_crash(start: Start) -> None:
+    up = start(forked=True)
+    await up.until_ready()
+    before = [row["pid"] for row in up.stack()["instances"]]
+    assert [is_forked(pid) for pid in before] == [True, True]
+    assert all(b"-m\0service\0" in command_of(pid) for pid in before)
+    os.kill(before[1], signal.SIGKILL)
+    await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
+    assert "penstock | decode-0 was killed by SIGKILL; starting it again in 100 ms" in up.stderr
+    pids = up.pids()
+    assert len(pids) == 4  # NATS, the fork server, and two services
+    assert is_forked(up.stack()["instances"][1]["pid"])
+    up.process.terminate()
+    assert up.wait() == 0
+    assert alive(pids) == []
+    goodbyes = [line for line in up.stderr if "goodbye" in line]
+    assert goodbyes == ["gateway-0 | goodbye from gateway-0", "decode-0 | goodbye from decode-0"]
+
+
+async def test_without_a_fork_server_a_service_is_started_as_a_program(start: Start) -> None:
+    up = start(forked=True)
+    await up.until_ready()
+    server, decode = fork_server_of(up), up.stack()["instances"][1]["pid"]
+    os.kill(server, signal.SIGKILL)
+    os.kill(decode, signal.SIGKILL)
+    await until(lambda: up.stack()["instances"][1]["pid"] != decode, timeout_s=TIMEOUT_S)
+    await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
+    assert not is_forked(up.stack()["instances"][1]["pid"])
+    assert up.stack()["instances"][0]["pid"] in up.pids()  # forked before, and none the worse for it
 
 
 async def test_a_service_that_is_stopped_for_good_is_killed_and_started_again(

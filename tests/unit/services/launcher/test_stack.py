@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -66,7 +67,7 @@ async def test_a_restarted_process_is_not_shown_with_the_metrics_address_of_the_
     first = child.pid
     assert playing.described() == RunningInstance("decode", "decode-0", first, "127.0.0.1:1")
     child.ready_pid = first
-    child.process.kill()
+    child.process.send_signal(signal.SIGKILL)
     await until(lambda: child.pid != first)
     assert playing.described() == RunningInstance("decode", "decode-0", child.pid, "")
     playing.beat(child, "127.0.0.1:2")
