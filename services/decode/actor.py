@@ -165,23 +165,41 @@ class DecodeActor(WorkerActor[DecodeJob]):
         if not self._book.in_phase(JobPhase.DECODING):
             self._step_time.forget()
 
+    async def take_steps(self) -> bool:
+        for report in self._driver.take_reports():
+            for seated in report.seated:
+                await self._seated(seated.job, seated.outcome)
+            for use in report.draft_uses:
+                self._drafts.note_use(use.key, use.behind, use.late)
+            if report.result is not None:
+                await self.after_step(report.result)
+        return True
+
     async def admit_jobs(self) -> None:
-        new = self._book.in_phase(JobPhase.QUEUED)
-        ready = [job for job in self._book.in_phase(JobPhase.READY) if not job.compiling]
-        if not new and not ready:
+        new = [job for job in self._book.in_phase(JobPhase.QUEUED) if not job.seating]
+        ready = [job for job in self._book.in_phase(JobPhase.READY) if not (job.seating or job.compiling)]
+        if new or ready:
+            self._driver.seat(new, ready)
+            for job in (*new, *ready):
+                job.seating = True
+
+    async def _seated(self, job: DecodeJob, outcome: Reservation | PenstockError | None) -> None:
+        """The engine has answered; of a job that has ended meanwhile it has been told to give back all."""
+        job.seating = False
+        if self._book.jobs.get(job.key) is not job:
             return
-        seating = await self._driver.seat(new, ready)
-        for job, reserved in zip(new, seating.reserved, strict=True):
-            await self._reserved(job, reserved)
-        for job, error in zip(ready, seating.attached, strict=True):
-            if error is not None:
-                await self._lose(job, error)
-                continue
+        if job.phase is JobPhase.QUEUED:
+            assert outcome is not None
+            await self._reserved(job, outcome)
+        elif outcome is None:
             job.phase = JobPhase.DECODING
             job.queue_us = max(0, round((time.monotonic() - job.ready_s) * 1e6))
             self._drafts.open_draft(
                 job.request_id, job.epoch, job.speculator, job.token_ids, job.spec.prompt_len, job.spec.params
             )
+        else:
+            assert isinstance(outcome, PenstockError)
+            await self._lose(job, outcome)
         self._service.changed()
 
     async def _reserved(self, job: DecodeJob, reserved: Reservation | PenstockError) -> None:
@@ -219,8 +237,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
             job.deadline,
         )
 
-    def begin_step(self) -> None:
-        self._driver.begin_step_with(self._drafts.proposals())
+    async def step_on(self) -> None:
+        self._driver.propose(self._drafts.proposals())
+        await self._driver.step_on()
 
     async def after_begin(self) -> None:
         await self._send_drafts()

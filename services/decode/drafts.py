@@ -159,6 +159,16 @@ class DraftBook:
                 session.length.observe(len(ids), 0)
         return found
 
+    def note_use(self, key: str, behind: int, late: int) -> None:
+        """The engine had decoded `behind` tokens more when a proposal came to it; `late` guesses were of no
+        use then."""
+        self.counts.late += late
+        session = self._sessions.get(key)
+        if session is not None:
+            session.lag = min(session.lag + behind, MAX_LAG_TOKENS)
+            if late:
+                session.length.observe(late, 0)
+
     def outgoing(self) -> list[Outgoing]:
         """Messages after a step: sessions to open and to close, and one commit per speculator."""
         if self.level >= DegradationLevel.NO_DRAFTS:

@@ -1,43 +1,145 @@
-"""Drives the decode worker's engine: seats jobs between steps, steps with the drafts that have arrived."""
+"""Drives the decode worker's engine: step after step in its thread, without waiting for the event loop.
+
+What the loop wants done (blocks given back, jobs seated, drafts verified) it leaves in a hand-over that the
+engine's thread empties before each step; what a step brought, that thread leaves in another one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from services.decode.drafts import Proposal
+from services.decode.drafts import Proposal, still_ahead
 from services.decode.job import DecodeJob
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine import Engine, Reservation, StepResult
 from shared.errors import PenstockError
-from shared.worker.driver import EngineDriver
+from shared.worker.driver import EngineDriver, Facts
+from shared.worker.prefix_mirror import PrefixMirror
+
+MAX_UNTAKEN_REPORTS = 8
+"""So much, steps for the most part, may be done that the loop knows nothing of; then the engine waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
-    """What became of each job, in the order given: a reservation or why not; why it was not attached."""
+class Seated:
+    """What became of one job: its reservation, None for one that has joined the batch, or why neither."""
 
-    reserved: list[Reservation | PenstockError]
-    attached: list[PenstockError | None]
+    job: DecodeJob
+    outcome: Reservation | PenstockError | None
 
 
-class DecodeDriver(EngineDriver[StepResult]):
-    async def seat(self, new: Sequence[DecodeJob], ready: Sequence[DecodeJob]) -> Seating:
-        """Reserve blocks for `new` jobs, let `ready` ones join the batch."""
+@dataclass(frozen=True, slots=True)
+class DraftUse:
+    """A proposal as it came to the engine: that had decoded `behind` tokens more than whoever made it knew
+    of, and what was left of the guesses was verified, or they were `late`."""
 
-        def run(engine: Engine) -> Seating:
-            return Seating([_reserve(engine, job) for job in new], [_attach(engine, job) for job in ready])
+    key: str
+    behind: int
+    late: int
 
-        return await self.between_steps(run)
 
-    def begin_step_with(self, proposals: Sequence[Proposal]) -> None:
-        """Begin a step that verifies these drafts."""
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the engine has done, in this order."""
 
-        def step(engine: Engine) -> StepResult:
-            for proposal in proposals:
-                engine.propose(proposal.key, proposal.base, proposal.token_ids)
-            return engine.step()
+    seated: Sequence[Seated]
+    draft_uses: Sequence[DraftUse]
+    result: StepResult | None
+    facts: Facts
 
-        self.begin_step(step)
+
+class DecodeDriver(EngineDriver[None]):
+    def __init__(
+        self,
+        name: str,
+        load: Callable[[], Engine],
+        mirror: PrefixMirror,
+        wake: Callable[[], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(name, load, mirror, wake, clock)
+        self._reports: deque[StepReport] = deque()  # the engine's thread adds, the loop takes
+        self._seated: list[Seated] = []  # the engine's thread's own, as are the next
+        self._proposals: dict[str, Proposal] = {}
+        self._closing = False
+        self._loop: asyncio.AbstractEventLoop
+
+    # ---- on the loop ------------------------------------------------------------------------------
+
+    async def load_engine(self) -> None:
+        await super().load_engine()
+        self._loop = asyncio.get_running_loop()
+
+    def seat(self, new: Sequence[DecodeJob], ready: Sequence[DecodeJob]) -> None:
+        """Before the next step, reserve blocks for `new` jobs and let `ready` ones join the batch; a report
+        says what became of each, in this order."""
+
+        def order(engine: Engine) -> None:
+            self._seated += [Seated(job, _reserve(engine, job)) for job in new]
+            self._seated += [Seated(job, _attach(engine, job)) for job in ready]
+
+        self._orders.append(order)
+
+    def propose(self, proposals: Sequence[Proposal]) -> None:
+        """Let the next step verify these drafts."""
+        if proposals:
+            self._orders.append(lambda _: self._proposals.update((each.key, each) for each in proposals))
+
+    def take_reports(self) -> Iterator[StepReport]:
+        """What the engine has done since the last turn. Raises what it raised, behind all else."""
+        while self._reports:
+            report = self._reports.popleft()
+            self._learn(report.facts)
+            self.steps += report.result is not None
+            yield report
+        ended = self._take_ended()
+        if ended is not None:
+            self._learn(ended[1])
+
+    async def step_on(self) -> None:
+        """Let the engine go on, if it has stopped and there is something to do."""
+        if self.stepping:
+            return
+        if self._orders or self.facts.has_work:
+            self.begin_step(self._run)
+        else:
+            await self.flush_releases()
+
+    async def close_engine(self) -> None:
+        self._closing = True
+        await super().close_engine()
+
+    # ---- in the engine's thread -------------------------------------------------------------------
+
+    def _run(self, engine: Engine) -> None:
+        """Step after step, until there is no work or the loop is too far behind."""
+        while True:
+            self._carry_out_orders()
+            if self._seated:
+                self._report((), None)  # whoever waits for a place does not wait for the step as well
+            if self._closing or not engine.has_work or len(self._reports) >= MAX_UNTAKEN_REPORTS:
+                return
+            draft_uses = [_offer(engine, proposal) for proposal in self._proposals.values()]
+            self._proposals.clear()
+            result = engine.step()
+            self.activity.move()
+            self._report(draft_uses, result)
+
+    def _report(self, draft_uses: Sequence[DraftUse], result: StepResult | None) -> None:
+        seated, self._seated = self._seated, []
+        self._reports.append(StepReport(seated, draft_uses, result, self._facts()))
+        if len(self._reports) == 1:  # else the loop has been woken, and takes all there is
+            self._loop.call_soon_threadsafe(self._wake)
+
+
+def _offer(engine: Engine, proposal: Proposal) -> DraftUse:
+    decided = engine.tokens_since(proposal.key, proposal.base)
+    rest = still_ahead(decided, 0, proposal.token_ids)
+    used = bool(rest) and engine.propose(proposal.key, proposal.base + len(decided), rest)
+    return DraftUse(proposal.key, len(decided), 0 if used else len(proposal.token_ids))
 
 
 def _reserve(engine: Engine, job: DecodeJob) -> Reservation | PenstockError:

@@ -28,6 +28,7 @@ class DecodeJob(Job):
     queue_us: int = 0
     inter_token_s: float | None = None
     last_token_s: float | None = None
+    seating: bool = False  # the engine was asked for its blocks or its place, and has not answered
     num_outputs: int = 0  # tokens decoded here
     proposed_drafts: int = 0
     accepted_drafts: int = 0

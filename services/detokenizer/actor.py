@@ -9,14 +9,14 @@ from typing import Any
 import structlog
 
 from services.detokenizer.config import DetokenizerConfig
-from services.detokenizer.decoder_session import DecodedRow
+from services.detokenizer.decoder_session import DecodedRow, text_of
 from services.detokenizer.decoder_sessions import DecodedOutput, DecoderSessions, LostRow
 from shared.actor import BusActor
 from shared.bus import Delivery
 from shared.bus.subjects import inbox
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import InvalidRequest, PenstockError, Unavailable, UnknownMessage
-from shared.messages import Accepted, Cancel, Heartbeat, Held, Open, Text, Tokens
+from shared.messages import Accepted, Cancel, Heartbeat, Held, Open, Tokens
 from shared.service import Service
 from shared.telemetry import metrics
 from shared.text.tokenizer import TextTokenizer
@@ -143,7 +143,7 @@ class DetokenizerActor(BusActor):
         for gateway, rows in by_gateway.items():
             try:
                 envelope = self.bus.envelope(origin=gateway)
-                await self.bus.publish(inbox("gateway", gateway), _columns(rows), envelope)
+                await self.bus.publish(inbox("gateway", gateway), text_of(rows), envelope)
             except PenstockError as error:
                 log.warning("text_not_sent", gateway=gateway, rows=len(rows), error=error.message)
                 lost = [*lost, *self._sessions.undelivered(rows, error)]
@@ -159,16 +159,3 @@ class DetokenizerActor(BusActor):
                 # The gateway finds out by its stall limit.
                 metrics.DROPPED_MESSAGES.labels(reason="lost_not_sent").inc()
                 log.warning("lost_not_sent", request_id=row.request_id, error=error.message)
-
-
-def _columns(rows: list[DecodedRow]) -> Text:
-    return Text(
-        request_ids=tuple(row.request_id for row in rows),
-        epochs=tuple(row.epoch for row in rows),
-        positions=tuple(row.position for row in rows),
-        token_ids=tuple(row.token_ids for row in rows),
-        texts=tuple(row.text for row in rows),
-        finish=tuple(row.finish for row in rows),
-        logprobs=tuple(row.logprobs for row in rows),
-        marks=tuple(row.marks for row in rows),
-    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import NamedTuple
 
-from shared.deadline import Deadline
+from shared.deadline import Clock, Deadline
 from shared.errors import InvalidRequest, PenstockError, ProtocolError
-from shared.messages import Mark, Open, Tokens, unpack_ids
+from shared.messages import Mark, Open, Text, Tokens, unpack_ids
 from shared.sampling import TokenLogprob
 from shared.text.incremental import settled_tail
 from shared.text.stops import StopMatcher
@@ -20,9 +22,11 @@ MAX_ROWS_AHEAD = 64
 FINISHES = ("", "stop", "length", "error")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRow:
-    """One row of a `Tokens` message, when it came and from which instance ("" when it did not say)."""
+class TokenRow(NamedTuple):
+    """One row of a `Tokens` message, when it came and from which instance ("" when it did not say).
+
+    A tuple in the order of the message's columns: these become rows, and rows columns, in one call.
+    """
 
     request_id: str
     epoch: int
@@ -56,31 +60,27 @@ class TokenRow:
     def after(self, position: int) -> TokenRow:
         """The part of the row from `position` on."""
         seen = position - self.position
-        return replace(
-            self, position=position, token_ids=self.token_ids[seen:], logprobs=self.logprobs[seen:]
+        return self._replace(
+            position=position, token_ids=self.token_ids[seen:], logprobs=self.logprobs[seen:]
         )
 
 
 def rows_of(message: Tokens, received_s: float, sender: str) -> Iterator[TokenRow]:
-    for index, request_id in enumerate(message.request_ids):
-        yield TokenRow(
-            request_id,
-            message.epochs[index],
-            message.positions[index],
-            message.token_ids[index],
-            message.finish[index],
-            message.logprobs[index],
-            message.marks[index],
-            received_s,
-            sender,
-        )
+    columns = (
+        message.request_ids,
+        message.epochs,
+        message.positions,
+        message.token_ids,
+        message.finish,
+        message.logprobs,
+        message.marks,
+    )
+    return map(TokenRow._make, zip(*columns, repeat(received_s), repeat(sender)))
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedRow:
-    """One row of a `Text` message and the gateway it goes to."""
+class DecodedRow(NamedTuple):
+    """One row of a `Text` message, in the order of its columns, and the gateway it goes to."""
 
-    gateway: str
     request_id: str
     epoch: int
     position: int
@@ -89,10 +89,16 @@ class DecodedRow:
     finish: str
     logprobs: tuple[TokenLogprob, ...]
     marks: tuple[Mark, ...]
+    gateway: str
 
 
-@dataclass(slots=True)
-class _Advance:
+def text_of(rows: Sequence[DecodedRow]) -> Text:
+    """The message of these rows, which go to one gateway."""
+    *columns, _ = zip(*rows, strict=True)
+    return Text(*columns)
+
+
+class _Advance(NamedTuple):
     taken: int
     text: str
     finish: str
@@ -133,6 +139,7 @@ class DecoderSession:
         self._decoder = tokenizer.decoder(
             settled_tail(tokenizer.piece, tail), shown_ids=frozenset(opened.shown_ids)
         )
+        self._stops = bool(opened.stop)
         self._matcher = StopMatcher(opened.stop)
         self._first = True
         replayed = self._advance(tuple(replay), "")
@@ -150,7 +157,6 @@ class DecoderSession:
     def stop_row(self) -> DecodedRow:
         """The end of a request whose replay already has a stop string in it."""
         return DecodedRow(
-            self.gateway,
             self.request_id,
             self.epoch,
             self.next_position,
@@ -159,22 +165,26 @@ class DecoderSession:
             "stop_string",
             (),
             (),
+            self.gateway,
         )
 
-    def decode_row(self, row: TokenRow, now_s: float) -> Taken:
+    def decode_row(self, row: TokenRow, clock: Clock) -> Taken:
         """Decode a row that begins at or before `next_position`; what was seen already is left out."""
-        taken = Taken(duplicate_tokens=min(len(row.token_ids), self.next_position - row.position))
-        if row.end < self.next_position or (
-            row.end == self.next_position and taken.duplicate_tokens and not row.finish
-        ):
-            return taken
-        row = row.after(self.next_position)
+        taken = Taken()
+        if row.position < self.next_position:
+            taken.duplicate_tokens = min(len(row.token_ids), self.next_position - row.position)
+            if row.end < self.next_position or (
+                row.end == self.next_position and taken.duplicate_tokens and not row.finish
+            ):
+                return taken
+            row = row.after(self.next_position)
         advance = self._advance(row.token_ids, row.finish)
         marks = row.marks
         if self._first:
-            marks = (*marks, Mark("detokenize", max(0, round((now_s - row.received_s) * 1e6))))
+            self._first = False
+            waited_s = clock.monotonic_s() - row.received_s
+            marks = (*marks, Mark("detokenize", max(0, round(waited_s * 1e6))))
         taken.row = DecodedRow(
-            self.gateway,
             self.request_id,
             self.epoch,
             row.position,
@@ -183,9 +193,9 @@ class DecoderSession:
             advance.finish,
             row.logprobs[: advance.taken],
             marks,
+            self.gateway,
         )
         taken.tokens_after_stop = len(row.token_ids) - advance.taken
-        self._first = False
         self._unsent_text = ""
         self.next_position += advance.taken
         return taken
@@ -209,7 +219,11 @@ class DecoderSession:
         return row
 
     def _advance(self, token_ids: tuple[int, ...], finish: str) -> _Advance:
-        """Token by token, because a stop string must end the request at the token that completes it."""
+        """Token by token where there are stop strings: one must end the request at the token that completes
+        it."""
+        if not self._stops:
+            text = self._decoder.push(token_ids)
+            return _Advance(len(token_ids), text + self._decoder.finish() if finish else text, finish)
         shown: list[str] = []
         for index, token_id in enumerate(token_ids):
             text, matched = self._matcher.push(self._decoder.push((token_id,)))

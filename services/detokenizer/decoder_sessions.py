@@ -227,11 +227,15 @@ class DecoderSessions:
                 self._lose(session, _gap(session), output)
             return
         self._decode_row(session, row, output)
-        while row.request_id in self._sessions and (ahead := session.next_ahead()) is not None:
+        while (
+            session.ahead.rows
+            and row.request_id in self._sessions
+            and (ahead := session.next_ahead()) is not None
+        ):
             self._decode_row(session, ahead, output)
 
     def _decode_row(self, session: DecoderSession, row: TokenRow, output: DecodedOutput) -> None:
-        taken = session.decode_row(row, self._clock.monotonic_s())
+        taken = session.decode_row(row, self._clock)
         _count("duplicate_tokens", taken.duplicate_tokens)
         _count("tokens_after_stop", taken.tokens_after_stop)
         if taken.row is None:

@@ -46,7 +46,7 @@ class InferenceEdge(TextEdge):
             failed = error
         else:
             call.add_done_callback(lambda _: sessions.end_call())  # type: ignore[arg-type]  # the stub is no callable
-            turn = asyncio.Lock()
+            turn = asyncio.Lock() if len(requests) > 1 else None
             failed = await sessions.relay_all(
                 [_CallWriter(call, turn, index) for index in range(len(requests))]
             )
@@ -65,9 +65,9 @@ class InferenceEdge(TextEdge):
 
 
 class _CallWriter:
-    """Writes the events of the contract that are of one choice; they take turns, as gRPC wants it."""
+    """Writes the events of the contract that are of one choice; several take turns, as gRPC wants it."""
 
-    def __init__(self, call: Call, turn: asyncio.Lock, choice: int) -> None:
+    def __init__(self, call: Call, turn: asyncio.Lock | None, choice: int) -> None:
         self._call = call
         self._turn = turn
         self._choice = choice
@@ -89,6 +89,9 @@ class _CallWriter:
         await self._write(pb.GenerateEvent(end=end))
 
     async def _write(self, event: pb.GenerateEvent) -> None:
+        if self._turn is None:
+            await self._call.write(event)
+            return
         async with self._turn:
             await self._call.write(event)
 

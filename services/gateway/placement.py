@@ -49,13 +49,16 @@ class Placement:
 
     def instance_of(self, role: str) -> str:
         """ "" for a role that no request is placed on."""
-        chosen = {
-            "decode": self.decode,
-            "prefill": self.prefill,
-            "detokenizer": self.detokenizer,
-            "speculator": self.speculator,
-        }
-        return chosen.get(role, "")
+        match role:
+            case "detokenizer":
+                return self.detokenizer
+            case "decode":
+                return self.decode
+            case "prefill":
+                return self.prefill
+            case "speculator":
+                return self.speculator
+        return ""
 
     def uses(self, role: str, instance: str) -> bool:
         return self.instance_of(role) == instance

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from services.gateway.config import GatewayConfig
-from services.gateway.crash_record import CrashRecord
+from services.gateway.crash_record import PROVEN_TOKENS, CrashRecord
 from services.gateway.crash_suspects import CrashSuspects
 from services.gateway.hold_check import is_forgotten
 from services.gateway.placement_trials import PlacementTrials
 from services.gateway.request_client import RequestClient
 from services.gateway.session_state import SessionState
-from shared.deadline import Deadline
+from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import PenstockError, Unavailable
 from shared.messages import HoldCheck, Message
 
@@ -40,11 +40,15 @@ class PlacementWatch:
         self._deadline = deadline
         self._trouble: PenstockError | None = None
         self._trouble_epoch = 0
+        self._noted_tokens = 0
+        self._heard_s = 0.0
         self._arrived = asyncio.Event()
 
     def note_arrival(self) -> None:
-        """A row of the placement has come."""
-        self._arrived.set()
+        """A row of the placement has come. One of many in the middle of an answer wakes nobody."""
+        self._heard_s = SYSTEM_CLOCK.monotonic_s()
+        if self._noted_tokens < PROVEN_TOKENS or self._state.finish or self._crash_record.strikes:
+            self._arrived.set()
 
     def fail_placement(self, trouble: PenstockError) -> None:
         """It cannot go on. The first trouble of an epoch counts."""
@@ -55,6 +59,8 @@ class PlacementWatch:
     async def until_over(self, trials: PlacementTrials) -> PenstockError | None:
         """None when the last row has come, else why the request must be placed anew."""
         while True:
+            self._heard_s = SYSTEM_CLOCK.monotonic_s()
+            self._noted_tokens = self._state.epoch_tokens
             trials.note_progress(self._state.epoch_tokens, finished=bool(self._state.finish))
             self._suspects.note_tokens(self._crash_record, self._state.epoch, self._state.epoch_tokens)
             if self._state.finish:
@@ -62,14 +68,24 @@ class PlacementWatch:
             if self._trouble is not None and self._trouble_epoch == self._state.epoch:
                 return self._trouble
             self._arrived.clear()
+            if not await self._is_silent():
+                continue
+            if self._state.epoch_tokens:
+                return Unavailable("no token came for too long", hop="decode")
+            if await is_forgotten(self._ask_hold, self._arrived):
+                return Unavailable("the last tokens were lost on the way", hop="bus")
+
+    async def _is_silent(self) -> bool:
+        """Wait until there is something to look at, or until nothing has been heard for too long. Arrivals
+        move the end on without touching the timer."""
+        while (left_s := self._heard_s + self._stall_s() - SYSTEM_CLOCK.monotonic_s()) > 0:
             try:
-                async with asyncio.timeout(self._stall_s()):
+                async with asyncio.timeout(left_s):
                     await self._arrived.wait()
             except TimeoutError:
-                if self._state.epoch_tokens:
-                    return Unavailable("no token came for too long", hop="decode")
-                if await is_forgotten(self._ask_hold, self._arrived):
-                    return Unavailable("the last tokens were lost on the way", hop="bus")
+                continue
+            return False
+        return True
 
     async def _ask_hold(self) -> Message:
         assert self._state.placement is not None

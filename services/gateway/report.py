@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import structlog
+from prometheus_client import Counter
 
 from services.gateway.outcome import Outcome
 from services.gateway.request_timeline import RequestTimeline
@@ -39,7 +42,13 @@ def count_tokens(state: SessionState, new: int) -> None:
     """`new` tokens are in the log; with the first ones the prompt has been answered."""
     if len(state.log.ids) == new:
         metrics.PROMPT_TOKENS.labels(model=state.model).inc(state.log.prompt_tokens)
-    metrics.GENERATION_TOKENS.labels(model=state.model).inc(new)
+    _generated(state.model).inc(new)
+
+
+@cache
+def _generated(model: str) -> Counter:
+    """Looked up once per model, not for every token."""
+    return metrics.GENERATION_TOKENS.labels(model=model)
 
 
 def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline: RequestTimeline) -> None:

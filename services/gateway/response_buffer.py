@@ -70,8 +70,10 @@ class ResponseBuffer:
                 f"the client left {self._max_tokens} tokens unread: read faster or ask for fewer tokens"
             )
         self._delta.token_ids.extend(ids)
-        self._delta.text += text
-        self._delta.logprobs.extend(_logprob_event(logprob) for logprob in logprobs)
+        if text:
+            self._delta.text += text
+        if logprobs:
+            self._delta.logprobs.extend(map(_logprob_event, logprobs))
         self._filled.set()
 
     def put_end(self, outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ from services.gateway.prompt_limits import PromptLimits
 from services.gateway.rate_limits import Allowance
 from services.gateway.request import Request
 from services.gateway.session import Session
-from services.gateway.text_row import TextRow
+from services.gateway.text_row import rows_by_request
 from shared import messages
 from shared.bus import Delivery
 from shared.errors import PenstockError, Unavailable, UnknownMessage
@@ -176,17 +176,7 @@ class SessionRegistry:
             session.on_instance_lost(role, instance)
 
     def _fan_out(self, text: Text, sender: str) -> None:
-        rows = map(
-            TextRow,
-            text.epochs,
-            text.positions,
-            text.token_ids,
-            text.texts,
-            text.finish,
-            text.logprobs,
-            text.marks,
-        )
-        for request_id, row in zip(text.request_ids, rows, strict=True):
+        for request_id, row in rows_by_request(text):
             session = self._live.get(request_id)
             if session is None:
                 metrics.STALE_MESSAGES.inc()

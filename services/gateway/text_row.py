@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from shared.messages import Mark
+from shared.messages import Mark, Text
 from shared.sampling import TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class TextRow:
-    """One row of a Text message."""
+class TextRow(NamedTuple):
+    """One row of a Text message: a tuple, so that columns become rows in one call."""
 
     epoch: int
     position: int
@@ -19,3 +19,16 @@ class TextRow:
     finish: str
     logprobs: tuple[TokenLogprob, ...]
     marks: tuple[Mark, ...]
+
+
+def rows_by_request(text: Text) -> Iterator[tuple[str, TextRow]]:
+    columns = (
+        text.epochs,
+        text.positions,
+        text.token_ids,
+        text.texts,
+        text.finish,
+        text.logprobs,
+        text.marks,
+    )
+    return zip(text.request_ids, map(TextRow._make, zip(*columns, strict=True)), strict=True)

@@ -16,7 +16,7 @@ from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.ports import free_ports
 from services.launcher.state import StateDir, credentials_file
 from shared.bus.credentials import Credentials, write_secret
-from shared.bus.nats_server import GOGC, nats_server_binary
+from shared.bus.nats_server import RUNTIME, nats_server_binary
 from shared.bus.permissions import authorization, operator_user, role_user
 
 HOST = "127.0.0.1"
@@ -44,8 +44,7 @@ def write_users(state: StateDir, instances: Iterable[tuple[str, str]]) -> Path:
 def nats_spec(config: Path, environ: Mapping[str, str] = os.environ) -> tuple[InstanceSpec, str]:
     """A nats-server on a free port of this machine, and its URL. Raises Unavailable without a binary."""
     port = free_ports(HOST, 1)[0]
-    # Fewer collections: KV chunks are garbage as soon as they were passed on.
-    settings = {"GOGC": GOGC, **environ}
+    settings = {**RUNTIME, **environ}
     listen = ("--addr", HOST, "--port", str(port), "--name", "penstock")
     command = (str(nats_server_binary()), "--config", str(config), *listen)
     spec = InstanceSpec(NAME, NAME, command, settings, hide=HIDDEN_LINES, reports=False)

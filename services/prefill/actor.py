@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from services.prefill.book import LostJob, PrefillBook
 from services.prefill.config import PrefillConfig
@@ -12,6 +12,7 @@ from services.prefill.driver import PrefillDriver
 from services.prefill.job import PrefillJob, deadline_passed, read_job
 from services.prefill.kv_announcer import KvAnnouncer
 from services.prefill.output import job_output
+from services.prefill.step_news import StepNews
 from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, PromptScores, StepResult
@@ -65,12 +66,15 @@ class PrefillActor(WorkerActor[PrefillJob]):
         self._make_sender = make_sender
         self._rate = TokenRate(min(MEASURED_STEP_TOKENS, service.config.max_batch_tokens))
         self._ended_transfers: deque[tuple[TransferKey, PenstockError | None]] = deque()
+        self._refused: list[LostJob] = []
+        """Their sessions are to hear of it."""
 
     async def open_transfers(self) -> Transfers:
         engine = self._driver.engine
         self._book = PrefillBook(self._config, gateway_alive(self._service.fleet))
         self._sender = self._make_sender(engine, self._on_released, self._on_failed)
-        self._announcer = KvAnnouncer(self._sender, engine.layout.num_layers)
+        self._news = StepNews()
+        self._announcer = KvAnnouncer(self._sender, engine.layout.num_layers, self._news)
         return self._sender
 
     def worker_load(self) -> WorkerLoad:
@@ -152,6 +156,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
             await self._tell_scores(scores)
         # The first token goes out before KvDone: time to first token never waits for the transfer.
         await self._outbox.tokens(job_output(job, output, time.monotonic()) for job, output in first_tokens)
+        self._news.take()
+        await self._tell_refused()
         for job, output in first_tokens:
             job.phase = JobPhase.TRANSFERRING
             self._sender.finish_transfer(job.transfer_key, output.token_ids, output.finish_reason or "")
@@ -168,34 +174,48 @@ class PrefillActor(WorkerActor[PrefillJob]):
         jobs, expired = self._book.take_jobs(room)
         await self._tell_expired(expired)
         self._driver.yield_to(busy=bool(self._book.jobs))
-        if jobs:
-            callbacks = [self._announcer.layer_callback(job) for job in jobs]
-            for job, admitted in zip(jobs, await self._driver.admit(jobs, callbacks), strict=True):
-                await self._admitted(job, admitted)
+        for job in jobs:
+            job.phase = JobPhase.COMPUTING
+            job.started_s = time.monotonic()
+        callbacks = [self._announcer.layer_callback(job) for job in jobs]
+        if any(job.refused_s is not None for job in jobs):  # a step for nothing would only wake the next one
+            self._joined(jobs, await self._driver.admit(jobs, callbacks))
+            await self._tell_refused()
+        elif jobs:
+            self._driver.join(jobs, callbacks, self._joined)
         elif not self._book.jobs:
             await self._driver.warm()
 
-    async def _admitted(self, job: PrefillJob, admitted: AdmitResult | PenstockError) -> None:
-        if isinstance(admitted, Overloaded):  # blocks are still on their way out; they come back
-            self._book.put_back(job)
-            return
-        try:
-            if isinstance(admitted, PenstockError):
-                raise admitted
-            job.phase = JobPhase.COMPUTING
-            job.started_s = time.monotonic()
-            job.cached_tokens = admitted.cached_tokens
-            self._announcer.offer(job, admitted.block_ids)
-        except PenstockError as error:
-            self._end(job)
+    def _joined(self, jobs: Sequence[PrefillJob], admitted: Sequence[AdmitResult | PenstockError]) -> None:
+        """The engine has them or not; meanwhile they may have been cancelled."""
+        for job, result in zip(jobs, admitted, strict=True):
+            if isinstance(result, Overloaded) and job.phase is JobPhase.COMPUTING:
+                job.phase = JobPhase.QUEUED  # blocks are still on their way out; they come back
+                self._book.put_back(job)
+                continue
+            try:
+                if isinstance(result, PenstockError):
+                    raise result
+                job.cached_tokens = result.cached_tokens
+                self._announcer.offer(job, result.block_ids)
+            except PenstockError as error:
+                if job.phase is JobPhase.COMPUTING:
+                    self._refused.append((job, error))
+                self._end(job)
+            else:
+                metrics.PREFIX_CACHE_QUERIES.inc(job.num_tokens // BLOCK_TOKENS)
+                metrics.PREFIX_CACHE_HITS.inc(job.cached_tokens // BLOCK_TOKENS)
+                if job.phase is JobPhase.STOPPING:
+                    self._sender.abort_transfer(job.transfer_key, "cancelled")
+        self._service.changed()
+
+    async def _tell_refused(self) -> None:
+        refused, self._refused = self._refused, []
+        for job, error in refused:
             await self._tell_lost(job, error)
-        else:
-            metrics.PREFIX_CACHE_QUERIES.inc(job.num_tokens // BLOCK_TOKENS)
-            metrics.PREFIX_CACHE_HITS.inc(job.cached_tokens // BLOCK_TOKENS)
-            self._service.changed()
 
     def begin_step(self) -> None:
-        self._driver.begin_step(lambda engine: engine.step())
+        self._driver.begin_next_step(self._news)
 
     # ---- KV, called by the sender from anywhere on the loop ------------------------------------------
 

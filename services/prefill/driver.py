@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
 from services.prefill.job import PrefillJob
+from services.prefill.step_news import StepNews
 from services.prefill.warming import Warming
 from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
 from shared.engine.scheduling.order import LOWEST_PRIORITY
@@ -23,11 +25,25 @@ PROMPTS_AT_ONCE = 8
 """So many prompts of a class and those above may be computed side by side; more only where they fit into one
 chunk. Those of lower classes do not count, so that they never keep a more urgent prompt waiting."""
 
+NO_STEP = StepResult((), (), (), (), 0, 0, 0, (), 0, 0)
+"""There was nothing to compute."""
+
+Joined = Callable[[Sequence[PrefillJob], Sequence[AdmitResult | PenstockError]], None]
+"""What became of jobs that were to join the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joining:
+    jobs: Sequence[PrefillJob]
+    callbacks: Sequence[LayerCallback]
+    joined: Joined
+
 
 class PrefillDriver(EngineDriver[StepResult]):
     def __init__(self, load: Callable[[], Engine], mirror: PrefixMirror, wake: Callable[[], None]) -> None:
         super().__init__("prefill-engine", load, mirror, wake)
         self.warming = Warming()
+        self._joining: _Joining | None = None
 
     def room_tokens(self, computing_tokens: int, computing_prompts: int) -> int:
         """How much of the next chunk is not taken by prompts that are being computed.
@@ -41,22 +57,47 @@ class PrefillDriver(EngineDriver[StepResult]):
     async def admit(
         self, jobs: Sequence[PrefillJob], callbacks: Sequence[LayerCallback]
     ) -> list[AdmitResult | PenstockError]:
-        """Take them in, in order; each is admitted or refused by itself."""
+        """Take them in between two steps, in order; each is admitted or refused by itself."""
+        return await self.between_steps(lambda engine: self._admit_all(engine, jobs, callbacks))
 
-        def run(engine: Engine) -> list[AdmitResult | PenstockError]:
-            return [
-                _admit(
-                    engine,
-                    job.key,
-                    dataclasses.replace(job.spec, params=job.params),
-                    self._moving(on_layer),
-                    priority=job.priority,
-                    deadline_us=round(job.first_token.at_s * 1e6),
-                )
-                for job, on_layer in zip(jobs, callbacks, strict=True)
-            ]
+    def join(self, jobs: Sequence[PrefillJob], callbacks: Sequence[LayerCallback], joined: Joined) -> None:
+        """Take them in as the next step begins: their way to the engine's thread is that of the step.
 
-        return await self.between_steps(run)
+        `joined` comes on the loop, before all that is told of their layers. Where all are refused and there
+        is nothing else to do, the step's result is NO_STEP.
+        """
+        self._joining = _Joining(jobs, callbacks, joined)
+
+    @property
+    def has_work(self) -> bool:
+        return self._joining is not None or super().has_work
+
+    def begin_next_step(self, news: StepNews) -> None:
+        joining, self._joining = self._joining, None
+
+        def step(engine: Engine) -> StepResult:
+            news.begin_step()
+            if joining is not None:
+                admitted = self._admit_all(engine, joining.jobs, joining.callbacks)
+                news.tell(lambda: joining.joined(joining.jobs, admitted))
+            return engine.step() if engine.has_work else NO_STEP
+
+        self.begin_step(step)
+
+    def _admit_all(
+        self, engine: Engine, jobs: Sequence[PrefillJob], callbacks: Sequence[LayerCallback]
+    ) -> list[AdmitResult | PenstockError]:
+        return [
+            _admit(
+                engine,
+                job.key,
+                dataclasses.replace(job.spec, params=job.params),
+                self._moving(on_layer),
+                priority=job.priority,
+                deadline_us=round(job.first_token.at_s * 1e6),
+            )
+            for job, on_layer in zip(jobs, callbacks, strict=True)
+        ]
 
     def take_result(self) -> StepResult | None:
         result = super().take_result()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 from services.prefill.job import PrefillJob
+from services.prefill.step_news import StepNews
 from shared.engine import BLOCK_TOKENS, LayerCallback
 from shared.kv.sender import KvSender
 
@@ -19,12 +20,12 @@ def ready_blocks(start_token: int, end_token: int, num_tokens: int) -> tuple[int
 
 
 class KvAnnouncer:
-    """Announces cells as they become final. The loop is the one on which this was made."""
+    """Announces cells as they become final."""
 
-    def __init__(self, sender: KvSender, num_layers: int) -> None:
+    def __init__(self, sender: KvSender, num_layers: int, news: StepNews) -> None:
         self._sender = sender
         self._num_layers = num_layers
-        self._loop = asyncio.get_running_loop()
+        self._news = news
 
     def layer_callback(self, job: PrefillJob) -> LayerCallback:
         """For the engine's thread: the cells it reports are handed to the loop in order."""
@@ -33,7 +34,7 @@ class KvAnnouncer:
         def on_layer(layer: int, start_token: int, end_token: int) -> None:
             first, end = ready_blocks(start_token, end_token, num_tokens)
             if first < end:
-                self._loop.call_soon_threadsafe(self._sender.layer_ready, transfer_key, layer, first, end)
+                self._news.tell(partial(self._sender.layer_ready, transfer_key, layer, first, end))
 
         return on_layer
 

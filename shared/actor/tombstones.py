@@ -31,6 +31,7 @@ class Tombstones:
         self._stones: OrderedDict[tuple[str, str], Tombstone] = OrderedDict()  # by request and instance
 
     def __len__(self) -> int:
+        self._expire(self._clock.monotonic_s())
         return len(self._stones)
 
     def add(self, request_id: str, epoch: int, reason: str, *, by: str = "") -> None:
@@ -48,10 +49,9 @@ class Tombstones:
 
     def refuses(self, request_id: str, epoch: int, instance: str = "") -> str:
         """The reason of the cancel that forbids this epoch to `instance`, "" when nothing does."""
-        self._expire(self._clock.monotonic_s())
-        for by in {"", instance}:
+        for by in ("", instance) if instance else ("",):
             stone = self._stones.get((request_id, by))
-            if stone is not None and epoch <= stone.epoch:
+            if stone is not None and epoch <= stone.epoch and self._clock.monotonic_s() < stone.until_s:
                 return stone.reason
         return ""
 

@@ -14,6 +14,7 @@ import types
 import typing
 import zlib
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgpack
@@ -29,6 +30,9 @@ MAX_MESSAGE_BYTES = 16 << 20
 """Nothing longer is even parsed; the server's max_payload is usually 1 MB."""
 
 MAX_U64 = (1 << 64) - 1
+
+_SCALARS = (int, str, bytes, bool)
+_TUPLES = {tuple}
 
 
 def _bad(value: object, wanted: str) -> ProtocolError:
@@ -50,18 +54,59 @@ def _float(value: Any) -> float:
     return float(value)
 
 
+def _elements(value: Any) -> tuple[Any, ...]:
+    if type(value) is not tuple:
+        raise _bad(value, "a list")
+    return value
+
+
 def _tuple_of(element: Checker) -> Checker:
-    def check(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise _bad(value, "a list")
-        return tuple([element(item) for item in value])
+    return lambda value: tuple(map(element, _elements(value)))
+
+
+def _tuple_of_scalars(wanted: type) -> Checker:
+    """All of a column in one call: what msgpack made is taken as it is."""
+    types = {wanted}
+
+    def check(value: Any) -> Any:
+        if not types.issuperset(map(type, _elements(value))):
+            raise _bad(next(item for item in value if type(item) is not wanted), wanted.__name__)
+        return value
+
+    return check
+
+
+def _rows_of_scalars(wanted: type) -> Checker:
+    """The same for a column whose rows are columns themselves."""
+    types = {wanted}
+
+    def check(value: Any) -> Any:
+        if not _TUPLES.issuperset(map(type, _elements(value))):
+            raise _bad(next(row for row in value if type(row) is not tuple), "a list")
+        if not types.issuperset(map(type, chain.from_iterable(value))):
+            raise _bad(
+                next(item for item in chain.from_iterable(value) if type(item) is not wanted), wanted.__name__
+            )
+        return value
+
+    return check
+
+
+def _rows_of(element: Checker) -> Checker:
+    """The same for rows of records, of which a step has mostly none."""
+    row = _tuple_of(element)
+
+    def check(value: Any) -> Any:
+        if _TUPLES.issuperset(map(type, _elements(value))) and not any(value):
+            return value
+        return tuple(map(row, value))
 
     return check
 
 
 def _fixed_tuple(elements: tuple[Checker, ...]) -> Checker:
     def check(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list or len(value) != len(elements):
+        if type(value) is not tuple or len(value) != len(elements):
             raise _bad(value, f"a list of {len(elements)}")
         return tuple(element(item) for element, item in zip(elements, value, strict=True))
 
@@ -77,7 +122,7 @@ def _record(cls: type[M]) -> Callable[[Any], M]:
     name = cls.__name__
 
     def check(value: Any) -> M:
-        if type(value) is not list or len(value) != len(checkers):
+        if type(value) is not tuple or len(value) != len(checkers):
             raise ProtocolError(f"{name} needs {len(checkers)} fields")
         return cls(*[checker(item) for checker, item in zip(checkers, value, strict=True)])
 
@@ -88,18 +133,28 @@ def _checker(hint: Any) -> Checker:
     """The function that checks and converts a value unpacked by msgpack for this annotation."""
     if hint is float:
         return _float
-    if hint in (int, str, bytes, bool):
+    if hint in _SCALARS:
         return _scalar(hint)
     if dataclasses.is_dataclass(hint):
         return _record(typing.cast("type[Any]", hint))
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         if len(args) == 2 and args[1] is Ellipsis:
-            return _tuple_of(_checker(args[0]))
+            return _column_checker(args[0])
         return _fixed_tuple(tuple(_checker(arg) for arg in args))
     if origin in (typing.Union, types.UnionType) and len(args) == 2 and args[1] is type(None):
         return _optional(_checker(args[0]))
     raise TypeError(f"the codec has no rule for a field of type {hint}")
+
+
+def _column_checker(hint: Any) -> Checker:
+    """For any number of `hint`."""
+    if hint in _SCALARS:
+        return _tuple_of_scalars(hint)
+    args = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple and args[-1] is Ellipsis:
+        return _rows_of_scalars(args[0]) if args[0] in _SCALARS else _rows_of(_checker(args[0]))
+    return _tuple_of(_checker(hint))
 
 
 MESSAGE_TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(Message)}
@@ -159,10 +214,10 @@ def decode(data: bytes, reply: str = "") -> tuple[Envelope, Message]:
     if len(data) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"a message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
     try:
-        head = msgpack.unpackb(data, raw=False, strict_map_key=True)
+        head = msgpack.unpackb(data, raw=False, strict_map_key=True, use_list=False)
     except (ValueError, msgpack.exceptions.UnpackException, TypeError) as error:
         raise ProtocolError(f"not a msgpack message: {type(error).__name__}") from error
-    if type(head) is not list or len(head) < 2 or type(head[0]) is not str:
+    if type(head) is not tuple or len(head) < 2 or type(head[0]) is not str:
         raise ProtocolError("not a message: it does not begin with its type and version")
     decoder = _DECODERS.get(head[0])
     if decoder is None:
@@ -178,7 +233,7 @@ def decode(data: bytes, reply: str = "") -> tuple[Envelope, Message]:
     return envelope, message
 
 
-def _envelope(head: list[Any], reply: str) -> Envelope:
+def _envelope(head: tuple[Any, ...], reply: str) -> Envelope:
     request_id, epoch, deadline_us, origin, trace = head[2:7]
     if not (type(request_id) is str and type(origin) is str and type(trace) is str):
         raise ProtocolError("request_id, origin and trace of the envelope should be strings")

@@ -20,6 +20,7 @@ from shared.engine.native.library import library
 from shared.engine.native.model import NativeModel
 from shared.engine.native.packing import PackedPart, packed_parts
 from shared.engine.native.weight_cache import WeightCache, weights_key
+from shared.engine.numa import interleaved, memory_nodes
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
 
@@ -89,7 +90,7 @@ def build_model(
         return build_cuda_model(config, model_config, pool, max_model_len, on_loaded)
     kernels = _kernels(config)
     if kernels is not None:
-        with large_blocks_given_back():
+        with large_blocks_given_back(), interleaved(memory_nodes()):
             return _native(kernels, config, model_config, pool, max_model_len, on_loaded)
     weights = load_weights(
         config.model_dir,

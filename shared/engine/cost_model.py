@@ -105,6 +105,11 @@ class CostModel:
         _, b, _, d = self.coefficients()
         return b + d * context_tokens
 
+    def span_us(self, start: int, num_tokens: int) -> float:
+        """What tokens [start, start + num_tokens) of one sequence cost beyond the steps that they are in."""
+        _, b, _, d = self.coefficients()
+        return b * num_tokens + d * span_features(start, num_tokens).keys
+
     def max_prefill_tokens(self, budget_us: float, others: Features, start: int) -> int:
         """The longest chunk from position `start` that keeps a step with `others` within `budget_us`.
 
@@ -125,10 +130,10 @@ class CostModel:
         """Computing tokens [cached, num_tokens) of one prompt alone, in chunks; 0 while not ready."""
         if not self.ready or num_tokens <= cached:
             return 0.0
-        a, b, c, d = self.coefficients()
+        a, _, c, _ = self.coefficients()
         tokens = num_tokens - cached
         steps = -(-tokens // self._chunk_tokens)
-        return steps * (a + c) + b * tokens + d * span_features(cached, tokens).keys
+        return steps * (a + c) + self.span_us(cached, tokens)
 
     def _fit(self) -> None:
         """Solve for all coefficients, then without those that came out negative, until none is."""

@@ -236,6 +236,11 @@ class Engine:
         """Number of blocks by sequence key, for audits."""
         return {key: len(sequence.blocks) for key, sequence in self._scheduler.sequences.items()}
 
+    def tokens_since(self, key: str, position: int) -> list[int]:
+        """What sequence `key` has from `position` on; nothing when it is not held."""
+        sequence = self._scheduler.sequences.get(key)
+        return sequence.tokens[position:] if sequence is not None else []
+
     def propose(self, key: str, base_position: int, draft_ids: Sequence[int]) -> bool:
         """Offer guesses of the next tokens, to be verified in the next step; later offers replace earlier.
 

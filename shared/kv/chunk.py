@@ -11,7 +11,6 @@ XXH3-64 over the header before it and the body: a header that changed is as bad 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import xxhash
@@ -35,12 +34,12 @@ class ChunkHeader:
     blocks: int
     body_bytes: int
 
-    def pack(self, body: Iterable[memoryview]) -> bytes:
+    def pack(self, body: memoryview) -> bytes:
         """The header with the checksum of itself and `body`."""
         fields = self._fields()
         return fields + _CHECKSUM.pack(checksum(body, fields))
 
-    def verify(self, body: Iterable[memoryview], expected: int) -> None:
+    def verify(self, body: memoryview, expected: int) -> None:
         """Raises ChecksumMismatch."""
         if checksum(body, self._fields()) != expected:
             raise ChecksumMismatch("a KV chunk changed on its way")
@@ -69,9 +68,8 @@ def parse_header(data: bytes) -> tuple[ChunkHeader, int]:
     return ChunkHeader(transfer, epoch, offset, layer, block, blocks, body_bytes), claimed
 
 
-def checksum(body: Iterable[memoryview], prefix: bytes = b"") -> int:
-    """XXH3-64 of `prefix` and the views, in order."""
+def checksum(body: memoryview, prefix: bytes = b"") -> int:
+    """XXH3-64 of `prefix` and `body`."""
     digest = xxhash.xxh3_64(prefix)
-    for view in body:
-        digest.update(view)
+    digest.update(body)
     return int(digest.intdigest())

@@ -35,7 +35,9 @@ class _Body:
     incoming: IncomingTransfer
     header: ChunkHeader
     run: Run
-    views: list[memoryview]
+    place: memoryview
+    aside: bool
+    """Whether `place` is not in the pool, so that the body must be put there."""
     checksum: int
 
 
@@ -50,8 +52,7 @@ class ChunkWriter:
         self._memory = memory
         self._find = find
         self._owner = owner
-        # Cells that are verified already arrive a second time here, so that a bad copy cannot harm them.
-        self._scratch = memoryview(bytearray(max(CHUNK_BYTES, memory.cell_bytes)))
+        self._aside = memoryview(bytearray(max(CHUNK_BYTES, memory.cell_bytes)))
         self._body: _Body | None = None
 
     @property
@@ -81,39 +82,44 @@ class ChunkWriter:
             incoming.saw(chunk)
             self._owner.chunk_unneeded(incoming)
             return None
-        views = self._views(incoming, run)
-        self._body = _Body(incoming, chunk, run, views, checksum)
-        return views
+        place, aside = self._place(incoming, run)
+        self._body = _Body(incoming, chunk, run, place, aside, checksum)
+        return [place]
 
-    def _views(self, incoming: IncomingTransfer, run: Run) -> list[memoryview]:
-        views: list[memoryview] = []
-        at = run.first
-        for missing in incoming.missing_runs(run):
-            views.extend(self._aside(run, at, missing.first))
-            blocks = incoming.block_ids[missing.first : missing.end]
-            views.extend(self._memory.views(run.layer, blocks))
-            at = missing.end
-        views.extend(self._aside(run, at, run.end))
-        return views
-
-    def _aside(self, run: Run, first: int, end: int) -> list[memoryview]:
-        if first == end:
-            return []
-        size = self._memory.cell_bytes
-        if run.count * size > self._scratch.nbytes:
-            self._scratch = memoryview(bytearray(run.count * size))
-        return [self._scratch[(first - run.first) * size : (end - run.first) * size]]
+    def _place(self, incoming: IncomingTransfer, run: Run) -> tuple[memoryview, bool]:
+        """In the pool where all of the run is missing and lies together there, so that it need not be copied;
+        else aside, so that it comes in few large reads and a bad copy cannot harm what is verified already.
+        """
+        if incoming.missing_runs(run) == (run,):
+            blocks = incoming.block_ids[run.first : run.end]
+            together = self._memory.neighbours(run.layer, blocks)
+            if together is not None:
+                return together, False
+        size = run.count * self._memory.cell_bytes
+        if size > self._aside.nbytes:
+            self._aside = memoryview(bytearray(size))
+        return self._aside[:size], True
 
     def done(self) -> None:
         body, self._body = self._body, None
         assert body is not None
-        body.incoming.saw(body.header)
+        incoming, run = body.incoming, body.run
+        incoming.saw(body.header)
         try:
-            body.header.verify(body.views, body.checksum)
+            body.header.verify(body.place, body.checksum)
         except ChecksumMismatch:
-            self._owner.cells_corrupt(body.incoming, body.run)
-        else:
-            self._owner.cells_verified(body.incoming, body.run)
+            self._owner.cells_corrupt(incoming, run)
+            return
+        if body.aside:
+            self._put_missing(incoming, run, body.place)
+        self._owner.cells_verified(incoming, run)
+
+    def _put_missing(self, incoming: IncomingTransfer, run: Run, data: memoryview) -> None:
+        size = self._memory.cell_bytes
+        for missing in incoming.missing_runs(run):
+            blocks = incoming.block_ids[missing.first : missing.end]
+            cells = data[(missing.first - run.first) * size : (missing.end - run.first) * size]
+            self._memory.write(run.layer, blocks, cells)
 
     def lost(self) -> None:
         self._body = None

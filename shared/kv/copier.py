@@ -10,8 +10,9 @@ from shared.errors import PenstockError, ProtocolError, Unavailable
 from shared.kv.cells import Run
 from shared.kv.chunk import checksum
 from shared.kv.incoming import Copy, IncomingPhase, IncomingTransfer
+from shared.kv.limits import SHM_RUN_BYTES
 from shared.kv.mapped_pools import MappedPools, ProbeResult
-from shared.kv.pool_memory import PoolMemory, copy_blocks
+from shared.kv.pool_memory import PoolMemory
 from shared.messages import KvReady
 
 
@@ -37,6 +38,7 @@ class Copier:
         self._mapped_pools = mapped_pools
         self._memory = memory
         self._transfers = transfers
+        self._aside = memoryview(bytearray(max(SHM_RUN_BYTES, memory.cell_bytes)))
         self._owner = owner
         self._probing: set[tuple[str, int]] = set()
         self._work = asyncio.Event()
@@ -104,13 +106,15 @@ class Copier:
                 incoming, Unavailable("the sender's shared pool is gone", hop="prefill")
             )
             return
-        for missing in incoming.missing_runs(run):
-            source = copy.source_blocks[missing.first - run.first : missing.end - run.first]
-            target = incoming.block_ids[missing.first : missing.end]
-            copy_blocks(run.layer, mapping, source, self._memory, target)
-        blocks = incoming.block_ids[run.first : run.end]
-        # What was copied is what is hashed: the sender may have changed its memory meanwhile.
-        if checksum(self._memory.views(run.layer, blocks)) == copy.checksum:
-            self._owner.cells_verified(incoming, run)
-        else:
+        # What was copied is what is hashed: the sender may change its memory meanwhile.
+        size = self._memory.cell_bytes
+        cells = self._aside[: run.count * size]
+        mapping.copy(run.layer, copy.source_blocks, cells)
+        if checksum(cells) != copy.checksum:
             self._owner.cells_corrupt(incoming, run)
+            return
+        for missing in incoming.missing_runs(run):
+            blocks = incoming.block_ids[missing.first : missing.end]
+            data = cells[(missing.first - run.first) * size : (missing.end - run.first) * size]
+            self._memory.write(run.layer, blocks, data)
+        self._owner.cells_verified(incoming, run)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES = 512 << 10
 """Body of one chunk, unless a single cell is larger."""
 
 WINDOW_BYTES = 4 << 20
 """Credit of one transfer: what may be on its way unacknowledged."""
 
-FIRST_WINDOW_BYTES = CHUNK_BYTES
+FIRST_WINDOW_BYTES = 256 << 10
 """Credit of a transfer of which nothing has come yet: its prompt may still be in a queue, so it must not
 keep the window from those that are moving."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from shared.errors import InvalidRequest
 
 
@@ -30,7 +32,7 @@ class Pool(Protocol):
 
 
 class PoolMemory:
-    """Views of `memory`; neighbouring blocks come as one view, so that a read or write takes one call."""
+    """Reads and writes whole blocks of one layer, as few calls as their places allow."""
 
     def __init__(self, memory: memoryview, num_layers: int, num_blocks: int, cell_bytes: int) -> None:
         if memory.nbytes != num_layers * num_blocks * cell_bytes:
@@ -39,6 +41,7 @@ class PoolMemory:
                 f"of {cell_bytes} bytes"
             )
         self._memory = memory
+        self._layers = np.frombuffer(memory, np.uint8).reshape(num_layers, num_blocks, cell_bytes)
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.cell_bytes = cell_bytes
@@ -55,38 +58,34 @@ class PoolMemory:
                 f"blocks {min(blocks)}..{max(blocks)} are not in a pool of {self.num_blocks} blocks"
             )
 
-    def views(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
-        """The bytes of `blocks` in `layer`, in order."""
-        views: list[memoryview] = []
-        first = 0
-        for at in range(1, len(blocks) + 1):
-            if at == len(blocks) or blocks[at] != blocks[at - 1] + 1:
-                start = (layer * self.num_blocks + blocks[first]) * self.cell_bytes
-                views.append(self._memory[start : start + (at - first) * self.cell_bytes])
-                first = at
-        return views
+    def neighbours(self, layer: int, blocks: Sequence[int]) -> memoryview | None:
+        """The bytes of `blocks` in `layer`, where they lie one behind the other; else None."""
+        first, count = blocks[0], len(blocks)
+        if blocks[-1] - first != count - 1 or tuple(blocks) != tuple(range(first, first + count)):
+            return None
+        start = (layer * self.num_blocks + first) * self.cell_bytes
+        return self._memory[start : start + count * self.cell_bytes]
+
+    def read(self, layer: int, blocks: Sequence[int]) -> memoryview:
+        """The bytes of `blocks` in `layer`, in order: the own ones where they are neighbours, else a copy."""
+        view = self.neighbours(layer, blocks)
+        if view is None:
+            view = np.empty(len(blocks) * self.cell_bytes, np.uint8).data
+            self.copy(layer, blocks, view)
+        return view
+
+    def copy(self, layer: int, blocks: Sequence[int], target: memoryview) -> None:
+        """The bytes of `blocks` in `layer`, in order, into `target`."""
+        cells = np.frombuffer(target, np.uint8).reshape(len(blocks), self.cell_bytes)
+        # Blocks were checked; "clip" spares numpy a second copy for the case that they were not.
+        np.take(self._layers[layer], blocks, axis=0, out=cells, mode="clip")
+
+    def write(self, layer: int, blocks: Sequence[int], data: memoryview) -> None:
+        """Put `data` where `blocks`, no two of them the same, lie in `layer`."""
+        cells = np.frombuffer(data, np.uint8).reshape(len(blocks), self.cell_bytes)
+        self._layers[layer][np.array(blocks)] = cells
 
     def release(self) -> None:
         """Let go of the memory, so that it can be unmapped; no view can be made afterwards."""
+        del self._layers
         self._memory.release()
-
-
-def copy_blocks(
-    layer: int,
-    source: PoolMemory,
-    source_blocks: Sequence[int],
-    target: PoolMemory,
-    target_blocks: Sequence[int],
-) -> None:
-    """Copy whole blocks of one layer from pool to pool, in as few pieces as both allow."""
-    first = 0
-    for at in range(1, len(source_blocks) + 1):
-        if (
-            at == len(source_blocks)
-            or source_blocks[at] != source_blocks[at - 1] + 1
-            or target_blocks[at] != target_blocks[at - 1] + 1
-        ):
-            (destination,) = target.views(layer, target_blocks[first:at])
-            (origin,) = source.views(layer, source_blocks[first:at])
-            destination[:] = origin
-            first = at

@@ -73,12 +73,12 @@ class SendLoop:
         taken = outgoing.take_run(cell_bytes, max(1, payload // cell_bytes), self._clock.monotonic_s())
         assert taken is not None
         offset, run = taken
-        body = self._memory.views(run.layer, outgoing.block_ids[run.first : run.end])
+        body = self._memory.read(run.layer, outgoing.block_ids[run.first : run.end])
         header = ChunkHeader(
             grant.transfer, outgoing.key[1], offset, run.layer, run.first, run.count, run.count * cell_bytes
         )
         try:
-            await self._bulk.send(grant.subject, header.pack(body), body)
+            await self._bulk.send(grant.subject, header.pack(body), [body])
         except TooLarge as error:
             if self._is_live(outgoing):
                 self._owner.fail_transfer(outgoing, error)
@@ -94,13 +94,13 @@ class SendLoop:
         _, first = taken
         blocks = outgoing.block_ids[first.first : first.end]
         last = first
-        checksums = [checksum(self._memory.views(first.layer, blocks))]
+        checksums = [checksum(self._memory.read(first.layer, blocks))]
         while (len(checksums) + 1) * first.count * cell_bytes <= SHM_RUN_BYTES:
             following = outgoing.take_next_layer(last)
             if following is None:
                 break
             last = following
-            checksums.append(checksum(self._memory.views(last.layer, blocks)))
+            checksums.append(checksum(self._memory.read(last.layer, blocks)))
         ready = KvReady(grant.transfer, first.layer, last.layer + 1, first.first, blocks, tuple(checksums))
         self._owner.tell_receiver(outgoing, ready)
 

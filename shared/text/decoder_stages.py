@@ -29,6 +29,11 @@ LibraryDecode = Callable[[list[str]], str]
 
 
 class DecoderStage(Protocol):
+    @property
+    def settled(self) -> bool:
+        """Whether nothing of what was pushed can change what comes of later tokens: any two such moments are
+        alike."""
+
     def push(self, token: str) -> Iterable[str]:
         """The tokens that are final now that `token` has come."""
 
@@ -42,6 +47,10 @@ class TokenWise:
     def __init__(self, decode: LibraryDecode) -> None:
         self._decode = decode
         self._first = True
+
+    @property
+    def settled(self) -> bool:
+        return not self._first
 
     def push(self, token: str) -> Iterable[str]:
         if self._first:
@@ -60,6 +69,10 @@ class LastDiffers:
         self._decode = decode
         self._held: str | None = None
 
+    @property
+    def settled(self) -> bool:
+        return False
+
     def push(self, token: str) -> Iterable[str]:
         held, self._held = self._held, token
         return () if held is None else (self._decode([held, ""]),)
@@ -73,6 +86,10 @@ class JoinWithSpaces:
 
     def __init__(self) -> None:
         self._first = True
+
+    @property
+    def settled(self) -> bool:
+        return not self._first
 
     def push(self, token: str) -> Iterable[str]:
         if self._first:
@@ -89,6 +106,10 @@ class ByteLevel:
 
     def __init__(self) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def settled(self) -> bool:
+        return not self._utf8.getstate()[0]
 
     def push(self, token: str) -> Iterable[str]:
         text = self._utf8.decode(_token_bytes(token))
@@ -112,6 +133,10 @@ class ByteFallback:
         self._text = ""
         self._run_bytes = 0
         self._invalid = False
+
+    @property
+    def settled(self) -> bool:
+        return not self._run_bytes
 
     def push(self, token: str) -> Iterable[str]:
         byte = fallback_byte(token)
@@ -154,6 +179,10 @@ class StripStart:
         self._character = character
         self._left = count
 
+    @property
+    def settled(self) -> bool:
+        return not self._left
+
     def push(self, token: str) -> Iterable[str]:
         while self._left and token:
             if token[0] != self._character:
@@ -173,6 +202,10 @@ class Collect:
     def __init__(self, decode: LibraryDecode) -> None:
         self._decode = decode
         self._tokens: list[str] = []
+
+    @property
+    def settled(self) -> bool:
+        return False
 
     def push(self, token: str) -> Iterable[str]:
         self._tokens.append(token)
@@ -249,6 +282,27 @@ def _library_stage(
     }
     decode: LibraryDecode = Tokenizer.from_str(json.dumps(blank)).decoder.decode
     return lambda: stage(decode)
+
+
+def plain_text(token: str, factories: Sequence[DecoderStageFactory]) -> str | None:
+    """What `token` always gives where the stages are settled; None where they are not so after it."""
+    stages = [make() for make in factories]
+    run_stages(stages, [_IN_FRONT])
+    if not is_settled(stages):
+        return None
+    text = run_stages(stages, [token])
+    return text if is_settled(stages) else None
+
+
+def is_settled(stages: Iterable[DecoderStage]) -> bool:
+    return all(stage.settled for stage in stages)
+
+
+def run_stages(stages: Sequence[DecoderStage], tokens: Iterable[str]) -> str:
+    """The text that became final with `tokens`."""
+    for stage in stages:
+        tokens = [out for token in tokens for out in stage.push(token)]
+    return "".join(tokens)
 
 
 def spell_token(token: str, factories: Sequence[DecoderStageFactory]) -> bytes:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
-from shared.text.decoder_stages import DecoderStage, DecoderStageFactory, fallback_byte
+from shared.text.decoder_stages import (
+    DecoderStage,
+    DecoderStageFactory,
+    fallback_byte,
+    is_settled,
+    plain_text,
+    run_stages,
+)
 
 PROMPT_TAIL_TOKENS = 64
 """How many of the last prompt ids an `IncrementalDecoder` should see (`Open.prompt_tail`).
@@ -21,19 +29,41 @@ Piece = Callable[[int], str | None]
 """id → token string; None for special tokens and ids without a token, which have no text."""
 
 
+class PlainTexts(dict[int, str | None]):
+    """By id, the text that it always gives where the stages are settled; None where it has to go through
+    them, as special tokens have, which some streams show. Filled as ids come."""
+
+    def __init__(self, piece: Piece, stages: Sequence[DecoderStageFactory]) -> None:
+        super().__init__()
+        self._piece = piece
+        self._stages = stages
+
+    def __missing__(self, token_id: int) -> str | None:
+        token = self._piece(token_id)
+        text = None if token is None else plain_text(token, self._stages)
+        self[token_id] = text
+        return text
+
+
 class IncrementalDecoder:
     """Text of one stream of token ids, in the context of the prompt's last ids.
 
     With prompt_text = decode(prompt tail) without an incomplete character at its end, all deltas
     together are decode(prompt tail + pushed ids)[len(prompt_text):], special tokens skipped. A
     delta is text that no later token can change, given as early as that is known. A push costs
-    O(its tokens).
+    O(its tokens); most are looked up in `plain`.
     """
 
     def __init__(
-        self, piece: Piece, stages: Sequence[DecoderStageFactory], prompt_tail_ids: Iterable[int] = ()
+        self,
+        piece: Piece,
+        stages: Sequence[DecoderStageFactory],
+        prompt_tail_ids: Iterable[int] = (),
+        *,
+        plain: PlainTexts | None = None,
     ) -> None:
         self._piece = piece
+        self._plain = PlainTexts(piece, stages) if plain is None else plain
         self._stages = [make() for make in stages]
         tail = list(prompt_tail_ids)
         shown = len(self._through(tail))
@@ -41,10 +71,18 @@ class IncrementalDecoder:
         prompt_text = _run(prompt, tail, piece) + _finish(prompt, drop_incomplete=True)
         # What the stages still hold back may belong to the prompt's text: it is cut off when it comes.
         self._prompt_chars_left = len(prompt_text) - shown
+        self._settled = self._is_settled()
 
-    def push(self, token_ids: Iterable[int]) -> str:
+    def push(self, token_ids: Sequence[int]) -> str:
         """The text that became final with these ids."""
-        return self._output(self._through(token_ids))
+        if self._settled:
+            plain = self._plain
+            texts = [plain[token_id] for token_id in token_ids]
+            if None not in texts:
+                return "".join(cast("list[str]", texts))
+        text = self._output(self._through(token_ids))
+        self._settled = self._is_settled()
+        return text
 
     def finish(self) -> str:
         """The text held back; an incomplete character becomes U+FFFD. Nothing may be pushed afterwards."""
@@ -52,6 +90,9 @@ class IncrementalDecoder:
 
     def _through(self, token_ids: Iterable[int]) -> str:
         return _run(self._stages, token_ids, self._piece)
+
+    def _is_settled(self) -> bool:
+        return not self._prompt_chars_left and is_settled(self._stages)
 
     def _output(self, text: str) -> str:
         if not self._prompt_chars_left:
@@ -78,10 +119,7 @@ def settled_tail(piece: Piece, prompt_tail_ids: Sequence[int]) -> Sequence[int]:
 
 
 def _run(stages: Sequence[DecoderStage], token_ids: Iterable[int], piece: Piece) -> str:
-    tokens: Iterable[str] = [token for token in map(piece, token_ids) if token is not None]
-    for stage in stages:
-        tokens = [out for token in tokens for out in stage.push(token)]
-    return "".join(tokens)
+    return run_stages(stages, [token for token in map(piece, token_ids) if token is not None])
 
 
 def _finish(stages: Sequence[DecoderStage], *, drop_incomplete: bool) -> str:

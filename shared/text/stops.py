@@ -17,13 +17,15 @@ class StopMatcher:
     """One stream's matcher. A push costs O(characters * stops), whatever came before.
 
     Each stop string is followed by Knuth-Morris-Pratt: `_progress[i]` is the length of the longest
-    prefix of stop i that the text ends with. That is all that must be known of the past.
+    prefix of stop i that the text ends with. That is all that must be known of the past. Text in which no
+    stop string begins is passed on unread.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         """Raises InvalidRequest for too many, empty or over-long stop strings."""
         check_stops(stops)
         self._stops = stops
+        self._first_characters = {stop[0] for stop in stops}
         self._borders = tuple(_borders(stop) for stop in stops)
         self._progress = [0] * len(stops)
         self._held = ""
@@ -39,6 +41,9 @@ class StopMatcher:
         if self._matched is not None:
             return "", self._matched
         if not self._stops:
+            return text, None
+        if not self._held and self._first_characters.isdisjoint(text):
+            self._end += len(text)
             return text, None
         self._held += text
         for character in text:

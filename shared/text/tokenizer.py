@@ -15,7 +15,7 @@ from shared.messages import ChatTurn, Tool
 from shared.text.chat_rendering import render_chat
 from shared.text.chat_template import ChatTemplate
 from shared.text.decoder_stages import DecoderStageFactory, spell_token, stage_factories
-from shared.text.incremental import IncrementalDecoder
+from shared.text.incremental import IncrementalDecoder, PlainTexts
 from shared.text.tool_formats import ToolFormat
 from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
 
@@ -39,6 +39,7 @@ class TextTokenizer:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._stages = stages
+        self._plain_texts = PlainTexts(self.piece, stages)
         self._chat_template = chat_template
         self._special_ids = {
             token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
@@ -127,7 +128,7 @@ class TextTokenizer:
         `shown_ids`: special tokens that stand in the text by their names.
         """
         piece = partial(self.piece, shown_ids=shown_ids)
-        return IncrementalDecoder(piece, self._stages, prompt_tail_ids)
+        return IncrementalDecoder(piece, self._stages, prompt_tail_ids, plain=self._plain_texts)
 
     def vocabulary(self) -> dict[str, int]:
         """The id of every token, those that were added to the trained ones too."""

@@ -8,6 +8,7 @@ many, whether there is work) are copies taken in the thread after each call.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -53,7 +54,7 @@ class EngineDriver(Generic[R]):
         self._load = load
         self._mirror = mirror
         self._wake = wake
-        self._releases: list[str] = []
+        self._orders: deque[Callable[[Engine], object]] = deque()  # in turn; the engine's thread takes them
         self._step: asyncio.Future[tuple[R, Facts]] | None = None
         self._unchecked_blocks = 0  # of those that may have changed since they were checked
         self._clock = clock
@@ -79,19 +80,23 @@ class EngineDriver(Generic[R]):
         metrics.KV_BLOCKS.labels(state="free").set(free)
         metrics.KV_BLOCKS.labels(state="held").set(self.engine.config.kv_blocks - free)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to begin a step for."""
+        return self.facts.has_work
+
     # ---- between steps --------------------------------------------------------------------------
 
     def release_later(self, key: str) -> None:
         """Give a sequence back as soon as no step runs. Unknown keys are fine."""
-        self._releases.append(key)
+        self._orders.append(lambda engine: engine.release(key))
 
     async def between_steps(self, call: Callable[[Engine], T]) -> T:
         """Run `call` in the engine's thread, after the releases that wait. Not while a step runs."""
         assert self._step is None
-        releases = self._take_releases()
 
         def run() -> tuple[T, Facts]:
-            self._release(releases)
+            self._carry_out_orders()
             return call(self.engine), self._facts()
 
         value, facts = await self._thread.run(run)
@@ -101,9 +106,9 @@ class EngineDriver(Generic[R]):
     async def flush_releases(self) -> None:
         """Once a turn. With nothing to release and nothing to do, the engine checks its counts: a reference
         that nobody explains ends this worker now, instead of somebody's memory later."""
-        if self._releases:
+        if self._orders:
             await self.between_steps(lambda _: None)
-        elif self._unchecked_blocks and not self.facts.has_work:
+        elif self._unchecked_blocks and not self.has_work:
             await self._check()
 
     async def _check(self) -> None:
@@ -127,10 +132,9 @@ class EngineDriver(Generic[R]):
     def begin_step(self, step: Callable[[Engine], R]) -> None:
         """Start `step` in the engine's thread, after the releases that wait; `wake` follows."""
         assert self._step is None
-        releases = self._take_releases()
 
         def run() -> tuple[R, Facts]:
-            self._release(releases)
+            self._carry_out_orders()
             return step(self.engine), self._facts()
 
         self._step = self._thread.start(run)
@@ -138,14 +142,20 @@ class EngineDriver(Generic[R]):
 
     def take_result(self) -> R | None:
         """The result of the step that was begun, None while it runs. Raises what the engine raised."""
+        ended = self._take_ended()
+        if ended is None:
+            return None
+        result, facts = ended
+        self.steps += 1
+        self._learn(facts)
+        return result
+
+    def _take_ended(self) -> tuple[R, Facts] | None:
         if self._step is None or not self._step.done():
             return None
         step, self._step = self._step, None
         self.faulty = step.cancelled() or step.exception() is not None
-        result, facts = step.result()
-        self.steps += 1
-        self._learn(facts)
-        return result
+        return step.result()
 
     async def close_engine(self) -> None:
         """Waits for the step that runs."""
@@ -159,9 +169,9 @@ class EngineDriver(Generic[R]):
 
     # ---- in the engine's thread -------------------------------------------------------------------
 
-    def _release(self, keys: list[str]) -> None:
-        for key in keys:
-            self.engine.release(key)
+    def _carry_out_orders(self) -> None:
+        while self._orders:
+            self._orders.popleft()(self.engine)
 
     def _facts(self) -> Facts:
         engine = self.engine
@@ -170,10 +180,6 @@ class EngineDriver(Generic[R]):
         )
 
     # ---- on the loop --------------------------------------------------------------------------------
-
-    def _take_releases(self) -> list[str]:
-        releases, self._releases = self._releases, []
-        return releases
 
     def _learn(self, facts: Facts) -> None:
         self.facts = facts

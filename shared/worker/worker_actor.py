@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -61,7 +61,7 @@ class WorkerActor(EngineActor, Generic[J]):
     peer_role: ClassVar[str]
     """The role at the other end of them."""
 
-    _driver: EngineDriver[StepResult]
+    _driver: EngineDriver[Any]
     _book: JobBook[J]  # from `open_transfers` on
     _transfers: Transfers
     _grammar_compiler: GrammarCompiler
@@ -93,8 +93,8 @@ class WorkerActor(EngineActor, Generic[J]):
     async def admit_jobs(self) -> None:
         """Let jobs join the engine, between two steps."""
 
-    @abstractmethod
-    def begin_step(self) -> None: ...
+    def begin_step(self) -> None:
+        self._driver.begin_step(lambda engine: engine.step())
 
     async def after_begin(self) -> None:
         """What can wait until a step runs."""
@@ -248,20 +248,30 @@ class WorkerActor(EngineActor, Generic[J]):
             raise InternalError("the KV transfers ended") from self._transferring.exception()
         await self.end_transfers()
         await self._take_grammars()
+        if await self.take_steps():
+            for job in self._book.expired_at_work():
+                await self._lose(job, self.deadline_passed(job))
+            await self.admit_jobs()
+            await self.step_on()
+            await self.after_begin()
+            self._show()
+        return False
+
+    async def take_steps(self) -> bool:
+        """Act on what the engine has done since the last turn; False where the rest of the turn waits for
+        the step that runs."""
         if self._driver.stepping:
             result = self._driver.take_result()
             if result is None:
                 return False
             await self.after_step(result)
-        for job in self._book.expired_at_work():
-            await self._lose(job, self.deadline_passed(job))
-        await self.admit_jobs()
+        return True
+
+    async def step_on(self) -> None:
+        """Let the engine go on."""
         await self._driver.flush_releases()
-        if self._driver.facts.has_work:
+        if self._driver.has_work:
             self.begin_step()
-        await self.after_begin()
-        self._show()
-        return False
 
     # ---- ends -----------------------------------------------------------------------------------------
 

@@ -167,6 +167,23 @@ async def test_a_stalled_stream_is_placed_anew(nats_url: str) -> None:
     assert answer.text == "abc"
 
 
+async def test_a_stream_that_stalls_late_in_its_answer_is_placed_anew(nats_url: str) -> None:
+    """Rows in the middle of an answer wake nobody: the last of them still counts."""
+    async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.5) as running:
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
+        call = asyncio.create_task(generate(running.stub, ask("hello", max_tokens=12)))
+        envelope, _ = await peers.placed()
+        for position in range(5, 15):
+            await peers.text(envelope.request_id, position, "a")
+        await peers.placed(epoch=2)
+        await peers.text(envelope.request_id, 15, "bc", finish="length", epoch=2)
+        answer = await call
+    assert answer.text == "a" * 10 + "bc"
+    assert answer.end is not None
+    assert answer.end.usage.replacements == 1
+
+
 async def test_a_replacement_that_waits_for_its_prefill_has_not_stalled(nats_url: str) -> None:
     """The stall timer is decode's: a queue before prefill, or a transfer, is longer than it."""
     async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.1) as running:

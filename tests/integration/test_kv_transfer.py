@@ -295,19 +295,18 @@ async def test_ill_formed_and_foreign_chunks_are_refused_before_a_byte_lands(
     stranger = await BulkConnection.connect(nats_url, name="stranger")
     cell = memoryview(b"\xff" * 4096)
 
-    def header(body: list[memoryview], **changes: int) -> bytes:
-        size = sum(view.nbytes for view in body)
+    def header(body: memoryview, **changes: int) -> bytes:
         fields = {"transfer": grant.transfer, "epoch": 1, "offset": 0, "layer": 0, "block": 0, "blocks": 1}
-        return ChunkHeader(**{**fields, "body_bytes": size, **changes}).pack(body)
+        return ChunkHeader(**{**fields, "body_bytes": body.nbytes, **changes}).pack(body)
 
-    good = header([cell])
+    good = header(cell)
     await stranger.send(SUBJECT, good[:20], [])
     await stranger.send(SUBJECT, b"\0" * 48, [cell])
-    await stranger.send(SUBJECT, header([cell], transfer=grant.transfer + 1), [cell])
-    await stranger.send(SUBJECT, header([cell], epoch=0), [cell])
+    await stranger.send(SUBJECT, header(cell, transfer=grant.transfer + 1), [cell])
+    await stranger.send(SUBJECT, header(cell, epoch=0), [cell])
     await until(lambda: sink.seen == 4)
     assert not pair.decode.failed
-    await stranger.send(SUBJECT, header([cell], layer=3), [cell])
+    await stranger.send(SUBJECT, header(cell, layer=3), [cell])
     await until(lambda: pair.decode.failed)
     assert isinstance(pair.decode.failed[0][1], ProtocolError)
     assert pair.target.memory.tobytes().strip(b"\0") == b""
@@ -580,7 +579,7 @@ async def test_pools_of_two_processes_meet_in_shared_memory() -> None:
         "pid, fd, nbytes, nonce = sys.argv[1:]\n"
         "segment = KvSegment(int(pid), int(fd), int(nbytes), bytes.fromhex(nonce))\n"
         "mapping = PoolMapping.open(segment, Layout)\n"
-        "print(bytes(mapping.memory.views(2, [7])[0]).hex())\n"
+        "print(bytes(mapping.memory.read(2, [7])).hex())\n"
         "mapping.close()\n"
     )
     s = pool.segment

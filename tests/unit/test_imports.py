@@ -107,6 +107,7 @@ def test_the_engine_does_not_know_the_kv_transport_and_neither_knows_the_workers
 
 ENGINE_ORDER = (
     "affinity",
+    "numa",
     "batch",
     "dtypes",
     "sequence",

@@ -1,13 +1,12 @@
-"""Who goes first: priority classes with ageing, earliest deadline within a class, and shares of a chunk."""
+"""Who goes first: priority classes with ageing, earliest deadline within a class, prompts one by one."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
+from shared.engine.cost_model import CostModel
 from shared.engine.sequence import LiveSequence
 from shared.errors import InvalidRequest
-from shared.kv_hash import HASH_BLOCK_TOKENS
 
 NORMAL_PRIORITY = 1
 LOWEST_PRIORITY = 2  # 0 is the highest
@@ -43,51 +42,71 @@ def keeps_blocks(sequence: LiveSequence) -> Precedence:
     return priority, sequence.deadline_us, sequence.order
 
 
-def share_chunk(waiting: Sequence[LiveSequence], budget: int, now_us: int) -> list[tuple[LiveSequence, int]]:
-    """How many tokens of a prefill chunk each prompt gets; those with none are left out.
+class PromptOrder:
+    """Whose turn it is among prompts: one after another, and the next one beside it where that costs little.
 
-    Half of the chunk is for the shortest of the first class that waits, so that a short prompt never stands
-    behind a long one; the other half, and what the first leaves, goes by precedence.
-
-    A block that several prompts come to next is computed by the first of them that has its turn. It gets the
-    shares of the others as well, as far as they have its tokens: so they lose no time by waiting for it, and
-    when it is gone the next of them has the turn.
+    The turn goes to the first by precedence or, where that is another, to the shortest of its class: to each
+    of the two for as many tokens as the other had. So a short prompt does not stand behind a long one, and a
+    long one is never slower than by half.
     """
-    if len(waiting) == 1:
-        return [(waiting[0], min(waiting[0].num_uncomputed, budget))] if budget > 0 else []
-    in_order = sorted(waiting, key=lambda sequence: precedence(sequence, now_us))
-    first_class = class_at(in_order[0], now_us)
-    peers = [sequence for sequence in in_order if class_at(sequence, now_us) == first_class]
-    given = dict.fromkeys((sequence.key for sequence in in_order), 0)
-    leaders: dict[bytes, LiveSequence] = {}
-    shortest_first = sorted(peers, key=lambda sequence: sequence.num_uncomputed)
-    budget -= _give(given, leaders, shortest_first, budget // 2)
-    _give(given, leaders, in_order, budget)
-    return [(sequence, given[sequence.key]) for sequence in in_order if given[sequence.key]]
 
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self._shortest_ahead = 0  # tokens that the shortest had more than the first, since they differ
 
-def _give(
-    given: dict[str, int], leaders: dict[bytes, LiveSequence], sequences: Sequence[LiveSequence], budget: int
-) -> int:
-    """Deal out up to `budget` in this order; returns how much went. `leaders`: who computes which block."""
-    left = budget
-    for sequence in sequences:
-        if left <= 0:
-            break
-        name = sequence.next_block_name
-        leader = sequence if name is None else leaders.setdefault(name, sequence)
-        wanted = sequence.num_uncomputed if leader is sequence else _common_tokens(leader, sequence)
-        tokens = max(0, min(wanted - given[leader.key], left))
-        given[leader.key] += tokens
-        left -= tokens
-    return budget - left
+    def share_chunk(
+        self, waiting: Sequence[LiveSequence], budget: int, now_us: int
+    ) -> list[tuple[LiveSequence, int]]:
+        """How many tokens of a prefill chunk each prompt gets; those with none are left out.
 
+        A block that several prompts come to next is computed by the first of them that has its turn; the
+        others go on behind it, or one of them instead of it when it is gone.
+        """
+        in_order = sorted(waiting, key=lambda sequence: precedence(sequence, now_us))
+        first = in_order[0]
+        first_class = class_at(first, now_us)
+        shortest = min(
+            (sequence for sequence in in_order if class_at(sequence, now_us) == first_class),
+            key=lambda sequence: sequence.num_uncomputed,
+        )
+        if shortest.num_uncomputed == first.num_uncomputed:
+            self._shortest_ahead = 0
+            return self._deal(in_order, budget)
+        if self._shortest_ahead <= 0:
+            in_order.remove(shortest)
+            in_order.insert(0, shortest)
+        shares = self._deal(in_order, budget)
+        for sequence, tokens in shares:
+            self._shortest_ahead += tokens * ((sequence is shortest) - (sequence is first))
+        return shares
 
-def _common_tokens(leader: LiveSequence, follower: LiveSequence) -> int:
-    """How many tokens the leader computes for `follower` too; both come to the same block next."""
-    ours, theirs = leader.reusable_names, follower.reusable_names
-    next_block = leader.num_computed // HASH_BLOCK_TOKENS
-    blocks = range(next_block, min(len(ours), len(theirs)))
-    # A name covers all that is before its block: once names differ, they differ to the end.
-    common = bisect_left(blocks, True, key=lambda index: ours[index] != theirs[index])
-    return (next_block + common) * HASH_BLOCK_TOKENS - leader.num_computed
+    def _deal(self, in_order: Sequence[LiveSequence], budget: int) -> list[tuple[LiveSequence, int]]:
+        """In this order, as far as it pays to have the next one in this step and not in one of its own."""
+        shares: list[tuple[LiveSequence, int]] = []
+        begun: set[bytes] = set()  # blocks that somebody computes
+        ended = 0
+        for sequence in in_order:
+            name = sequence.next_block_name
+            if name in begun:
+                continue
+            tokens = min(sequence.num_uncomputed, budget)
+            ends = tokens == sequence.num_uncomputed
+            if not tokens or not self._pays(sequence, ends=ends, ended=ended, behind=len(in_order) - ended):
+                break
+            if name is not None:
+                begun.add(name)
+            shares.append((sequence, tokens))
+            ended += ends
+            budget -= tokens
+        return shares
+
+    def _pays(self, sequence: LiveSequence, *, ends: bool, ended: int, behind: int) -> bool:
+        """Those who end in this step would wait for it; if it ends too, those behind wait for one step less.
+
+        While costs are unknown the chunk is filled.
+        """
+        if not ended or not self._cost.ready:
+            return True
+        step_us, *_ = self._cost.coefficients()
+        waited_us = ended * self._cost.span_us(sequence.num_computed, sequence.num_uncomputed)
+        return ends and waited_us <= behind * step_us

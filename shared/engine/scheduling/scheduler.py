@@ -13,10 +13,10 @@ from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_draft
 from shared.engine.scheduling.order import (
     NORMAL_PRIORITY,
     PATIENCE_US,
+    PromptOrder,
     class_at,
     keeps_blocks,
     precedence,
-    share_chunk,
 )
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
@@ -113,6 +113,7 @@ class Scheduler:
         self.sequences: dict[str, LiveSequence] = {}
         self._block_manager = block_manager
         self._cost = cost
+        self._prompt_order = PromptOrder(cost)
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._max_step_us = max_step_us
@@ -261,7 +262,7 @@ class Scheduler:
     ) -> Iterator[tuple[LiveSequence, int]]:
         """What each prompt gets of the chunk, and those that are scored in smaller parts."""
         room = MAX_SCORED_TOKENS
-        for sequence, share in share_chunk(prefilling, chunk, now_us):
+        for sequence, share in self._prompt_order.share_chunk(prefilling, chunk, now_us):
             num_tokens = share
             if sequence.num_scored < sequence.prompt_len:
                 num_tokens = min(share, room)

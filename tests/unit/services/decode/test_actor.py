@@ -12,16 +12,11 @@ import pytest
 
 from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
-from shared.engine import Engine
-from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
-from shared.kv.receiver import KvReceiver
-from shared.kv.transfer_key import TransferKey
 from shared.messages import (
     Cancel,
     CancelAck,
     DraftCommit,
     Failure,
-    Held,
     HoldCheck,
     HoldReport,
     Lost,
@@ -38,6 +33,7 @@ from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
 from tests.support.grammar import save_model_with_tokenizer
 from tests.support.noted_bus import REPLY, NotedBus
+from tests.support.played_receiver import PlayedReceiver
 from tests.support.sampling import sampling
 from tests.support.slow_grammar import held_compiler
 from tests.support.wait import until
@@ -45,36 +41,6 @@ from tests.support.wait import until
 PROMPT = (1, 2, 3, 4)
 SLOW = Grammar("regex", "[ -~]+")
 SPECULATOR = "penstock.speculator.speculator-0"
-
-
-class PlayedReceiver:
-    """KV is there when the test says so, and an abort acknowledged."""
-
-    def __init__(self, on_complete: OnComplete, on_released: OnReleased) -> None:
-        self.complete = on_complete
-        self.acknowledge_abort = on_released
-        self.drawn_s: float | None = None
-        self.expected: list[TransferKey] = []
-        self.aborted: list[TransferKey] = []
-
-    async def start(self) -> None: ...
-    def close(self) -> None: ...
-    def peer_lost(self, instance: str) -> None: ...
-
-    async def run_transfers(self) -> None:
-        await asyncio.Event().wait()
-
-    def expect_transfer(self, request_id: str, epoch: int, *_: object) -> None:
-        self.expected.append((request_id, epoch))
-
-    def abort_transfer(self, key: TransferKey, _reason: str) -> None:
-        self.aborted.append(key)
-
-    def held(self) -> tuple[Held, ...]:
-        return ()
-
-    def sampled_s(self, _key: TransferKey) -> float | None:
-        return self.drawn_s
 
 
 class Worker(DecodeActor):
@@ -85,13 +51,11 @@ class Worker(DecodeActor):
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
 
-        def make_receiver(
-            _: Engine, on_complete: OnComplete, _failed: OnFailed, on_released: OnReleased
-        ) -> KvReceiver:
-            self.played = PlayedReceiver(on_complete, on_released)
-            return cast(KvReceiver, self.played)
+        super().__init__(service, lambda: make_engine(folder), PlayedReceiver.make, PrefixMirror())
 
-        super().__init__(service, lambda: make_engine(folder), make_receiver, PrefixMirror())
+    @property
+    def played(self) -> PlayedReceiver:
+        return cast(PlayedReceiver, self._receiver)
 
     async def send(self, message: Message, request_id: str = "r", epoch: int = 1) -> None:
         await self.handle(self.sent.asked(message, request_id, epoch))
@@ -130,7 +94,13 @@ class Worker(DecodeActor):
         assert self._book.jobs[f"{request_id}/{epoch}"].phase is JobPhase.DECODING
 
     async def step(self) -> None:
-        """One turn, and what it began."""
+        """One turn and what it began, and another one if that was no step: places or blocks given back."""
+        driver = self._driver
+        await self._turn_and_run()
+        while driver.stepping and not any(report.result for report in driver._reports):
+            await self._turn_and_run()
+
+    async def _turn_and_run(self) -> None:
         await self.turn()
         await until(lambda: self._driver._step is None or self._driver._step.done())
 
@@ -160,7 +130,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def worker(folder: Path) -> AsyncIterator[Worker]:
+async def worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
+    monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
     worker = Worker(folder)
     await worker.on_start()
     yield worker

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-from services.decode.driver import DecodeDriver
+import pytest
+
+from services.decode.drafts import Proposal
+from services.decode.driver import MAX_UNTAKEN_REPORTS, DecodeDriver, StepReport
 from services.decode.job import DecodeJob, read_job
 from shared.deadline import Deadline
+from shared.engine import StepResult
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.engine import make_engine, save_random_model
@@ -24,16 +31,166 @@ def job(request_id: str, priority: int, seconds: float) -> DecodeJob:
     return made
 
 
-async def test_a_job_joins_the_batch_with_its_priority_and_its_deadline(tmp_path: Path) -> None:
-    folder = save_random_model(tmp_path)
+async def ended(driver: DecodeDriver) -> list[StepReport]:
+    """All that the engine does until it stops by itself."""
+    assert driver._step is not None
+    await asyncio.wait_for(asyncio.wait([driver._step]), 10.0)
+    return list(driver.take_reports())
+
+
+async def joined(driver: DecodeDriver, *jobs: DecodeJob) -> list[StepReport]:
+    """The first reports of a batch with these."""
+    driver.seat(jobs, [])
+    driver.seat([], jobs)
+    await driver.step_on()
+    return await ended(driver)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+async def driver(folder: Path) -> AsyncIterator[DecodeDriver]:
     driver = DecodeDriver("decode-engine", lambda: make_engine(folder), PrefixMirror(), lambda: None)
     await driver.load_engine()
+    yield driver
+    await driver.close_engine()
+
+
+async def test_a_job_joins_the_batch_with_its_priority_and_its_deadline(driver: DecodeDriver) -> None:
     jobs = [job("low", LOW, 30.0), job("normal", NORMAL, 20.0), job("high", HIGH, 40.0)]
-    await driver.seat(jobs, [])
-    assert (await driver.seat([], jobs)).attached == [None, None, None]
+    seated = [one for report in await joined(driver, *jobs) for one in report.seated]
+    assert [one.job for one in seated] == [*jobs, *jobs]
+    assert [one.outcome for one in seated[3:]] == [None, None, None]
     sequences = driver.engine._scheduler.sequences
     assert [sequences[one.key].priority for one in jobs] == [2, 1, 0]
     assert [sequences[one.key].deadline_us for one in jobs] == [
         round(one.deadline.at_s * 1e6) for one in jobs
     ]
-    await driver.close_engine()
+
+
+async def test_a_step_follows_the_last_one_while_the_event_loop_stands_still(driver: DecodeDriver) -> None:
+    engine, third = driver.engine, threading.Event()
+    step, begun = engine.step, 0
+
+    def counted() -> StepResult:
+        nonlocal begun
+        begun += 1
+        if begun == 3:
+            third.set()
+        return step()
+
+    engine.step = counted  # type: ignore[method-assign]
+    driver.seat([one := job("r", NORMAL, 30.0)], [])
+    driver.seat([], [one])
+    await driver.step_on()
+    assert third.wait(10.0)  # in the loop's own thread: it can do nothing meanwhile
+    await ended(driver)
+
+
+async def test_an_engine_far_ahead_of_the_loop_waits_for_it(driver: DecodeDriver) -> None:
+    assert len(await joined(driver, job("r", NORMAL, 30.0))) == MAX_UNTAKEN_REPORTS
+    await driver.step_on()
+    assert len(await ended(driver)) == MAX_UNTAKEN_REPORTS
+
+
+async def test_blocks_given_back_while_steps_run_are_back_before_the_next_step(driver: DecodeDriver) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    step = driver.engine.step
+
+    def held() -> StepResult:
+        begun.set()
+        assert go_on.wait(10.0)
+        return step()
+
+    driver.engine.step = held  # type: ignore[method-assign]
+    one, other = job("one", NORMAL, 30.0), job("other", NORMAL, 30.0)
+    driver.seat([one, other], [])
+    driver.seat([], [one, other])
+    await driver.step_on()
+    await asyncio.to_thread(begun.wait)
+    driver.release_later(one.key)
+    go_on.set()
+    first, *later = [report.result for report in await ended(driver) if report.result is not None]
+    assert [output.key for output in first.outputs] == [one.key, other.key]
+    assert {output.key for result in later for output in result.outputs} == {other.key}
+    assert one.key not in driver.facts.held
+
+
+async def test_who_asks_for_a_place_hears_before_the_step_that_follows_ends(driver: DecodeDriver) -> None:
+    reports = await joined(driver, job("r", NORMAL, 30.0))
+    assert (len(reports[0].seated), reports[0].result) == (2, None)
+
+
+async def test_a_step_that_fails_is_told_behind_those_that_ended(driver: DecodeDriver) -> None:
+    step, done = driver.engine.step, 0
+
+    def fails() -> StepResult:
+        nonlocal done
+        done += 1
+        if done == 3:
+            raise ZeroDivisionError
+        return step()
+
+    driver.engine.step = fails  # type: ignore[method-assign]
+    reports = []
+    with pytest.raises(ZeroDivisionError):
+        reports += await joined(driver, job("r", NORMAL, 30.0))
+    assert driver.faulty
+
+
+async def test_a_draft_is_verified_as_far_as_the_engine_has_not_come_itself(driver: DecodeDriver) -> None:
+    one = job("r", NORMAL, 30.0)
+    results = [report.result for report in await joined(driver, one) if report.result is not None]
+    decoded = tuple(token for result in results for token in result.outputs[0].token_ids)
+    base = len(one.token_ids)
+    guesses = (*decoded, 5, 6)
+    driver.propose([Proposal(one.key, base, guesses)])
+    await driver.step_on()
+    reports = await ended(driver)
+    (use,) = reports[0].draft_uses
+    assert (use.key, use.behind, use.late) == (one.key, len(decoded), 0)
+    assert reports[0].result is not None
+    assert reports[0].result.outputs[0].proposed_drafts == 2
+
+
+@pytest.mark.parametrize("base_off", [0, 1])
+async def test_a_draft_that_guessed_wrong_or_from_beyond_the_end_is_late(
+    driver: DecodeDriver, base_off: int
+) -> None:
+    one = job("r", NORMAL, 30.0)
+    results = [report.result for report in await joined(driver, one) if report.result is not None]
+    base = len(one.token_ids) + base_off * (len(results) + 1)
+    wrong = (results[0].outputs[0].token_ids[0] + 1) % 10
+    driver.propose([Proposal(one.key, base, (wrong, 5, 6))])
+    await driver.step_on()
+    reports = await ended(driver)
+    assert [use.late for use in reports[0].draft_uses] == [3]
+    assert reports[0].result is not None
+    assert reports[0].result.outputs[0].proposed_drafts == 0
+
+
+async def test_a_driver_that_is_closed_begins_no_further_step(folder: Path) -> None:
+    driver = DecodeDriver("decode-engine", lambda: make_engine(folder), PrefixMirror(), lambda: None)
+    await driver.load_engine()
+    begun, go_on = threading.Event(), threading.Event()
+    step = driver.engine.step
+
+    def held() -> StepResult:
+        begun.set()
+        assert go_on.wait(10.0)
+        return step()
+
+    driver.engine.step = held  # type: ignore[method-assign]
+    one = job("r", NORMAL, 30.0)
+    driver.seat([one], [])
+    driver.seat([], [one])
+    await driver.step_on()
+    await asyncio.to_thread(begun.wait)
+    closing = asyncio.create_task(driver.close_engine())
+    await asyncio.sleep(0)  # it has begun to wait
+    go_on.set()
+    await asyncio.wait_for(closing, 10.0)
+    assert sum(report.result is not None for report in driver._reports) == 1

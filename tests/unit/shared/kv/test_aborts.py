@@ -116,7 +116,7 @@ class Receiving:
     def chunk_comes(self, block: int) -> bool:
         """A chunk of one cell, as the bulk connection hands it in; whether it was taken."""
         body = memoryview(b"\xff" * CELL_BYTES)
-        header = ChunkHeader(1, KEY[1], 0, 0, block, 1, CELL_BYTES).pack([body])
+        header = ChunkHeader(1, KEY[1], 0, 0, block, 1, CELL_BYTES).pack(body)
         views = self.bulk.sink.open(header, CELL_BYTES)
         if views is None:
             return False

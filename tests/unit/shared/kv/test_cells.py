@@ -10,7 +10,7 @@ from shared.errors import ChecksumMismatch, InvalidRequest, ProtocolError
 from shared.kv.cells import CellMap, Run
 from shared.kv.chunk import HEADER_BYTES, ChunkHeader, parse_header
 from shared.kv.expiring import Expiring
-from shared.kv.pool_memory import PoolMemory, copy_blocks
+from shared.kv.pool_memory import PoolMemory
 
 
 def test_runs_are_maximal_and_stay_inside_their_layer() -> None:
@@ -40,14 +40,23 @@ def test_a_run_outside_of_the_map_is_not_held(run: Run) -> None:
     assert not CellMap(2, 0, 4).holds(run)
 
 
-def test_neighbouring_blocks_come_as_one_view() -> None:
+def test_only_neighbouring_blocks_lie_together() -> None:
     pool = PoolMemory(memoryview(bytearray(range(48))), 2, 6, 4)
-    assert [bytes(view) for view in pool.views(1, (2, 3, 5, 0))] == [
-        bytes(range(32, 40)),
-        bytes(range(44, 48)),
-        bytes(range(24, 28)),
-    ]
-    assert pool.views(0, ()) == []
+    for blocks in ((2, 4), (3, 2), (2, 4, 4), (2, 2), (0, 2, 1, 3)):
+        assert pool.neighbours(1, blocks) is None, blocks
+    for first, end in ((0, 6), (2, 3), (2, 5)):
+        together = pool.neighbours(1, range(first, end))
+        assert together is not None
+        assert bytes(together) == bytes(range(24 + 4 * first, 24 + 4 * end))
+
+
+def test_a_read_of_neighbours_is_the_pool_itself_and_of_others_a_copy() -> None:
+    pool = PoolMemory(memoryview(bytearray(range(48))), 2, 6, 4)
+    together, apart = pool.read(1, (2, 3)), pool.read(1, (5, 0))
+    assert bytes(apart) == bytes(range(44, 48)) + bytes(range(24, 28))
+    pool.write(1, (0, 2), memoryview(bytes(8)))
+    assert bytes(together) == bytes(4) + bytes(range(36, 40))
+    assert bytes(apart) == bytes(range(44, 48)) + bytes(range(24, 28))
 
 
 @pytest.mark.parametrize("blocks", [(-1,), (6,), (0, 7)])
@@ -59,19 +68,22 @@ def test_blocks_outside_of_the_pool_are_invalid(blocks: tuple[int, ...]) -> None
 
 def test_copying_blocks_between_random_tables_moves_exactly_those() -> None:
     rng = random.Random(5)
-    source = PoolMemory(memoryview(bytearray(rng.randbytes(2 * 40 * 8))), 2, 40, 8)
+    source = PoolMemory(memoryview(bytearray(rng.randbytes(2 * 40 * 8))).toreadonly(), 2, 40, 8)
     for _ in range(50):
         target = PoolMemory(memoryview(bytearray(2 * 40 * 8)), 2, 40, 8)
         count = rng.randint(1, 20)
-        a, b = sorted(rng.sample(range(40), count)), sorted(rng.sample(range(40), count))
-        copy_blocks(1, source, a, target, b)
-        assert b"".join(target.views(1, b)) == b"".join(source.views(1, a))
+        a, b = rng.sample(range(40), count), rng.sample(range(40), count)
+        between = memoryview(bytearray(count * 8))
+        source.copy(1, a, between)
+        target.write(1, b, between)
+        assert bytes(target.read(1, b)) == b"".join(bytes(source.read(1, [block])) for block in a)
         others = [block for block in range(40) if block not in b]
-        assert not b"".join(target.views(1, others)).strip(b"\0")
+        assert not bytes(target.read(1, others)).strip(b"\0")
+        assert not bytes(target.read(0, range(40))).strip(b"\0")
 
 
 def test_a_header_survives_the_wire_and_covers_itself() -> None:
-    body = [memoryview(b"abc"), memoryview(b"defgh")]
+    body = memoryview(b"abcdefgh")
     header = ChunkHeader(transfer=7, epoch=2, offset=1 << 40, layer=3, block=9, blocks=1, body_bytes=8)
     packed = header.pack(body)
     parsed, claimed = parse_header(packed)

@@ -20,7 +20,7 @@ def test_what_is_written_to_the_pool_is_read_through_the_mapping() -> None:
     pool = SharedPool.create(NBYTES)
     mapping = PoolMapping.open(pool.segment, LAYOUT)
     pool.memory[5 * 4096 : 5 * 4096 + 3] = b"abc"
-    (view,) = mapping.memory.views(1, [1])
+    view = mapping.memory.read(1, [1])
     assert bytes(view[:3]) == b"abc"
     assert view.readonly
     assert mapping.memory.num_blocks == 4

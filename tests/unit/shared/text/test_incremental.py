@@ -7,7 +7,7 @@ import random
 import pytest
 
 from shared.text.decoder_stages import stage_factories
-from shared.text.incremental import PROMPT_TAIL_TOKENS, IncrementalDecoder, settled_tail
+from shared.text.incremental import PROMPT_TAIL_TOKENS, IncrementalDecoder, PlainTexts, settled_tail
 from tests.support.tokenizer_kinds import (
     BYTE_LEVEL,
     BYTES,
@@ -184,7 +184,54 @@ def test_the_past_is_not_decoded_again() -> None:
 
     stages = stage_factories({"type": "ByteLevel"})
     decoder = IncrementalDecoder(piece, stages, [40] * 8)
-    looked_up.clear()
     for token_id in range(200):
+        looked_up.clear()
         decoder.push([token_id])
-    assert looked_up == list(range(200))
+        assert set(looked_up) == {token_id}
+
+
+class NothingPlain(PlainTexts):
+    """Every id goes through the stages."""
+
+    def __missing__(self, token_id: int) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize("kind", [*MADE, *REAL])
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_what_is_looked_up_is_what_the_stages_give(kind: str, chunk: int) -> None:
+    tokenizer = text_tokenizer(kind)
+    rng = random.Random(chunk)
+    for _ in range(10):
+        tail, ids = random_ids(kind, rng, 8), random_ids(kind, rng, 60)
+        looked_up = tokenizer.decoder(tail)
+        through = IncrementalDecoder(
+            tokenizer.piece, tokenizer._stages, tail, plain=NothingPlain(tokenizer.piece, ())
+        )
+        for start in range(0, len(ids), chunk):
+            some = ids[start : start + chunk]
+            assert looked_up.push(some) == through.push(some)
+        assert looked_up.finish() == through.finish()
+
+
+def test_a_plain_token_goes_through_the_stages_once() -> None:
+    looked_up: list[int] = []
+
+    def piece(token_id: int) -> str | None:
+        looked_up.append(token_id)
+        return text_tokenizer("byte_level").piece(token_id)
+
+    letter = id_of("byte_level", "A")
+    decoder = IncrementalDecoder(piece, stage_factories({"type": "ByteLevel"}))
+    assert decoder.push([letter]) == "A"
+    looked_up.clear()
+    assert decoder.push([letter, letter]) == "AA"
+    assert not looked_up
+
+
+def test_a_special_token_that_one_stream_shows_is_not_shown_in_another() -> None:
+    tokenizer = text_tokenizer("byte_level")
+    special = next(iter(tokenizer._special_ids))
+    shown = tokenizer.decoder(shown_ids={special})
+    assert shown.push([special]) != ""
+    assert tokenizer.decoder().push([special]) == ""

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from shared.engine import SamplingParams
+from shared.engine.cost_model import CostModel, Features
 from shared.engine.scheduling.order import (
     AGING_US,
     PATIENCE_US,
+    PromptOrder,
     class_at,
     keeps_blocks,
     precedence,
-    share_chunk,
 )
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.kv_hash import BlockHasher
@@ -33,8 +34,21 @@ def waiting(key: str, remaining: int, **fields: Any) -> LiveSequence:
     return sequence
 
 
-def shares(sequences: list[LiveSequence], budget: int, now_us: int = 0) -> dict[str, int]:
-    return {sequence.key: tokens for sequence, tokens in share_chunk(sequences, budget, now_us)}
+def order_at(*, step_us: float, token_us: float) -> PromptOrder:
+    """One that knows what steps and their tokens cost."""
+    cost = CostModel(512)
+    for _ in range(20):
+        for features in (Features(1, 1, 9), Features(9, 1, 80), Features(48, 2, 960), Features(8, 8, 5000)):
+            cost.observe(features, step_us + token_us * features.tokens)
+    return PromptOrder(cost)
+
+
+def shares(
+    sequences: list[LiveSequence], budget: int, now_us: int = 0, *, order: PromptOrder | None = None
+) -> dict[str, int]:
+    """Without an `order`: of one that knows no costs yet."""
+    order = order or PromptOrder(CostModel(512))
+    return {sequence.key: tokens for sequence, tokens in order.share_chunk(sequences, budget, now_us)}
 
 
 def test_priority_comes_before_deadline_and_deadline_before_admission() -> None:
@@ -69,12 +83,52 @@ def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
     assert shares([waiting("a", 8000), waiting("b", 60)], 512) == {"a": 452, "b": 60}
 
 
-def test_a_long_prompt_keeps_half_of_the_chunk() -> None:
-    many = [waiting("a", 8000), *(waiting(key, 200) for key in "bcdef")]
-    assert shares(many, 512) == {"a": 256, "b": 200, "c": 56}
+def test_prompts_that_come_at_once_are_computed_one_after_another() -> None:
+    order = order_at(step_us=4000, token_us=400)
+    eight = [waiting(key, 256) for key in "abcdefgh"]
+    assert shares(eight, 512, order=order) == {"a": 256}
+    assert shares(eight[1:], 512, order=order) == {"b": 256}
 
 
-def test_what_the_urgent_half_leaves_goes_by_rank() -> None:
+def test_short_prompts_share_a_step_that_costs_more_than_they_do() -> None:
+    """With `n` in it and the rest behind, another one costs n * 6.4 ms and saves that many times 4 ms."""
+    order = order_at(step_us=4000, token_us=400)
+    assert shares([waiting(key, 16) for key in "abcdefgh"], 512, order=order) == dict.fromkeys("abcd", 16)
+
+
+def test_no_step_that_a_prompt_ends_in_begins_a_long_one() -> None:
+    order = order_at(step_us=4000, token_us=1)
+    assert shares([waiting("a", 256), waiting("b", 2000)], 512, order=order) == {"a": 256}
+
+
+def test_a_prompt_that_does_not_end_in_the_step_is_waited_for_by_nobody() -> None:
+    order = order_at(step_us=4000, token_us=400)
+    assert shares([waiting("a", 600), waiting("b", 600)], 512, order=order) == {"a": 512}
+
+
+def test_of_equally_long_prompts_the_earliest_deadline_goes_first() -> None:
+    order = order_at(step_us=4000, token_us=400)
+    late, urgent = waiting("a", 256), waiting("b", 256, deadline_us=10)
+    assert shares([late, urgent], 512, order=order) == {"b": 256}
+
+
+def test_a_long_prompt_gets_as_much_as_the_short_ones_that_come_after_it() -> None:
+    """However many of them come: each goes first until it had as much as the long one."""
+    order, long = order_at(step_us=4000, token_us=400), waiting("a", 8000)
+    computed = {"a": 0, "b": 0}
+    for _ in range(40):
+        for key, tokens in shares([long, waiting("b", 200)], 512, order=order).items():
+            computed[key] += tokens
+    assert abs(computed["a"] - computed["b"]) <= 512
+
+
+def test_a_short_prompt_waits_for_no_more_than_a_chunk_of_a_long_one() -> None:
+    order, long = order_at(step_us=4000, token_us=400), waiting("a", 8000)
+    assert shares([long], 512, order=order) == {"a": 512}
+    assert shares([long, waiting("b", 60)], 512, order=order) == {"b": 60}
+
+
+def test_what_a_prompt_leaves_goes_by_rank_while_costs_are_unknown() -> None:
     assert shares([waiting("a", 100), waiting("b", 8000), waiting("c", 9000)], 512) == {"a": 100, "b": 412}
 
 
@@ -95,15 +149,6 @@ def test_prompts_that_part_at_their_next_block_are_computed_side_by_side() -> No
     assert shares(both, 512) == {"a": 33, "b": 17}
 
 
-def test_a_prompt_that_waits_lends_its_place_for_what_it_waits_for() -> None:
-    """`a` would go first; `l`, the shortest, began its first block, and `x` goes before `l`."""
-    first = named("a", "pqrs" * 4, deadline_us=1)
-    between = named("x", "mnop" * 4, deadline_us=2)
-    leader = named("l", "pq" + "t" * 6, deadline_us=3)
-    assert shares([first, between, leader], 20) == {"l": 20}
-    assert shares([first, between, leader], 60) == {"l": 32, "x": 28}  # two blocks are alike
-
-
 def test_a_lower_class_gets_only_what_is_left() -> None:
     high, low = waiting("a", 8000, priority=0), waiting("b", 10, priority=2)
     assert shares([high, low], 512) == {"a": 512}
@@ -114,12 +159,12 @@ def test_a_lower_class_gets_only_what_is_left() -> None:
 def test_no_class_starves_under_endless_work_of_a_higher_one() -> None:
     """A low prompt among high ones that never end, and that always bring earlier deadlines than it has."""
     low = waiting("z", 64, priority=2, deadline_us=PATIENCE_US)
-    now_us, arrived = 0, 0
+    order, now_us, arrived = PromptOrder(CostModel(512)), 0, 0
     while low.num_uncomputed:
         high = [
             waiting("a", 8000, order=arrived, priority=0, waiting_since_us=now_us, deadline_us=now_us + 1000)
         ]
-        for sequence, tokens in share_chunk([*high, low], 128, now_us):
+        for sequence, tokens in order.share_chunk([*high, low], 128, now_us):
             sequence.num_computed += tokens
             sequence.waiting_since_us = now_us
         now_us += 50_000
@@ -131,6 +176,6 @@ def test_no_class_starves_under_endless_work_of_a_higher_one() -> None:
 @pytest.mark.parametrize("budget", [1, 2, 7, 512])
 def test_shares_never_exceed_the_chunk_or_the_prompt(budget: int) -> None:
     many = [waiting(key, remaining) for key, remaining in zip("abcd", (5, 300, 1, 900), strict=True)]
-    given = share_chunk(many, budget, 0)
+    given = PromptOrder(CostModel(512)).share_chunk(many, budget, 0)
     assert sum(tokens for _, tokens in given) == min(budget, 1206)
     assert all(0 < tokens <= sequence.num_uncomputed for sequence, tokens in given)
