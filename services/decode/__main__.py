@@ -11,7 +11,7 @@ with interrupts_end_at_once():
     from services.decode.actor import DecodeActor
     from services.decode.config import DecodeConfig
     from shared.bus.bulk import BulkConnection
-    from shared.bus.fleet_state import HEARTBEAT_S
+    from shared.bus.fleet_state import ROLL_CALL_S
     from shared.engine import Engine
     from shared.engine.core_board import WorkClass
     from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
@@ -51,7 +51,7 @@ async def body(service: Service[DecodeConfig]) -> None:
         )
 
     try:
-        await asyncio.sleep(HEARTBEAT_S)  # by then every prefill worker that may be named to us is known
+        await asyncio.sleep(ROLL_CALL_S)  # by then every prefill worker that may be named to us is known
         await serve_actor(service, lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror))
     finally:
         await service.supervisor.stop()

@@ -17,7 +17,7 @@ class BreakerReport:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Every instance, every 250 ms and on change, to `fleet.<role>.<instance>`.
+    """Every instance, to `fleet.<role>.<instance>`, on change and again within `next_ms`: 250 while it works.
 
     `incarnation` is the unix µs of the process's start: a new one means that all its state is gone.
     `state` is loading | ready | stalled | draining | stopped. Progress: `steps` counts what the engine has
@@ -70,6 +70,14 @@ class Heartbeat:
     http: str = ""
     threads: int = 0
     most_threads: int = 0
+    next_ms: int = 250
+
+
+@dataclass(frozen=True, slots=True)
+class RollCall:
+    """Who listens to heartbeats → instances of `roles`, or one that rests: send yours now."""
+
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
