@@ -168,7 +168,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
             self._step_time.forget()
 
     async def take_steps(self) -> bool:
-        for report in self._driver.take_reports():
+        """Not while the bus takes nothing and too much waits for it: then the engine soon waits as well, and
+        no token is lost."""
+        while not self._outbox.crowded and (report := self._driver.take_report()) is not None:
             for seated in report.seated:
                 await self._seated(seated.job, seated.outcome)
             for use in report.draft_uses:

@@ -111,7 +111,11 @@ class Worker(DecodeActor):
         """One turn and what it began, and another one if that was no step: places or blocks given back."""
         driver = self._driver
         await self._turn_and_run()
-        while driver.stepping and not any(report.result for report in driver._reports):
+        while (
+            driver.stepping
+            and not self._outbox.crowded
+            and not any(report.result for report in driver._reports)
+        ):
             await self._turn_and_run()
 
     async def _turn_and_run(self) -> None:
@@ -129,6 +133,16 @@ class Worker(DecodeActor):
             )
             if key == (request_id, epoch)
         )
+
+    def positions(self, request_id: str = "r") -> list[int]:
+        """Of the tokens that the detokenizer has got."""
+        return [
+            position
+            for tokens in self.sent.to("penstock.detokenizer.detokenizer-0")
+            if isinstance(tokens, Tokens)
+            for key, position in zip(tokens.request_ids, tokens.positions, strict=True)
+            if key == request_id
+        ]
 
     def lost(self) -> list[Lost]:
         """What the gateway was told."""
@@ -365,3 +379,41 @@ async def test_decode_says_whether_it_holds_a_request_at_an_epoch(worker: Worker
     assert await holds(2) == HoldReport(held=False)
     worker.played.complete(("r", 1), (5,), "length", 0)  # the first token was the last
     assert await holds(1) == HoldReport(held=False)
+
+
+# ---- a bus that takes nothing ----
+
+
+async def test_decoding_goes_on_while_the_bus_has_no_room_and_what_it_brought_follows(worker: Worker) -> None:
+    await worker.decode()
+    await worker.step()
+    worker.sent.noted.has_room = False
+    before, steps = worker.decoded(), worker._driver.steps
+    for _ in range(3):
+        await worker.step()
+    assert (worker.decoded(), worker._driver.steps) == (before, steps + 3)
+    worker.sent.noted.has_room = True
+    await worker.step()
+    assert worker.decoded() == before + 4
+
+
+async def test_decoding_pauses_where_too_much_waits_for_the_bus_and_loses_nothing(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.worker.outbox.OUTBOX_LIMIT", 4)
+    await worker.decode("r")
+    await worker.decode("other")
+    worker.sent.noted.has_room = False
+    for _ in range(3):
+        await worker.step()
+    steps = worker._driver.steps
+    await worker.step()
+    assert worker._driver.steps == steps
+    await worker.send(Cancel("cancelled"), "other")
+    assert worker.sent.to(REPLY)[-1] == CancelAck(held=True, phase="decoding")
+    worker.sent.noted.has_room = True
+    await worker.step()
+    await worker.step()
+    assert worker._driver.steps > steps
+    told = worker.positions()
+    assert told == list(range(len(PROMPT) + 1, len(PROMPT) + 1 + len(told)))
