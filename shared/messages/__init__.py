@@ -26,6 +26,7 @@ from shared.messages.fleet import (
     SnapshotRequest,
 )
 from shared.messages.front_half import (
+    MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
     ChatTurn,
     Detokenize,
@@ -127,6 +128,7 @@ Message = (
 
 __all__ = [
     "MAX_EMBED_TEXTS",
+    "MAX_EMBED_TEXT_BYTES",
     "MAX_HASHES",
     "MAX_PROMPT_TOKENS",
     "MEANING_VERSION",
