@@ -23,6 +23,8 @@ ACK_BYTES = 1 << 20
 
 TICK_S = 0.05
 """How often timers are looked at."""
+REST_TICK_S = 5.0
+"""The same where there is no transfer: then only what is remembered of the last ones has to be forgotten."""
 
 ACK_DELAY_S = 0.1
 """The longest time that landed bytes stay unacknowledged."""

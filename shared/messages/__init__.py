@@ -22,6 +22,7 @@ from shared.messages.fleet import (
     Drain,
     Heartbeat,
     Held,
+    RollCall,
     Snapshot,
     SnapshotRequest,
 )
@@ -80,6 +81,7 @@ from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
 Message = (
     Accepted
     | Failure
+    | RollCall
     | Tokenize
     | Tokenized
     | SpellTokens
@@ -175,6 +177,7 @@ __all__ = [
     "Reserve",
     "Retrieve",
     "Retrieved",
+    "RollCall",
     "ScoredPassage",
     "Snapshot",
     "SnapshotRequest",
