@@ -11,8 +11,9 @@ with interrupts_end_at_once():
     from services.decode.actor import DecodeActor
     from services.decode.config import DecodeConfig
     from shared.bus.bulk import BulkConnection
-    from shared.bus.fleet_state import HEARTBEAT_S
+    from shared.bus.fleet_state import ROLL_CALL_S
     from shared.engine import Engine
+    from shared.engine.core_board import WorkClass
     from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
     from shared.kv.receiver import KvReceiver
     from shared.service import Service, run_service
@@ -25,7 +26,9 @@ with interrupts_end_at_once():
 async def body(service: Service[DecodeConfig]) -> None:
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model, config.served_name)
-    engines = EngineSource(lambda: build_engine(config, model.path, model.name, transfers_kv=True))
+    engines = EngineSource(
+        lambda: build_engine(config, model.path, model.name, work_class=WorkClass.DECODE, transfers_kv=True)
+    )
     await engines.preload()
     announce_checkpoint(service, model)
     bulk = await BulkConnection.connect(
@@ -48,7 +51,7 @@ async def body(service: Service[DecodeConfig]) -> None:
         )
 
     try:
-        await asyncio.sleep(HEARTBEAT_S)  # by then every prefill worker that may be named to us is known
+        await asyncio.sleep(ROLL_CALL_S)  # by then every prefill worker that may be named to us is known
         await serve_actor(service, lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror))
     finally:
         await service.supervisor.stop()

@@ -70,6 +70,11 @@ class Bus:
         return self._connection.connected
 
     @property
+    def has_room(self) -> bool:
+        """Whether a publish returns at once; else it may wait for the server to take what was sent before."""
+        return self._connection.has_room
+
+    @property
     def max_payload(self) -> int:
         """Bytes a message may have on the wire."""
         return self._connection.max_payload

@@ -102,6 +102,11 @@ class Connection:
     def max_payload(self) -> int:
         return int(self.client.max_payload)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a publish returns at once: what waits for the socket is not half of what may."""
+        return int(self.client.pending_data_size) < PENDING_BYTES // 2
+
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         self._reconnect_callbacks.append(callback)
 

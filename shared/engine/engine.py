@@ -11,8 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from shared.cores import usable_cores
 from shared.engine.affinity import stay_on
 from shared.engine.backends import build_model, build_pool
+from shared.engine.core_board import CoreSeat
 from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
 from shared.engine.engine_core import EngineCore
@@ -80,6 +82,7 @@ class Engine:
     ) -> None:
         config.validate()
         stay_on(config.cpus)
+        config = replace(config, threads=config.threads or usable_cores())
         torch.set_num_threads(config.threads)
         self.model_config = load_model_config(config.model_dir, config.dtype)
         self.kv_pool = build_pool(config, self.model_config, pool_buffer)
@@ -91,6 +94,7 @@ class Engine:
         self.max_model_len = self._input_processor.max_model_len
         self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)
         self._check_from = 0
+        self._seat: CoreSeat | None = None
         self._offloads = OffloadStore.of(config)
         self._model = build_model(config, self.model_config, self.kv_pool, self.max_model_len, on_loaded)
         self._model_runner = ModelRunner(self._model)
@@ -227,10 +231,41 @@ class Engine:
         self._block_manager.share_blocks(sequence, source)
         self._add_sequence(sequence, source.priority, source.deadline_us)
 
+    def revise(self, key: str, base: int, token_ids: Sequence[int], *, stop_after: int) -> bool:
+        """A sequence that is held after its last draw goes on: what follows its first `base` tokens becomes
+        `token_ids`, and `stop_after` more are drawn. KV of tokens that stay as they were is kept.
+
+        False, and nothing happens, when it is not held here, when its KV was promised to somebody
+        (`on_layer`) or when its prompt would change. Raises as `admit` does: it is still held then.
+        """
+        if stop_after < 1:
+            raise InvalidRequest(f"stop_after must be at least 1, not {stop_after}")
+        sequence = self._scheduler.sequences.get(key)
+        if sequence is None or sequence.status is not SequenceStatus.HELD or sequence.on_layer is not None:
+            return False
+        if not sequence.prompt_len <= base <= len(sequence.tokens):
+            return False
+        self._input_processor.check_revision(sequence, base, token_ids)
+        common = sequence.common_tokens(base, token_ids)
+        num_tokens = base + len(token_ids)
+        hold_len = num_tokens + stop_after
+        num_kept = min(common, sequence.num_computed, num_tokens - 1)
+        self._block_manager.rewind(sequence, common, num_kept, min(hold_len, sequence.end_len) - 1)
+        sequence.tokens[base:] = token_ids
+        sequence.hold_len = hold_len
+        sequence.prefilling = True
+        self._sampler.forget(key)
+        self._sampler.track(sequence)
+        sequence.status = SequenceStatus.ACTIVE
+        self._scheduler.add_sequence(sequence, sequence.priority, None)
+        return True
+
     def release(self, key: str) -> bool:
         """Drop a sequence in any state and give its blocks back; False when `key` is not held."""
         self._sampler.forget(key)
-        return self._scheduler.remove_sequence(key)
+        released = self._scheduler.remove_sequence(key)
+        self._settle()
+        return released
 
     def held(self) -> dict[str, int]:
         """Number of blocks by sequence key, for audits."""
@@ -271,6 +306,16 @@ class Engine:
 
     # --- work ---
 
+    def sit_down(self, seat: CoreSeat) -> None:
+        """From now on share the cores of this host with those that have seats too."""
+        self._seat = seat
+        seat.lead()
+
+    @property
+    def threads_now(self) -> int:
+        """With how many a step would be computed now, of `config.threads`. May be read from any thread."""
+        return self.config.threads if self._seat is None else self._seat.threads
+
     @property
     def has_work(self) -> bool:
         """Whether `step` would compute anything now; can turn true on admit, attach and release."""
@@ -278,7 +323,16 @@ class Engine:
 
     def step(self) -> StepResult:
         """One iteration over all live sequences: decode and verify first, then prefill chunks."""
-        return self._core.run_step()
+        if self._seat is not None:
+            self._seat.compute(now=True)
+        result = self._core.run_step()
+        self._settle()
+        return result
+
+    def _settle(self) -> None:
+        """Between two steps the cores stay ours: the next one follows at once."""
+        if self._seat is not None and not self.has_work:
+            self._seat.compute(now=False)
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """float32 [len(token_ids), vocab]: the model's logits after each token. Borrows blocks."""
@@ -333,3 +387,5 @@ class Engine:
         if self._offloads is not None:
             self._offloads.close()
         self._model.close()
+        if self._seat is not None:
+            self._seat.close()
