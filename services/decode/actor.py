@@ -155,6 +155,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         for job, output in outputs:
             job.last_token_s = now_s
             if output.finish_reason is None:
+                self._book.grow(job)
                 self._drafts.advance(
                     output.key, output.token_ids, output.proposed_drafts, output.accepted_drafts
                 )
@@ -164,6 +165,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         metrics.DRAFT_ACCEPTED.inc(sum(output.accepted_drafts for _, output in outputs))
         self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
         self._step_time.observe(result.step_us)
+        metrics.PREEMPTIONS.inc(len(result.preempted_keys))
         if not self._book.in_phase(JobPhase.DECODING):
             self._step_time.forget()
 

@@ -15,7 +15,7 @@ from services.launcher.role_settings import settings_of, stack_problems
 from shared.config import ConfigError
 from shared.config_file import ConfigFile, find_config_file
 from shared.kv_hash import FLEET_KEY_BYTES
-from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
+from shared.roles import OPTIONAL_ROLES, ROLES
 from shared.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -148,7 +148,7 @@ def stack_options(
             role,
             file,
             environ,
-            {"fleet_key": fleet_key, **_defaults_of(role, counts, draft, state_dir)},
+            {"fleet_key": fleet_key, **_defaults_of(role, draft, state_dir)},
             options[role],
         )
         for role in ROLES
@@ -209,22 +209,13 @@ def _listen_beside_grpc(gateway: Settings) -> None:
         gateway.by_name["http_host"] = Setting(host, SourceKind.STACK, STACK_SOURCE)
 
 
-def _defaults_of(role: str, counts: Mapping[str, int], draft: str, state_dir: Path) -> dict[str, Any]:
+def _defaults_of(role: str, draft: str, state_dir: Path) -> dict[str, Any]:
     """What a stack sets where nobody has said anything."""
     if role == "gateway":
         return {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
     if role == "retriever":
         return {"corpus": str(DOCUMENTATION), "state_dir": str(state_dir)}
-    if role == "speculator":
-        return {"model": draft, "threads": threads_per_model(counts)}
-    return {"threads": threads_per_model(counts)} if role in ENGINE_ROLES else {}
-
-
-def threads_per_model(counts: Mapping[str, int]) -> int:
-    """The cores divided among the processes that compute, at least one each."""
-    processes = sum(counts[role] for role in ENGINE_ROLES)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // max(1, processes))
+    return {"model": draft} if role == "speculator" else {}
 
 
 def _counts(parser: argparse.ArgumentParser, args: argparse.Namespace, draft: str) -> dict[str, int]:

@@ -13,6 +13,7 @@ from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
 from shared.config import COMMON_SETTINGS
 from shared.config_file import FILE_VARIABLE
+from shared.cores import usable_cores
 from shared.roles import ENGINE_ROLES, ROLES
 from shared.settings import SourceKind
 
@@ -81,7 +82,7 @@ def _environ(
     if options.config_file is not None:
         child[FILE_VARIABLE] = str(options.config_file)
     if role in ENGINE_ROLES:
-        child.setdefault(OMP_VARIABLE, str(options.settings[role]["threads"].value))
+        child.setdefault(OMP_VARIABLE, str(options.settings[role]["threads"].value or usable_cores()))
     for name, value in told.items():
         own = f"PENSTOCK_{role.upper()}_{name.upper()}"
         child.pop(own, None)

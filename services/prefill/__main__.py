@@ -10,20 +10,24 @@ with interrupts_end_at_once():
     from services.prefill.pool import PoolBuffer
     from shared.bus.bulk import BulkConnection
     from shared.engine import Engine
+    from shared.engine.core_board import WorkClass
     from shared.kv.callbacks import OnFailed, OnReleased
     from shared.kv.sender import KvSender
     from shared.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, serve_actor
     from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[PrefillConfig]) -> None:
-    give_way()
     config, mirror, buffer = service.config, PrefixMirror(), PoolBuffer()
     model = resolve_model(config.model, config.served_name)
-    engines = EngineSource(lambda: build_engine(config, model.path, model.name, buffer, transfers_kv=True))
+    engines = EngineSource(
+        lambda: build_engine(
+            config, model.path, model.name, buffer, work_class=WorkClass.PREFILL, transfers_kv=True
+        )
+    )
     await engines.preload()
     announce_checkpoint(service, model)
     bulk = await BulkConnection.connect(

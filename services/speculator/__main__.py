@@ -7,20 +7,22 @@ from shared.quiet_end import interrupts_end_at_once
 with interrupts_end_at_once():
     from services.speculator.actor import SpeculatorActor
     from services.speculator.config import SpeculatorConfig
+    from shared.engine.core_board import WorkClass
     from shared.service import Service, run_service
     from shared.text.model_source import DEMO_MODEL, resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, serve_actor
     from shared.worker.prefix_mirror import PrefixMirror
 
 DEMO_DRAFT = DEMO_MODEL.with_name("draft")
 
 
 async def body(service: Service[SpeculatorConfig]) -> None:
-    give_way()
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model or str(DEMO_DRAFT), config.served_name)
-    engines = EngineSource(lambda: build_engine(config, model.path, model.name))
+    engines = EngineSource(
+        lambda: build_engine(config, model.path, model.name, work_class=WorkClass.SPECULATOR)
+    )
     await engines.preload()
     announce_checkpoint(service, model)
     await serve_actor(service, lambda: SpeculatorActor(service, engines.take_engine, mirror))

@@ -67,6 +67,11 @@ def build_pool(
     return MirroredKvPool(layout, blocks, buffer, compute_dtype=compute_dtype, device=config.device)
 
 
+def is_native(config: EngineConfig) -> bool:
+    """Whether the compiled kernels compute this, whose number of threads may change at any time."""
+    return config.device == "cpu" and config.tensor_parallel == 1 and _kernels(config) is not None
+
+
 def build_model(
     config: EngineConfig,
     model_config: ModelConfig,

@@ -11,8 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from shared.cores import usable_cores
 from shared.engine.affinity import stay_on
 from shared.engine.backends import build_model, build_pool
+from shared.engine.core_board import CoreSeat
 from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
 from shared.engine.engine_core import EngineCore
@@ -80,6 +82,7 @@ class Engine:
     ) -> None:
         config.validate()
         stay_on(config.cpus)
+        config = replace(config, threads=config.threads or usable_cores())
         torch.set_num_threads(config.threads)
         self.model_config = load_model_config(config.model_dir, config.dtype)
         self.kv_pool = build_pool(config, self.model_config, pool_buffer)
@@ -91,6 +94,7 @@ class Engine:
         self.max_model_len = self._input_processor.max_model_len
         self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)
         self._check_from = 0
+        self._seat: CoreSeat | None = None
         self._offloads = OffloadStore.of(config)
         self._model = build_model(config, self.model_config, self.kv_pool, self.max_model_len, on_loaded)
         self._model_runner = ModelRunner(self._model)
@@ -259,7 +263,9 @@ class Engine:
     def release(self, key: str) -> bool:
         """Drop a sequence in any state and give its blocks back; False when `key` is not held."""
         self._sampler.forget(key)
-        return self._scheduler.remove_sequence(key)
+        released = self._scheduler.remove_sequence(key)
+        self._settle()
+        return released
 
     def held(self) -> dict[str, int]:
         """Number of blocks by sequence key, for audits."""
@@ -300,6 +306,16 @@ class Engine:
 
     # --- work ---
 
+    def sit_down(self, seat: CoreSeat) -> None:
+        """From now on share the cores of this host with those that have seats too."""
+        self._seat = seat
+        seat.lead()
+
+    @property
+    def threads_now(self) -> int:
+        """With how many a step would be computed now, of `config.threads`. May be read from any thread."""
+        return self.config.threads if self._seat is None else self._seat.threads
+
     @property
     def has_work(self) -> bool:
         """Whether `step` would compute anything now; can turn true on admit, attach and release."""
@@ -307,7 +323,16 @@ class Engine:
 
     def step(self) -> StepResult:
         """One iteration over all live sequences: decode and verify first, then prefill chunks."""
-        return self._core.run_step()
+        if self._seat is not None:
+            self._seat.compute(now=True)
+        result = self._core.run_step()
+        self._settle()
+        return result
+
+    def _settle(self) -> None:
+        """Between two steps the cores stay ours: the next one follows at once."""
+        if self._seat is not None and not self.has_work:
+            self._seat.compute(now=False)
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """float32 [len(token_ids), vocab]: the model's logits after each token. Borrows blocks."""
@@ -362,3 +387,5 @@ class Engine:
         if self._offloads is not None:
             self._offloads.close()
         self._model.close()
+        if self._seat is not None:
+            self._seat.close()

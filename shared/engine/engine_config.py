@@ -16,8 +16,9 @@ _CHOICES = {
     "quantization": ("none", "int8", "int4", "fp8"),
     "kv_dtype": ("auto", "int8", "fp8"),
 }
-_AT_LEAST_ONE = ("kv_blocks", "max_batch_tokens", "max_sequences", "threads", "tensor_parallel")
+_AT_LEAST_ONE = ("kv_blocks", "max_batch_tokens", "max_sequences", "tensor_parallel")
 _AT_LEAST_ZERO = (
+    "threads",
     "quant_group",
     "kv_memory_mb",
     "max_step_ms",
@@ -40,8 +41,9 @@ class EngineConfig:
     and how much goes to disk when that is full. With 0 and 0 they are computed again.
     weight_cache_mb: how much packed weights may take on disk, to be mapped by every process that loads them
     (native backend); 0: each packs its own in memory. weight_cache_dir: where; "": in the user's cache.
-    deterministic: a row's logits are bitwise equal whatever else is in the batch. tensor_parallel: processes
-    that share the model. cpus: where the engine's threads stay, () for anywhere.
+    threads: of one forward pass; 0: one per core. deterministic: a row's logits are bitwise equal whatever
+    else is in the batch. tensor_parallel: processes that share the model. cpus: where the engine's threads
+    stay, () for anywhere.
     max_model_len 0: the model's own limit.
     """
 

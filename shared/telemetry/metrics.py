@@ -106,6 +106,10 @@ DEGRADATION_STEPS = Counter(
 )
 
 KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
+ENGINE_THREADS = Gauge(
+    "penstock_engine_threads", "Threads that a step is computed with: now, and with nobody beside.", ["state"]
+)
+PREEMPTIONS = Counter("penstock_preemptions_total", "Sequences that gave way when KV blocks ran out.")
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
 """Verified bytes, at the receiver."""
 KV_TRANSFER_SECONDS = Histogram(
@@ -188,11 +192,12 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     ),
     "tokenizer": (QUEUE_DEPTH,),
     "retriever": (HOP_SECONDS, QUEUE_DEPTH),
-    "prefill": (HOP_SECONDS, KV_BLOCKS, QUEUE_DEPTH, *_PREFIXES, *_TRANSFERS),
+    "prefill": (ENGINE_THREADS, HOP_SECONDS, KV_BLOCKS, QUEUE_DEPTH, *_PREFIXES, *_TRANSFERS),
     "decode": (
         DRAFT_ACCEPTED,
         DRAFT_LATE,
         DRAFT_PROPOSED,
+        ENGINE_THREADS,
         HOP_SECONDS,
         KV_BLOCKS,
         KV_CHECKSUM_FAILURES,
@@ -200,11 +205,12 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         KV_TRANSFER_BYTES,
         KV_TRANSFER_EXPOSED_SECONDS,
         KV_TRANSFER_SECONDS,
+        PREEMPTIONS,
         QUEUE_DEPTH,
         *_PREFIXES,
         *_TRANSFERS,
     ),
-    "speculator": (DRAFT_SESSIONS_REFUSED, KV_BLOCKS),
+    "speculator": (DRAFT_SESSIONS_REFUSED, ENGINE_THREADS, KV_BLOCKS),
     "detokenizer": (QUEUE_DEPTH,),
 }
 """Role → what it shows beside COMMON: what it can count, and nothing that stays at zero for ever."""

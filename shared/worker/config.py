@@ -20,7 +20,17 @@ class EngineServiceConfig(ServiceConfig):
     dtype: str = field_of(
         "auto", help="arithmetic; auto = the checkpoint's", choices=("auto", "float32", "bfloat16")
     )
-    threads: int = field_of(1, help="threads of one forward pass", minimum=1, maximum=1024)
+    threads: int = field_of(
+        0,
+        help="threads of one forward pass; 0 = all cores that nobody else here computes on",
+        minimum=0,
+        maximum=1024,
+    )
+    cores_dir: str = field_of(
+        "/dev/shm",  # noqa: S108  # the memory that processes of a host share, by that name
+        help="where workers of one host agree about its cores; the same folder, shared, for all of them",
+        path=PathRule.ALWAYS,
+    )
     kv_memory_mb: int = field_of(256, help="memory of the KV pool, in MiB", minimum=1, maximum=1 << 24)
     kv_blocks: int = field_of(
         0, help="size of the KV pool in blocks of 16 tokens; 0 = what kv_memory_mb holds", minimum=0

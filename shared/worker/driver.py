@@ -68,7 +68,7 @@ class EngineDriver(Generic[R]):
         """A step has failed."""
         self.loaded = False
         self.engine: Engine
-        """Only its constants (config, layout, limits) may be read outside of its thread."""
+        """Only its constants (config, layout, limits) and `threads_now` may be read outside of its thread."""
 
     async def load_engine(self) -> None:
         """Load the model."""

@@ -13,6 +13,7 @@ from shared.actor import Ask, BusActor
 from shared.health import Activity
 from shared.messages import Heartbeat, Held, Snapshot
 from shared.service import Service
+from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.events import CONTROL_LIMIT, InstanceLost, Started, Tick
 from shared.worker.outbox import Outbox
@@ -80,7 +81,12 @@ class EngineActor(BusActor):
         if not self._driver.loaded:
             return self._service.heartbeat(state="loading")
         engine, delta = self._driver.engine, self._mirror.drain()
+        threads, most = engine.threads_now, engine.config.threads
+        metrics.ENGINE_THREADS.labels(state="now").set(threads)
+        metrics.ENGINE_THREADS.labels(state="most").set(most)
         return self._service.heartbeat(
+            threads=threads,
+            most_threads=most,
             layout=engine.layout.fingerprint(),
             kv_blocks=engine.config.kv_blocks,
             tokens_per_s=self._rate.tokens_per_s,

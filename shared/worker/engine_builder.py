@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from shared.config import ConfigError
-from shared.engine import Engine
+from shared.cores import usable_cores
+from shared.engine import Engine, EngineConfig
+from shared.engine.backends import is_native
+from shared.engine.core_board import CoreSeat, WorkClass
 from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
 from shared.kv_hash import BlockHasher
@@ -26,9 +30,11 @@ def build_engine(
     model_name: str,
     pool_buffer: Callable[[int], memoryview] | None = None,
     *,
+    work_class: WorkClass,
     transfers_kv: bool = False,
 ) -> Engine:
     """Loads the model; seconds long. `transfers_kv`: its KV comes from or goes to another worker.
+    `work_class`: what it computes, for those that it shares the cores of this host with.
 
     Raises ConfigError when the settings contradict each other, this machine or the model.
     """
@@ -38,16 +44,34 @@ def build_engine(
             "from prefill to decode; set it to 1"
         )
     try:
+        engine_config = config.engine_config(model_dir)
+        elastic = config.threads == 0 and is_native(engine_config)
+        if not elastic:
+            engine_config = replace(engine_config, threads=config.threads or _fixed_threads(engine_config))
         engine = Engine(
-            config.engine_config(model_dir),
+            engine_config,
             pool_buffer,
             _log_progress(model_name),
             hasher=BlockHasher.of(config.fleet_key),
         )
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
+    if elastic:
+        _sit_down(engine, work_class, Path(config.cores_dir))
     engine.grammars.prepare()
     return engine
+
+
+def _fixed_threads(config: EngineConfig) -> int:
+    """Where the number cannot change while a step runs: prefill and decode have half of the cores each."""
+    return max(1, usable_cores() // 2 // config.tensor_parallel)
+
+
+def _sit_down(engine: Engine, work_class: WorkClass, folder: Path) -> None:
+    try:
+        engine.sit_down(CoreSeat(work_class, folder))
+    except OSError as error:
+        log.warning("cores_not_shared", why=str(error), threads=engine.config.threads)
 
 
 def _log_progress(model_name: str) -> LoadProgress:

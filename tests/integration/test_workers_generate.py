@@ -14,6 +14,7 @@ import torch
 
 from shared.bus import Delivery
 from shared.bus.subjects import inbox
+from shared.cores import usable_cores
 from shared.degradation import DegradationLevel
 from shared.engine import LLM, SamplingParams
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
@@ -230,6 +231,14 @@ async def test_prefill_measures_its_rate_by_chunks_and_not_by_tiny_prompts(edge:
     await edge.generate([5, 6, 7] * 60)
     await until(lambda: beat().tokens_per_s != before.tokens_per_s)
     assert beat().best_tokens_per_s >= beat().tokens_per_s > 0
+
+
+async def test_a_worker_tells_how_many_threads_it_has(edge: Edge) -> None:
+    for role, instance in (("prefill", PREFILL), ("decode", DECODES[0])):
+        view = edge.fleet.get(role, instance)
+        assert view is not None
+        assert view.heartbeat.most_threads == usable_cores()
+        assert 1 <= view.heartbeat.threads <= usable_cores()
 
 
 async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) -> None:

@@ -1,9 +1,11 @@
 // What engine/native/library.py calls. Arguments were checked there; 0 is success.
+#include <omp.h>
 #include <sys/mman.h>
 
 #include <new>
 #include <stdexcept>
 
+#include "cells.h"
 #include "model.h"
 
 using namespace penstock;
@@ -12,7 +14,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 4;
+  return 10;
 }
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
@@ -76,12 +78,10 @@ int penstock_multiply(const void* linear, const float* rows, int count, int thre
     for (int row = 0; row < count; ++row)
       matrix.prepare(rows + static_cast<long>(row) * matrix.in(), input, row);
     Team team(threads);
-    team.run([&](int rank) {
-      matrix.apply(input, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
-        float* place = out + static_cast<long>(row) * matrix.width() + panel * PANEL;
-        _mm512_storeu_ps(place, low);
-        _mm512_storeu_ps(place + LANES, high);
-      });
+    matrix.apply(input, count, team, [&](int row, int panel, __m512 low, __m512 high) {
+      float* place = out + static_cast<long>(row) * matrix.width() + panel * PANEL;
+      _mm512_storeu_ps(place, low);
+      _mm512_storeu_ps(place + LANES, high);
     });
     return 0;
   } catch (const std::bad_alloc&) {
@@ -112,6 +112,27 @@ int penstock_forward(void* model, const BatchShape* batch, float* logits) {
   }
 }
 
+long penstock_board_bytes() {
+  return sizeof(Board);
+}
+
+void penstock_take_seat(Board* board, int number, const Seat* as) {
+  board->take(number, *as);
+}
+
+void penstock_compute(Board* board, int number, int on) {
+  board->compute(number, on != 0);
+}
+
+int penstock_share(const Board* board, int number) {
+  return board->share(number);
+}
+
+// From now on the threads of this process are those of a seat; null: they are all that are asked for.
+void penstock_join(Board* board, int number) {
+  Crew::shared().join(board, number);
+}
+
 // Reads `count` floats once, every thread its share; returns their sum so that nothing is optimised away.
 double penstock_read(const float* data, long count, int threads) {
   double total = 0.0;
@@ -131,4 +152,15 @@ double penstock_read(const float* data, long count, int threads) {
   return total;
 }
 
+// Both tables hold `count` cells that are there; `streamed` as in cells.h.
+unsigned long penstock_copy_cells(void* from, const long* from_cells, void* to, const long* to_cells,
+                                  long count, long cell_bytes, int streamed) {
+  const CellTable source{static_cast<uint8_t*>(from), from_cells};
+  const CellTable target{static_cast<uint8_t*>(to), to_cells};
+  return copy_cells(source, target, count, cell_bytes, streamed != 0);
+}
+
+unsigned long penstock_hash_cells(void* from, const long* from_cells, long count, long cell_bytes) {
+  return hash_cells({static_cast<uint8_t*>(from), from_cells}, count, cell_bytes);
+}
 }  // extern "C"

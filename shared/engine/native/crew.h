@@ -1,15 +1,34 @@
-// Threads that help with a handful of items, each of some microseconds. Unlike at a barrier nobody waits for
-// a helper that has not begun: one that gets no core costs nothing, because whoever called does its items.
+// The threads of this process that compute. Work comes as rounds of items, and every item is claimed by
+// whoever is there: nobody waits for a thread that has not begun one, so a thread that gets no core costs
+// nothing. How many may claim can change from item to item.
 #pragma once
 
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
-#include <condition_variable>
+#include <climits>
 #include <cstdint>
-#include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
+#include "board.h"
+
 namespace penstock {
+
+constexpr int SPINS = 2000;  // before a thread sleeps, about 50 us: longer than what lies between two rounds
+constexpr int MAX_THREADS = 1024;
+
+inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+inline void futex_wake(std::atomic<uint32_t>& word, int count) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
 
 class Crew {
  public:
@@ -19,59 +38,190 @@ class Crew {
     return *crew;
   }
 
-  // Calls `item(i)` once for each i below `count`, on the caller's thread and on up to `threads` - 1 others.
-  // Where somebody else is using the crew the caller does all by itself. `item` must not throw.
-  void run(int64_t count, int threads, const std::function<void(int64_t)>& item) {
-    std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
-    if (threads < 2 || count < 2 || !turn.owns_lock()) {
-      for (int64_t i = 0; i < count; ++i) item(i);
-      return;
-    }
-    {
-      std::lock_guard<std::mutex> lock(state_);
-      for (; helpers_ < threads - 1; ++helpers_) std::thread(&Crew::help, this, helpers_).detach();
-      item_ = &item;
-      count_ = count;
-      wanted_ = threads - 1;
-      next_.store(0, std::memory_order_relaxed);
-      ++round_;
-    }
-    begun_.notify_all();
-    work(item, count);
-    std::unique_lock<std::mutex> lock(state_);
-    item_ = nullptr;  // who comes now is too late
-    ended_.wait(lock, [&] { return inside_ == 0; });
+  // From now on this process agrees with others about the cores; null: it does not.
+  void join(const Board* board, int seat) {
+    std::lock_guard<std::mutex> turn(turn_);
+    board_ = board;
+    seat_ = seat;
+    looked_ = false;
   }
 
  private:
-  void work(const std::function<void(int64_t)>& item, int64_t count) {
-    for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count;) item(i);
-  }
+  friend class Team;
 
-  void help(int number) {
-    uint64_t seen = 0;
-    std::unique_lock<std::mutex> lock(state_);
-    for (;;) {
-      begun_.wait(lock, [&] { return item_ != nullptr && round_ != seen && number < wanted_; });
-      seen = round_;
-      ++inside_;
-      const std::function<void(int64_t)>& item = *item_;
-      const int64_t count = count_;
-      lock.unlock();
-      work(item, count);
-      lock.lock();
-      if (--inside_ == 0) ended_.notify_one();
+  // What a round is, in one word, so that a claim is good for the round that it was made in and for no other.
+  struct Ticket {
+    static constexpr int BITS = 26;
+    static uint64_t of(uint64_t threads, uint64_t count) { return threads << (2 * BITS) | count << BITS; }
+    static uint32_t threads(uint64_t ticket) { return ticket >> (2 * BITS); }
+    static uint32_t count(uint64_t ticket) { return ticket >> BITS & ((1u << BITS) - 1); }
+    static uint32_t next(uint64_t ticket) { return ticket & ((1u << BITS) - 1); }
+    static bool open(uint64_t ticket) { return next(ticket) < count(ticket); }
+  };
+
+  using Run = void (*)(const void* work, uint32_t item, int rank);
+
+  // Fewer come where the system has no more threads.
+  void hire(int threads) {
+    try {
+      for (; helpers_ < threads - 1; ++helpers_) std::thread(&Crew::help, this, helpers_ + 1).detach();
+    } catch (const std::system_error&) {
     }
   }
 
-  std::mutex turn_;   // one caller at a time
-  std::mutex state_;  // of all below but next_
-  std::condition_variable begun_, ended_;
-  const std::function<void(int64_t)>* item_ = nullptr;
-  int64_t count_ = 0;
-  int helpers_ = 0, wanted_ = 0, inside_ = 0;
-  uint64_t round_ = 0;
-  std::atomic<int64_t> next_{0};
+  // What follows is for whose turn it is.
+
+  void open_round(Run run, const void* work, uint32_t count, int threads) {
+    run_ = run;
+    work_ = work;
+    done_.store(0, std::memory_order_relaxed);
+    ticket_.store(Ticket::of(threads, count));
+    if (asleep_.load() > 0) ring();
+  }
+
+  // Does the items that nobody else has claimed; returns when all are done.
+  void finish_round(uint32_t count) {
+    uint32_t own = 0;
+    while (claim_item(0)) {
+      ++own;
+      look_at_board();
+    }
+    if (done_.fetch_add(own) + own < count) wait_for(count);
+  }
+
+  void wait_for(uint32_t count) {
+    for (int spins = 0; spins < SPINS; ++spins) {
+      if (done_.load(std::memory_order_acquire) == count) return;
+      _mm_pause();
+    }
+    waiting_.store(true);
+    for (uint32_t done; (done = done_.load()) != count;) futex_wait(done_, done);
+    waiting_.store(false, std::memory_order_relaxed);
+  }
+
+  // Claims one item of the round that is open, if any is, and runs it.
+  bool claim_item(uint32_t rank) {
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    do {
+      if (!Ticket::open(ticket) || rank >= Ticket::threads(ticket)) return false;
+    } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel));
+    run_(work_, Ticket::next(ticket), static_cast<int>(rank));
+    return true;
+  }
+
+  void help(uint32_t rank) {
+    for (int spins = 0;;) {
+      const uint32_t allowed = allowed_.load();
+      if (rank >= allowed) {
+        futex_wait(allowed_, allowed);
+        spins = 0;
+      } else if (claim_item(rank)) {
+        done_.fetch_add(1);
+        if (waiting_.load()) futex_wake(done_, 1);
+        spins = 0;
+      } else if (++spins < SPINS) {
+        _mm_pause();
+      } else {
+        sleep(rank);
+        spins = 0;
+      }
+    }
+  }
+
+  void sleep(uint32_t rank) {
+    asleep_.fetch_add(1);
+    const uint32_t rung = bell_.load();
+    const uint64_t ticket = ticket_.load();
+    if (!Ticket::open(ticket) || rank >= Ticket::threads(ticket)) futex_wait(bell_, rung);
+    asleep_.fetch_sub(1);
+  }
+
+  void ring() {
+    bell_.fetch_add(1);
+    futex_wake(bell_, INT_MAX);
+  }
+
+  void look_at_board() {
+    const uint32_t changes = board_ == nullptr ? 0 : board_->changes.load(std::memory_order_acquire);
+    if (looked_ && changes == seen_changes_) return;
+    looked_ = true;
+    seen_changes_ = changes;
+    const uint32_t allowed = board_ == nullptr ? MAX_THREADS : board_->share(seat_);
+    if (allowed == allowed_.load(std::memory_order_relaxed)) return;
+    allowed_.store(allowed);
+    futex_wake(allowed_, INT_MAX);
+  }
+
+  std::mutex turn_;  // one caller at a time; of all that has no lock of its own
+  int helpers_ = 0;
+  Run run_ = nullptr;
+  const void* work_ = nullptr;
+  const Board* board_ = nullptr;
+  int seat_ = 0;
+  bool looked_ = false;
+  uint32_t seen_changes_ = 0;
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<uint32_t> done_{0};
+  std::atomic<bool> waiting_{false};
+  alignas(64) std::atomic<uint32_t> allowed_{MAX_THREADS};
+  std::atomic<uint32_t> asleep_{0};
+  std::atomic<uint32_t> bell_{0};
+};
+
+// The crew in the hands of one caller, for one forward pass or a batch of draws. Where somebody else has it,
+// the caller does all by itself.
+class Team {
+ public:
+  explicit Team(int threads) : turn_(Crew::shared().turn_, std::defer_lock) {
+    if (threads > 1 && turn_.try_lock()) {
+      threads_ = std::min(threads, MAX_THREADS);
+      Crew::shared().hire(threads_);
+      Crew::shared().look_at_board();
+    }
+  }
+
+  // How many threads there may be; their ranks are below it.
+  int most() const { return threads_; }
+  // How many may compute at the moment.
+  int size() const { return std::min<int>(threads_, Crew::shared().allowed_.load(std::memory_order_relaxed)); }
+
+  // Calls work(first, last, rank) until [0, count) is covered, `grain` at a time. What was written before it
+  // is seen by all, what they write is seen after it. `work` must not throw.
+  template <class Work>
+  void share(int count, int grain, const Work& work) {
+    share(count, grain, work, [] {});
+  }
+
+  // Calls meanwhile() too, on the caller's thread, while others begin.
+  template <class Work, class Meanwhile>
+  void share(int count, int grain, const Work& work, Meanwhile&& meanwhile) {
+    const int items = (count + grain - 1) / grain;
+    if (threads_ == 1 || items < 2) {
+      meanwhile();
+      if (count > 0) work(0, count, 0);
+      return;
+    }
+    const Split<Work> split{count, grain, &work};
+    Crew::shared().open_round(&Split<Work>::run, &split, items, threads_);
+    meanwhile();
+    Crew::shared().finish_round(items);
+  }
+
+ private:
+  template <class Work>
+  struct Split {
+    int count, grain;
+    const Work* work;
+
+    static void run(const void* self, uint32_t item, int rank) {
+      const auto& split = *static_cast<const Split*>(self);
+      const int first = static_cast<int>(item) * split.grain;
+      (*split.work)(first, std::min(split.count, first + split.grain), rank);
+    }
+  };
+
+  std::unique_lock<std::mutex> turn_;
+  int threads_ = 1;
 };
 
 }  // namespace penstock

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 4
+ABI = 10
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -79,7 +79,19 @@ class BatchShape(ctypes.Structure):
     ]
 
 
-_INT, _LONG = ctypes.c_int, ctypes.c_long
+class SeatShape(ctypes.Structure):
+    """Twin of Seat in board.h, its size included."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("work_class", "cores", "limit", "process")),
+        ("cgroup", ctypes.c_uint64),
+        ("cpus", ctypes.c_uint64 * 16),
+        ("computing", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32 * 9),
+    ]
+
+
+_INT, _LONG, _UNSIGNED_LONG = ctypes.c_int, ctypes.c_long, ctypes.c_ulong
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_abi": (_INT, []),
     "penstock_dense_linear": (Pointer, [Pointer, _INT, Pointer, _INT, _INT, _INT]),
@@ -94,6 +106,13 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_model": (Pointer, [Pointer, Pointer, Pointer, _INT]),
     "penstock_free_model": (None, [Pointer]),
     "penstock_forward": (_INT, [Pointer, Pointer, Pointer]),
+    "penstock_board_bytes": (_LONG, []),
+    "penstock_take_seat": (None, [Pointer, _INT, Pointer]),
+    "penstock_compute": (None, [Pointer, _INT, _INT]),
+    "penstock_share": (_INT, [Pointer, _INT]),
+    "penstock_join": (None, [Pointer, _INT]),
+    "penstock_copy_cells": (_UNSIGNED_LONG, [*[Pointer] * 4, _LONG, _LONG, _INT]),
+    "penstock_hash_cells": (_UNSIGNED_LONG, [Pointer, Pointer, _LONG, _LONG]),
     "penstock_read": (ctypes.c_double, [Pointer, _LONG, _INT]),
 }
 

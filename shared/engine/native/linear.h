@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "crew.h"
 #include "memory.h"
-#include "team.h"
 #include "tile.h"
 
 namespace penstock {
@@ -13,6 +13,7 @@ enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
 
 constexpr int QUANTIZED_TILE_ROWS = 8;                  // beyond it the sums of a group leave the registers
 constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
+constexpr long CLAIM_BYTES = 32 << 10;  // of weights that meet a tile of rows: microseconds, claiming costs 0.1
 
 // A packed matrix as it lies in memory or in a file; the field order is that of its ctypes twin.
 struct PackedShape {
@@ -75,24 +76,28 @@ class Linear {
   // Column `index` of the weights' transpose, as fp32 [in]: how a tied embedding is looked up.
   void column(int index, float* row) const;
 
-  // This thread's panels of rows @ W.T + bias: calls put(row, panel, lo, hi) with 2 x 16 columns.
+  // rows @ W.T + bias: the team calls put(row, panel, lo, hi) with 2 x 16 columns.
   template <class Put>
-  void apply(const Rows& rows, int count, Team& team, int rank, Put&& put) const {
-    const int first = team.begin(rank, panels_), last = team.end(rank, panels_);
+  void apply(const Rows& rows, int count, Team& team, Put&& put) const {
+    const int tile_rows = quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS;
     const int block =
         std::max<int>(MAX_TILE_ROWS, TILE_CACHE_BYTES / rows.stride / MAX_TILE_ROWS * MAX_TILE_ROWS);
-    alignas(64) float tile[MAX_TILE_ROWS * PANEL];
-    for (int row = 0; row < count; row += block) {
-      const int height = std::min(block, count - row);
-      for (int panel = first; panel < last; ++panel) {
-        for_each_tile(height, quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS, [&](int at, int num) {
+    const int blocks = (count + block - 1) / block;
+    const long tiles = (std::min(count, block) + tile_rows - 1) / tile_rows;
+    const int grain = static_cast<int>(std::max(1L, CLAIM_BYTES / (panel_bytes_ * std::max(1L, tiles))));
+    // All panels of one block of rows, then of the next: the rows stay in the cache.
+    team.share(blocks * panels_, grain, [&](int first, int last, int) {
+      alignas(64) float tile[MAX_TILE_ROWS * PANEL];
+      for (int item = first; item < last; ++item) {
+        const int row = item / panels_ * block, panel = item % panels_;
+        for_each_tile(std::min(block, count - row), tile_rows, [&](int at, int num) {
           multiply_tile(rows, row + at, num, panel, tile);
           for (int r = 0; r < num; ++r)
             put(row + at + r, panel, _mm512_load_ps(tile + r * PANEL),
                 _mm512_load_ps(tile + r * PANEL + LANES));
         });
       }
-    }
+    });
   }
 
  private:

@@ -7,9 +7,9 @@ namespace penstock {
 
 // projected[row] = down(act(gate) * up), or with `targets` projected[targets[row]] += shares[row] * that.
 void Model::run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count,
-                    Team& team, int rank, const int* targets, const float* shares) {
+                    Team& team, const int* targets, const float* shares) {
   const bool gelu = shape_.activation == static_cast<int>(Activation::GELU_TANH);
-  gate_up.apply(in, count, team, rank, [&](int row, int panel, __m512 gate, __m512 up) {
+  gate_up.apply(in, count, team, [&](int row, int panel, __m512 gate, __m512 up) {
     const __m512 value = _mm512_mul_ps(gelu ? gelu_tanh(gate) : silu(gate), up);
     if (down.kind() == Kind::BF16)
       _mm256_storeu_si256((__m256i*)(down_in.row<bf16>(row) + panel * LANES), narrow(value));
@@ -18,13 +18,12 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, R
     else
       _mm512_storeu_ps(inner_.data() + static_cast<long>(row) * inner_width_ + panel * LANES, value);
   });
-  team.barrier();
-  if (down.quantized()) {
-    for (int row = team.begin(rank, count); row < team.end(rank, count); ++row)
-      down.prepare(inner_.data() + static_cast<long>(row) * inner_width_, down_in, row);
-    team.barrier();
-  }
-  down.apply(down_in, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
+  if (down.quantized())
+    team.share(count, rows_per_claim(inner_width_), [&](int first, int last, int) {
+      for (int row = first; row < last; ++row)
+        down.prepare(inner_.data() + static_cast<long>(row) * inner_width_, down_in, row);
+    });
+  down.apply(down_in, count, team, [&](int row, int panel, __m512 low, __m512 high) {
     float* out = projected(targets == nullptr ? row : targets[row]) + panel * PANEL;
     if (targets != nullptr) {
       const __m512 share = _mm512_set1_ps(shares[row]);
@@ -63,37 +62,37 @@ void Model::sort_by_expert(int experts, int count, int per_token) {
 }
 
 // A sparse MLP. Experts work one after the other, so a row's sum has one order whatever the batch.
-void Model::feed_experts(const Layer& layer, int count, Team& team, int rank) {
+void Model::feed_experts(const Layer& layer, int count, Team& team) {
   const LayerShape& shape = layer.shape;
-  shape.router->apply(*layer.router_in, count, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
+  shape.router->apply(*layer.router_in, count, team, [&](int row, int panel, __m512 low, __m512 high) {
     float* out = router_.data() + static_cast<long>(row) * most_experts_ + panel * PANEL;
     _mm512_storeu_ps(out, low);
     _mm512_storeu_ps(out + LANES, high);
   });
-  team.barrier();
-  for (int row = team.begin(rank, count); row < team.end(rank, count); ++row) {
-    choose_experts(layer, row, rank);
-    std::memset(projected(row), 0, width_ * sizeof(float));
-  }
-  team.barrier();
-  if (rank == 0) sort_by_expert(shape.experts, count, shape.experts_per_token);
-  team.barrier();
+  team.share(count, rows_per_claim(width_), [&](int first, int last, int rank) {
+    for (int row = first; row < last; ++row) {
+      choose_experts(layer, row, rank);
+      std::memset(projected(row), 0, width_ * sizeof(float));
+    }
+  });
+  sort_by_expert(shape.experts, count, shape.experts_per_token);
   const Rows& from = *layer.mlp_in;
   Rows& to = *layer.expert_in;
   for (int expert = 0; expert < shape.experts; ++expert) {
     const int* rows = expert_rows_.data() + expert_begin_[expert];
     const int num = expert_begin_[expert + 1] - expert_begin_[expert];
     if (num == 0) continue;
-    for (int i = team.begin(rank, num); i < team.end(rank, num); ++i) {
-      std::memcpy(to.row<uint8_t>(i), from.row<uint8_t>(rows[i]), from.stride);
-      const long source = static_cast<long>(rows[i]) * from.groups, target = static_cast<long>(i) * to.groups;
-      std::copy_n(from.scales.data() + source, from.groups, to.scales.data() + target);
-      std::copy_n(from.sums.data() + source, from.groups, to.sums.data() + target);
-    }
-    team.barrier();
-    run_mlp(*shape.gate_up[expert], *shape.down[expert], to, *layer.down_in, num, team, rank, rows,
+    team.share(num, rows_per_claim(width_), [&](int first, int last, int) {
+      for (int i = first; i < last; ++i) {
+        std::memcpy(to.row<uint8_t>(i), from.row<uint8_t>(rows[i]), from.stride);
+        const long source = static_cast<long>(rows[i]) * from.groups,
+                   target = static_cast<long>(i) * to.groups;
+        std::copy_n(from.scales.data() + source, from.groups, to.scales.data() + target);
+        std::copy_n(from.sums.data() + source, from.groups, to.sums.data() + target);
+      }
+    });
+    run_mlp(*shape.gate_up[expert], *shape.down[expert], to, *layer.down_in, num, team, rows,
             expert_shares_.data() + expert_begin_[expert]);
-    team.barrier();
   }
 }
 

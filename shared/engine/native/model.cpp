@@ -47,9 +47,9 @@ Rows* Model::input(Role role, const Linear* linear) {
 
 void Model::forward(const BatchShape& batch, float* logits) {
   reserve(batch);
-  const View all = view_of(batch, false), last = view_of(batch, true);
   Team team(shape_.threads);
-  team.run([&](int rank) { compute(batch, all, last, logits, team, rank); });
+  const View all = view_of(batch, false, team.size()), last = view_of(batch, true, team.size());
+  compute(batch, all, last, logits, team);
 }
 
 void Model::reserve(const BatchShape& batch) {
@@ -72,7 +72,7 @@ void Model::reserve(const BatchShape& batch) {
     }
 }
 
-View Model::view_of(const BatchShape& batch, bool logits_only) const {
+View Model::view_of(const BatchShape& batch, bool logits_only, int threads) const {
   View view;
   const int group = shape_.heads / shape_.kv_heads, most = std::max(1, QUERY_ROWS / group);
   const int* logit_row = batch.logit_row;
@@ -88,7 +88,7 @@ View Model::view_of(const BatchShape& batch, bool logits_only) const {
                           static_cast<int>(view.sources.size()), batch.blocks + batch.first_blocks[span]});
     for (int row = from; row < end; ++row) view.sources.push_back(row);
     // A short span takes its KV heads together, as they lie in memory, as far as every thread gets something.
-    const int shares = std::max(1, shape_.threads / batch.spans);
+    const int shares = std::max(1, threads / batch.spans);
     const int heads =
         std::min(std::max(1, shape_.kv_heads / shares), Attention<float>::most_heads(count, group));
     for (int at = (count - 1) / most * most; at >= 0; at -= most)
@@ -99,11 +99,11 @@ View Model::view_of(const BatchShape& batch, bool logits_only) const {
   return view;
 }
 
-// Every thread runs this. Between two barriers each writes only what no other reads.
-void Model::compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team,
-                    int rank) {
-  for (int row = team.begin(rank, batch.rows); row < team.end(rank, batch.rows); ++row)
-    embed(batch.token_ids[row], hidden(row));
+void Model::compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team) {
+  const int claim = rows_per_claim(width_);
+  team.share(batch.rows, claim, [&](int first, int end, int) {
+    for (int row = first; row < end; ++row) embed(batch.token_ids[row], hidden(row));
+  });
   const float* out_norm = nullptr;
   int rows = batch.rows;
   for (int index = 0; index < static_cast<int>(layers_.size()); ++index) {
@@ -112,48 +112,48 @@ void Model::compute(const BatchShape& batch, const View& all, const View& last, 
     const bool is_last = index + 1 == static_cast<int>(layers_.size());
     const View& view = is_last ? last : all;
 
-    for (int row = team.begin(rank, rows); row < team.end(rank, rows); ++row) {
-      if (index > 0) add_projected(row, out_norm, rank);
-      shape.qkv->prepare(normalized(hidden(row), shape.attention_in_norm, rank), *layer.qkv_in, row);
-    }
-    team.barrier();
-    shape.qkv->apply(*layer.qkv_in, rows, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
+    team.share(rows, claim, [&](int first, int end, int rank) {
+      for (int row = first; row < end; ++row) {
+        if (index > 0) add_projected(row, out_norm, rank);
+        shape.qkv->prepare(normalized(hidden(row), shape.attention_in_norm, rank), *layer.qkv_in, row);
+      }
+    });
+    shape.qkv->apply(*layer.qkv_in, rows, team, [&](int row, int panel, __m512 low, __m512 high) {
       float* out = qkv_.data() + static_cast<long>(row) * qkv_width_ + panel * PANEL;
       _mm512_storeu_ps(out, low);
       _mm512_storeu_ps(out + LANES, high);
     });
-    team.barrier();
-    for (int row = team.begin(rank, rows); row < team.end(rank, rows); ++row)
-      rotate_and_store(layer, index, row);
-    team.barrier();
-    if (rank == 0) {
+    team.share(rows, rows_per_claim(qkv_width_), [&](int first, int end, int) {
+      for (int row = first; row < end; ++row) rotate_and_store(layer, index, row);
+    });
+    const auto written = [&] {
       if (batch.on_kv_written != nullptr) batch.on_kv_written(index);
       if (is_last)  // from here on only the rows that a logit depends on; they move up
         for (size_t row = 0; row < view.sources.size(); ++row)
           if (view.sources[row] != static_cast<int>(row))
             std::memcpy(hidden(row), hidden(view.sources[row]), shape_.hidden * sizeof(float));
-    }
+    };
     rows = static_cast<int>(view.sources.size());
-    attend(layer, index, view, team, rank);
-    team.barrier();
-    shape.output->apply(*layer.output_in, rows, team, rank, [&](int row, int panel, __m512 low, __m512 high) {
+    if (shape_.bf16)
+      attend(attention_bf16_, layer, index, view, team, written);
+    else
+      attend(attention_f32_, layer, index, view, team, written);
+    shape.output->apply(*layer.output_in, rows, team, [&](int row, int panel, __m512 low, __m512 high) {
       _mm512_storeu_ps(projected(row) + panel * PANEL, low);
       _mm512_storeu_ps(projected(row) + panel * PANEL + LANES, high);
     });
-    team.barrier();
-    for (int row = team.begin(rank, rows); row < team.end(rank, rows); ++row) {
-      add_projected(row, shape.attention_out_norm, rank);
-      const float* normed = normalized(hidden(row), shape.mlp_in_norm, rank);
-      shape.gate_up[0]->prepare(normed, *layer.mlp_in, row);
-      if (shape.router != nullptr) shape.router->prepare(normed, *layer.router_in, row);
-    }
-    team.barrier();
+    team.share(rows, claim, [&](int first, int end, int rank) {
+      for (int row = first; row < end; ++row) {
+        add_projected(row, shape.attention_out_norm, rank);
+        const float* normed = normalized(hidden(row), shape.mlp_in_norm, rank);
+        shape.gate_up[0]->prepare(normed, *layer.mlp_in, row);
+        if (shape.router != nullptr) shape.router->prepare(normed, *layer.router_in, row);
+      }
+    });
     if (shape.router == nullptr)
-      run_mlp(*shape.gate_up[0], *shape.down[0], *layer.mlp_in, *layer.down_in, rows, team, rank, nullptr,
-              nullptr);
+      run_mlp(*shape.gate_up[0], *shape.down[0], *layer.mlp_in, *layer.down_in, rows, team, nullptr, nullptr);
     else
-      feed_experts(layer, rows, team, rank);
-    team.barrier();
+      feed_experts(layer, rows, team);
     out_norm = shape.mlp_out_norm;
   }
 
@@ -162,22 +162,22 @@ void Model::compute(const BatchShape& batch, const View& all, const View& last, 
         std::lower_bound(last.sources.begin(), last.sources.end(), batch.logit_row[logit]) -
         last.sources.begin());
   };
-  for (int logit = team.begin(rank, batch.logit_rows); logit < team.end(rank, batch.logit_rows); ++logit) {
-    add_projected(computed(logit), out_norm, rank);
-    shape_.head->prepare(normalized(hidden(computed(logit)), shape_.final_norm, rank), *head_in_, logit);
-  }
-  team.barrier();
-  shape_.head->apply(*head_in_, batch.logit_rows, team, rank,
-                     [&](int row, int panel, __m512 low, __m512 high) {
-                       if (shape_.logit_soft_cap > 0.0f) {
-                         low = soft_cap(low, shape_.logit_soft_cap);
-                         high = soft_cap(high, shape_.logit_soft_cap);
-                       }
-                       float* out = logits + static_cast<long>(row) * shape_.vocab + panel * PANEL;
-                       const int left = shape_.vocab - panel * PANEL;
-                       _mm512_mask_storeu_ps(out, first_lanes(left), low);
-                       _mm512_mask_storeu_ps(out + LANES, first_lanes(left - LANES), high);
-                     });
+  team.share(batch.logit_rows, claim, [&](int first, int end, int rank) {
+    for (int logit = first; logit < end; ++logit) {
+      add_projected(computed(logit), out_norm, rank);
+      shape_.head->prepare(normalized(hidden(computed(logit)), shape_.final_norm, rank), *head_in_, logit);
+    }
+  });
+  shape_.head->apply(*head_in_, batch.logit_rows, team, [&](int row, int panel, __m512 low, __m512 high) {
+    if (shape_.logit_soft_cap > 0.0f) {
+      low = soft_cap(low, shape_.logit_soft_cap);
+      high = soft_cap(high, shape_.logit_soft_cap);
+    }
+    float* out = logits + static_cast<long>(row) * shape_.vocab + panel * PANEL;
+    const int left = shape_.vocab - panel * PANEL;
+    _mm512_mask_storeu_ps(out, first_lanes(left), low);
+    _mm512_mask_storeu_ps(out + LANES, first_lanes(left - LANES), high);
+  });
 }
 
 void Model::embed(int token_id, float* row) const {
@@ -263,21 +263,11 @@ void Model::rotate_and_store(const Layer& layer, int index, int row) {
   }
 }
 
-void Model::attend(const Layer& layer, int index, const View& view, Team& team, int rank) {
-  if (shape_.bf16)
-    attend_as(attention_bf16_[rank], layer, index, view, team);
-  else
-    attend_as(attention_f32_[rank], layer, index, view, team);
-  if (!layer.shape.output->quantized()) return;
-  team.barrier();
-  const int rows = static_cast<int>(view.sources.size()), width = shape_.heads * shape_.head_dim;
-  for (int row = team.begin(rank, rows); row < team.end(rank, rows); ++row)
-    layer.shape.output->prepare(mixed_.data() + static_cast<long>(row) * width, *layer.output_in, row);
-}
-
-template <class E>
-void Model::attend_as(Attention<E>& worker, const Layer& layer, int index, const View& view, Team& team) {
-  const int dim = shape_.head_dim, count = static_cast<int>(view.items.size());
+// `meanwhile` is called on the caller's thread; it may change `hidden`.
+template <class E, class Meanwhile>
+void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, int index, const View& view,
+                   Team& team, Meanwhile&& meanwhile) {
+  const int dim = shape_.head_dim;
   const Kind kind = layer.shape.output->kind();
   const auto put = [&](int row, int head, const float* values) {
     for (int d = 0; d < dim; d += LANES) {
@@ -293,10 +283,22 @@ void Model::attend_as(Attention<E>& worker, const Layer& layer, int index, const
                               first_lanes(dim - d), value);
     }
   };
-  for (int next = team.take(); next < count; next = team.take()) {
-    const AttentionItem& item = view.items[next];
-    worker.run(item, view.spans[item.span], layer.shape.window, pool_, index, qkv_.data(), qkv_width_, put);
-  }
+  team.share(
+      static_cast<int>(view.items.size()), 1,
+      [&](int first, int last, int rank) {
+        for (int next = first; next < last; ++next) {
+          const AttentionItem& item = view.items[next];
+          workers[rank].run(item, view.spans[item.span], layer.shape.window, pool_, index, qkv_.data(),
+                            qkv_width_, put);
+        }
+      },
+      meanwhile);
+  if (!layer.shape.output->quantized()) return;
+  const int rows = static_cast<int>(view.sources.size()), width = shape_.heads * dim;
+  team.share(rows, rows_per_claim(width), [&](int first, int last, int) {
+    for (int row = first; row < last; ++row)
+      layer.shape.output->prepare(mixed_.data() + static_cast<long>(row) * width, *layer.output_in, row);
+  });
 }
 
 }  // namespace penstock

@@ -91,22 +91,24 @@ class Model {
   Rows* input(Role role, const Linear* linear);
   void reserve(const BatchShape& batch);
   void reserve_experts(size_t rows);
-  View view_of(const BatchShape& batch, bool logits_only) const;
-  void compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team,
-               int rank);
+  View view_of(const BatchShape& batch, bool logits_only, int threads) const;
+  void compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team);
   void embed(int token_id, float* row) const;
   void rotate_and_store(const Layer& layer, int index, int row);
-  void attend(const Layer& layer, int index, const View& view, Team& team, int rank);
-  template <class E>
-  void attend_as(Attention<E>& worker, const Layer& layer, int index, const View& view, Team& team);
-  void feed_experts(const Layer& layer, int count, Team& team, int rank);
+  template <class E, class Meanwhile>
+  void attend(std::vector<Attention<E>>& workers, const Layer& layer, int index, const View& view, Team& team,
+              Meanwhile&& meanwhile);
+  void feed_experts(const Layer& layer, int count, Team& team);
   void choose_experts(const Layer& layer, int row, int rank);
   void sort_by_expert(int experts, int count, int per_token);
   void run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count,
-               Team& team, int rank, const int* targets, const float* shares);
+               Team& team, const int* targets, const float* shares);
   const float* normalized(const float* row, const float* weight, int rank);
   void normalize(const float* row, const float* weight, int width, float* out) const;
   void add_projected(int row, const float* norm, int rank);
+
+  // Rows of so many numbers that are worth a claim: microseconds.
+  static int rows_per_claim(int width) { return std::max(1, static_cast<int>(CLAIM_BYTES / 4) / width); }
 
   float* hidden(int row) { return hidden_.data() + static_cast<long>(row) * width_; }
   float* projected(int row) { return projected_.data() + static_cast<long>(row) * width_; }

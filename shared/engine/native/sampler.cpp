@@ -265,8 +265,9 @@ void penstock_penalise(float* row, const uint8_t* seen, const float* output, int
 // that a row does not allow are overwritten.
 void penstock_sample(float* logits, int64_t rows, int64_t vocab, const Draw* draws, int64_t* ids,
                      int threads) {
-  penstock::Crew::shared().run(rows, threads,
-                               [&](int64_t i) { ids[i] = draw_row(logits + i * vocab, vocab, draws[i]); });
+  penstock::Team(threads).share(static_cast<int>(rows), 1, [&](int first, int last, int) {
+    for (int64_t i = first; i < last; ++i) ids[i] = draw_row(logits + i * vocab, vocab, draws[i]);
+  });
 }
 
 // Of row rows[i] of `logits`: the logarithm of the sum of its chances, and the num_top[i] likeliest ids with
@@ -274,8 +275,9 @@ void penstock_sample(float* logits, int64_t rows, int64_t vocab, const Draw* dra
 void penstock_logprobs(const float* logits, int64_t vocab, const int64_t* rows, const int64_t* num_top,
                        int64_t count, int64_t most, double* totals, int64_t* ids, float* logprobs,
                        int threads) {
-  penstock::Crew::shared().run(count, threads, [&](int64_t i) {
-    totals[i] = logprobs_of(logits + rows[i] * vocab, vocab, num_top[i], ids + i * most, logprobs + i * most);
+  penstock::Team(threads).share(static_cast<int>(count), 1, [&](int first, int last, int) {
+    for (int64_t i = first; i < last; ++i)
+      totals[i] = logprobs_of(logits + rows[i] * vocab, vocab, num_top[i], ids + i * most, logprobs + i * most);
   });
 }
 }

@@ -38,6 +38,13 @@ def test_who_has_fallen_silent_is_left_out_of_a_watched_status() -> None:
     assert [seen.beat.instance for seen in fleet.all(since_s=4.0)] == ["decode-1"]
 
 
+def test_who_rests_is_shown_until_it_should_have_been_heard() -> None:
+    fleet = Fleet()
+    fleet.observe(dataclasses.replace(BEAT, next_ms=2000), received_unix_us=0, now_s=1.0)
+    assert len(fleet.all(since_s=2.75)) == 1
+    assert fleet.all(since_s=2.76) == []
+
+
 def test_two_models_of_one_name_are_told_apart() -> None:
     fleet = Fleet()
     worker = dataclasses.replace(BEAT, weights_digest="a" * 32, tokenizer_digest="c" * 32)
@@ -73,6 +80,7 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "40/100",
         "12.5",
         "0",
+        "-",
         "-",
         "-",
         "100.0",
@@ -125,9 +133,17 @@ def test_status_shows_progress_and_who_stalls() -> None:
     beat = dataclasses.replace(BEAT, state="stalled", steps=71, stalled_ms=6_250)
     fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
     row = _shown(fleet.all(), as_json=False).splitlines()[1].split()
-    assert (row[2], row[8:10]) == ("stalled", ["71", "6.2"])
+    assert (row[2], row[8], row[10]) == ("stalled", "71", "6.2")
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["state"], described["steps"], described["stalled_ms"]) == ("stalled", 71, 6_250)
+
+
+def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> None:
+    fleet = Fleet()
+    fleet.observe(dataclasses.replace(BEAT, threads=1, most_threads=4), received_unix_us=1_000, now_s=0.0)
+    assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[9] == "1/4"
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert (described["threads"], described["most_threads"]) == (1, 4)
 
 
 def test_status_shows_what_a_gateway_leaves_out() -> None:

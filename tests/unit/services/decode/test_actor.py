@@ -12,6 +12,8 @@ import pytest
 
 from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
+from shared.engine import Engine
+from shared.kv_room import blocks_ahead
 from shared.messages import (
     Cancel,
     CancelAck,
@@ -32,6 +34,7 @@ from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
 from tests.support.grammar import save_model_with_tokenizer
+from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.played_receiver import PlayedReceiver
 from tests.support.sampling import sampling
@@ -46,12 +49,15 @@ SPECULATOR = "penstock.speculator.speculator-0"
 class Worker(DecodeActor):
     """Its mailbox and its turns are in the hands of the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, kv_blocks: int = 64) -> None:
         service = Service("decode", DecodeConfig(), "decode-0")
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
 
-        super().__init__(service, lambda: make_engine(folder), PlayedReceiver.make, PrefixMirror())
+        def load() -> Engine:
+            return make_engine(folder, kv_blocks=kv_blocks)
+
+        super().__init__(service, load, PlayedReceiver.make, PrefixMirror())
 
     @property
     def played(self) -> PlayedReceiver:
@@ -67,8 +73,9 @@ class Worker(DecodeActor):
         speculator: str = "",
         grammar: Grammar | None = None,
         inter_token_us: int = 0,
+        max_tokens: int = 40,
     ) -> None:
-        how = sampling(ignore_eos=True, max_tokens=40, grammar=grammar)
+        how = sampling(ignore_eos=True, max_tokens=max_tokens, grammar=grammar)
         reserve = Reserve(
             pack_ids(PROMPT),
             len(PROMPT),
@@ -84,10 +91,17 @@ class Worker(DecodeActor):
         await self.send(reserve, request_id, epoch)
 
     async def decode(
-        self, request_id: str = "r", epoch: int = 1, speculator: str = "", inter_token_us: int = 0
+        self,
+        request_id: str = "r",
+        epoch: int = 1,
+        speculator: str = "",
+        inter_token_us: int = 0,
+        max_tokens: int = 40,
     ) -> None:
         """Place it, and let it join the batch."""
-        await self.reserve(request_id, epoch, speculator, inter_token_us=inter_token_us)
+        await self.reserve(
+            request_id, epoch, speculator, inter_token_us=inter_token_us, max_tokens=max_tokens
+        )
         await self.step()
         self.played.complete((request_id, epoch), (5,), "", 0)
         await self.step()
@@ -324,6 +338,33 @@ async def test_steps_that_take_too_long_for_a_job_refuse_it_while_they_last(work
 
 
 # ---- who asks whether it is held ----
+
+
+async def test_the_free_blocks_that_are_told_shrink_as_a_job_grows(worker: Worker) -> None:
+    await worker.decode(max_tokens=200)
+    while worker.decoded() < 40:
+        await worker.step()
+    tokens = len(PROMPT) + 1 + worker.decoded()
+    left = len(PROMPT) + 200 - tokens
+    assert worker.worker_load().kv_blocks_free == 64 - blocks_ahead(tokens, left)
+
+
+async def test_jobs_that_outgrow_the_pool_together_all_come_to_their_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
+    worker = Worker(folder, kv_blocks=20)
+    await worker.on_start()
+    before = value("penstock_preemptions_total")
+    await worker.decode("a", max_tokens=240)
+    await worker.decode("b", max_tokens=240)
+    while worker._book.jobs:
+        await worker.step()
+    assert (worker.decoded("a"), worker.decoded("b")) == (239, 239)  # and the one that prefill drew
+    assert value("penstock_preemptions_total") > before
+    await worker.step()
+    assert worker.worker_load().kv_blocks_free == worker._driver.facts.free_blocks == 20
+    await worker.on_stop()
 
 
 async def test_decode_says_whether_it_holds_a_request_at_an_epoch(worker: Worker) -> None:

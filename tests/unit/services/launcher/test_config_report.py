@@ -105,14 +105,14 @@ def test_the_check_names_every_problem_and_exits_2(tmp_path: Path) -> None:
         "--check",
         "--model",
         str(tmp_path),
-        text='[decode]\nkv_dtype = "int8"\nthreads = 0\n[gatway]\n',
+        text='[decode]\nkv_dtype = "int8"\nthreads = -1\n[gatway]\n',
         environ={"PENSTOCK_LOGLEVEL": "debug", "PENSTOCK_PREFILL_MAX_QUEUED": "x"},
     )
     assert done.returncode == 2
     assert done.stdout == ""
     words = (
         "[decode] kv_dtype",
-        "threads is 0",
+        "threads is -1",
         "[gatway]",
         "PENSTOCK_LOGLEVEL",
         "MAX_QUEUED is 'x'",

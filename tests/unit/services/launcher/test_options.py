@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from services.launcher.instance import InstanceSpec
-from services.launcher.options import REPOSITORY, SHIPPED_DRAFT, parse_options, threads_per_model
+from services.launcher.options import REPOSITORY, SHIPPED_DRAFT, parse_options
 from services.launcher.plan import plan_instances
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
+from shared.cores import usable_cores
 from shared.settings import load_config
 
 
@@ -160,15 +161,13 @@ def test_a_key_that_the_user_has_set_stays(tmp_path: Path) -> None:
     assert fleet_keys({"PENSTOCK_CONFIG": str(file)}) == {None}  # the services read it themselves
 
 
-def test_model_processes_share_the_cores_and_the_user_may_say_otherwise() -> None:
-    assert threads_per_model({"prefill": 500, "decode": 500, "speculator": 0}) == 1
+def test_model_processes_may_use_all_cores_and_the_user_may_say_otherwise() -> None:
     environ = {"PENSTOCK_DECODE_THREADS": "7"}
-    threads = {
-        spec.role: spec.environ.get(f"PENSTOCK_{spec.role.upper()}_THREADS") for spec in planned([], environ)
-    }
-    assert threads["decode"] == "7"
-    assert threads["prefill"] == str(threads_per_model({"prefill": 1, "decode": 1, "speculator": 1}))
-    assert threads["gateway"] is None
+    told = {spec.role: spec.environ for spec in planned([], environ)}
+    assert (told["decode"]["PENSTOCK_DECODE_THREADS"], told["decode"]["OMP_NUM_THREADS"]) == ("7", "7")
+    assert "PENSTOCK_PREFILL_THREADS" not in told["prefill"]
+    assert told["prefill"]["OMP_NUM_THREADS"] == str(usable_cores())
+    assert "OMP_NUM_THREADS" not in told["gateway"]
 
 
 SAID = [

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from shared.config import ConfigError
+from shared.cores import usable_cores
 from shared.engine import Engine
 from shared.engine.affinity import MAX_CPU
+from shared.engine.core_board import WorkClass
 from shared.engine.native.library import library
 from shared.engine.sampling.grammar import Grammars
 from shared.errors import InvalidRequest, PenstockError
@@ -22,8 +25,12 @@ from shared.worker.driver import EngineDriver
 from shared.worker.engine_builder import build_engine
 from shared.worker.host import EngineSource
 from shared.worker.prefix_mirror import PrefixMirror
-from tests.support.engine import save_random_model
+from tests.support.engine import GREEDY, admit, save_random_model
 from tests.support.grammar import save_model_with_tokenizer
+
+native_only = pytest.mark.skipif(
+    library() is None, reason="the kernels were not built, or this CPU cannot run them"
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(folder: Path, *, transfers_kv: bool = False, **fields: Any) -> Engine:
     config = EngineServiceConfig(**{"kv_blocks": 8, "max_sequences": 4, **fields})
-    return build_engine(config, folder, "m", transfers_kv=transfers_kv)
+    return build_engine(config, folder, "m", work_class=WorkClass.DECODE, transfers_kv=transfers_kv)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,41 @@ def test_settings_that_cannot_be_end_in_one_sentence(
         build(folder, **fields)
 
 
-@pytest.mark.skipif(library() is None, reason="the kernels were not built, or this CPU cannot run them")
+@native_only
+def test_workers_of_one_folder_share_its_cores(folder: Path, tmp_path: Path) -> None:
+    one, other = (build(folder, cores_dir=str(tmp_path)) for _ in range(2))
+    admit(other, "a", [1, 2, 3], GREEDY)
+    other.step()
+    assert one.config.threads == usable_cores()
+    assert one.threads_now == max(1, usable_cores() // 2)
+    one.close()
+    other.close()
+
+
+@native_only
+def test_a_worker_that_has_no_folder_for_it_computes_with_all_cores(folder: Path, tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        engine = build(folder, cores_dir=str(tmp_path / "missing"))
+    assert engine.threads_now == usable_cores()
+    assert [entry["event"] for entry in logs] == ["cores_not_shared"]
+    engine.close()
+
+
+def test_a_worker_with_a_number_of_threads_has_that_many_and_no_seat(folder: Path, tmp_path: Path) -> None:
+    engine = build(folder, threads=3, cores_dir=str(tmp_path))
+    assert (engine.config.threads, engine.threads_now) == (3, 3)
+    assert list(tmp_path.iterdir()) == []
+    engine.close()
+
+
+def test_a_worker_on_torch_takes_half_of_the_cores(folder: Path, tmp_path: Path) -> None:
+    engine = build(folder, backend="torch", cores_dir=str(tmp_path))
+    assert engine.threads_now == max(1, usable_cores() // 2)
+    assert list(tmp_path.iterdir()) == []
+    engine.close()
+
+
+@native_only
 def test_packed_weights_go_to_the_folder_that_is_named(folder: Path, tmp_path: Path) -> None:
     build(folder, weight_cache_dir=str(tmp_path)).close()
     assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]

@@ -131,7 +131,7 @@ def test_an_impossible_length_is_refused(fields: dict[str, Any], sentence: str, 
         max_model_len(EngineConfig("", kv_blocks=4, **fields), load_model_config(write(tmp_path)))
 
 
-@pytest.mark.parametrize("field", ["kv_blocks", "max_batch_tokens", "max_sequences", "threads"])
+@pytest.mark.parametrize("field", ["kv_blocks", "max_batch_tokens", "max_sequences"])
 def test_an_engine_of_nothing_is_refused(field: str) -> None:
     nothing: dict[str, Any] = {field: 0}
     with pytest.raises(InvalidRequest, match=field):

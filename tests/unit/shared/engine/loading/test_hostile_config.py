@@ -14,6 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from shared.config import ConfigError
 from shared.engine import load_model_config
+from shared.engine.core_board import WorkClass
 from shared.engine.torch_backend.rope import rope_table
 from shared.errors import InvalidRequest
 from shared.worker.config import EngineServiceConfig
@@ -64,8 +65,9 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 def test_a_service_stops_with_a_sentence(folder: Path, fields: dict[str, Any], sentence: str) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    config = EngineServiceConfig(kv_blocks=8, max_sequences=4)
     with pytest.raises(ConfigError, match=sentence) as caught:
-        build_engine(EngineServiceConfig(kv_blocks=8, max_sequences=4), folder, "m")
+        build_engine(config, folder, "m", work_class=WorkClass.DECODE)
     assert len(str(caught.value)) < 1000
 
 

@@ -125,9 +125,10 @@ def test_a_larger_batch_than_any_before_gives_what_it_gives_alone() -> None:
     assert torch.equal(many, last.expand(64, -1))
 
 
-def in_another_process(folder: Path, code: str, **environment: str) -> str:
+def in_another_process(folder: Path, code: str, before: str = "", **environment: str) -> str:
     lines = f"""
-import threading
+import ctypes, threading
+{before}
 from shared.engine import Engine, EngineConfig
 engine = Engine(EngineConfig({str(folder)!r}, backend="native", kv_blocks=64, threads=3))
 {code}
@@ -140,10 +141,19 @@ engine = Engine(EngineConfig({str(folder)!r}, backend="native", kv_blocks=64, th
     return done.stdout
 
 
-def test_fewer_threads_than_asked_for_do_all_of_the_work(tmp_path: Path) -> None:
+NO_MORE_THREADS = """
+libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+libc.pthread_attr_init(attributes)
+libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 46))  # more than there can be
+assert libc.pthread_setattr_default_np(attributes) == 0
+"""
+
+
+def test_where_no_thread_can_be_started_one_does_all_of_the_work(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path)
     code = "print(engine.logits([1, 2, 3]).tolist())"
-    assert in_another_process(folder, code, OMP_THREAD_LIMIT="2") == in_another_process(folder, code)
+    alone = in_another_process(folder, code, NO_MORE_THREADS, OMP_THREAD_LIMIT="1")
+    assert alone == in_another_process(folder, code)
 
 
 def test_a_process_ends_while_a_daemon_thread_computes(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""How the processes that compute on one host agree about its cores: a file in memory with a seat for each.
+
+A seat says what kind of work its process does, on which CPUs, and whether it computes now; from that every
+process knows how many threads it has (`Board::share` in native/board.h). A seat is held by a lock on its
+bytes of the file: the kernel drops it with its process, in whatever container that lived, and the seat is
+free again. Who cannot have a seat computes with all of its threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import stat
+import struct
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+
+from shared.cores import cpu_quota, usable_cores, usable_cpus
+from shared.engine.native.library import SeatShape, library
+
+FOLDER = Path("/dev/shm")  # noqa: S108  # the memory that processes of a host share, by that name
+LAYOUT = 1
+"""Of the file, and part of its name: raise it with any change of it."""
+SEATS = 128
+HEADER_BYTES = 64
+CPU_BITS = 1024
+LOOK_EVERY_S = 1.0
+"""How often at most those who compute are looked at: whether they are there."""
+
+
+class WorkClass(IntEnum):
+    """What a process computes; where several do, who goes first."""
+
+    DECODE = 0
+    SPECULATOR = 1
+    PREFILL = 2
+
+
+class CoreSeat:
+    """The place of one process on the board. Its methods are for one thread."""
+
+    def __init__(
+        self,
+        work_class: WorkClass,
+        folder: Path = FOLDER,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes a seat for this process, on the CPUs that the calling thread may use.
+
+        Raises OSError where there is no board, or none of ours, or no seat.
+        """
+        kernels = library()
+        if kernels is None or not hasattr(fcntl, "F_OFD_SETLK"):
+            raise OSError("the kernels were not built, or this system has no locks of open files")
+        self._kernels = kernels
+        self._monotonic_s = monotonic_s
+        self._file = _open(folder, kernels.penstock_board_bytes())
+        try:
+            self.number = self._take_number()
+            self._map = mmap.mmap(self._file, kernels.penstock_board_bytes())
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._board = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._seats = (SeatShape * SEATS).from_buffer(self._map, HEADER_BYTES)
+        kernels.penstock_take_seat(self._board, self.number, ctypes.byref(_described(work_class)))
+        self.most = usable_cores()
+        """How many threads it has when nobody else computes."""
+        self._looked_s = monotonic_s()
+
+    def lead(self) -> None:
+        """Make this process compute with the threads of this seat, from now on."""
+        self._kernels.penstock_join(self._board, self.number)
+
+    def compute(self, *, now: bool) -> None:
+        """Say whether this process has something to compute."""
+        self._kernels.penstock_compute(self._board, self.number, now)
+        if now and self._monotonic_s() - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = self._monotonic_s()
+            self.forget_crashed()
+
+    @property
+    def threads(self) -> int:
+        """How many its process may compute with now."""
+        share: int = self._kernels.penstock_share(self._board, self.number)
+        return min(share, self.most)
+
+    def forget_crashed(self) -> None:
+        """Who is said to compute, and holds its seat no more, does not compute."""
+        for number, seat in enumerate(self._seats):
+            if seat.computing and number != self.number and self._lock(number):
+                self._kernels.penstock_compute(self._board, number, False)
+                self._unlock(number)
+
+    def close(self) -> None:
+        """Leave. Not while this process computes."""
+        self._kernels.penstock_join(None, 0)
+        self._kernels.penstock_compute(self._board, self.number, False)
+        self._unlock(self.number)  # closing alone does not: the mapping has the file open too
+        os.close(self._file)
+
+    def _take_number(self) -> int:
+        for number in range(SEATS):
+            if self._lock(number):
+                return number
+        raise OSError(f"all {SEATS} seats are taken")
+
+    def _lock(self, number: int) -> bool:
+        """False: somebody holds that seat."""
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _range(fcntl.F_WRLCK, number))
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _unlock(self, number: int) -> None:
+        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _range(fcntl.F_UNLCK, number))
+
+
+def _open(folder: Path, size: int) -> int:
+    """The board's file, made if it is not there: this user's own, and of no other."""
+    path = folder / f"penstock-cores-{os.geteuid()}-{LAYOUT}"
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(file)
+        raise PermissionError(f"{path} is not a file of this user")
+    if status.st_size != size:
+        os.ftruncate(file, size)  # zeros: all seats are empty
+    return file
+
+
+def _range(kind: int, number: int) -> bytes:
+    """A `struct flock` over one seat."""
+    seat = ctypes.sizeof(SeatShape)
+    return struct.pack("hh4xqqi4x", kind, os.SEEK_SET, HEADER_BYTES + number * seat, seat, 0)
+
+
+def _described(work_class: WorkClass) -> SeatShape:
+    quota = cpu_quota()
+    cpus = usable_cpus()
+    seat = SeatShape(
+        work_class=work_class,
+        cores=len(cpus),
+        limit=usable_cores(),
+        process=os.getpid(),
+        cgroup=0 if quota is None else quota.inode,
+    )
+    for cpu in cpus:
+        seat.cpus[cpu % CPU_BITS // 64] |= 1 << cpu % 64
+    return seat

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.cores import usable_cores
+from shared.engine import Engine, core_board
+from shared.engine.core_board import HEADER_BYTES, LOOK_EVERY_S, SEATS, CoreSeat, WorkClass
+from shared.engine.native.library import SeatShape, library
+from tests.support.clock import FakeClock
+from tests.support.data import REPOSITORY
+from tests.support.engine import GREEDY, admit, generate, make_engine, save_random_model
+
+pytestmark = pytest.mark.skipif(
+    library() is None, reason="the kernels were not built, or this CPU cannot run them"
+)
+DECODE, SPECULATOR, PREFILL = WorkClass
+EVERY_CPU = (1 << 64) - 1
+
+
+class Board:
+    """Seats of processes that there are not, on a machine that there is not."""
+
+    def __init__(self) -> None:
+        kernels = library()
+        assert kernels is not None
+        self.kernels = kernels
+        memory = bytearray(kernels.penstock_board_bytes() + 64)
+        self._memory = memory
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.address = (start + 63) // 64 * 64
+
+    def take(self, number: int, work_class: WorkClass, cores: int, **fields: int) -> None:
+        seat = SeatShape(work_class=work_class, cores=cores, limit=fields.get("limit", cores))
+        seat.cgroup = fields.get("cgroup", 0)
+        seat.cpus[0] = fields.get("cpus", EVERY_CPU)
+        self.kernels.penstock_take_seat(self.address, number, ctypes.byref(seat))
+
+    def compute(self, number: int, *, now: bool = True) -> None:
+        self.kernels.penstock_compute(self.address, number, now)
+
+    def share(self, number: int) -> int:
+        share: int = self.kernels.penstock_share(self.address, number)
+        return share
+
+
+@pytest.fixture
+def joined() -> Iterator[Board]:
+    """This process computes with the threads of seat 0, of 8 cores."""
+    board = Board()
+    board.take(0, DECODE, 8)
+    board.kernels.penstock_join(board.address, 0)
+    yield board
+    board.kernels.penstock_join(None, 0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "computing", "shares"),
+    [
+        (8, [DECODE], [8]),
+        (8, [PREFILL], [8]),
+        (8, [DECODE, PREFILL], [4, 4]),
+        (9, [DECODE, PREFILL], [5, 4]),
+        (8, [DECODE, DECODE], [4, 4]),
+        (8, [DECODE, SPECULATOR, PREFILL], [4, 2, 2]),
+        (8, [DECODE, PREFILL, PREFILL], [4, 2, 2]),
+        (2, [DECODE, PREFILL], [1, 1]),
+        (1, [DECODE, SPECULATOR, PREFILL], [1, 1, 1]),
+        (2, [DECODE] * 5, [1] * 5),
+    ],
+)
+def test_decode_goes_first_and_nobody_is_without_a_core(
+    cores: int, computing: Sequence[WorkClass], shares: list[int]
+) -> None:
+    board = Board()
+    for number, work_class in enumerate(computing):
+        board.take(number, work_class, cores)
+        board.compute(number)
+    assert [board.share(number) for number in range(len(computing))] == shares
+
+
+def test_those_that_wait_take_nothing() -> None:
+    board = Board()
+    board.take(0, PREFILL, 8)
+    board.take(1, DECODE, 8)
+    assert board.share(0) == 8
+    board.compute(1)
+    assert board.share(0) == 4
+    board.compute(1, now=False)
+    assert board.share(0) == 8
+
+
+def test_whoever_is_on_other_cpus_takes_nothing() -> None:
+    board = Board()
+    board.take(0, PREFILL, 4, cpus=0b00001111)
+    board.take(1, DECODE, 4, cpus=0b11110000)
+    board.take(2, DECODE, 2, cpus=0b00011000)
+    board.compute(1)
+    assert board.share(0) == 4
+    board.compute(2)
+    assert board.share(0) == 2
+
+
+@pytest.mark.parametrize(("cgroup", "share"), [(5, 2), (6, 4)])
+def test_a_quota_is_shared_by_those_that_have_it_together(cgroup: int, share: int) -> None:
+    board = Board()
+    board.take(0, PREFILL, 64, limit=4, cgroup=5)
+    board.take(1, DECODE, 64, limit=4, cgroup=cgroup)
+    board.compute(1)
+    assert board.share(0) == share
+
+
+def test_alone_a_process_has_all_cores(tmp_path: Path) -> None:
+    seat = CoreSeat(PREFILL, tmp_path)
+    seat.compute(now=True)
+    assert seat.threads == seat.most == usable_cores()
+    seat.close()
+
+
+def test_two_processes_of_one_folder_share_the_cores(tmp_path: Path) -> None:
+    prefill, decode = CoreSeat(PREFILL, tmp_path), CoreSeat(DECODE, tmp_path)
+    decode.compute(now=True)
+    assert prefill.threads == max(1, usable_cores() // 2)
+    decode.close()
+    assert prefill.threads == usable_cores()
+    prefill.close()
+
+
+def test_a_seat_that_was_left_is_taken_again(tmp_path: Path) -> None:
+    first, second = CoreSeat(DECODE, tmp_path), CoreSeat(DECODE, tmp_path)
+    first.close()
+    third = CoreSeat(DECODE, tmp_path)
+    assert (third.number, second.number) == (first.number, first.number + 1)
+    third.close()
+    second.close()
+
+
+def test_a_process_that_was_killed_while_it_computed_is_forgotten(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from shared.engine.core_board import CoreSeat, WorkClass
+CoreSeat(WorkClass.DECODE, Path({str(tmp_path)!r})).compute(now=True)
+print("computing", flush=True)
+sys.stdin.read()
+"""
+    clock = FakeClock()
+    seat = CoreSeat(PREFILL, tmp_path, monotonic_s=clock.monotonic_s)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"computing\n"
+        assert other.stdin is not None
+        computing = [number for number, each in enumerate(seat._seats) if each.computing]
+        assert computing == [1]
+        seat.forget_crashed()
+        assert seat._seats[1].computing  # it is there
+        other.send_signal(signal.SIGKILL)
+        other.wait(10)
+    clock.advance(LOOK_EVERY_S)
+    seat.compute(now=True)
+    assert not seat._seats[1].computing
+    assert seat.threads == usable_cores()
+    seat.close()
+
+
+def test_without_a_free_seat_a_process_is_told(tmp_path: Path) -> None:
+    seats = [CoreSeat(DECODE, tmp_path) for _ in range(SEATS)]
+    with pytest.raises(OSError, match=f"all {SEATS} seats"):
+        CoreSeat(DECODE, tmp_path)
+    for seat in seats:
+        seat.close()
+
+
+def test_a_board_that_is_somebody_elses_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "theirs").touch()
+    name = f"penstock-cores-{os.geteuid()}-{core_board.LAYOUT}"
+    (tmp_path / name).symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match=name):
+        CoreSeat(DECODE, tmp_path)
+    assert (tmp_path / "theirs").stat().st_size == 0
+
+
+def test_seats_lie_where_the_kernels_look_for_them() -> None:
+    kernels = library()
+    assert kernels is not None
+    assert kernels.penstock_board_bytes() == HEADER_BYTES + SEATS * ctypes.sizeof(SeatShape)
+
+
+@contextlib.contextmanager
+def seats_changing(board: Board, seed: int) -> Iterator[None]:
+    """Others begin and end to compute at random, as fast as they can."""
+    others, chance, over = range(1, 8), random.Random(seed), threading.Event()
+    for number in others:
+        board.take(number, DECODE, 8)
+
+    def change() -> None:
+        while not over.is_set():
+            board.compute(chance.choice(others), now=chance.random() < 0.5)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("shape", ["dense", "quantized", "sparse"])
+def test_answers_are_bitwise_the_same_while_the_number_of_threads_changes(
+    shape: str, joined: Board, tmp_path: Path
+) -> None:
+    from transformers import MixtralConfig  # noqa: PLC0415  # seconds to import
+
+    size: dict[str, Any] = {
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "head_dim": 64,
+        "num_attention_heads": 8,
+    }
+    folder = (
+        save_random_model(tmp_path, MixtralConfig, num_local_experts=4, **size)
+        if shape == "sparse"
+        else save_random_model(tmp_path, **size)
+    )
+    options: dict[str, Any] = {"quantization": "int8"} if shape == "quantized" else {}
+    prompts = [[(7 * i + number) % 97 for i in range(90)] for number in range(4)]
+    alone = make_engine(folder, threads=1, **options)
+    expected = [alone.logits(prompt) for prompt in prompts]
+    elastic = make_engine(folder, threads=8, **options)
+    with seats_changing(joined, seed=1):
+        for _ in range(5):
+            for prompt, logits in zip(prompts, expected, strict=True):
+                assert (elastic.logits(prompt) == logits).all()
+                assert (elastic.logits(prompt[:1]) == logits[:1]).all()
+
+
+def test_an_engine_holds_the_cores_from_its_first_step_to_its_last(tmp_path: Path) -> None:
+    engine, _, other = seated(tmp_path)
+    admit(engine, "a", [1, 2, 3], GREEDY)
+    assert other.threads == usable_cores()
+    engine.step()
+    assert other.threads == max(1, usable_cores() // 2)
+    while engine.has_work:
+        engine.step()
+    assert other.threads == usable_cores()
+    engine.close()
+    other.close()
+
+
+def test_an_engine_whose_last_sequence_is_released_gives_the_cores_back(tmp_path: Path) -> None:
+    engine, seat, other = seated(tmp_path)
+    admit(engine, "a", [1, 2, 3], GREEDY)
+    engine.step()
+    engine.release("a")
+    assert not seat._seats[seat.number].computing
+    engine.close()
+    other.close()
+
+
+def seated(folder: Path) -> tuple[Engine, CoreSeat, CoreSeat]:
+    """An engine on a seat, and somebody else's."""
+    engine = make_engine(save_random_model(folder / "model"), threads=0)
+    seat, other = CoreSeat(DECODE, folder), CoreSeat(PREFILL, folder)
+    engine.sit_down(seat)
+    return engine, seat, other
+
+
+def test_an_engine_without_a_number_of_threads_has_one_per_core(tmp_path: Path) -> None:
+    engine = make_engine(save_random_model(tmp_path), threads=0)
+    assert engine.config.threads == engine.threads_now == usable_cores()
+    assert generate(engine, [1, 2, 3], GREEDY)
