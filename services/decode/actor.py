@@ -157,10 +157,12 @@ class DecodeActor(WorkerActor[DecodeJob]):
             if output.finish_reason is None:
                 self._book.grow(job)
                 self._drafts.advance(
-                    job.key, output.token_ids, output.proposed_drafts, output.accepted_drafts
+                    output.key, output.token_ids, output.proposed_drafts, output.accepted_drafts
                 )
             else:
                 self._end(job)
+        metrics.DRAFT_PROPOSED.inc(sum(output.proposed_drafts for _, output in outputs))
+        metrics.DRAFT_ACCEPTED.inc(sum(output.accepted_drafts for _, output in outputs))
         self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
         self._step_time.observe(result.step_us)
         metrics.PREEMPTIONS.inc(len(result.preempted_keys))

@@ -119,7 +119,7 @@ class DecodeDriver(EngineDriver[None]):
     def _run(self, engine: Engine) -> None:
         """Step after step, until there is no work or the loop is too far behind."""
         while True:
-            self._carry_out_orders()
+            self._carry_out_orders(len(self._orders))
             if self._seated:
                 self._report((), None)  # whoever waits for a place does not wait for the step as well
             if self._closing or not engine.has_work or len(self._reports) >= MAX_UNTAKEN_REPORTS:

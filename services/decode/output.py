@@ -10,7 +10,7 @@ from shared.worker.wire import JobOutput
 
 
 def job_output(job: DecodeJob, output: TokenOutput) -> JobOutput:
-    """Counts the output, and marks the first one with how it got here, the last with how its drafts did."""
+    """Counts it for the job. The first one is marked with how it got here, the last with how drafts did."""
     marks: tuple[Mark, ...] = ()
     if job.num_outputs == 0:
         marks += (Mark("kv.transfer", job.transfer_us), Mark("decode.queue", job.queue_us))
@@ -18,8 +18,6 @@ def job_output(job: DecodeJob, output: TokenOutput) -> JobOutput:
     job.num_outputs += len(output.token_ids)
     job.proposed_drafts += output.proposed_drafts
     job.accepted_drafts += output.accepted_drafts
-    metrics.DRAFT_PROPOSED.inc(output.proposed_drafts)
-    metrics.DRAFT_ACCEPTED.inc(output.accepted_drafts)
     if output.finish_reason is not None:
         marks += (
             Mark("count:draft_proposed", job.proposed_drafts),

@@ -59,6 +59,8 @@ class EngineDriver(Generic[R]):
         self._unchecked_blocks = 0  # of those that may have changed since they were checked
         self._clock = clock
         self._checked_s = clock.monotonic_s()
+        self._free_gauge = metrics.KV_BLOCKS.labels(state="free")  # once: finding it costs more than setting
+        self._held_gauge = metrics.KV_BLOCKS.labels(state="held")
         self.facts = Facts()
         self.steps = 0
         """Steps whose results were taken."""
@@ -77,8 +79,8 @@ class EngineDriver(Generic[R]):
     def show_blocks(self) -> None:
         """To the metrics."""
         free = self.facts.free_blocks
-        metrics.KV_BLOCKS.labels(state="free").set(free)
-        metrics.KV_BLOCKS.labels(state="held").set(self.engine.config.kv_blocks - free)
+        self._free_gauge.set(free)
+        self._held_gauge.set(self.engine.config.kv_blocks - free)
 
     @property
     def has_work(self) -> bool:
@@ -94,9 +96,10 @@ class EngineDriver(Generic[R]):
     async def between_steps(self, call: Callable[[Engine], T]) -> T:
         """Run `call` in the engine's thread, after the releases that wait. Not while a step runs."""
         assert self._step is None
+        orders = len(self._orders)
 
         def run() -> tuple[T, Facts]:
-            self._carry_out_orders()
+            self._carry_out_orders(orders)
             return call(self.engine), self._facts()
 
         value, facts = await self._thread.run(run)
@@ -132,9 +135,10 @@ class EngineDriver(Generic[R]):
     def begin_step(self, step: Callable[[Engine], R]) -> None:
         """Start `step` in the engine's thread, after the releases that wait; `wake` follows."""
         assert self._step is None
+        orders = len(self._orders)  # what is said from now on comes after the step: it may be about it
 
         def run() -> tuple[R, Facts]:
-            self._carry_out_orders()
+            self._carry_out_orders(orders)
             return step(self.engine), self._facts()
 
         self._step = self._thread.start(run)
@@ -169,8 +173,8 @@ class EngineDriver(Generic[R]):
 
     # ---- in the engine's thread -------------------------------------------------------------------
 
-    def _carry_out_orders(self) -> None:
-        while self._orders:
+    def _carry_out_orders(self, count: int) -> None:
+        for _ in range(count):
             self._orders.popleft()(self.engine)
 
     def _facts(self) -> Facts:

@@ -91,6 +91,26 @@ async def test_an_engine_is_busy_for_as_long_as_a_step_takes_and_counts_those_th
     assert (driver.activity.busy, driver.activity.moved, driver.steps) == (False, moved + 1, 1)
 
 
+async def test_what_is_given_back_after_a_step_was_begun_is_given_back_after_it(
+    driver: EngineDriver[StepResult],
+) -> None:
+    go_on = threading.Event()
+    waiting = driver._thread.start(go_on.wait, 5.0)  # the step cannot begin before what follows is said
+
+    def step(engine: Engine) -> StepResult:
+        admit(engine, "a", [1, 2, 3])
+        return engine.step()
+
+    driver.begin_step(step)
+    driver.release_later("a")
+    go_on.set()
+    assert await waiting
+    await until(driver.take_result)
+    assert "a" in driver.facts.held
+    await driver.flush_releases()
+    assert driver.facts.held == {}
+
+
 async def test_a_call_between_steps_that_fails_is_over(driver: EngineDriver[StepResult]) -> None:
     with pytest.raises(ZeroDivisionError):
         await driver.between_steps(lambda _: 1 // 0)
