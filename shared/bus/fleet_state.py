@@ -173,9 +173,9 @@ class FleetState:
         return [view for view in self._views.values() if view.rests and now_s >= view.overdue_at_s]
 
     def expect(self, view: InstanceView) -> None:
-        """It has been asked for a heartbeat: from now on it has the time of one that works."""
+        """It has been asked for a heartbeat, due now: it may be as late as any other."""
         view.asked = True
-        view.next_s = self._clock.monotonic_s() - view.last_seen_s + HEARTBEAT_S
+        view.next_s = self._clock.monotonic_s() - view.last_seen_s
 
     def sweep(self) -> None:
         """Suspect whose heartbeat was due long ago, forget whom FORGET_AFTER_S has not heard of."""

@@ -2,8 +2,8 @@
 
     python -m tests.bench.bench_pipeline [--model DIR] [--requests N] [--prompt-tokens N] [--output-tokens N]
 
-Also: client cancel to zero held, cold start to ready, a killed worker's way back to ready, memory of every
-service (resident, and with what several share counted once).
+Also: client cancel to zero held, what the stack computes at rest, cold start to ready, a killed worker's way
+back to ready, memory of every service (resident, and with what several share counted once).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from tests.support.stack import Instance, Stack, audit, resident_mb
 from tests.support.wait import until
 
 CANCELS = 10
+REST_S, IDLE_S = 8.0, 20.0
+"""So long until a stack rests, and so long it is then looked at."""
 RESTARTED_ROLES = ("decode", "prefill", "tokenizer")
 RESTART_TIMEOUT_S = 60.0
 
@@ -81,6 +83,30 @@ async def cancel_to_zero_ms(stack: Stack, prompt: list[int]) -> float:
         await bus.close()
 
 
+def cpu_s(pid: int) -> float:
+    """What all its threads have computed."""
+    spent = (task.joinpath("schedstat").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(int(each.split()[0]) for each in spent) / 1e9
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def idle_percent(stack: Stack) -> dict[str, float]:
+    """Of one core, by process, while nobody asks for anything."""
+    launcher = stack.process.pid
+    names = {row.pid: row.id for row in stack.instances()} | {launcher: "launcher"}
+    pids = [launcher, *children(launcher)]
+    await asyncio.sleep(REST_S)
+    before = {pid: cpu_s(pid) for pid in pids}
+    await asyncio.sleep(IDLE_S)
+    shares = {
+        names.get(pid, f"process {pid}"): 100 * (cpu_s(pid) - was) / IDLE_S for pid, was in before.items()
+    }
+    return {"all": sum(shares.values()), **shares}
+
+
 def is_ready(row: Instance) -> bool:
     try:
         with urllib.request.urlopen(f"http://{row.metrics}/ready", timeout=1.0) as answer:
@@ -121,6 +147,7 @@ async def measure(stack: Stack, options: argparse.Namespace) -> dict[str, object
         "cancel_to_zero_ms": {"median": statistics.median(cancels), "max": max(cancels)},
         "resident_mb": {row.id: round(resident_mb(row.pid), 1) for row in stack.instances()},
         "shared_once_mb": {row.id: round(pss_mb(row.pid), 1) for row in stack.instances()},
+        "idle_percent": {name: round(share, 2) for name, share in (await idle_percent(stack)).items()},
         # Each once: who ends again soon is started later each time.
         "killed_to_ready_s": {role: await restart_s(stack, role) for role in RESTARTED_ROLES},
     }

@@ -150,7 +150,7 @@ async def test_one_that_rests_is_asked_when_work_goes_to_it_and_then_suspected_a
     for _ in range(2):  # once is enough
         watch.view.expect_work(watch.decode())
     await until(lambda: watch.bus.sent[1:] == [ASKED])
-    await watch.pass_time(SUSPECT_AFTER_S - SWEEP_S)
+    await watch.pass_time(SUSPECT_AFTER_S - HEARTBEAT_S - SWEEP_S)
     assert watch.lost == []
     await watch.pass_time(2 * SWEEP_S)
     assert watch.lost == [("decode", "decode-0", "suspect")]
@@ -170,7 +170,7 @@ async def test_one_that_rests_is_asked_before_it_is_suspected(watch: Watch) -> N
     assert watch.bus.sent[1:] == []
     await watch.pass_time(2 * SWEEP_S)
     await until(lambda: watch.bus.sent[1:] == [ASKED])
-    await watch.pass_time(SUSPECT_AFTER_S - 3 * SWEEP_S)
+    await watch.pass_time(SUSPECT_AFTER_S - HEARTBEAT_S - 3 * SWEEP_S)
     assert watch.lost == []
     await watch.pass_time(4 * SWEEP_S)
     assert watch.lost == [("decode", "decode-0", "suspect")]
