@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shared.engine.native.library import library
-from shared.worker.host import ENGINE_NICE
+from shared.worker.host import ENGINE_NICE, PREFILL_NICE
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
@@ -63,8 +63,8 @@ def test_who_computes_gives_way_to_who_passes_on(get_stack: GetStack) -> None:
     stack = get_stack(3, True, "nats")
     nice = {row.id: os.getpriority(os.PRIO_PROCESS, row.pid) for row in stack.instances()}
     behind = {name: value - nice["gateway-0"] for name, value in nice.items()}
-    engines = {row.id for row in stack.instances() if row.role in ("prefill", "decode", "speculator")}
-    assert behind == {name: ENGINE_NICE if name in engines else 0 for name in nice}
+    steps = {"prefill": PREFILL_NICE, "decode": ENGINE_NICE, "speculator": ENGINE_NICE}
+    assert behind == {row.id: steps.get(row.role, 0) for row in stack.instances()}
 
 
 def test_every_service_of_a_stack_starts_from_imports_that_were_done_before(get_stack: GetStack) -> None:
