@@ -15,13 +15,15 @@ from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.stack_file import add_state_dir, stack_address, stack_credentials
 from shared.bus import Bus, Delivery
 from shared.bus.credentials import Credentials, load_credentials
-from shared.bus.subjects import FLEET_ALL
+from shared.bus.fleet_state import HEARTBEAT_S
+from shared.bus.subjects import FLEET_ALL, ROLL_CALL_ALL
 from shared.errors import InvalidRequest, PenstockError
-from shared.messages import Heartbeat
+from shared.messages import Heartbeat, RollCall
+from shared.roles import ROLES
 from shared.telemetry import logging
 
 COLLECT_S = 0.6
-"""Two heartbeats of everyone come within this time."""
+"""Everyone is asked for a heartbeat, and those that work send two within this time."""
 
 RATE_LASTS_S = 2.0
 """Without another step, a rate is one of the past."""
@@ -51,6 +53,11 @@ class Seen:
     skew_us: int
     seen_s: float
     moved_s: float
+
+    @property
+    def silent_since_s(self) -> float:
+        """One that rests has said how long it will be silent."""
+        return self.seen_s + max(0.0, self.beat.next_ms / 1e3 - HEARTBEAT_S)
 
     @property
     def tokens_per_s(self) -> float:
@@ -86,8 +93,8 @@ class Fleet:
         self._seen[key] = Seen(beat, skew_us, now_s, moved_s)
 
     def all(self, since_s: float = 0.0) -> list[Seen]:
-        """Those heard since then, sorted by role and instance."""
-        return [seen for _, seen in sorted(self._seen.items()) if seen.seen_s >= since_s]
+        """Those heard since then, or not expected to be heard yet; sorted by role and instance."""
+        return [seen for _, seen in sorted(self._seen.items()) if seen.silent_since_s >= since_s]
 
 
 @asynccontextmanager
@@ -97,6 +104,7 @@ async def listening(address: BusAddress) -> AsyncIterator[tuple[Bus, Fleet]]:
     try:
         fleet = Fleet()
         await bus.serve(FLEET_ALL, fleet.receive)
+        await bus.publish(ROLL_CALL_ALL, RollCall(ROLES))
         yield bus, fleet
     finally:
         await bus.close()

@@ -11,7 +11,7 @@ with interrupts_end_at_once():
     from services.decode.actor import DecodeActor
     from services.decode.config import DecodeConfig
     from shared.bus.bulk import BulkConnection
-    from shared.bus.fleet_state import HEARTBEAT_S
+    from shared.bus.fleet_state import ROLL_CALL_S
     from shared.engine import Engine
     from shared.engine.core_board import WorkClass
     from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
@@ -19,12 +19,11 @@ with interrupts_end_at_once():
     from shared.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, serve_actor
     from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[DecodeConfig]) -> None:
-    give_way()
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model, config.served_name)
     engines = EngineSource(
@@ -52,7 +51,7 @@ async def body(service: Service[DecodeConfig]) -> None:
         )
 
     try:
-        await asyncio.sleep(HEARTBEAT_S)  # by then every prefill worker that may be named to us is known
+        await asyncio.sleep(ROLL_CALL_S)  # by then every prefill worker that may be named to us is known
         await serve_actor(service, lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror))
     finally:
         await service.supervisor.stop()

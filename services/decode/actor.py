@@ -155,6 +155,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         for job, output in outputs:
             job.last_token_s = now_s
             if output.finish_reason is None:
+                self._book.grow(job)
                 self._drafts.advance(
                     job.key, output.token_ids, output.proposed_drafts, output.accepted_drafts
                 )
@@ -162,11 +163,14 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 self._end(job)
         self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
         self._step_time.observe(result.step_us)
+        metrics.PREEMPTIONS.inc(len(result.preempted_keys))
         if not self._book.in_phase(JobPhase.DECODING):
             self._step_time.forget()
 
     async def take_steps(self) -> bool:
-        for report in self._driver.take_reports():
+        """Not while the bus takes nothing and too much waits for it: then the engine soon waits as well, and
+        no token is lost."""
+        while not self._outbox.crowded and (report := self._driver.take_report()) is not None:
             for seated in report.seated:
                 await self._seated(seated.job, seated.outcome)
             for use in report.draft_uses:

@@ -14,10 +14,10 @@ RETRY_AFTER_MS = 100
 
 
 class DecodeBook(JobBook[DecodeJob]):
-    """A job is let in only if all jobs, grown as long as they may, fit into the pool.
+    """A job is let in only if all jobs, with what each comes to next, fit into the pool.
 
-    So the engine never has to preempt a running sequence for another one; the price is room that
-    requests reserve and do not use.
+    Where more of them go on than were expected to, the engine has some give way for a while; until the others
+    have shrunk by ending, nobody new is let in.
     """
 
     at_work = tuple(phase for phase in JobPhase if phase is not JobPhase.STOPPING)
@@ -29,7 +29,7 @@ class DecodeBook(JobBook[DecodeJob]):
         self._clock = clock
         self._max_jobs = max_jobs
         self._kv_blocks = kv_blocks
-        self._promised_blocks = 0
+        self._counted_blocks = 0
 
     def add(self, job: DecodeJob) -> None:
         """Raises Overloaded, changing nothing."""
@@ -39,15 +39,19 @@ class DecodeBook(JobBook[DecodeJob]):
                 hop="decode",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        if job.worst_blocks > self.free_blocks:
+        if job.needed_blocks > self.free_blocks:
             raise Overloaded(
-                f"{job.worst_blocks} KV blocks may be needed and {self.free_blocks} are not promised; "
-                "try another worker, later, or fewer max_tokens",
+                f"{job.needed_blocks} KV blocks are needed and {self.free_blocks} are not taken; "
+                "try another worker or later",
                 hop="decode",
                 retry_after_ms=RETRY_AFTER_MS,
             )
         self._take_in(job)
-        self._promised_blocks += job.worst_blocks
+        self._count(job, job.needed_blocks)
+
+    def grow(self, job: DecodeJob) -> None:
+        """It has got tokens."""
+        self._count(job, job.needed_blocks)
 
     def expired_at_work(self) -> list[DecodeJob]:
         """Those too whose tokens do not come as fast as their clients wait for them."""
@@ -72,13 +76,17 @@ class DecodeBook(JobBook[DecodeJob]):
         """The job holds nothing any more."""
         job = self._let_go(key)
         if job is not None:
-            self._promised_blocks -= job.worst_blocks
+            self._count(job, 0)
         return job
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that are not promised to any job."""
-        return self._kv_blocks - self._promised_blocks
+        """Blocks that are not counted for any job."""
+        return max(0, self._kv_blocks - self._counted_blocks)
+
+    def _count(self, job: DecodeJob, blocks: int) -> None:
+        self._counted_blocks += blocks - job.counted_blocks
+        job.counted_blocks = blocks
 
     def held(self) -> list[Held]:
         """For audits: one lease per job."""

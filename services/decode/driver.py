@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from services.decode.drafts import Proposal, still_ahead
@@ -88,16 +88,18 @@ class DecodeDriver(EngineDriver[None]):
         if proposals:
             self._orders.append(lambda _: self._proposals.update((each.key, each) for each in proposals))
 
-    def take_reports(self) -> Iterator[StepReport]:
-        """What the engine has done since the last turn. Raises what it raised, behind all else."""
-        while self._reports:
+    def take_report(self) -> StepReport | None:
+        """The next of what the engine has done; None when the loop knows all of it. Raises what the engine
+        raised, behind all else."""
+        if self._reports:
             report = self._reports.popleft()
             self._learn(report.facts)
             self.steps += report.result is not None
-            yield report
+            return report
         ended = self._take_ended()
         if ended is not None:
             self._learn(ended[1])
+        return None
 
     async def step_on(self) -> None:
         """Let the engine go on, if it has stopped and there is something to do."""

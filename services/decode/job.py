@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.deadline import Deadline
-from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_room import blocks_ahead
 from shared.messages import Envelope, Reserve
 from shared.worker.job import Job, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
@@ -20,8 +20,9 @@ class DecodeJob(Job):
     """
 
     speculator: str
-    worst_blocks: int  # what it takes if it grows as long as it may
+    longest: int  # the most tokens it can grow to
     envelope: Envelope  # of the Reserve, for its answer
+    counted_blocks: int = 0  # of the pool, in the book
     first_tokens: tuple[int, ...] = ()  # what prefill sampled
     transfer_us: int = 0
     ready_s: float = 0.0
@@ -38,6 +39,12 @@ class DecodeJob(Job):
         if self.inter_token_s is None or self.last_token_s is None:
             return False
         return now_s - self.last_token_s >= self.inter_token_s
+
+    @property
+    def needed_blocks(self) -> int:
+        """KV blocks that it holds or comes to next."""
+        num_tokens = len(self.spec.token_ids) + len(self.first_tokens) + self.num_outputs
+        return blocks_ahead(num_tokens, self.longest - num_tokens)
 
     @property
     def token_ids(self) -> list[int]:
@@ -58,7 +65,6 @@ def read_job(
         vocab_size=vocab_size,
         max_model_len=max_model_len,
     )
-    longest = min(spec.longest, max_model_len)
     return DecodeJob(
         request_id=envelope.request_id,
         epoch=envelope.epoch,
@@ -69,7 +75,7 @@ def read_job(
         peer=reserve.prefill,
         speculator=reserve.speculator,
         priority=engine_priority(reserve.priority),
-        worst_blocks=-(-longest // HASH_BLOCK_TOKENS),
+        longest=min(spec.longest, max_model_len),
         envelope=envelope,
         inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,
     )

@@ -38,6 +38,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         begin_drain=service.begin_drain,
     )
     fleet.on_lost(registry.on_instance_lost)
+    fleet.working = registry.has_sessions
     await bus.serve(inbox(service.role, instance), registry.receive)
     front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
     text_asks = TextAsks(context, key_gate)

@@ -49,6 +49,7 @@ class Breakers:
         breaker = self._breakers.get(life_of(view))
         if breaker is not None:
             breaker.begin(request_id)
+        self._fleet.expect_work(view)
         return Trial(self, life_of(view), request_id, self._clock.monotonic_s())
 
     def shunned(self, views: Iterable[InstanceView], request_id: str) -> set[tuple[str, str]]:

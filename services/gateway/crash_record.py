@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shared.bus.fleet import InstanceView
-from shared.bus.fleet_state import HEARTBEAT_S
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.roles import TARGET_ROLES
 
@@ -42,7 +41,7 @@ class Stay:
         else:
             computing = self.tokens == 1
         end_s = self.view.last_seen_s - beat.stalled_ms / 1e3
-        sudden = -HEARTBEAT_S <= end_s - self.began_s <= SUDDEN_S
+        sudden = -beat.next_ms / 1e3 <= end_s - self.began_s <= SUDDEN_S
         return computing and sudden and end_s <= self.left_s
 
 

@@ -80,9 +80,10 @@ class _CallWriter:
         told.choice = self._choice
         await self._write(pb.GenerateEvent(prompt_logprobs=told))
 
-    async def write_delta(self, delta: pb.TextDelta) -> None:
-        delta.choice = self._choice
-        await self._write(pb.GenerateEvent(text=delta))
+    async def write_text(self, event: pb.GenerateEvent) -> None:
+        if self._choice:
+            event.text.choice = self._choice
+        await self._write(event)
 
     async def write_end(self, end: pb.Terminal) -> None:
         end.choice = self._choice

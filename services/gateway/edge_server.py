@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import grpc
 import grpc.aio
@@ -27,6 +28,8 @@ log = structlog.get_logger()
 
 INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
 HEALTH_POLL_S = 0.1
+REST_POLL_S = 1.0
+"""The same while it serves: who is lost is looked at at once, and one that drains has its time."""
 STOP_GRACE_S = 0.5
 CANCEL_TIMEOUT_S = 2.0
 MAX_EVENT_BYTES = 16 << 20
@@ -86,7 +89,10 @@ class EdgeServer:
     async def watch_fleet(self) -> None:
         """Keep the health service true: SERVING while every needed role has an instance that is ready."""
         was: bool | None = None
+        lost = asyncio.Event()
+        self._fleet.on_lost(lambda _role, _instance, _why: lost.set())
         while True:
+            lost.clear()
             now = self.can_serve()
             if now != was:
                 await self._set_health(serving=now)
@@ -94,7 +100,9 @@ class EdgeServer:
                 was = now
             if now:
                 self.serving.set()
-            await asyncio.sleep(HEALTH_POLL_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REST_POLL_S if now else HEALTH_POLL_S):
+                    await lost.wait()
 
     async def drain(self) -> None:
         """Tell clients to go elsewhere, then wait for the live requests."""

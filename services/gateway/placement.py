@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from services.gateway.model_identity import ModelIdentity
 from shared.errors import Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_room import blocks_ahead
 from shared.messages import Heartbeat
 from shared.roles import PLACED_ROLES, REQUIRED_ROLES
 
@@ -62,11 +63,6 @@ class Placement:
 
     def uses(self, role: str, instance: str) -> bool:
         return self.instance_of(role) == instance
-
-
-def needed_blocks(tokens: int) -> int:
-    """KV blocks of a sequence that long."""
-    return -(-tokens // HASH_BLOCK_TOKENS)
 
 
 def serving(views: Sequence[C], role: str, model: ModelIdentity) -> list[C]:
@@ -178,7 +174,7 @@ def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
     """First those with room for all of it, then the least load with the prefix that is missing there."""
     beat = view.heartbeat
     cached = view.overlap(need.block_hashes)
-    wanted = needed_blocks(need.tokens + need.output_tokens) - cached
+    wanted = blocks_ahead(need.tokens, need.output_tokens) - cached
     full = beat.live + beat.queued >= beat.capacity or wanted > beat.kv_blocks_free
     missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
     return (float(full), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)

@@ -24,11 +24,22 @@ def placement_messages(
     hashes: tuple[bytes, ...],
     first_token: Deadline,
 ) -> dict[str, Message]:
-    """By role. `ids` are those of prompt and log, with the names of their blocks."""
+    """By role, first whom the first token waits for. `ids`: of prompt and log, with their blocks' names."""
     token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
     prompt_ids = ids[: log.prompt_tokens]
     untold = replace(request.sampling, prompt_logprobs=NO_LOGPROBS)
     return {
+        "prefill": Prefill(
+            token_ids=token_ids,
+            prompt_len=len(prompt_ids),
+            block_hashes=packed_hashes,
+            sampling=untold if told.complete else request.sampling,
+            gateway=gateway,
+            detokenizer=placement.detokenizer,
+            decode=placement.decode,
+            priority=request.priority,
+            first_token_us=first_token.to_unix_us(),
+        ),
         "detokenizer": Open(
             gateway=gateway,
             prompt_tail=pack_ids(prompt_ids[-PROMPT_TAIL_TOKENS:]),
@@ -51,16 +62,5 @@ def placement_messages(
             speculator=placement.speculator,
             priority=request.priority,
             inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
-        ),
-        "prefill": Prefill(
-            token_ids=token_ids,
-            prompt_len=len(prompt_ids),
-            block_hashes=packed_hashes,
-            sampling=untold if told.complete else request.sampling,
-            gateway=gateway,
-            detokenizer=placement.detokenizer,
-            decode=placement.decode,
-            priority=request.priority,
-            first_token_us=first_token.to_unix_us(),
         ),
     }

@@ -18,7 +18,6 @@ from services.gateway.placement import (
     Placement,
     choose_placement,
     leave_out_of_all,
-    needed_blocks,
     serving,
 )
 from services.gateway.placement_messages import placement_messages
@@ -32,6 +31,7 @@ from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_room import blocks_ahead
 from shared.messages import Accepted, Message
 from shared.tasks import cancel_until_done
 
@@ -164,12 +164,12 @@ class Placer:
 
     def _ticket(self, deadline: Deadline) -> Ticket:
         output_tokens = self._request.sampling.max_tokens - len(self._state.log.ids)
-        tokens = len(self._prompt_ids) + len(self._state.log.ids) + output_tokens
+        tokens = len(self._prompt_ids) + len(self._state.log.ids)
         return Ticket(
             model=self._model,
             priority_class=STARTED_CLASS if self._state.log.ids else CLASSES[self._request.priority],
             deadline=deadline,
-            blocks=needed_blocks(tokens),
+            blocks=blocks_ahead(tokens, output_tokens),
             arrived_s=self._arrived_s,
         )
 
@@ -252,7 +252,7 @@ class Placer:
         sent = self._sent_load
         return {
             "prefill": sent.add("prefill", placement.prefill, tokens=len(ids) - cached),
-            "decode": sent.add("decode", placement.decode, blocks=needed_blocks(len(ids) + left)),
+            "decode": sent.add("decode", placement.decode, blocks=blocks_ahead(len(ids), left)),
             "detokenizer": sent.add("detokenizer", placement.detokenizer),
         }
 

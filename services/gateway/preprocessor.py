@@ -22,6 +22,7 @@ from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NoAnswer, PenstockError, Unavailable
+from shared.kv_hash import BlockHasher
 from shared.messages import (
     ChatTurn,
     Message,
@@ -36,9 +37,13 @@ from shared.messages import (
 )
 from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tool_formats import FORMATS, ToolFormat
+from shared.text.vocabulary import check_vocabulary
 
 MAX_ASKS = 4
 """How often a role is asked, an instance that failed not again for a moment, before the request fails."""
+MAX_IDS_NAMED_HERE = 4096
+"""Of a prompt that comes as ids: up to so many are checked and their blocks named in the gateway, which takes
+0.2 ms at most; more are left to a tokenizer's threads."""
 NO_RETRIEVAL = "retrieval"
 """What was degraded when no retriever answered in its share, or none was asked."""
 FEWER_PASSAGES = "retrieval depth"
@@ -121,6 +126,10 @@ class Preprocessor:
 
         Raises InvalidRequest for what the model's tokenizer does not take.
         """
+        if request.token_ids is not None and len(request.token_ids) <= MAX_IDS_NAMED_HERE:
+            vocab_tokens = max((view.heartbeat.vocab_tokens for view in self._tokenizers()), default=0)
+            if vocab_tokens:
+                return self._name_blocks(request.token_ids, vocab_tokens, request.cache_scope, layout)
         share_s = self._config.tokenize_share * self._budget.first_token_s
         answer = await self._ask_any(
             "tokenizer",
@@ -139,6 +148,16 @@ class Preprocessor:
             FORMATS.get(answer.tool_format),
             dict(answer.marker_ids),
         )
+
+    def _name_blocks(self, token_ids: tuple[int, ...], vocab_tokens: int, scope: str, layout: str) -> Prompt:
+        """What a tokenizer would answer to ids, without the way there."""
+        check_vocabulary(token_ids, vocab_tokens)
+        hasher = BlockHasher.of(self._config.fleet_key)
+        names = hasher.block_hashes(token_ids, hasher.seed(layout, scope))
+        return Prompt(token_ids, tuple(names))
+
+    def _tokenizers(self) -> list[InstanceView]:
+        return serving(self._fleet.instances("tokenizer"), "tokenizer", self._model)
 
     def _wait_s(self) -> float:
         """How long to wait for a role without a ready instance: one may be restarting."""

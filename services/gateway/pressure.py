@@ -21,6 +21,8 @@ log = structlog.get_logger()
 BUDGETS_REMEMBERED = 64
 WATCH_S = 0.1
 """How often the pressure is looked at."""
+REST_WATCH_S = 0.5
+"""The same while there is none, and nothing is left out."""
 
 
 class Pressure:
@@ -73,4 +75,4 @@ async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: 
             ).inc()
             log.warning("degradation", now=level.word, was=was.word, pressure=round(now, 2))
             changed()
-        await asyncio.sleep(WATCH_S)
+        await asyncio.sleep(WATCH_S if now or degradation.level else REST_WATCH_S)

@@ -34,6 +34,8 @@ class RequestTimeline:
 
     def add_row(self, marks: tuple[Mark, ...]) -> None:
         """Note the marks of a row of text; the first row of a placement closes the way to its token."""
+        if self._streaming and not marks:
+            return
         for mark in marks:
             if mark.phase.startswith(COUNT_PREFIX):
                 self.counts[mark.phase.removeprefix(COUNT_PREFIX)] += mark.duration_us

@@ -22,7 +22,7 @@ class ResponseWriter(Protocol):
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None: ...
     async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None: ...
-    async def write_delta(self, delta: pb.TextDelta) -> None: ...
+    async def write_text(self, event: pb.GenerateEvent) -> None: ...
     async def write_end(self, end: pb.Terminal) -> None: ...
 
 
@@ -39,7 +39,7 @@ async def relay_response(session: Session, budget: Budget, writer: ResponseWrite
 
 
 async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
-    """What queues while the client is slow goes out as one delta."""
+    """What queues while the client is slow goes out as one event."""
     last_s = 0.0
     while True:
         part = await session.response.take_response()
@@ -47,10 +47,11 @@ async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
             await writer.write_prompt(part.prompt)
         if part.prompt_logprobs is not None:
             await writer.write_prompt_logprobs(part.prompt_logprobs)
-        if part.delta is not None:
-            await writer.write_delta(part.delta)
-            if part.delta.token_ids:
-                session.timeline.mark_delivered()
+        if part.text is not None:
+            await writer.write_text(part.text)
+            if part.text.text.token_ids:
+                if not last_s:
+                    session.timeline.mark_delivered()
                 last_s = _observe_gap(last_s)
         if part.end is not None:
             await writer.write_end(session.terminal_event(part.end))

@@ -105,6 +105,9 @@ class SessionRegistry:
                 self._idle.set()
             self._changed()
 
+    def has_sessions(self) -> bool:
+        return bool(self._live)
+
     async def drain_sessions(self) -> None:
         """Take no new request and return when the live ones have ended."""
         self.closing = True

@@ -223,6 +223,7 @@ class TextAsks:
         """Who has not answered when nobody listens any more is told so."""
         role, instance = view.heartbeat.role, view.heartbeat.instance
         call.epoch += 1
+        self._fleet.expect_work(view)
         try:
             return await call.client.ask_instance(
                 role, instance, message, end, epoch=call.epoch, work_ends=end

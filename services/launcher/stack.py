@@ -20,14 +20,15 @@ from services.launcher.state import RunningInstance, StackState, StateDir, crede
 from shared.bus import Bus, Delivery
 from shared.bus.connection import without_password
 from shared.bus.credentials import load_credentials
+from shared.bus.fleet_state import HEARTBEAT_S
 from shared.bus.permissions import OPERATOR
 from shared.bus.subjects import FLEET_ALL
 from shared.messages import Heartbeat
 from shared.tasks import cancel_until_done
 
 START_POLL_S = 0.05
-WATCH_POLL_S = 0.25
-"""As often as heartbeats come; an end is noticed at once."""
+WATCH_POLL_S = 1.0
+"""How late stack.json may be about a process that has not told of itself yet."""
 STOP_TIMEOUT_S = 20.0
 GATEWAY_TIMEOUT_S = 15.0
 """Of the stop's time, what the gateways may take to finish their requests before the others stop: their drain
@@ -74,6 +75,9 @@ class Stack:
         self._http = ""
         self._bus: Bus | None = None
         self._beats: dict[tuple[str, str], Heartbeat] = {}
+        self._heard_s: dict[tuple[str, str], float] = {}
+        self._news = asyncio.Event()
+        """A process has come, or is in another state."""
         self._instances: list[Instance] = []
         self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
@@ -193,19 +197,29 @@ class Stack:
             await cancel_until_done(probing)
 
     def _addresses(self) -> list[tuple[Instance, str]]:
-        """Where each process that runs now serves /live, once it has said so."""
+        """Where each process that runs now serves /live, unless its heartbeats say that it lives."""
         beats = [(instance, self._beat(instance)) for instance in self._instances]
-        return [(instance, beat.metrics) for instance, beat in beats if beat is not None and beat.metrics]
+        return [
+            (instance, beat.metrics)
+            for instance, beat in beats
+            if beat is not None and beat.metrics and not self._is_heard(beat)
+        ]
+
+    def _is_heard(self, beat: Heartbeat) -> bool:
+        """Whether it moves, and the next heartbeat is not late."""
+        late_s = self._heard_s[beat.role, beat.instance] + beat.next_ms / 1e3 + HEARTBEAT_S
+        return beat.state != "stalled" and time.monotonic() < late_s
 
     async def _tick(self, poll_s: float) -> None:
-        """Wait for a moment, a stop, or the end of an instance."""
-        stopped = asyncio.create_task(self.stop.wait())
+        """Wait for a moment, news of an instance or its end, or a stop."""
+        self._news.clear()
+        told = [asyncio.create_task(event.wait()) for event in (self.stop, self._news)]
         try:
             await asyncio.wait(
-                (stopped, *self._tasks.values()), timeout=poll_s, return_when=asyncio.FIRST_COMPLETED
+                (*told, *self._tasks.values()), timeout=poll_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            stopped.cancel()
+            await cancel_until_done(*told)
         for task in self._tasks.values():
             if task.done():
                 task.result()
@@ -216,7 +230,11 @@ class Stack:
         """Keep the latest heartbeat of our own instances; others may share the bus."""
         beat = delivery.message
         if isinstance(beat, Heartbeat) and (beat.role, beat.instance) in self._ours:
+            before = self._beats.get((beat.role, beat.instance))
+            if before is None or (before.pid, before.state) != (beat.pid, beat.state):
+                self._news.set()
             self._beats[beat.role, beat.instance] = beat
+            self._heard_s[beat.role, beat.instance] = time.monotonic()
 
     def _beat(self, instance: Instance) -> Heartbeat | None:
         """The latest heartbeat of the process that runs now."""

@@ -16,12 +16,11 @@ with interrupts_end_at_once():
     from shared.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import PREFILL_NICE, EngineSource, announce_checkpoint, give_way, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, serve_actor
     from shared.worker.prefix_mirror import PrefixMirror
 
 
 async def body(service: Service[PrefillConfig]) -> None:
-    give_way(PREFILL_NICE)
     config, mirror, buffer = service.config, PrefixMirror(), PoolBuffer()
     model = resolve_model(config.model, config.served_name)
     engines = EngineSource(

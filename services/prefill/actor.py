@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -156,6 +157,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
             await self._tell_scores(scores)
         # The first token goes out before KvDone: time to first token never waits for the transfer.
         await self._outbox.tokens(job_output(job, output, time.monotonic()) for job, output in first_tokens)
+        if first_tokens:
+            await asyncio.sleep(0)  # they leave now, not behind what follows from here on
         self._news.take()
         await self._tell_refused()
         for job, output in first_tokens:

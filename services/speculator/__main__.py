@@ -11,14 +11,13 @@ with interrupts_end_at_once():
     from shared.service import Service, run_service
     from shared.text.model_source import DEMO_MODEL, resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, give_way, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, serve_actor
     from shared.worker.prefix_mirror import PrefixMirror
 
 DEMO_DRAFT = DEMO_MODEL.with_name("draft")
 
 
 async def body(service: Service[SpeculatorConfig]) -> None:
-    give_way()
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model or str(DEMO_DRAFT), config.served_name)
     engines = EngineSource(

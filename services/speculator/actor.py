@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from services.speculator.config import SpeculatorConfig
-from services.speculator.drafting import Drafted, Wish, draft
+from services.speculator.drafting import Drafted, Drafter, Wish
 from services.speculator.sessions import DraftSession, DraftSessions
 from shared import messages
 from shared.actor.lease import LEASE_S
@@ -53,7 +53,10 @@ class SpeculatorActor(EngineActor):
     ) -> None:
         super().__init__(service, EngineDriver("draft-engine", load, mirror, self.wake), mirror)
         self._config = service.config
-        self._sessions = DraftSessions(limit=service.config.max_sessions, lease_s=LEASE_S)
+        self._sessions = DraftSessions(
+            limit=service.config.max_sessions, lease_s=LEASE_S, on_drop=self._driver.release_later
+        )
+        self._drafter = Drafter()
 
     async def on_start(self) -> None:
         await super().on_start()
@@ -155,6 +158,7 @@ class SpeculatorActor(EngineActor):
     # ---- one turn -----------------------------------------------------------------------------------
 
     async def turn(self) -> bool:
+        await self._outbox.send_waiting()
         self._take_grammars()
         if self._driver.stepping:
             tick = self._driver.take_result()
@@ -163,20 +167,24 @@ class SpeculatorActor(EngineActor):
             await self._send_blocks(tick)
         if self._sessions.has_wishes:
             self._begin_tick()
+        else:
+            await self._driver.flush_releases()
         self._driver.show_blocks()
         return False
 
     def _begin_tick(self) -> None:
         chosen = self._sessions.take_wishes(self._config.max_sequences)
         sessions = [(key, session, len(session.tokens)) for key, session, _ in chosen]
-        wishes = [
-            Wish(key, tuple(session.tokens), session.prompt_len, session.params, wanted)
-            for key, session, wanted in chosen
-        ]
-        self._driver.begin_step(lambda engine: DraftTick(sessions, draft(engine, wishes)))
+        wishes = []
+        for key, session, wanted in chosen:
+            untold = tuple(session.tokens[session.told :])
+            wishes.append(Wish(key, session.told, untold, session.prompt_len, session.params, wanted))
+            session.told = len(session.tokens)
+        self._driver.begin_step(lambda engine: DraftTick(sessions, self._drafter.draft(engine, wishes)))
 
     async def _send_blocks(self, tick: DraftTick) -> None:
         """One block per decode worker."""
+        self._sessions.forget(tick.drafted.forgotten)
         for key, why in tick.drafted.refused.items():
             self._refuse_session(key, why)
         rows: dict[str, list[tuple[DraftSession, int, tuple[int, ...]]]] = {}

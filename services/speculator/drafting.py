@@ -1,4 +1,8 @@
-"""One tick of drafting: guess on from what is final, for all sessions that want it at once."""
+"""Ticks of drafting: guess on from what is final, for all sessions that want it at once.
+
+The engine keeps a sequence per session from tick to tick. What was guessed right is computed already, what
+was guessed wrong is taken back, and only the rest is computed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,13 @@ from shared.errors import InvalidRequest, Overloaded
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`count` tokens after `token_ids`, drawn as the target model would draw them at those positions."""
+    """`count` tokens after these, drawn as the target model would draw them at those positions.
+
+    `token_ids` are the session's from `base` on; those before are as the last tick had them.
+    """
 
     key: str
+    base: int
     token_ids: tuple[int, ...]
     prompt_len: int
     params: SamplingParams
@@ -22,32 +30,64 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """Guesses by key. `refused`: sessions that this model cannot follow, and why."""
+    """Guesses by key. `refused`: sessions that this model cannot follow, and why. `forgotten`: those that
+    the engine keeps nothing of, so that their next wishes have all their tokens."""
 
     token_ids: dict[str, tuple[int, ...]]
     refused: dict[str, str]
+    forgotten: frozenset[str]
 
 
-def draft(engine: Engine, wishes: Sequence[Wish]) -> Drafted:
-    """For the engine's thread. Holds nothing afterwards but prefix-cache blocks.
+class Drafter:
+    """For the engine's thread. Sequences are kept until they are released or others need their room: then
+    those give way that were drafted for least recently. What they had may still be in the prefix cache."""
 
-    Sessions are not kept in the engine: whatever of a session's tokens fills whole blocks is found in the
-    prefix cache again, so admitting it anew costs one short chunk, which draws the first guess as well.
-    """
-    refused: dict[str, str] = {}
-    guesses: dict[str, list[int]] = {}
-    for wish in wishes:
+    def __init__(self) -> None:
+        self._kept: list[str] = []  # least recently drafted for first
+
+    def draft(self, engine: Engine, wishes: Sequence[Wish]) -> Drafted:
+        refused: dict[str, str] = {}
+        forgotten: set[str] = set()
+        guesses: dict[str, list[int]] = {}
+        wanted, held = {wish.key for wish in wishes}, engine.held()
+        resting = [key for key in self._kept if key in held and key not in wanted]
+        for wish in wishes:
+            try:
+                forgotten |= _take_in(engine, wish, resting)
+            except (Overloaded, InvalidRequest) as error:
+                engine.release(wish.key)
+                forgotten.add(wish.key)
+                if isinstance(error, InvalidRequest):
+                    refused[wish.key] = error.message
+                # else no room in this tick: no draft is a good answer too
+            else:
+                guesses[wish.key] = []
+        while engine.has_work:
+            for output in engine.step().outputs:
+                guesses[output.key] += output.token_ids
+        self._kept = [*resting, *guesses]
+        return Drafted({key: tuple(ids) for key, ids in guesses.items()}, refused, frozenset(forgotten))
+
+
+def _take_in(engine: Engine, wish: Wish, resting: list[str]) -> set[str]:
+    """Let the engine draw for `wish`; returns which of the sequences that rest had to go for that. Raises
+    Overloaded when there is no room without them either, InvalidRequest."""
+    gone: set[str] = set()
+    while True:
         try:
-            engine.admit(wish.key, wish.token_ids, wish.prompt_len, wish.params, stop_after=wish.count)
+            _continue(engine, wish)
         except Overloaded:
-            continue  # no room in this tick: no draft is a good answer too
-        except InvalidRequest as error:
-            refused[wish.key] = error.message
+            if not resting:
+                raise
+            gone.add(resting[0])
+            engine.release(resting.pop(0))
         else:
-            guesses[wish.key] = []
-    while engine.has_work:
-        for output in engine.step().outputs:
-            guesses[output.key] += output.token_ids
-    for key in guesses:
-        engine.release(key)
-    return Drafted({key: tuple(ids) for key, ids in guesses.items()}, refused)
+            return gone
+
+
+def _continue(engine: Engine, wish: Wish) -> None:
+    if wish.base and engine.revise(wish.key, wish.base, wish.token_ids, stop_after=wish.count):
+        return
+    kept = engine.tokens_since(wish.key, 0)[: wish.base]
+    engine.release(wish.key)
+    engine.admit(wish.key, [*kept, *wish.token_ids], wish.prompt_len, wish.params, stop_after=wish.count)

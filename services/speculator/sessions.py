@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock
@@ -16,7 +16,8 @@ from shared.sampling import SamplingParams
 class DraftSession:
     """What a decode worker has made final, and how many tokens it wants guessed after that (0 = none now).
 
-    `compiling`: its grammar is not there yet, so nothing can be guessed.
+    `compiling`: its grammar is not there yet, so nothing can be guessed. `told`: how many of its first tokens
+    the engine knows.
     """
 
     request_id: str
@@ -28,6 +29,7 @@ class DraftSession:
     used_at_s: float
     wanted: int = 0
     compiling: bool = False
+    told: int = 0
 
     @property
     def has_wish(self) -> bool:
@@ -35,10 +37,19 @@ class DraftSession:
 
 
 class DraftSessions:
-    """At most `limit` sessions; the least recently used gives way, an unused one expires after `lease_s`."""
+    """At most `limit` sessions; the least recently used gives way, an unused one expires after `lease_s`.
+    `on_drop` is told the key of each that is gone, however it went."""
 
-    def __init__(self, *, limit: int, lease_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        *,
+        limit: int,
+        lease_s: float,
+        on_drop: Callable[[str], None] = lambda _: None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._limit = limit
+        self._on_drop = on_drop
         self._lease_s = lease_s
         self._clock = clock
         self._sessions: OrderedDict[str, DraftSession] = OrderedDict()  # least recently used first
@@ -54,9 +65,9 @@ class DraftSessions:
         prompt_len: int,
         params: SamplingParams,
     ) -> None:
-        self._sessions.pop(key, None)
+        self.drop(key)
         while len(self._sessions) >= self._limit:
-            self._sessions.popitem(last=False)
+            self.drop(next(iter(self._sessions)))
             self.evicted += 1
         self._sessions[key] = DraftSession(
             request_id,
@@ -78,6 +89,7 @@ class DraftSessions:
         if session is None or not 0 <= base <= len(session.tokens):
             return False
         session.tokens[base:] = token_ids
+        session.told = min(session.told, base)
         session.wanted = wanted
         session.used_at_s = self._clock.monotonic_s()
         self._sessions.move_to_end(key)
@@ -103,8 +115,17 @@ class DraftSessions:
             session.params = dataclasses.replace(session.params, grammar=grammar)
             session.compiling = False
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """The engine has nothing of these sessions any more."""
+        for key in keys:
+            if key in self._sessions:
+                self._sessions[key].told = 0
+
     def drop(self, key: str) -> bool:
-        return self._sessions.pop(key, None) is not None
+        if self._sessions.pop(key, None) is None:
+            return False
+        self._on_drop(key)
+        return True
 
     def drop_decode(self, decode: str) -> int:
         """Forget every session of a decode worker that is gone."""
@@ -135,5 +156,5 @@ class DraftSessions:
 
     def _drop(self, keys: Sequence[str]) -> int:
         for key in keys:
-            del self._sessions[key]
+            self.drop(key)
         return len(keys)

@@ -62,6 +62,7 @@ class TokenizerActor(BusActor):
             live=len(self._running),
             queued=self.queued + len(self._waiting),
             chat_template=self._prompts.has_chat_template,
+            vocab_tokens=self._prompts.vocab_tokens,
         )
 
     def held(self) -> list[Held]:

@@ -61,6 +61,10 @@ class PromptTokenizer:
     def has_chat_template(self) -> bool:
         return self._tokenizer.has_chat_template
 
+    @property
+    def vocab_tokens(self) -> int:
+        return self._tokenizer.vocab_size
+
     def detokenize_ids(self, message: Detokenize) -> Detokenized:
         """Raises InvalidRequest for ids that are not in the vocabulary."""
         token_ids = unpack_ids(message.token_ids)

@@ -25,7 +25,7 @@ from nats.aio.msg import Msg
 from nats.aio.transport import Transport
 
 from shared.bus.bulk_stream import BulkSink, BulkStream
-from shared.bus.client import TlsClient, is_refusal, login, refusal
+from shared.bus.client import BusClient, is_refusal, login, refusal
 from shared.bus.connection import bounded, without_password
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
@@ -132,7 +132,7 @@ class _BulkTransport(Transport):
         return True
 
 
-class _BulkClient(TlsClient):
+class _BulkClient(BusClient):
     """nats-py with our transport in place before it would make its own."""
 
     def __init__(self) -> None:

@@ -7,8 +7,9 @@ with a Failure where somebody waits, and never reach a receiver.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 from nats import micro
@@ -24,11 +25,6 @@ from shared.messages import Envelope, Failure, Heartbeat, Message
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
-
-PENDING_MESSAGES = 65_536
-PENDING_MESSAGE_BYTES = 64 << 20
-"""Per subscription, between the socket and the receiver. A receiver never waits, so only a stalled
-event loop can fill it; what does not fit is counted as dropped."""
 
 NO_ENVELOPE = Envelope()
 
@@ -74,6 +70,11 @@ class Bus:
         return self._connection.connected
 
     @property
+    def has_room(self) -> bool:
+        """Whether a publish returns at once; else it may wait for the server to take what was sent before."""
+        return self._connection.has_room
+
+    @property
     def max_payload(self) -> int:
         """Bytes a message may have on the wire."""
         return self._connection.max_payload
@@ -92,34 +93,35 @@ class Bus:
         subject = subjects.everything_at(address)
 
         async def on_message(msg: Msg) -> None:
-            await self._deliver(msg, receive)
+            refused = self._deliver(receive, msg.subject, msg.reply, msg.data)
+            if refused is not None:
+                await refused
 
-        await self._connection.client.subscribe(
-            subject,
-            cb=on_message,
-            pending_msgs_limit=PENDING_MESSAGES,
-            pending_bytes_limit=PENDING_MESSAGE_BYTES,
-        )
+        client = self._connection.client
+        subscription = await client.subscribe(subject, cb=on_message)
+        client.hand_over(subscription, partial(self._deliver, receive))
         await self._connection.flush()
         self._connection.denials.check_subscribed(subject)
 
-    async def _deliver(self, msg: Msg, receive: Receive) -> None:
+    def _deliver(self, receive: Receive, subject: str, reply: str, data: bytes) -> Awaitable[None] | None:
+        """The refusal that is to be sent, if the receiver does not take it."""
         try:
-            envelope, message = codec.decode(msg.data, msg.reply)
-            sender = _sender_of(msg.subject, message)
+            envelope, message = codec.decode(data, reply)
+            sender = _sender_of(subject, message)
             receive(Delivery(envelope, message, sender))
         except ProtocolError as error:
             metrics.PROTOCOL_ERRORS.labels(code=error.code).inc()
-            log.warning("bus_garbage", subject=msg.subject, size_bytes=len(msg.data), error=error.message)
-            await self._refuse(msg, error)
+            log.warning("bus_garbage", subject=subject, size_bytes=len(data), error=error.message)
+            return self._refuse(subject, reply, error)
         except PenstockError as error:
-            await self._refuse(msg, error)
+            return self._refuse(subject, reply, error)
         except Exception as error:  # one message must not stop the others; this one is answered
-            log.exception("bus_receiver_failed", subject=msg.subject)
-            await self._refuse(msg, internal(error))
+            log.exception("bus_receiver_failed", subject=subject)
+            return self._refuse(subject, reply, internal(error))
+        return None
 
-    async def _refuse(self, msg: Msg, error: PenstockError) -> None:
-        await self.answer(Envelope(reply=msg.reply), error, hop=subjects.role_of_subject(msg.subject))
+    async def _refuse(self, subject: str, reply: str, error: PenstockError) -> None:
+        await self.answer(Envelope(reply=reply), error, hop=subjects.role_of_subject(subject))
 
     # ---- sending --------------------------------------------------------------------------------
 

@@ -1,17 +1,24 @@
-"""nats-py's client, except that it does not tell a password to a server that says it has no TLS.
+"""nats-py's client, except for two things.
 
-nats-py encrypts when the server asks for it. A server in between that does not ask would get everything in
-the clear: who wants TLS must be able to insist.
+It does not tell a password to a server that says it has no TLS. nats-py encrypts when the server asks for
+it. A server in between that does not ask would get everything in the clear: who wants TLS must be able to
+insist.
+
+It hands messages over as it reads them. nats-py puts each into a queue, which a task of the subscription's
+empties in a later turn of the loop: to receivers that never wait that is only a delay.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from shared.bus.credentials import Credentials
 
@@ -21,8 +28,40 @@ class NoTls(nats.errors.Error):
         return "it offers no TLS"
 
 
-class TlsClient(Client):
+Take = Callable[[str, str, bytes], Awaitable[None] | None]
+"""Takes subject, reply subject and data of a message; what it returns is waited for before the next one."""
+
+
+class BusClient(Client):
     """Given a TLS context, it talks TLS or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._takers: dict[int, Take] = {}
+
+    def hand_over(self, subscription: Subscription, take: Take) -> None:
+        """From now on its messages go to `take`, all but those with headers, which no message of ours has."""
+        self._takers[subscription._id] = take  # noqa: SLF001 - what messages name it by
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        take = self._takers.get(sid)
+        if take is None or headers:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        self.stats["in_msgs"] += 1
+        self.stats["in_bytes"] += len(data)
+        waiting = take(subject.decode(), reply.decode(), data)
+        if waiting is not None:
+            await waiting
+
+    async def _init_request_sub(self) -> None:
+        await super()._init_request_sub()
+        answers = next(sub for sub in self._subs.values() if sub._cb == self._request_sub_callback)  # noqa: SLF001
+
+        def take_answer(subject: str, reply: str, data: bytes) -> Awaitable[None]:
+            return self._request_sub_callback(Msg(self, subject, reply, data))
+
+        self.hand_over(answers, take_answer)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and "tls" in self.options and not info.get("tls_required"):

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import nats.errors
 import structlog
 
-from shared.bus.client import TlsClient, is_refusal, login, refusal
+from shared.bus.client import BusClient, is_refusal, login, refusal
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
 from shared.bus.subjects import answers
@@ -43,7 +43,7 @@ class Connection:
     def __init__(self, url: str, name: str) -> None:
         self.url = without_password(url)
         self.name = name
-        self.client = TlsClient()
+        self.client = BusClient()
         self.lost = asyncio.Event()
         """Set when the connection is closed for good without our asking (a protocol violation)."""
         self.denials = Denials(name)
@@ -101,6 +101,11 @@ class Connection:
     @property
     def max_payload(self) -> int:
         return int(self.client.max_payload)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a publish returns at once: what waits for the socket is not half of what may."""
+        return int(self.client.pending_data_size) < PENDING_BYTES // 2
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         self._reconnect_callbacks.append(callback)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
 import structlog
 
 from shared.bus import subjects
 from shared.bus.bus import Bus, Delivery
-from shared.bus.fleet_state import HEARTBEAT_S, SUSPECT_AFTER_S, FleetState, InstanceView, OnLost
+from shared.bus.fleet_state import (
+    HEARTBEAT_S,
+    REST_AFTER_S,
+    REST_HEARTBEAT_S,
+    SUSPECT_AFTER_S,
+    FleetState,
+    InstanceView,
+    OnLost,
+)
 from shared.bus.own_lag import OwnLag
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import PenstockError, ProtocolError, Unavailable
-from shared.messages import Envelope, Heartbeat, Snapshot, SnapshotRequest
+from shared.messages import Envelope, Heartbeat, RollCall, Snapshot, SnapshotRequest
 from shared.roles import ROLES
 from shared.tasks import cancel_until_done
 
@@ -25,6 +34,11 @@ SWEEP_S = 0.05
 """The shortest time between two looks who is silent."""
 MIN_BEAT_S = 0.02
 """Changes within this time share one heartbeat."""
+SETTLE_S = 0.005
+"""How long a change waits for others: what changes first is a request that has come, and its first token
+should not wait for news of it, at us or at all who hear them."""
+ATTENTIVE_S = 10.0
+"""So long after somebody was expected to work who places looks often: a request is there that it may fail."""
 PAGE_TIMEOUT_S = 1.0
 SNAPSHOT_TIMEOUT_S = 10.0
 """For all pages of an instance's prefix cache."""
@@ -51,15 +65,21 @@ class FleetView:
         self.own_lag = OwnLag(clock)
         self._bus: Bus
         self._sweeper: asyncio.Task[None] | None = None
+        self._attentive_until_s = 0.0
+        self._wake = asyncio.Event()
+        self._calls: set[asyncio.Task[None]] = set()
+        self.working: Callable[[], bool] = lambda: False
+        """Whether there are requests here that an instance could fail, for who places."""
         self._snapshots: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     async def listen(self, bus: Bus) -> None:
-        """Instances appear as their next heartbeats come in, within HEARTBEAT_S."""
+        """Instances appear as their heartbeats come in: they are asked for one now."""
         self._bus = bus
         self._state.origins = bus.offsets
         for role in self._roles:
             await bus.serve(subjects.fleet(role, subjects.ANY), self._on_delivery)
         bus.on_reconnect(self._on_reconnect)
+        await self._call_roll()
 
     async def start(self, bus: Bus) -> None:
         """`listen`, and `run` in a task of its own; a service has its supervisor run it instead."""
@@ -68,7 +88,8 @@ class FleetView:
         self._sweeper.add_done_callback(_log_failure)
 
     async def stop(self) -> None:
-        await cancel_until_done(*self._snapshots.values(), *([self._sweeper] if self._sweeper else []))
+        sweeper = [self._sweeper] if self._sweeper else []
+        await cancel_until_done(*self._snapshots.values(), *self._calls, *sweeper)
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -92,6 +113,14 @@ class FleetView:
         """`callback(role, instance, why)`, synchronous: why is suspect, stopped or restarted."""
         self._state.on_lost(callback)
 
+    def expect_work(self, view: InstanceView) -> None:
+        """Work goes to the instance: one that rests is asked whether it is there, so that nobody waits longer
+        for a dead one that had rested than for one that had worked."""
+        self._attentive_until_s = self._clock.monotonic_s() + ATTENTIVE_S
+        self._wake.set()
+        if view.rests:
+            self._ask_heartbeat(view)
+
     # ---- feeding --------------------------------------------------------------------------------
 
     def _on_delivery(self, delivery: Delivery) -> None:
@@ -107,6 +136,27 @@ class FleetView:
         """What was said meanwhile is lost, by whomever."""
         self._state.excuse(SUSPECT_AFTER_S)
         self.own_lag.note(SUSPECT_AFTER_S)
+        self._start_call(self._call_roll())
+
+    def _ask_heartbeat(self, view: InstanceView) -> None:
+        self._state.expect(view)
+        beat = view.heartbeat
+        self._start_call(self._call(subjects.roll_call(beat.role, beat.instance), RollCall()))
+
+    def _start_call(self, call: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(call, name="roll-call")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(_log_failure)
+
+    async def _call_roll(self) -> None:
+        await self._call(subjects.ROLL_CALL_ALL, RollCall(tuple(self._roles)))
+
+    async def _call(self, subject: str, call: RollCall) -> None:
+        try:
+            await self._bus.publish(subject, call)
+        except PenstockError as error:
+            log.warning("roll_call_failed", error=error.message)
 
     def _ask_snapshot(self, bus: Bus, beat: Heartbeat) -> None:
         """One at a time per instance; a failed one is tried again at a heartbeat after SNAPSHOT_PAUSE_S."""
@@ -140,12 +190,25 @@ class FleetView:
         swept_s = self._clock.monotonic_s()
         while True:
             pause_s = self._pause_s()
-            await asyncio.sleep(pause_s)
+            await self._sleep(pause_s)
             swept_s = await self._sweep_since(swept_s, pause_s)
 
     def _pause_s(self) -> float:
-        """Who places looks often, to know its own lag; others sleep until somebody may have been silent."""
-        return SWEEP_S if self._places else max(SWEEP_S, self._state.next_silence_s())
+        """Who has placed something looks often, to know its own lag; others sleep until somebody is late."""
+        return SWEEP_S if self._attentive() else max(SWEEP_S, self._state.next_silence_s())
+
+    def _attentive(self) -> bool:
+        return self._places and (self._clock.monotonic_s() < self._attentive_until_s or self.working())
+
+    async def _sleep(self, pause_s: float) -> None:
+        """For so long, or until work is placed."""
+        if self._attentive():
+            await asyncio.sleep(pause_s)
+            return
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
 
     async def _sweep_since(self, swept_s: float, pause_s: float) -> float:
         """Look who has been silent too long; the time of this sweep, for the next one."""
@@ -154,6 +217,8 @@ class FleetView:
         listened_s = min(passed_s, pause_s) if self._bus.connected else 0.0
         self._state.excuse(passed_s - listened_s)
         self.own_lag.note(passed_s - listened_s)
+        for view in self._state.overdue():
+            self._ask_heartbeat(view)
         if not self._state.anyone_silent() or await self._heard_all():
             self._state.sweep()
         return now_s
@@ -170,12 +235,20 @@ class FleetView:
 class HeartbeatPublisher:
     """Publishes our heartbeat every HEARTBEAT_S and soon after every change.
 
-    `status` is called once per heartbeat that goes out, so it may hand over "events since the last".
+    `status` is called once per heartbeat that goes out, so it may hand over "events since the last". With
+    `rests` heartbeats become rare, and say so, when there has been nothing to tell of for REST_AFTER_S; who
+    does that answers roll calls (`answer_roll_calls`).
     """
 
-    def __init__(self, bus: Bus, role: str, instance: str, status: Callable[[], Heartbeat]) -> None:
+    def __init__(
+        self, bus: Bus, role: str, instance: str, status: Callable[[], Heartbeat], *, rests: bool = False
+    ) -> None:
         self.status = status
         self._bus = bus
+        self._role = role
+        self._instance = instance
+        self._rests = rests
+        self._moved_s = time.monotonic()
         self._subject = subjects.fleet(role, instance)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -189,7 +262,18 @@ class HeartbeatPublisher:
 
     def changed(self) -> None:
         """Something that others place by has changed. Cheap; many calls make one heartbeat."""
+        self._moved_s = time.monotonic()
         self._changed.set()
+
+    async def answer_roll_calls(self) -> None:
+        """From now on whoever asks for our heartbeat gets it."""
+        await self._bus.serve(subjects.roll_call(self._role, self._instance), self._on_roll_call)
+        await self._bus.serve(subjects.ROLL_CALL_ALL, self._on_roll_call)
+
+    def _on_roll_call(self, delivery: Delivery) -> None:
+        call = delivery.message
+        if isinstance(call, RollCall) and (not call.roles or self._role in call.roles):
+            self.changed()
 
     async def stop(self) -> None:
         """End with a last heartbeat that says "stopped" and for the rest repeats the one before."""
@@ -204,20 +288,35 @@ class HeartbeatPublisher:
         """For ever. Raises what `status` raises."""
         while True:
             self._changed.clear()
-            self._last = self.status()
+            beat = self.status()
+            next_s = REST_HEARTBEAT_S if self._is_at_rest(beat) else HEARTBEAT_S
+            self._last = replace(beat, next_ms=round(next_s * 1e3))
             await self._send(self._last)
-            await asyncio.sleep(MIN_BEAT_S)
-            try:
-                async with asyncio.timeout(HEARTBEAT_S - MIN_BEAT_S):
+            await asyncio.sleep(MIN_BEAT_S - SETTLE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(next_s - MIN_BEAT_S):
                     await self._changed.wait()
-            except TimeoutError:
-                continue
+            await asyncio.sleep(SETTLE_S)
+
+    def _is_at_rest(self, beat: Heartbeat) -> bool:
+        """Nothing has happened for a while, and nothing is under way."""
+        if not self._rests or _is_busy(beat):
+            self._moved_s = time.monotonic()
+            return False
+        return time.monotonic() - self._moved_s >= REST_AFTER_S
 
     async def _send(self, beat: Heartbeat) -> None:
         try:
             await self._bus.publish(self._subject, replace(beat, sent_unix_us=time.time_ns() // 1000))
         except PenstockError as error:
             log.warning("heartbeat_failed", error=error.message)
+
+
+def _is_busy(beat: Heartbeat) -> bool:
+    """Whether what it tells may be different soon."""
+    if beat.state != "ready" or beat.live or beat.queued or beat.stalled_ms or beat.added or beat.removed:
+        return True
+    return bool(beat.degradation or beat.breakers)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -17,6 +17,13 @@ log = structlog.get_logger()
 HEARTBEAT_S = 0.25
 MISSED_BEATS = 3
 SUSPECT_AFTER_S = HEARTBEAT_S * MISSED_BEATS
+REST_HEARTBEAT_S = 2.0
+"""Of one that has had nothing to do for REST_AFTER_S."""
+REST_AFTER_S = 5.0
+ROLL_CALL_S = 0.1
+"""Who begins to listen asks everybody for a heartbeat; so long the answers take on a busy machine."""
+MAX_NEXT_S = 10.0
+"""Nobody is believed to come back later than that."""
 FORGET_AFTER_S = 30.0
 """A suspect that stays silent this long leaves the table."""
 MAX_INSTANCES = 1024
@@ -33,6 +40,10 @@ class InstanceView:
 
     heartbeat: Heartbeat
     last_seen_s: float
+    next_s: float = HEARTBEAT_S
+    """After the last one, when the next heartbeat is due: as it said, or sooner since it was asked."""
+    asked: bool = False
+    """Since its last heartbeat; it answers at once."""
     suspect: bool = False
     prefix: set[bytes] = field(default_factory=set)
     prefix_event_id: int = 0
@@ -44,6 +55,20 @@ class InstanceView:
     @property
     def ready(self) -> bool:
         return self.heartbeat.state == "ready" and not self.suspect
+
+    @property
+    def silent_at_s(self) -> float:
+        """When it becomes a suspect unless it is heard from."""
+        return self.last_seen_s + self.next_s + SUSPECT_AFTER_S - HEARTBEAT_S
+
+    @property
+    def overdue_at_s(self) -> float:
+        return self.last_seen_s + self.next_s + HEARTBEAT_S
+
+    @property
+    def rests(self) -> bool:
+        """Its next heartbeat is not due soon."""
+        return self.next_s > HEARTBEAT_S and not self.asked and not self.suspect
 
     def overlap(self, block_hashes: Sequence[bytes]) -> int:
         """How many leading blocks of a prompt this instance has."""
@@ -113,7 +138,8 @@ class FleetState:
             log.debug("fleet_joined", peer_role=beat.role, peer=beat.instance)
         was_stalled, view.heartbeat = view.heartbeat.state == "stalled", beat
         view.last_seen_s = self._clock.monotonic_s()
-        view.suspect = False
+        view.next_s = min(MAX_NEXT_S, max(HEARTBEAT_S, beat.next_ms / 1e3))
+        view.asked = view.suspect = False
         self.offsets.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
         if beat.role == "gateway":
             self.origins.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
@@ -128,22 +154,35 @@ class FleetState:
     def anyone_silent(self) -> bool:
         """Whether the next sweep would suspect somebody."""
         now_s = self._clock.monotonic_s()
-        return any(
-            not view.suspect and now_s - view.last_seen_s >= SUSPECT_AFTER_S for view in self._views.values()
-        )
+        return any(not view.suspect and now_s >= view.silent_at_s for view in self._views.values())
 
     def next_silence_s(self) -> float:
-        """How long nobody can become a suspect."""
-        heard_s = (view.last_seen_s for view in self._views.values() if not view.suspect)
+        """How long nobody can become a suspect, or is overdue."""
         now_s = self._clock.monotonic_s()
-        return min(heard_s, default=now_s) + SUSPECT_AFTER_S - now_s
+        silences_s = (
+            view.overdue_at_s if view.rests else view.silent_at_s
+            for view in self._views.values()
+            if not view.suspect
+        )
+        return min(silences_s, default=now_s + SUSPECT_AFTER_S) - now_s
+
+    def overdue(self) -> list[InstanceView]:
+        """Those at rest whose heartbeat should be here: it may be lost, and they are asked before they are
+        suspected."""
+        now_s = self._clock.monotonic_s()
+        return [view for view in self._views.values() if view.rests and now_s >= view.overdue_at_s]
+
+    def expect(self, view: InstanceView) -> None:
+        """It has been asked for a heartbeat: from now on it has the time of one that works."""
+        view.asked = True
+        view.next_s = self._clock.monotonic_s() - view.last_seen_s + HEARTBEAT_S
 
     def sweep(self) -> None:
-        """Suspect whom SUSPECT_AFTER_S has not heard of, forget whom FORGET_AFTER_S has not."""
+        """Suspect whose heartbeat was due long ago, forget whom FORGET_AFTER_S has not heard of."""
         now_s = self._clock.monotonic_s()
         for key, view in list(self._views.items()):
             silent_s = now_s - view.last_seen_s
-            if silent_s >= SUSPECT_AFTER_S and not view.suspect:
+            if now_s >= view.silent_at_s and not view.suspect:
                 view.suspect = True
                 log.warning("fleet_suspect", peer_role=key[0], peer=key[1], silent_s=round(silent_s, 3))
                 self._tell_lost(key, "suspect")

@@ -19,11 +19,13 @@ from shared.bus.subjects import (
     ANY,
     CANCEL_ALL,
     FLEET_ALL,
+    ROLL_CALL_ALL,
     answers,
     everything_at,
     fleet,
     inbox,
     kv,
+    roll_call,
     subject_of,
 )
 from shared.messages import Message
@@ -68,9 +70,9 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     "detokenizer": {"gateway": (messages.Text, messages.Lost)},
     OPERATOR: dict.fromkeys(ROLES, (messages.AuditRequest, messages.Drain)),
 }
-"""Sender → receiver → messages. Beside these, every role sends heartbeats as itself and asks those that have
-a prefix cache for a snapshot of it, gateways broadcast cancels, and prefill sends KV chunks to decode.
-Answers are not listed: who was asked may answer, once, on the reply subject of the question."""
+"""Sender → receiver → messages. Beside these, every role sends heartbeats as itself, asks others for theirs,
+asks who has a prefix cache for a snapshot of it, gateways broadcast cancels, and prefill sends KV chunks to
+decode. Answers are not listed: who was asked may answer, once, on the reply subject of the question."""
 
 ANSWER_WITHIN = "10m"
 """How long the server remembers who may be answered: beyond the deadlines of what is asked."""
@@ -94,7 +96,9 @@ def role_user(role: str, instance: str = ANY) -> BusUser:
     publish += [
         subject_of(inbox(peer, ANY), messages.SnapshotRequest.__name__, instance) for peer in ENGINE_ROLES
     ]
+    publish += _roll_calls(instance)
     subscribe = [everything_at(inbox(role, instance)), f"{answers(name)}.>"]
+    subscribe += [everything_at(roll_call(role, instance)), everything_at(ROLL_CALL_ALL)]
     subscribe += [everything_at(fleet(followed, ANY)) for followed in FOLLOWED_ROLES[role]]
     subscribe += ["$SRV.*", f"$SRV.*.penstock-{role}", f"$SRV.*.penstock-{role}.*"]
     if role == "gateway":
@@ -112,7 +116,7 @@ def operator_user() -> BusUser:
     """May see the fleet and ask it what it holds, with stock NATS tools too; is never asked itself."""
     return BusUser(
         OPERATOR,
-        publish=(*_sends(OPERATOR, OPERATOR), "$SRV.>"),
+        publish=(*_sends(OPERATOR, OPERATOR), *_roll_calls(OPERATOR), "$SRV.>"),
         subscribe=(everything_at(FLEET_ALL), f"{answers(OPERATOR)}.>"),
         answers=False,
     )
@@ -124,6 +128,10 @@ def _sends(role: str, sender: str) -> list[str]:
         for receiver, allowed in MAY_SEND[role].items()
         for message in allowed
     ]
+
+
+def _roll_calls(sender: str) -> list[str]:
+    return [subject_of(roll_call(ANY, ANY), messages.RollCall.__name__, sender)]
 
 
 def authorization(users: Iterable[tuple[BusUser, str]]) -> str:

@@ -231,6 +231,35 @@ class Engine:
         self._block_manager.share_blocks(sequence, source)
         self._add_sequence(sequence, source.priority, source.deadline_us)
 
+    def revise(self, key: str, base: int, token_ids: Sequence[int], *, stop_after: int) -> bool:
+        """A sequence that is held after its last draw goes on: what follows its first `base` tokens becomes
+        `token_ids`, and `stop_after` more are drawn. KV of tokens that stay as they were is kept.
+
+        False, and nothing happens, when it is not held here, when its KV was promised to somebody
+        (`on_layer`) or when its prompt would change. Raises as `admit` does: it is still held then.
+        """
+        if stop_after < 1:
+            raise InvalidRequest(f"stop_after must be at least 1, not {stop_after}")
+        sequence = self._scheduler.sequences.get(key)
+        if sequence is None or sequence.status is not SequenceStatus.HELD or sequence.on_layer is not None:
+            return False
+        if not sequence.prompt_len <= base <= len(sequence.tokens):
+            return False
+        self._input_processor.check_revision(sequence, base, token_ids)
+        common = sequence.common_tokens(base, token_ids)
+        num_tokens = base + len(token_ids)
+        hold_len = num_tokens + stop_after
+        num_kept = min(common, sequence.num_computed, num_tokens - 1)
+        self._block_manager.rewind(sequence, common, num_kept, min(hold_len, sequence.end_len) - 1)
+        sequence.tokens[base:] = token_ids
+        sequence.hold_len = hold_len
+        sequence.prefilling = True
+        self._sampler.forget(key)
+        self._sampler.track(sequence)
+        sequence.status = SequenceStatus.ACTIVE
+        self._scheduler.add_sequence(sequence, sequence.priority, None)
+        return True
+
     def release(self, key: str) -> bool:
         """Drop a sequence in any state and give its blocks back; False when `key` is not held."""
         self._sampler.forget(key)

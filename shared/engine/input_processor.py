@@ -40,15 +40,11 @@ class InputProcessor:
                 f"prompt_len {prompt_len} must be from 1 to {len(token_ids)}, the number of tokens"
             )
         end_len = min(prompt_len + params.max_tokens, self.max_model_len)
-        if len(token_ids) >= end_len:
-            raise InvalidRequest(
-                f"{len(token_ids)} tokens leave no room to generate: max_tokens {params.max_tokens} and the "
-                f"limit of {self.max_model_len} tokens end the sequence at {end_len}; shorten the prompt"
-            )
+        self._check_end(len(token_ids), end_len, params.max_tokens)
         eos_ids = () if params.ignore_eos else self._model.eos_token_ids
         end_ids = frozenset((*eos_ids, *params.stop_token_ids))
-        if len(token_ids) > prompt_len and token_ids[-1] in end_ids:
-            raise InvalidRequest(f"the sequence has ended with id {token_ids[-1]}; nothing is left to draw")
+        if len(token_ids) > prompt_len:
+            _check_not_ended(token_ids[-1], end_ids)
         if params.grammar is not None:
             grammar = self.grammars.compile(params.grammar)
             params = dataclasses.replace(params, grammar=grammar)
@@ -68,6 +64,22 @@ class InputProcessor:
             if params.prompt_logprobs != NO_LOGPROBS
             else prompt_len,  # nothing is before the first
         )
+
+    def check_revision(self, sequence: LiveSequence, base: int, token_ids: Sequence[int]) -> None:
+        """Raise InvalidRequest unless these may follow the first `base` tokens, which were checked before."""
+        if token_ids:
+            self.check_tokens(token_ids)
+        self._check_end(base + len(token_ids), sequence.end_len, sequence.params.max_tokens)
+        last = token_ids[-1] if token_ids else sequence.tokens[base - 1]
+        if base + len(token_ids) > sequence.prompt_len:
+            _check_not_ended(last, sequence.end_ids)
+
+    def _check_end(self, num_tokens: int, end_len: int, max_tokens: int) -> None:
+        if num_tokens >= end_len:
+            raise InvalidRequest(
+                f"{num_tokens} tokens leave no room to generate: max_tokens {max_tokens} and the "
+                f"limit of {self.max_model_len} tokens end the sequence at {end_len}; shorten the prompt"
+            )
 
     def reservation(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> LiveSequence:
         """A sequence of which only the KV's size is known yet."""
@@ -106,6 +118,11 @@ class InputProcessor:
     def _next_order(self) -> int:
         self._num_sequences += 1
         return self._num_sequences
+
+
+def _check_not_ended(last_id: int, end_ids: frozenset[int]) -> None:
+    if last_id in end_ids:
+        raise InvalidRequest(f"the sequence has ended with id {last_id}; nothing is left to draw")
 
 
 def _check_hashes(block_hashes: Sequence[bytes], num_tokens: int) -> None:

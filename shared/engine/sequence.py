@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice, takewhile
 
 from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.sampling import SamplingParams
@@ -106,6 +107,11 @@ class LiveSequence:
     def draw_limit(self) -> int:
         """How many tokens may still be drawn before it ends or is held."""
         return min(self.end_len, self.hold_len or self.end_len) - len(self.tokens)
+
+    def common_tokens(self, base: int, token_ids: Sequence[int]) -> int:
+        """How many of its first tokens stay when those from `base` on become `token_ids`."""
+        pairs = zip(islice(self.tokens, base, None), token_ids, strict=False)
+        return base + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def may_end_at(self, position: int) -> bool:
         """False while min_tokens forbids an end token at `position`."""

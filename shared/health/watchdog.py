@@ -18,6 +18,8 @@ from shared.health.activity import Activity
 log = structlog.get_logger()
 
 LOOK_S = 0.25
+REST_LOOKS = 5
+"""Of a process in which nothing was busy at the last look, so many looks find a stall within the limit."""
 MOST_PER_LOOK_S = 2 * LOOK_S
 """What one look counts at most; the rest of its delay is our own lag."""
 WATCHDOG_S = 5.0
@@ -60,6 +62,7 @@ class Watchdog:
         self._seen: dict[Activity, tuple[int, float]] = {}  # those busy at the last look: moved, stalled_s
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._at_rest = False
         self.worst = NO_STALL
         """Of all activities, the one that has stalled longest; NO_STALL while everything moves."""
 
@@ -85,12 +88,18 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
+    @property
+    def pause_s(self) -> float:
+        """Until the next look: a process at rest is woken less often."""
+        return max(LOOK_S, self._limit_s / REST_LOOKS) if self._at_rest else LOOK_S
+
     def look(self) -> None:
         """One look at everything."""
         now_s = self._clock.monotonic_s()
         passed_s, self._looked_s = min(now_s - self._looked_s, MOST_PER_LOOK_S), now_s
-        seen, worst = {}, NO_STALL
+        seen, worst, at_rest = {}, NO_STALL, True
         for activity in self._activities():
+            at_rest = at_rest and not activity.busy
             activity.prod()
             moved, stalled_s = activity.moved, 0.0
             if activity.busy:
@@ -99,7 +108,7 @@ class Watchdog:
                 seen[activity] = moved, stalled_s
             if stalled_s > worst.stalled_s:
                 worst = Stall(activity.name, stalled_s)
-        self._seen = seen
+        self._seen, self._at_rest = seen, at_rest
         self._show(worst)
         if worst.stalled_s >= END_FACTOR * self._limit_s:
             self._end(worst)
@@ -112,7 +121,7 @@ class Watchdog:
             log.warning("moves_again")
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S):
+        while not self._stopping.wait(self.pause_s):
             try:
                 self.look()
             except Exception:  # an activity that cannot be looked at must not end the watch over the others

@@ -3,6 +3,7 @@
     limits            every size, count and time limit of a transfer
     transfer_key      what both sides call a transfer
     callbacks         what sender and receiver tell the service they belong to
+    cell_copy         cells copied and hashed in one pass over memory
     pool_memory       a pool's bytes, per (layer, blocks)
     cells             the state of each (layer, block) cell of a transfer
     chunk             the binary header of a chunk on the wire, and its checksum

@@ -8,9 +8,7 @@ from typing import Protocol
 
 from shared.errors import PenstockError, ProtocolError, Unavailable
 from shared.kv.cells import Run
-from shared.kv.chunk import checksum
 from shared.kv.incoming import Copy, IncomingPhase, IncomingTransfer
-from shared.kv.limits import SHM_RUN_BYTES
 from shared.kv.mapped_pools import MappedPools, ProbeResult
 from shared.kv.pool_memory import PoolMemory
 from shared.messages import KvReady
@@ -38,7 +36,6 @@ class Copier:
         self._mapped_pools = mapped_pools
         self._memory = memory
         self._transfers = transfers
-        self._aside = memoryview(bytearray(max(SHM_RUN_BYTES, memory.cell_bytes)))
         self._owner = owner
         self._probing: set[tuple[str, int]] = set()
         self._work = asyncio.Event()
@@ -107,14 +104,14 @@ class Copier:
             )
             return
         # What was copied is what is hashed: the sender may change its memory meanwhile.
-        size = self._memory.cell_bytes
-        cells = self._aside[: run.count * size]
-        mapping.copy(run.layer, copy.source_blocks, cells)
-        if checksum(cells) != copy.checksum:
+        copied, missing = 0, incoming.missing_runs(run)
+        for part in missing:
+            theirs = copy.source_blocks[part.first - run.first : part.end - run.first]
+            ours = incoming.block_ids[part.first : part.end]
+            copied = self._memory.copy_from(mapping, run.layer, theirs, ours)
+        if missing != (run,):
+            copied = self._memory.checksum(run.layer, incoming.block_ids[run.first : run.end])
+        if copied == copy.checksum:
+            self._owner.cells_verified(incoming, run)
+        else:
             self._owner.cells_corrupt(incoming, run)
-            return
-        for missing in incoming.missing_runs(run):
-            blocks = incoming.block_ids[missing.first : missing.end]
-            data = cells[(missing.first - run.first) * size : (missing.end - run.first) * size]
-            self._memory.write(run.layer, blocks, data)
-        self._owner.cells_verified(incoming, run)

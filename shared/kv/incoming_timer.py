@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -11,7 +10,7 @@ from shared.errors import DeadlineExpired, PenstockError
 from shared.kv.ended_transfers import EndedTransfers
 from shared.kv.grants import Grants
 from shared.kv.incoming import IncomingPhase, IncomingTransfer
-from shared.kv.limits import TICK_S
+from shared.kv.timer_pause import TimerPause
 from shared.messages import KvAbort, KvMissing, Message
 from shared.telemetry import metrics
 
@@ -40,10 +39,15 @@ class IncomingTimer:
         self._grants = grants
         self._owner = owner
         self._clock = clock
+        self._pause = TimerPause(transfers)
+
+    def wake(self) -> None:
+        """There is a transfer."""
+        self._pause.end()
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await self._pause.wait()
             now_s = self._clock.monotonic_s()
             self._ended.forget_expired(now_s)
             for incoming in tuple(self._transfers.values()):

@@ -23,6 +23,8 @@ ACK_BYTES = 1 << 20
 
 TICK_S = 0.05
 """How often timers are looked at."""
+REST_TICK_S = 5.0
+"""The same where there is no transfer: then only what is remembered of the last ones has to be forgotten."""
 
 ACK_DELAY_S = 0.1
 """The longest time that landed bytes stay unacknowledged."""
@@ -42,8 +44,8 @@ MAX_BAD_CHUNKS = 8
 MAX_MISSING_CELLS = 4096
 """Cells listed in one KvMissing; the others are asked for when these have come."""
 
-SHM_RUN_BYTES = 1 << 20
-"""Bytes announced, hashed and copied at a time over shared memory: the loop is held that long (~0.3 ms)."""
+SHM_RUN_BYTES = 4 << 20
+"""Bytes announced and hashed at a time over shared memory, of one layer copied: the loop is held ~0.3 ms."""
 
 LEASE_S = 10.0
 """Blocks of an aborted transfer are kept this long for an acknowledgement that does not come."""

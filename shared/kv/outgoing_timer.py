@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shared.deadline import Clock
 from shared.errors import DeadlineExpired, PenstockError
-from shared.kv.limits import TICK_S
 from shared.kv.outgoing import OutgoingPhase, OutgoingTransfer
+from shared.kv.timer_pause import TimerPause
 from shared.kv.transfer_key import TransferKey
 from shared.kv.unknown_transfers import UnknownTransfers
 from shared.telemetry import metrics
@@ -40,10 +39,15 @@ class OutgoingTimer:
         self._wake_send_loop = wake_send_loop
         self._owner = owner
         self._clock = clock
+        self._pause = TimerPause(transfers)
+
+    def wake(self) -> None:
+        """There is a transfer."""
+        self._pause.end()
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await self._pause.wait()
             now_s = self._clock.monotonic_s()
             self._unknown.forget_expired(now_s)
             for outgoing in tuple(self._transfers.values()):

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from shared.errors import InvalidRequest
+from shared.kv.cell_copy import copy_cells, hash_cells
 
 
 class Layout(Protocol):
@@ -70,20 +71,23 @@ class PoolMemory:
         """The bytes of `blocks` in `layer`, in order: the own ones where they are neighbours, else a copy."""
         view = self.neighbours(layer, blocks)
         if view is None:
-            view = np.empty(len(blocks) * self.cell_bytes, np.uint8).data
-            self.copy(layer, blocks, view)
+            cells = np.empty((len(blocks), self.cell_bytes), np.uint8)
+            copy_cells(self._layers[layer], blocks, cells, range(len(blocks)))
+            view = cells.reshape(-1).data
         return view
-
-    def copy(self, layer: int, blocks: Sequence[int], target: memoryview) -> None:
-        """The bytes of `blocks` in `layer`, in order, into `target`."""
-        cells = np.frombuffer(target, np.uint8).reshape(len(blocks), self.cell_bytes)
-        # Blocks were checked; "clip" spares numpy a second copy for the case that they were not.
-        np.take(self._layers[layer], blocks, axis=0, out=cells, mode="clip")
 
     def write(self, layer: int, blocks: Sequence[int], data: memoryview) -> None:
         """Put `data` where `blocks`, no two of them the same, lie in `layer`."""
         cells = np.frombuffer(data, np.uint8).reshape(len(blocks), self.cell_bytes)
-        self._layers[layer][np.array(blocks)] = cells
+        copy_cells(cells, range(len(blocks)), self._layers[layer], blocks, streamed=True)
+
+    def checksum(self, layer: int, blocks: Sequence[int]) -> int:
+        """That of the bytes of `blocks` in `layer`, in order."""
+        return hash_cells(self._layers[layer], blocks)
+
+    def copy_from(self, other: PoolMemory, layer: int, theirs: Sequence[int], ours: Sequence[int]) -> int:
+        """Copy blocks of another pool's `layer` into the same layer here; the checksum of what was copied."""
+        return copy_cells(other._layers[layer], theirs, self._layers[layer], ours, streamed=True)
 
     def release(self) -> None:
         """Let go of the memory, so that it can be unmapped; no view can be made afterwards."""

@@ -147,6 +147,7 @@ class KvReceiver:
             now_s=self._now(),
         )
         self._transfers[incoming.transfer] = incoming
+        self._timer.wake()
         self._requests[request_id] = incoming
         if self._transport == "nats" or num_blocks == 0:
             self._grants.over_nats(incoming)

@@ -11,7 +11,7 @@ import structlog
 from shared.bus.bulk import BulkConnection
 from shared.deadline import Clock
 from shared.errors import PenstockError, TooLarge, Unavailable
-from shared.kv.chunk import HEADER_BYTES, ChunkHeader, checksum
+from shared.kv.chunk import HEADER_BYTES, ChunkHeader
 from shared.kv.limits import CHUNK_BYTES, SHM_RUN_BYTES
 from shared.kv.outgoing import OutgoingTransfer
 from shared.kv.pool_memory import PoolMemory
@@ -94,13 +94,13 @@ class SendLoop:
         _, first = taken
         blocks = outgoing.block_ids[first.first : first.end]
         last = first
-        checksums = [checksum(self._memory.read(first.layer, blocks))]
+        checksums = [self._memory.checksum(first.layer, blocks)]
         while (len(checksums) + 1) * first.count * cell_bytes <= SHM_RUN_BYTES:
             following = outgoing.take_next_layer(last)
             if following is None:
                 break
             last = following
-            checksums.append(checksum(self._memory.read(last.layer, blocks)))
+            checksums.append(self._memory.checksum(last.layer, blocks))
         ready = KvReady(grant.transfer, first.layer, last.layer + 1, first.first, blocks, tuple(checksums))
         self._owner.tell_receiver(outgoing, ready)
 

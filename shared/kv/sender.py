@@ -95,6 +95,7 @@ class KvSender:
             request_id, epoch, origin, decode, block_ids, deadline, self._memory.num_layers, self._now()
         )
         self._transfers[key] = outgoing
+        self._timer.wake()
         early = self._unknown.take_early(key, decode)
         if early is None:
             return

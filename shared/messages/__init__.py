@@ -22,6 +22,7 @@ from shared.messages.fleet import (
     Drain,
     Heartbeat,
     Held,
+    RollCall,
     Snapshot,
     SnapshotRequest,
 )
@@ -79,6 +80,7 @@ from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
 Message = (
     Accepted
     | Failure
+    | RollCall
     | Tokenize
     | Tokenized
     | SpellTokens
@@ -173,6 +175,7 @@ __all__ = [
     "Reserve",
     "Retrieve",
     "Retrieved",
+    "RollCall",
     "ScoredPassage",
     "Snapshot",
     "SnapshotRequest",

@@ -17,7 +17,7 @@ class BreakerReport:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Every instance, every 250 ms and on change, to `fleet.<role>.<instance>`.
+    """Every instance, to `fleet.<role>.<instance>`, on change and again within `next_ms`: 250 while it works.
 
     `incarnation` is the unix µs of the process's start: a new one means that all its state is gone.
     `state` is loading | ready | stalled | draining | stopped. Progress: `steps` counts what the engine has
@@ -31,9 +31,9 @@ class Heartbeat:
     (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
     `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
     at most. `context_tokens` is the longest sequence that its model takes here, 0 unknown; `chat_template`
-    whether a tokenizer's model has one. `grpc` and `http` are where a gateway takes requests, HOST:PORT, ""
-    where it does not. `threads` is how many an engine's step would have now, `most_threads` how many with
-    nobody beside it.
+    whether a tokenizer's model has one, `vocab_tokens` how many ids that model has, 0 unknown. `grpc` and
+    `http` are where a gateway takes requests, HOST:PORT, "" where it does not. `threads` is how many an
+    engine's step would have now, `most_threads` how many with nobody beside it.
     """
 
     role: str
@@ -65,10 +65,19 @@ class Heartbeat:
     tokenizer_digest: str = ""
     context_tokens: int = 0
     chat_template: bool = False
+    vocab_tokens: int = 0
     grpc: str = ""
     http: str = ""
     threads: int = 0
     most_threads: int = 0
+    next_ms: int = 250
+
+
+@dataclass(frozen=True, slots=True)
+class RollCall:
+    """Who listens to heartbeats → instances of `roles`, or one that rests: send yours now."""
+
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["sta
 ENGINE_THREADS = Gauge(
     "penstock_engine_threads", "Threads that a step is computed with: now, and with nobody beside.", ["state"]
 )
+PREEMPTIONS = Counter("penstock_preemptions_total", "Sequences that gave way when KV blocks ran out.")
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
 """Verified bytes, at the receiver."""
 KV_TRANSFER_SECONDS = Histogram(
@@ -204,6 +205,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         KV_TRANSFER_BYTES,
         KV_TRANSFER_EXPOSED_SECONDS,
         KV_TRANSFER_SECONDS,
+        PREEMPTIONS,
         QUEUE_DEPTH,
         *_PREFIXES,
         *_TRANSFERS,

@@ -18,6 +18,7 @@ from shared.text.decoder_stages import DecoderStageFactory, spell_token, stage_f
 from shared.text.incremental import IncrementalDecoder, PlainTexts
 from shared.text.tool_formats import ToolFormat
 from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
+from shared.text.vocabulary import check_vocabulary
 
 MAX_JSON_BYTES = 256 << 20
 """Larger files are refused unread; the largest vocabularies in use need about 35 MB."""
@@ -151,9 +152,7 @@ class TextTokenizer:
 
     def check_ids(self, token_ids: Sequence[int]) -> None:
         """Raise InvalidRequest when one of `token_ids` is not in the vocabulary."""
-        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
-            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size)
-            raise InvalidRequest(f"token id {wrong} is not in the vocabulary of {self.vocab_size} tokens")
+        check_vocabulary(token_ids, self.vocab_size)
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         try:

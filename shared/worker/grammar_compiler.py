@@ -14,6 +14,7 @@ from shared.engine.sampling.grammar import CompiledGrammar, Grammars
 from shared.errors import InvalidRequest, Overloaded, PenstockError
 from shared.sampling import Grammar
 from shared.telemetry import metrics
+from shared.worker.engine_thread import give_way
 
 log = structlog.get_logger()
 
@@ -39,7 +40,7 @@ class GrammarCompiler:
         self._hop = hop
         self._grammars = grammars
         self._wake = wake
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammars")
+        self._thread = ThreadPoolExecutor(1, "grammars", initializer=give_way)
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Grammar, _Compilation] = {}
         self._ended: list[tuple[str, GrammarResult]] = []

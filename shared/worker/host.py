@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,28 +20,13 @@ from shared.service import Service
 from shared.telemetry import metrics
 from shared.text.model_source import ModelSource
 from shared.worker.engine_actor import EngineActor
+from shared.worker.engine_thread import give_way
 from shared.worker.events import TICK_S, InstanceLost, Started, Tick
 
 log = structlog.get_logger()
 
 START_TIMEOUT_S = 600.0
 """For the actor to have its engine, which is loaded by then."""
-ENGINE_NICE = 10
-"""How far a process that computes steps back for those that share its cores. The others only pass things
-on, a moment each: one that must wait for a step to end makes every stream late, and every deadline. (At three
-times the load on two cores, ends came 1.0 to 1.6 s after their deadlines at p99 without it, 84 ms with 5,
-17 to 39 ms with 10.)
-"""
-PREFILL_NICE = 13
-"""And a prefill worker for decode: where both want one core, twice as much of it goes to the streams that
-live. (4 streams beside 2048-token prompts on two busy cores: 16 to 20 ms between tokens instead of 24 to
-27, p99 a quarter less, prompts a seventh later.)
-"""
-
-
-def give_way(nice: int = ENGINE_NICE) -> None:
-    """Call it before the threads that compute are started: each begins with the priority of its parent."""
-    os.nice(nice)
 
 
 def announce_checkpoint(service: Service[Any], model: ModelSource) -> None:
@@ -65,7 +49,7 @@ class EngineSource:
 
     async def preload(self) -> Engine:
         # In a thread of its own: loading may tie its thread to the engine's CPUs, and that is not undone.
-        loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-loader")
+        loader = ThreadPoolExecutor(1, "engine-loader", initializer=give_way)
         try:
             self._engine = await asyncio.get_running_loop().run_in_executor(loader, self._load)
         finally:

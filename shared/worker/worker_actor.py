@@ -126,6 +126,7 @@ class WorkerActor(EngineActor, Generic[J]):
         """Every session that counted on this worker hears of its end, so that it can go elsewhere at once."""
         if self._transferring is not None:
             await self.give_up()
+            await self._outbox.send_rest()
             self._transferring.cancel()
             await asyncio.gather(self._transferring, return_exceptions=True)
             self.close_transfers()
@@ -246,6 +247,7 @@ class WorkerActor(EngineActor, Generic[J]):
     async def turn(self) -> bool:
         if self._transferring is not None and self._transferring.done():
             raise InternalError("the KV transfers ended") from self._transferring.exception()
+        await self._outbox.send_waiting()
         await self.end_transfers()
         await self._take_grammars()
         if await self.take_steps():

@@ -46,6 +46,8 @@ MILESTONES = (
 does not have is left out, and its time counts in the next phase. The last phase is the way to the client."""
 LAST_PHASE = "gateway → client"
 WARM_UP = 20
+PAUSE_S = 0.03
+"""Between two requests: what the last one has changed is known to all by then."""
 
 Window = tuple[int, int]
 """When a request was sent and when its first token came, ns."""
@@ -117,6 +119,7 @@ async def measured(stack: Stack, options: argparse.Namespace) -> tuple[list[Wind
             prompt = prompt_of(number % 100_000, options.prompt_tokens)
             window = await sent(stub, prompt, options.output_tokens)
             took_ms = alone.ttft_ms(prompt)
+            await asyncio.sleep(PAUSE_S)
             if number >= 0:
                 windows.append(window)
                 alone_ms.append(took_ms)
@@ -126,6 +129,7 @@ async def measured(stack: Stack, options: argparse.Namespace) -> tuple[list[Wind
 def quantiles(values: Iterable[float]) -> dict[str, float]:
     ordered = sorted(values)
     return {
+        "p10": round(ordered[len(ordered) // 10], 3),
         "p50": round(statistics.median(ordered), 3),
         "p99": round(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))], 3),
     }
@@ -135,7 +139,7 @@ def table(
     windows: Sequence[Window], alone_ms: Sequence[float], stamps: Stamps
 ) -> dict[str, dict[str, float]]:
     """By phase, then of the whole."""
-    rows: dict[str, list[float]] = {phase: [] for phase, _ in MILESTONES} | {LAST_PHASE: []}
+    rows: dict[str, list[float]] = {phase: [] for phase in (*dict(MILESTONES), LAST_PHASE)}
     for window in windows:
         for phase, took_ms in stamps.phases(window).items():
             rows[phase].append(took_ms)
@@ -163,9 +167,9 @@ def main() -> None:
         with Stack(*up, *options.stack_options.split(), environ=environ) as stack:
             windows, alone_ms = asyncio.run(measured(stack, options))
         rows = table(windows, alone_ms, Stamps(Path(folder)))
-    print(f"{'ms':<24} {'p50':>8} {'p99':>8}")
+    print(f"{'ms':<24} {'p10':>8} {'p50':>8} {'p99':>8}")
     for name, values in rows.items():
-        print(f"{name:<24} {values['p50']:8.3f} {values['p99']:8.3f}")
+        print(f"{name:<24} {values['p10']:8.3f} {values['p50']:8.3f} {values['p99']:8.3f}")
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2))
 

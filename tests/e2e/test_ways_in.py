@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shared.engine.native.library import library
-from shared.worker.host import ENGINE_NICE, PREFILL_NICE
+from shared.worker.engine_thread import COMPUTING_NICE
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
@@ -59,12 +59,20 @@ async def test_ask_streams_json_events_that_end_with_outcome_usage_and_timeline(
     assert events[-1]["timeline"]["phases"]
 
 
-def test_who_computes_gives_way_to_who_passes_on(get_stack: GetStack) -> None:
+def test_threads_that_compute_give_way_to_all_that_pass_things_on(get_stack: GetStack) -> None:
     stack = get_stack(3, True, "nats")
-    nice = {row.id: os.getpriority(os.PRIO_PROCESS, row.pid) for row in stack.instances()}
-    behind = {name: value - nice["gateway-0"] for name, value in nice.items()}
-    steps = {"prefill": PREFILL_NICE, "decode": ENGINE_NICE, "speculator": ENGINE_NICE}
-    assert behind == {row.id: steps.get(row.role, 0) for row in stack.instances()}
+    loops = {row.id: os.getpriority(os.PRIO_PROCESS, row.pid) for row in stack.instances()}
+    assert len(set(loops.values())) == 1
+    threads = {
+        row.id: {int(task.name) for task in Path(f"/proc/{row.pid}/task").iterdir()}
+        for row in stack.instances()
+    }
+    behind = {
+        name: max(os.getpriority(os.PRIO_PROCESS, thread) for thread in threads[name]) - loops[name]
+        for name in threads
+    }
+    engines = {row.id for row in stack.instances() if row.role in ("prefill", "decode", "speculator")}
+    assert behind == {name: COMPUTING_NICE if name in engines else 0 for name in behind}
 
 
 def test_every_service_of_a_stack_starts_from_imports_that_were_done_before(get_stack: GetStack) -> None:

@@ -17,10 +17,10 @@ from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.fleet_state import SUSPECT_AFTER_S
 from shared.bus.nats_server import NatsServer
+from shared.bus.subjects import ROLL_CALL_ALL, inbox, roll_call
 from shared.bus.subjects import fleet as fleet_subject
-from shared.bus.subjects import inbox
 from shared.engine.memory.block_pool import BlockEvent
-from shared.messages import Heartbeat, Snapshot, SnapshotRequest
+from shared.messages import Heartbeat, RollCall, Snapshot, SnapshotRequest
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support import metric
 from tests.support.block_names import block_names, pack_names
@@ -32,6 +32,7 @@ class Member:
 
     role = "decode"
     instance = "decode-0"
+    rests = False
 
     def __init__(self, bus: Bus, incarnation: int = 1) -> None:
         self.bus = bus
@@ -42,7 +43,7 @@ class Member:
         self.live = 0
         self.buckets_asked: list[int] = []
         self.beats = 0
-        self.publisher = HeartbeatPublisher(bus, self.role, self.instance, self.status)
+        self.publisher = HeartbeatPublisher(bus, self.role, self.instance, self.status, rests=self.rests)
 
     @classmethod
     async def join(cls, url: str, incarnation: int = 1) -> Member:
@@ -375,3 +376,84 @@ async def test_what_is_no_heartbeat_on_a_fleet_subject_is_ignored(watch: Watch, 
     member.live = 3
     member.publisher.changed()
     await until(lambda: watch.view.instances("decode")[0].heartbeat.live == 3)
+
+
+async def test_a_change_waits_a_moment_for_those_that_come_with_it(nats_url: str) -> None:
+    member = await Member.join(nats_url)
+    heard: list[int] = []
+    bus = await Bus.connect(nats_url, name="heard")
+
+    def hear(delivery: Delivery) -> None:
+        assert isinstance(delivery.message, Heartbeat)
+        heard.append(delivery.message.live)
+
+    await bus.serve(fleet_subject("decode", "decode-0"), hear)
+    await until(lambda: heard)  # the next pause begins
+    await until(lambda: member.publisher._changed._waiters)  # and is over
+    member.publisher.changed()
+    member.live = 1
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    member.live = 2
+    await until(lambda: heard[-1] != 0)
+    assert 1 not in heard
+    await member.publisher.stop()
+    await bus.close()
+    await member.bus.close()
+
+
+class Resting(Member):
+    """At rest from its first heartbeat on unless it is busy, and then silent for good."""
+
+    rests = True
+
+    @classmethod
+    async def join(cls, url: str, incarnation: int = 1) -> Resting:
+        member = cls(await Bus.connect(url, name=cls.instance), incarnation)
+        await member.publisher.answer_roll_calls()
+        member.publisher.start()
+        return member
+
+
+@pytest.fixture
+async def resting(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Resting]:
+    monkeypatch.setattr("shared.bus.fleet.REST_AFTER_S", 0.0)
+    monkeypatch.setattr("shared.bus.fleet.REST_HEARTBEAT_S", 3600.0)
+    member = await Resting.join(nats_url)
+    yield member
+    await member.publisher.stop()
+    await member.bus.close()
+
+
+@pytest.fixture
+async def listener(nats_url: str) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(nats_url, name="listener")
+    yield bus
+    await bus.close()
+
+
+async def test_who_rests_is_known_to_a_newcomer_who_asks(resting: Resting, listener: Bus) -> None:
+    await until(lambda: resting.beats)
+    watch = Watch(listener, FleetView())
+    await watch.view.start(listener)
+    await until(lambda: watch.view.instances("decode"))
+    assert watch.view.instances("decode")[0].heartbeat.next_ms == 3_600_000
+    await watch.view.stop()
+
+
+async def test_a_roll_call_for_other_roles_wakes_nobody(resting: Resting, listener: Bus) -> None:
+    await until(lambda: resting.beats)
+    await listener.publish(ROLL_CALL_ALL, RollCall(("prefill",)))
+    await listener.publish(roll_call("decode", "decode-0"), RollCall())
+    await until(lambda: resting.beats == 2)
+    await listener.flush()
+    assert resting.beats == 2
+
+
+async def test_who_has_work_tells_of_itself_as_often_as_ever(resting: Resting) -> None:
+    resting.live = 1
+    resting.publisher.changed()
+    await until(lambda: resting.beats >= 4)
+    last = resting.publisher._last
+    assert last is not None
+    assert last.next_ms == 250

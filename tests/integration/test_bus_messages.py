@@ -215,23 +215,18 @@ async def test_an_error_in_an_answer_names_the_hop_unless_it_has_one(bus: Bus, s
     assert caught.value.hop == "decode"
 
 
-async def test_what_a_receiver_cannot_take_in_time_is_dropped_and_counted(
-    monkeypatch: pytest.MonkeyPatch, nats_url: str, bus: Bus
-) -> None:
-    monkeypatch.setattr("shared.bus.bus.PENDING_MESSAGES", 1)
-    slow = await Bus.connect(nats_url, name="slow")
-    got: list[Delivery] = []
-    await slow.serve(PREFILL, got.append)
-    before = metric.value("penstock_dropped_messages_total", reason="slow_consumer")
-    for _ in range(200):
-        await bus.publish(PREFILL, Cancel("stop"))
-    await until(
-        lambda: (
-            len(got) + metric.value("penstock_dropped_messages_total", reason="slow_consumer") - before == 200
-        )
-    )
-    assert len(got) < 200
-    await slow.close()
+async def test_messages_of_several_subjects_come_in_the_order_of_the_wire(nats_url: str, bus: Bus) -> None:
+    both = await Bus.connect(nats_url, name="both")
+    got: list[str] = []
+    await both.serve(PREFILL, lambda delivery: got.append(delivery.envelope.request_id))
+    await both.serve("penstock.prefill.another", lambda delivery: got.append(delivery.envelope.request_id))
+    ids = [str(number) for number in range(20)]
+    for number, request_id in enumerate(ids):
+        address = PREFILL if number % 2 else "penstock.prefill.another"
+        await bus.publish(address, Cancel("stop"), Envelope(request_id))
+    await until(lambda: len(got) == len(ids))
+    assert got == ids
+    await both.close()
 
 
 # ---- sizes --------------------------------------------------------------------------------------

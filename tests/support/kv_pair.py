@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ class PlainPool:
         self.layout = layout
         self.num_blocks = num_blocks
         nbytes = layout.num_layers * num_blocks * layout.layer_block_bytes
-        self.memory = buffer if buffer is not None else memoryview(bytearray(nbytes))
+        self.memory = buffer if buffer is not None else memoryview(mmap.mmap(-1, nbytes))
         assert self.memory.nbytes == nbytes
 
     def cells(self, block: int) -> bytes:

@@ -29,6 +29,7 @@ class NotedConnection:
     def __init__(self) -> None:
         self.lost = asyncio.Event()
         self.sent: list[Sent] = []
+        self.has_room = True
 
     async def publish(self, subject: str, payload: bytes, reply: str) -> None:
         self.sent.append(Sent(subject, *codec.decode(payload, reply)))

@@ -73,7 +73,8 @@ class Choice:
             tokens[0] = replace(tokens[0], logprob=None)
         self._prompt_tokens += tokens
 
-    async def write_delta(self, delta: pb.TextDelta) -> None:
+    async def write_text(self, event: pb.GenerateEvent) -> None:
+        delta = event.text
         self.told_tokens += len(delta.token_ids)
         tokens = None
         if self._logprobs:

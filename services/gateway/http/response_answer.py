@@ -44,7 +44,8 @@ class ResponseAnswer:
     async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
         """No response asks for them."""
 
-    async def write_delta(self, delta: pb.TextDelta) -> None:
+    async def write_text(self, event: pb.GenerateEvent) -> None:
+        delta = event.text
         tokens: Sequence[TokenText] = ()
         if self._spell is not None:
             tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)

@@ -63,6 +63,36 @@ class BlockManager:
         sequence.blocks = source.blocks[: blocks_for(len(sequence.tokens))]
         self._blocks.retain(sequence.blocks)
 
+    def rewind(self, sequence: LiveSequence, common: int, num_kept: int, num_tokens: int) -> None:
+        """Keep KV of its first `num_kept` tokens alone, and give it blocks for `num_tokens`; its tokens will
+        differ behind the first `common`.
+
+        A block that is kept in part and has a name is given back with those behind it, because nobody may
+        write into it. Raises Overloaded when too few are free; what was to be kept is there then.
+        """
+        self._adopt_anchors(sequence)
+        full = num_kept // HASH_BLOCK_TOKENS
+        sequence.num_computed = num_kept
+        if full < sequence.num_committed_blocks:
+            self._blocks.free(sequence.blocks[full:])
+            del sequence.blocks[full:]
+            sequence.num_committed_blocks = full
+            sequence.num_computed = full * HASH_BLOCK_TOKENS
+        del sequence.chain.hashes[common // HASH_BLOCK_TOKENS :]
+        missing = blocks_for(num_tokens) - len(sequence.blocks)
+        if missing > 0:
+            sequence.blocks += self._blocks.allocate(missing)
+
+    def _adopt_anchors(self, sequence: LiveSequence) -> None:
+        """Its KV is promised to nobody any more: where others had the names of its blocks first, it goes on
+        with theirs."""
+        if sequence.anchors:
+            owners = self._blocks.match(sequence.chain.hashes[: sequence.num_committed_blocks])
+            self._blocks.retain(owners)
+            self._blocks.free([*sequence.anchors, *sequence.blocks[: len(owners)]])
+            sequence.blocks[: len(owners)] = owners
+            sequence.anchors = []
+
     def free_blocks(self, sequence: LiveSequence) -> None:
         """It is gone: give back all that it has."""
         if self._offloader is not None:

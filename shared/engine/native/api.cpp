@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "cells.h"
 #include "model.h"
 
 using namespace penstock;
@@ -13,7 +14,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 5;
+  return 15;
 }
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
@@ -151,4 +152,15 @@ double penstock_read(const float* data, long count, int threads) {
   return total;
 }
 
+// Both tables hold `count` cells that are there; `streamed` as in cells.h.
+unsigned long penstock_copy_cells(void* from, const long* from_cells, void* to, const long* to_cells,
+                                  long count, long cell_bytes, int streamed) {
+  const CellTable source{static_cast<uint8_t*>(from), from_cells};
+  const CellTable target{static_cast<uint8_t*>(to), to_cells};
+  return copy_cells(source, target, count, cell_bytes, streamed != 0);
+}
+
+unsigned long penstock_hash_cells(void* from, const long* from_cells, long count, long cell_bytes) {
+  return hash_cells({static_cast<uint8_t*>(from), from_cells}, count, cell_bytes);
+}
 }  // extern "C"

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 5
+ABI = 15
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -91,7 +91,7 @@ class SeatShape(ctypes.Structure):
     ]
 
 
-_INT, _LONG = ctypes.c_int, ctypes.c_long
+_INT, _LONG, _UNSIGNED_LONG = ctypes.c_int, ctypes.c_long, ctypes.c_ulong
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_abi": (_INT, []),
     "penstock_dense_linear": (Pointer, [Pointer, _INT, Pointer, _INT, _INT, _INT]),
@@ -111,6 +111,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_compute": (None, [Pointer, _INT, _INT]),
     "penstock_share": (_INT, [Pointer, _INT]),
     "penstock_join": (None, [Pointer, _INT]),
+    "penstock_copy_cells": (_UNSIGNED_LONG, [*[Pointer] * 4, _LONG, _LONG, _INT]),
+    "penstock_hash_cells": (_UNSIGNED_LONG, [Pointer, Pointer, _LONG, _LONG]),
     "penstock_read": (ctypes.c_double, [Pointer, _LONG, _INT]),
 }
 

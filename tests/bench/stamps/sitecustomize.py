@@ -1,4 +1,4 @@
-"""Python imports this first in each process whose PYTHONPATH names this folder; for `bench_ttft`.
+"""Python imports this first in processes whose PYTHONPATH names this folder: so `bench_ttft` looks inside.
 
 Notes on the clock that all processes of a host share when named functions were entered or left, and writes it
 to a file of $PENSTOCK_STAMPS at the end. Functions are wrapped as their modules are imported; nothing of the

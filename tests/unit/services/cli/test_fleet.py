@@ -38,6 +38,13 @@ def test_who_has_fallen_silent_is_left_out_of_a_watched_status() -> None:
     assert [seen.beat.instance for seen in fleet.all(since_s=4.0)] == ["decode-1"]
 
 
+def test_who_rests_is_shown_until_it_should_have_been_heard() -> None:
+    fleet = Fleet()
+    fleet.observe(dataclasses.replace(BEAT, next_ms=2000), received_unix_us=0, now_s=1.0)
+    assert len(fleet.all(since_s=2.75)) == 1
+    assert fleet.all(since_s=2.76) == []
+
+
 def test_two_models_of_one_name_are_told_apart() -> None:
     fleet = Fleet()
     worker = dataclasses.replace(BEAT, weights_digest="a" * 32, tokenizer_digest="c" * 32)

@@ -12,6 +12,8 @@ import pytest
 
 from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
+from shared.engine import Engine
+from shared.kv_room import blocks_ahead
 from shared.messages import (
     Cancel,
     CancelAck,
@@ -32,6 +34,7 @@ from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
 from tests.support.grammar import save_model_with_tokenizer
+from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.played_receiver import PlayedReceiver
 from tests.support.sampling import sampling
@@ -46,12 +49,15 @@ SPECULATOR = "penstock.speculator.speculator-0"
 class Worker(DecodeActor):
     """Its mailbox and its turns are in the hands of the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, kv_blocks: int = 64) -> None:
         service = Service("decode", DecodeConfig(), "decode-0")
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
 
-        super().__init__(service, lambda: make_engine(folder), PlayedReceiver.make, PrefixMirror())
+        def load() -> Engine:
+            return make_engine(folder, kv_blocks=kv_blocks)
+
+        super().__init__(service, load, PlayedReceiver.make, PrefixMirror())
 
     @property
     def played(self) -> PlayedReceiver:
@@ -67,8 +73,9 @@ class Worker(DecodeActor):
         speculator: str = "",
         grammar: Grammar | None = None,
         inter_token_us: int = 0,
+        max_tokens: int = 40,
     ) -> None:
-        how = sampling(ignore_eos=True, max_tokens=40, grammar=grammar)
+        how = sampling(ignore_eos=True, max_tokens=max_tokens, grammar=grammar)
         reserve = Reserve(
             pack_ids(PROMPT),
             len(PROMPT),
@@ -84,10 +91,17 @@ class Worker(DecodeActor):
         await self.send(reserve, request_id, epoch)
 
     async def decode(
-        self, request_id: str = "r", epoch: int = 1, speculator: str = "", inter_token_us: int = 0
+        self,
+        request_id: str = "r",
+        epoch: int = 1,
+        speculator: str = "",
+        inter_token_us: int = 0,
+        max_tokens: int = 40,
     ) -> None:
         """Place it, and let it join the batch."""
-        await self.reserve(request_id, epoch, speculator, inter_token_us=inter_token_us)
+        await self.reserve(
+            request_id, epoch, speculator, inter_token_us=inter_token_us, max_tokens=max_tokens
+        )
         await self.step()
         self.played.complete((request_id, epoch), (5,), "", 0)
         await self.step()
@@ -97,7 +111,11 @@ class Worker(DecodeActor):
         """One turn and what it began, and another one if that was no step: places or blocks given back."""
         driver = self._driver
         await self._turn_and_run()
-        while driver.stepping and not any(report.result for report in driver._reports):
+        while (
+            driver.stepping
+            and not self._outbox.crowded
+            and not any(report.result for report in driver._reports)
+        ):
             await self._turn_and_run()
 
     async def _turn_and_run(self) -> None:
@@ -115,6 +133,16 @@ class Worker(DecodeActor):
             )
             if key == (request_id, epoch)
         )
+
+    def positions(self, request_id: str = "r") -> list[int]:
+        """Of the tokens that the detokenizer has got."""
+        return [
+            position
+            for tokens in self.sent.to("penstock.detokenizer.detokenizer-0")
+            if isinstance(tokens, Tokens)
+            for key, position in zip(tokens.request_ids, tokens.positions, strict=True)
+            if key == request_id
+        ]
 
     def lost(self) -> list[Lost]:
         """What the gateway was told."""
@@ -312,6 +340,33 @@ async def test_steps_that_take_too_long_for_a_job_refuse_it_while_they_last(work
 # ---- who asks whether it is held ----
 
 
+async def test_the_free_blocks_that_are_told_shrink_as_a_job_grows(worker: Worker) -> None:
+    await worker.decode(max_tokens=200)
+    while worker.decoded() < 40:
+        await worker.step()
+    tokens = len(PROMPT) + 1 + worker.decoded()
+    left = len(PROMPT) + 200 - tokens
+    assert worker.worker_load().kv_blocks_free == 64 - blocks_ahead(tokens, left)
+
+
+async def test_jobs_that_outgrow_the_pool_together_all_come_to_their_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
+    worker = Worker(folder, kv_blocks=20)
+    await worker.on_start()
+    before = value("penstock_preemptions_total")
+    await worker.decode("a", max_tokens=240)
+    await worker.decode("b", max_tokens=240)
+    while worker._book.jobs:
+        await worker.step()
+    assert (worker.decoded("a"), worker.decoded("b")) == (239, 239)  # and the one that prefill drew
+    assert value("penstock_preemptions_total") > before
+    await worker.step()
+    assert worker.worker_load().kv_blocks_free == worker._driver.facts.free_blocks == 20
+    await worker.on_stop()
+
+
 async def test_decode_says_whether_it_holds_a_request_at_an_epoch(worker: Worker) -> None:
     await worker.reserve()
     await worker.step()
@@ -324,3 +379,41 @@ async def test_decode_says_whether_it_holds_a_request_at_an_epoch(worker: Worker
     assert await holds(2) == HoldReport(held=False)
     worker.played.complete(("r", 1), (5,), "length", 0)  # the first token was the last
     assert await holds(1) == HoldReport(held=False)
+
+
+# ---- a bus that takes nothing ----
+
+
+async def test_decoding_goes_on_while_the_bus_has_no_room_and_what_it_brought_follows(worker: Worker) -> None:
+    await worker.decode()
+    await worker.step()
+    worker.sent.noted.has_room = False
+    before, steps = worker.decoded(), worker._driver.steps
+    for _ in range(3):
+        await worker.step()
+    assert (worker.decoded(), worker._driver.steps) == (before, steps + 3)
+    worker.sent.noted.has_room = True
+    await worker.step()
+    assert worker.decoded() == before + 4
+
+
+async def test_decoding_pauses_where_too_much_waits_for_the_bus_and_loses_nothing(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.worker.outbox.OUTBOX_LIMIT", 4)
+    await worker.decode("r")
+    await worker.decode("other")
+    worker.sent.noted.has_room = False
+    for _ in range(3):
+        await worker.step()
+    steps = worker._driver.steps
+    await worker.step()
+    assert worker._driver.steps == steps
+    await worker.send(Cancel("cancelled"), "other")
+    assert worker.sent.to(REPLY)[-1] == CancelAck(held=True, phase="decoding")
+    worker.sent.noted.has_room = True
+    await worker.step()
+    await worker.step()
+    assert worker._driver.steps > steps
+    told = worker.positions()
+    assert told == list(range(len(PROMPT) + 1, len(PROMPT) + 1 + len(told)))

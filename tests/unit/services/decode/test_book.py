@@ -32,17 +32,46 @@ def book(max_jobs: int = 4, kv_blocks: int = 100) -> DecodeBook:
     return DecodeBook(max_jobs=max_jobs, kv_blocks=kv_blocks, is_alive=lambda _: True)
 
 
-def test_a_job_is_counted_as_large_as_it_may_grow() -> None:
+def test_a_job_is_counted_with_what_it_comes_to_next() -> None:
     jobs = book()
-    jobs.add(job(tokens=17, max_tokens=40))  # 57 tokens: 4 blocks
+    jobs.add(job(tokens=17, max_tokens=400))  # 17 tokens and 128: 10 blocks
+    assert jobs.free_blocks == 90
+
+
+def test_a_job_that_gets_tokens_is_counted_as_larger() -> None:
+    jobs, grown = book(), job(tokens=16, max_tokens=400)
+    jobs.add(grown)
+    grown.num_outputs = 1
+    jobs.grow(grown)
+    assert jobs.free_blocks == 90
+    jobs.remove(grown.key)
+    assert jobs.free_blocks == 100
+
+
+def test_a_job_is_never_counted_as_larger_than_it_may_grow() -> None:
+    jobs, grown = book(), job(tokens=17, max_tokens=40)
+    jobs.add(grown)
+    assert jobs.free_blocks == 96  # 57 tokens
+    grown.num_outputs = 40
+    jobs.grow(grown)
     assert jobs.free_blocks == 96
 
 
 def test_the_context_limit_bounds_what_a_job_may_grow_to() -> None:
-    assert job(max_tokens=10**6).worst_blocks == 512 // 16
+    assert job(max_tokens=10**6).longest == 512
 
 
-def test_jobs_are_refused_when_all_of_them_grown_would_not_fit() -> None:
+def test_a_pool_that_has_run_over_has_nothing_free_and_takes_nobody() -> None:
+    jobs, grown = book(kv_blocks=10), job(tokens=16, max_tokens=400)
+    jobs.add(grown)
+    grown.num_outputs = 100
+    jobs.grow(grown)
+    assert jobs.free_blocks == 0
+    with pytest.raises(Overloaded, match="blocks"):
+        jobs.add(job("b", max_tokens=1))
+
+
+def test_jobs_are_refused_when_all_of_them_would_not_fit() -> None:
     jobs = book(kv_blocks=5)
     jobs.add(job("a"))
     jobs.add(job("b"))

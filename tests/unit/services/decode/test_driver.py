@@ -35,7 +35,7 @@ async def ended(driver: DecodeDriver) -> list[StepReport]:
     """All that the engine does until it stops by itself."""
     assert driver._step is not None
     await asyncio.wait_for(asyncio.wait([driver._step]), 10.0)
-    return list(driver.take_reports())
+    return list(iter(driver.take_report, None))
 
 
 async def joined(driver: DecodeDriver, *jobs: DecodeJob) -> list[StepReport]:

@@ -77,6 +77,17 @@ def test_a_death_long_after_the_placement_is_no_strike(court: Court, lived_s: fl
     assert (record.strikes == 1) is struck
 
 
+@pytest.mark.parametrize(("rested_s", "struck"), [(2.0, True), (2.1, False)])
+def test_one_that_had_rested_may_have_died_before_it_could_tell_of_the_request(
+    court: Court, rested_s: float, struck: bool
+) -> None:
+    record, view = court.suspects.open_record("r"), court.view("prefill", next_ms=2000)
+    court.clock.advance(rested_s)
+    record.begin_epoch([view])
+    court.suspects.note_death("prefill", "prefill-0")
+    assert (record.strikes == 1) is struck
+
+
 def test_an_engine_that_hung_ended_when_it_stalled(court: Court) -> None:
     record = court.suspects.open_record("r")
     view = court.stay(record, "decode", 1)

@@ -136,6 +136,13 @@ def test_decode_needs_room_for_all_blocks_that_it_does_not_have() -> None:
     assert choose_placement(fleet(decode=[tight, roomy]), NEED).decode == "roomy"
 
 
+def test_decode_needs_no_room_for_all_that_an_answer_may_become() -> None:
+    long = Need(HASHES, tokens=64, output_tokens=1000)
+    few = View(beat("decode", "few", live=1, free=12))  # 64 tokens and 128
+    fewer = View(beat("decode", "fewer", free=11))
+    assert choose_placement(fleet(decode=[fewer, few]), long).decode == "few"
+
+
 def test_a_full_decode_is_the_last_choice_but_a_choice() -> None:
     full = View(beat("decode", "a", live=8))
     assert choose_placement(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"

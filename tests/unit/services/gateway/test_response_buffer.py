@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.outcome import Outcome
 from services.gateway.response_buffer import MAX_EVENT_LOGPROBS, ResponseBuffer
@@ -28,3 +30,21 @@ async def test_a_long_prompt_is_told_in_events_that_clients_take_and_before_all_
     assert [part.prompt is not None for part in parts] == [True, False, False]
     assert [part.end is not None for part in parts] == [False, False, True]
     assert [part.delta is not None for part in parts] == [False, False, True]
+
+
+async def test_what_is_told_of_a_prompt_goes_out_with_text_that_comes_at_once() -> None:
+    buffer = ResponseBuffer(max_tokens=8)
+    buffer.put_prompt(pb.PromptInfo(prompt_tokens=1))
+    taking = asyncio.ensure_future(buffer.take_response())
+    await asyncio.sleep(0)
+    buffer.put_text(1, (7,), "a", ())
+    part = await taking
+    assert (part.prompt is not None, part.delta is not None) == (True, True)
+
+
+async def test_what_is_told_of_a_prompt_waits_for_nothing_else() -> None:
+    buffer = ResponseBuffer(max_tokens=8)
+    buffer.put_prompt(pb.PromptInfo(prompt_tokens=1))
+    async with asyncio.timeout(10):
+        part = await buffer.take_response()
+    assert (part.prompt is not None, part.delta) == (True, None)

@@ -37,11 +37,11 @@ class Playing:
         await until(lambda: "here" in child.last_lines)
         return child
 
-    def beat(self, child: Instance, metrics: str) -> None:
+    def beat(self, child: Instance, metrics: str, state: str = "ready") -> None:
         """As the process that runs now would send it."""
         role, name = child.spec.role, child.spec.instance
         beat = Heartbeat(
-            role, name, child.pid, "ready", 0, "h", child.pid, metrics, "", "",
+            role, name, child.pid, state, 0, "h", child.pid, metrics, "", "",
             1, 0, 0, 0, 0, 0, 0.0, 0, b"", b"",
         )  # fmt: skip
         self.stack._on_beat(Delivery(Envelope(), beat))
@@ -72,6 +72,16 @@ async def test_a_restarted_process_is_not_shown_with_the_metrics_address_of_the_
     assert playing.described() == RunningInstance("decode", "decode-0", child.pid, "")
     playing.beat(child, "127.0.0.1:2")
     assert playing.described().metrics == "127.0.0.1:2"
+
+
+async def test_who_is_heard_of_is_not_probed_and_who_stalls_by_its_own_word_is(playing: Playing) -> None:
+    child = await playing.start("decode", "echo here; exec sleep 600")
+    playing.beat(child, "127.0.0.1:1")
+    assert playing.stack._addresses() == []
+    playing.stack._heard_s["decode", "decode-0"] -= 0.5  # its next one is late by as much as may be
+    assert playing.stack._addresses() == [(child, "127.0.0.1:1")]
+    playing.beat(child, "127.0.0.1:1", state="stalled")
+    assert playing.stack._addresses() == [(child, "127.0.0.1:1")]
 
 
 @pytest.mark.parametrize("role", ["gateway", "decode"])

@@ -16,6 +16,7 @@ from services.prefill.queue import PATIENCE_S
 from shared.bus import Delivery
 from shared.bus.bulk import BulkConnection
 from shared.engine import Engine
+from shared.errors import InvalidRequest
 from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
 from shared.messages import (
@@ -263,3 +264,60 @@ async def test_a_prompt_that_found_no_room_is_not_overtaken_for_ever(folder: Pat
         await worker.until_first_token("big")
     finally:
         await worker.on_stop()
+
+
+# ---- the way to the first token ----
+
+
+async def test_a_prompt_is_in_the_engine_and_computed_by_one_call_of_its_thread(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, calls = worker._driver._thread, list[object]()
+    start = thread.start
+    monkeypatch.setattr(thread, "start", lambda call: calls.append(call) or start(call))  # type: ignore[func-returns-value]
+    await worker.place(prompt=range(1, CHUNK))
+    await worker.step()
+    assert len(calls) == 1
+    await worker.turn()
+    assert any(isinstance(sent, Tokens) for sent in worker.sent.to("penstock.detokenizer.detokenizer-0"))
+
+
+async def test_the_first_token_is_sent_before_kv_of_its_step_is_announced(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent_tokens: list[int] = []
+
+    def note(*_: object) -> None:
+        sent_tokens.append(len(worker.sent.to("penstock.detokenizer.detokenizer-0")))
+
+    monkeypatch.setattr(worker._sender, "layer_ready", note)
+    worker._news._clock = FakeClock()  # the step takes no time
+    await worker.place(prompt=range(1, CHUNK))
+    await worker.until_first_token()
+    assert sent_tokens == [1] * worker._driver.engine.layout.num_layers
+
+
+async def test_a_cancel_while_the_engine_takes_the_prompt_in_gives_everything_back(worker: Worker) -> None:
+    await worker.place()
+    await worker.turn()  # the loop has not heard yet whether the engine took it
+    assert await worker.send(Cancel("cancelled")) == CancelAck(held=True, phase="computing")
+
+    async def idle() -> bool:
+        await worker.step()
+        return not list(worker.held())
+
+    await until(idle)
+    assert worker.sent.to("penstock.detokenizer.detokenizer-0") == []
+
+
+async def test_a_prompt_that_the_engine_refuses_is_lost_once(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InvalidRequest("not this one")
+
+    monkeypatch.setattr(worker._driver.engine, "admit", refuse)
+    await worker.place()
+    assert await worker.until_lost() == ["invalid_request"]
+    await worker.step()
+    assert (worker.lost(), list(worker.held())) == (["invalid_request"], [])

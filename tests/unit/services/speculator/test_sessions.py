@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from services.speculator.sessions import DraftSessions
 from shared.engine.sampling.grammar import Grammars
@@ -113,3 +116,39 @@ def test_a_session_wishes_for_nothing_until_its_grammar_is_compiled(tmp_path: Pa
     sessions.take_grammar("a/1", compiled)
     ((key, session, _),) = sessions.take_wishes(8)
     assert (key, session.params.grammar) == ("a/1", compiled)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda sessions, _: sessions.drop("a/1"),
+        lambda sessions, _: sessions.drop_request("a", 1),
+        lambda sessions, _: sessions.drop_decode("decode-0"),
+        lambda sessions, _: opened(sessions),
+        lambda sessions, _: opened(sessions, "b/1"),
+        lambda sessions, clock: (clock.advance(10.0), sessions.expire()),
+    ],
+    ids=["closed", "cancelled", "decode lost", "opened again", "given way", "expired"],
+)
+def test_whoever_keeps_something_for_a_session_hears_of_its_end(
+    end: Callable[[DraftSessions, FakeClock], object],
+) -> None:
+    clock = FakeClock()
+    dropped: list[str] = []
+    sessions = DraftSessions(limit=1, lease_s=10.0, on_drop=dropped.append, clock=clock)
+    opened(sessions)
+    end(sessions, clock)
+    assert dropped == ["a/1"]
+
+
+def test_tokens_that_the_engine_was_told_of_count_as_told_until_they_change() -> None:
+    sessions = make_sessions()
+    opened(sessions)
+    (session,) = sessions.held()
+    session.told = 3
+    sessions.commit("a/1", 3, (7, 8), 1)
+    assert session.told == 3
+    sessions.commit("a/1", 2, (9,), 1)
+    assert session.told == 2
+    sessions.forget(["a/1", "gone/1"])
+    assert session.told == 0

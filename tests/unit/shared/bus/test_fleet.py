@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
 from shared.bus import Receive
-from shared.bus.fleet import SWEEP_S, FleetView
-from shared.bus.fleet_state import SUSPECT_AFTER_S
+from shared.bus.fleet import ATTENTIVE_S, SWEEP_S, FleetView, InstanceView
+from shared.bus.fleet_state import HEARTBEAT_S, REST_HEARTBEAT_S, SUSPECT_AFTER_S
+from shared.bus.subjects import ROLL_CALL_ALL, roll_call
 from shared.deadline import ClockOffsets
-from shared.messages import Heartbeat
+from shared.messages import Heartbeat, Message, RollCall
+from shared.roles import ROLES
 from tests.support.clock import FakeClock
+from tests.support.wait import until
 
 BEAT = Heartbeat(
     "decode", "decode-0", 1, "ready", 0, "host", 1, "", "m", "", 8, 0, 0, 0, 0, 0, 0.0, 0, b"", b""
 )
+AT_REST = replace(BEAT, next_ms=round(REST_HEARTBEAT_S * 1e3))
 
 
 class PlayedBus:
-    """Nothing comes in."""
+    """Nothing comes in; what goes out is kept."""
 
     def __init__(self) -> None:
+        self.sent: list[tuple[str, Message]] = []
         self.offsets = ClockOffsets()
         self.connected = True
 
     async def serve(self, _subject: str, _receive: Receive) -> None: ...
     async def flush(self) -> None: ...
+    async def publish(self, subject: str, message: Message) -> None:
+        self.sent.append((subject, message))
+
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         self.reconnected = callback
 
@@ -42,6 +51,11 @@ class Watch:
         self.view.on_lost(lambda role, instance, why: self.lost.append((role, instance, why)))
         self.view._state.observe(BEAT)
         self.swept_s = self.clock.monotonic_s()
+
+    def decode(self) -> InstanceView:
+        view = self.view.get("decode", "decode-0")
+        assert view is not None
+        return view
 
     async def sweep(self) -> None:
         self.swept_s = await self.view._sweep_since(self.swept_s, SWEEP_S)
@@ -104,10 +118,62 @@ async def test_a_long_sleep_is_no_lag(watch: Watch) -> None:
     assert watch.lost == [("decode", "decode-0", "suspect")]
 
 
-async def test_who_places_looks_often_to_know_its_own_lag() -> None:
-    view = FleetView(FakeClock(), places=True)
-    view._state.observe(BEAT)
-    assert view._pause_s() == SWEEP_S
+async def test_who_has_placed_something_looks_often_to_know_its_own_lag(watch: Watch) -> None:
+    watch.view._places = True
+    assert watch.view._pause_s() > SWEEP_S
+    watch.view.expect_work(watch.decode())
+    assert watch.view._pause_s() == SWEEP_S
+    watch.clock.advance(ATTENTIVE_S)
+    assert watch.view._pause_s() == SWEEP_S  # somebody is late
+    watch.view._state.observe(BEAT)
+    assert watch.view._pause_s() > SWEEP_S
+    watch.view.working = lambda: True  # its requests are still here
+    assert watch.view._pause_s() == SWEEP_S
+
+
+async def test_who_begins_to_listen_and_who_comes_back_asks_everybody(watch: Watch) -> None:
+    assert watch.bus.sent == [(ROLL_CALL_ALL, RollCall(ROLES))]
+    watch.bus.reconnected()
+    await until(lambda: len(watch.bus.sent) == 2)
+    assert watch.bus.sent[1] == watch.bus.sent[0]
+
+
+ASKED = (roll_call("decode", "decode-0"), RollCall())
+
+
+async def test_one_that_rests_is_asked_when_work_goes_to_it_and_then_suspected_as_soon_as_any(
+    watch: Watch,
+) -> None:
+    await watch.view.stop()  # the sweeps are the test's alone
+    watch.view._state.observe(AT_REST)
+    await watch.pass_time(1.0)
+    for _ in range(2):  # once is enough
+        watch.view.expect_work(watch.decode())
+    await until(lambda: watch.bus.sent[1:] == [ASKED])
+    await watch.pass_time(SUSPECT_AFTER_S - SWEEP_S)
+    assert watch.lost == []
+    await watch.pass_time(2 * SWEEP_S)
+    assert watch.lost == [("decode", "decode-0", "suspect")]
+    assert watch.bus.sent[1:] == [ASKED]
+
+
+async def test_one_that_works_is_not_asked(watch: Watch) -> None:
+    watch.view.expect_work(watch.decode())
+    await watch.pass_time(SUSPECT_AFTER_S - SWEEP_S)
+    assert watch.bus.sent[1:] == []
+
+
+async def test_one_that_rests_is_asked_before_it_is_suspected(watch: Watch) -> None:
+    await watch.view.stop()  # the sweeps are the test's alone
+    watch.view._state.observe(AT_REST)
+    await watch.pass_time(REST_HEARTBEAT_S + HEARTBEAT_S - SWEEP_S)
+    assert watch.bus.sent[1:] == []
+    await watch.pass_time(2 * SWEEP_S)
+    await until(lambda: watch.bus.sent[1:] == [ASKED])
+    await watch.pass_time(SUSPECT_AFTER_S - 3 * SWEEP_S)
+    assert watch.lost == []
+    await watch.pass_time(4 * SWEEP_S)
+    assert watch.lost == [("decode", "decode-0", "suspect")]
 
 
 async def test_our_own_lag_is_kept_for_those_who_judge_a_silence(watch: Watch) -> None:

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from shared.bus.fleet_state import FORGET_AFTER_S, HEARTBEAT_S, MAX_INSTANCES, SUSPECT_AFTER_S, FleetState
+from shared.bus.fleet_state import (
+    FORGET_AFTER_S,
+    HEARTBEAT_S,
+    MAX_INSTANCES,
+    MAX_NEXT_S,
+    SUSPECT_AFTER_S,
+    FleetState,
+)
 from shared.deadline import MAX_SKEW_US
 from shared.messages import Heartbeat, Snapshot
 from tests.support.block_names import block_names, pack_names
@@ -59,6 +66,20 @@ def test_the_latest_heartbeat_is_kept(fleet: FleetState) -> None:
     view = fleet.get("decode", "decode-0")
     assert view is not None
     assert view.heartbeat.live == 2
+
+
+@pytest.mark.parametrize(
+    ("next_ms", "silent_s"),
+    [(250, 0.75), (2000, 2.5), (0, 0.75), (int(MAX_NEXT_S * 1e3) + 1, MAX_NEXT_S + 0.5)],
+)
+def test_a_suspect_has_missed_the_beat_that_it_promised_and_two_more(
+    fleet: FleetState, clock: FakeClock, next_ms: int, silent_s: float
+) -> None:
+    fleet.observe(beat(next_ms=next_ms))
+    clock.advance(silent_s - 0.001)
+    assert not fleet.anyone_silent()
+    clock.advance(0.002)
+    assert fleet.anyone_silent()
 
 
 def test_three_missed_beats_make_a_suspect_and_it_is_told_once(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from shared.health import Activity, LoopActivity, Stall, Watchdog
-from shared.health.watchdog import END_FACTOR, LOOK_S, MOST_PER_LOOK_S, WATCHDOG_S
+from shared.health.watchdog import END_FACTOR, LOOK_S, MOST_PER_LOOK_S, REST_LOOKS, WATCHDOG_S
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 
@@ -161,6 +161,29 @@ async def test_a_loop_is_named_before_the_actor_that_it_keeps_from_moving(engine
     assert watched.watchdog.why.startswith("the event loop has not moved for 5.0 s")
 
 
+def test_a_process_at_rest_is_looked_at_less_often_until_something_is_busy(
+    engine: Activity, watched: Watched
+) -> None:
+    watched.look()
+    assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
+    engine.begin()
+    watched.look()
+    assert watched.watchdog.pause_s == LOOK_S
+    engine.end()
+    watched.look()
+    assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
+
+
+async def test_a_loop_that_takes_its_turns_is_at_rest_and_one_that_is_held_up_is_not() -> None:
+    watched = Watched(LoopActivity(asyncio.get_running_loop()))
+    watched.look()
+    watched.look()  # nobody has let the loop take the turn that the first one asked for
+    assert watched.watchdog.pause_s == LOOK_S
+    await asyncio.sleep(0)
+    watched.look()
+    assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
+
+
 async def test_a_started_watchdog_looks_until_it_is_stopped_whatever_a_look_meets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,7 +196,7 @@ async def test_a_started_watchdog_looks_until_it_is_stopped_whatever_a_look_meet
             raise ValueError("once")
         return []
 
-    watchdog = Watchdog(activities, lambda _: None)
+    watchdog = Watchdog(activities, lambda _: None, limit_s=0.005)
     watchdog.start()
     await until(lambda: len(looks) > 3)
     watchdog.stop()

@@ -1,9 +1,13 @@
-"""What the sender's timer may not do: look after a transfer that a callback has ended in the same round."""
+"""When the sender's timer looks, and what it may not do: look after a transfer that a callback has ended in
+the same round.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
+
+import pytest
 
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, PenstockError
@@ -46,3 +50,22 @@ async def test_a_transfer_that_a_callback_ended_is_not_looked_after_in_the_same_
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert owner.failed == [(("first", 1), DeadlineExpired.code)]
+
+
+async def test_a_timer_that_rests_looks_after_the_first_transfer_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shared.kv.timer_pause.REST_TICK_S", 3600.0)
+    clock = FakeClock()
+    transfers: dict[TransferKey, OutgoingTransfer] = {}
+    owner = Owner(transfers)
+    unknown = UnknownTransfers(ControlSender(cast(Any, None)))
+    timer = OutgoingTimer(transfers, unknown, lambda: None, owner, clock)
+    running = asyncio.create_task(timer.run())
+    await asyncio.sleep(0)  # it rests
+    deadline = Deadline.after(-1.0, clock)
+    transfers["first", 1] = OutgoingTransfer("first", 1, "", "decode-0", (0,), deadline, 1, 0.0)
+    timer.wake()
+    await until(lambda: bool(owner.failed))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -45,6 +45,8 @@ LEASE_S = 10.0
 class NotedBus:
     """Notes what is sent."""
 
+    has_room = True
+
     def __init__(self) -> None:
         self.lost: list[tuple[str, str, Lost]] = []  # subject, request, message
         self.answers: list[Message | PenstockError] = []

@@ -1,0 +1,46 @@
+"""When the loop hears of what an engine's thread tells in the middle of a step."""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.prefill.step_news import PATIENT_S, StepNews
+from tests.support.clock import FakeClock
+
+
+async def test_news_of_a_short_step_wait_for_whoever_takes_its_result() -> None:
+    clock = FakeClock()
+    news, heard = StepNews(clock), list[str]()
+    news.begin_step()
+    news.tell(lambda: heard.append("first"))
+    clock.advance(PATIENT_S / 2)
+    news.tell(lambda: heard.append("second"))
+    await asyncio.sleep(0)
+    assert heard == []
+    news.take()
+    assert heard == ["first", "second"]
+
+
+async def test_news_of_a_long_step_wake_the_loop() -> None:
+    clock, woken = FakeClock(), asyncio.Event()
+    news, heard = StepNews(clock), list[str]()
+    news.begin_step()
+    news.tell(lambda: heard.append("first"))
+    clock.advance(2 * PATIENT_S)
+    await asyncio.to_thread(news.tell, woken.set)
+    async with asyncio.timeout(10):
+        await woken.wait()
+    assert heard == ["first"]
+
+
+async def test_a_woken_loop_is_left_alone_for_as_long_again() -> None:
+    clock = FakeClock()
+    news, heard = StepNews(clock), list[str]()
+    news.begin_step()
+    clock.advance(2 * PATIENT_S)
+    news.tell(lambda: heard.append("first"))
+    await asyncio.sleep(0)
+    assert heard == ["first"]
+    news.tell(lambda: heard.append("second"))
+    await asyncio.sleep(0)
+    assert heard == ["first"]
