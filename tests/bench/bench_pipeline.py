@@ -16,10 +16,12 @@ import signal
 import statistics
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from shared.engine import Engine, EngineConfig, SamplingParams
+from shared.worker.engine_thread import give_way
 from tests.bench.bench_load import pss_mb
 from tests.support.client import connect, generate, request
 from tests.support.models import target_model
@@ -39,9 +41,8 @@ class Latency:
     itl_ms: float
 
 
-def in_process(model: Path, prompt: list[int], output_tokens: int) -> Latency:
+def in_process(engine: Engine, prompt: list[int], output_tokens: int) -> Latency:
     """The engine alone, with all cores: the time to the first token and the mean time between tokens."""
-    engine = Engine(EngineConfig(model_dir=str(model), prefix_cache=False, threads=0))
     params = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)
     started = time.perf_counter()
     engine.admit("bench", prompt, len(prompt), params)
@@ -130,14 +131,19 @@ async def restart_s(stack: Stack, role: str) -> float:
 
 
 async def measure(stack: Stack, options: argparse.Namespace) -> dict[str, object]:
-    model = Path(options.model)
     alone: list[Latency] = []
     through: list[Latency] = []
-    for turn in range(options.requests):
-        # A prompt of its own each time: the prefix cache must not help one side.
-        prompt = [(7 * turn + 3 * i) % 300 + 20 for i in range(options.prompt_tokens)]
-        alone.append(in_process(model, prompt, options.output_tokens))
-        through.append(await piped(stack, prompt, options.output_tokens))
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1, initializer=give_way) as thread:  # as workers do, or it goes before the stack
+        config = EngineConfig(model_dir=options.model, prefix_cache=False, threads=0, weight_cache_mb=1 << 15)
+        engine = await loop.run_in_executor(thread, Engine, config)
+        for turn in range(options.requests):
+            # A prompt of its own each time: the prefix cache must not help one side.
+            prompt = [(7 * turn + 3 * i) % 300 + 20 for i in range(options.prompt_tokens)]
+            alone.append(
+                await loop.run_in_executor(thread, in_process, engine, prompt, options.output_tokens)
+            )
+            through.append(await piped(stack, prompt, options.output_tokens))
     cancels = [await cancel_to_zero_ms(stack, prompt) for _ in range(CANCELS)]
     engine_ttft, stack_ttft = (statistics.median(x.ttft_ms for x in xs) for xs in (alone, through))
     engine_itl, stack_itl = (statistics.median(x.itl_ms for x in xs) for xs in (alone, through))
