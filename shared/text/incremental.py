@@ -71,7 +71,7 @@ class IncrementalDecoder:
         prompt_text = _run(prompt, tail, piece) + _finish(prompt, drop_incomplete=True)
         # What the stages still hold back may belong to the prompt's text: it is cut off when it comes.
         self._prompt_chars_left = len(prompt_text) - shown
-        self._settled = self._is_settled()
+        self._settled = is_settled(self._stages)  # then nothing of the prompt is held back
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that became final with these ids."""
@@ -81,7 +81,7 @@ class IncrementalDecoder:
             if None not in texts:
                 return "".join(cast("list[str]", texts))
         text = self._output(self._through(token_ids))
-        self._settled = self._is_settled()
+        self._settled = is_settled(self._stages)
         return text
 
     def finish(self) -> str:
@@ -90,9 +90,6 @@ class IncrementalDecoder:
 
     def _through(self, token_ids: Iterable[int]) -> str:
         return _run(self._stages, token_ids, self._piece)
-
-    def _is_settled(self) -> bool:
-        return not self._prompt_chars_left and is_settled(self._stages)
 
     def _output(self, text: str) -> str:
         if not self._prompt_chars_left:

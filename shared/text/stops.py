@@ -43,7 +43,6 @@ class StopMatcher:
         if not self._stops:
             return text, None
         if not self._held and self._first_characters.isdisjoint(text):
-            self._end += len(text)
             return text, None
         self._held += text
         for character in text:

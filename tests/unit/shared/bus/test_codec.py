@@ -135,6 +135,33 @@ def test_what_does_not_begin_like_a_message_is_refused(head: Any) -> None:
         decode_list(head)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": ["1", 2]},
+        {"epochs": [True, 2]},
+        {"epochs": 7},
+        {"token_ids": [[1], ["2"]]},
+        {"token_ids": [[1], 2]},
+        {"token_ids": [[1], None]},
+        {"logprobs": [[], None]},
+        {"logprobs": [[], [[5]]]},
+        {"logprobs": [[], [7]]},
+        {"logprobs": [[], {}]},
+    ],
+)
+def test_one_wrong_value_in_a_column_is_a_protocol_error(change: dict[str, Any]) -> None:
+    columns: dict[str, Any] = {
+        "request_ids": ["r", "s"], "epochs": [1, 2], "positions": [5, 6], "token_ids": [[1], [2]],
+        "finish": ["", ""], "logprobs": [[], []], "marks": [[], []],
+    }  # fmt: skip
+    fields = list((columns | change).values())
+    decode_list(wire(type="Tokens", fields=list(columns.values())))
+    with pytest.raises(ProtocolError) as caught:
+        decode_list(wire(type="Tokens", fields=fields))
+    assert not isinstance(caught.value, UnknownMessage)
+
+
 def test_columns_of_unequal_length_are_refused() -> None:
     ragged = Tokens(("r",), (1,), (5, 6), ((1,),), ("",), ((),), ((),))
     with pytest.raises(ProtocolError, match=r"Tokens\.positions has 2 rows instead of 1"):
