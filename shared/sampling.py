@@ -205,9 +205,11 @@ class SamplingParams:
 
         `names`: what a field is called in the sentence, where that is not its name here.
         """
-        name_of = {name: names.get(name, name) for name in PARAMETERS}
+        name_of = {**OWN_NAMES, **names}
         for name, definition in PARAMETERS.items():
-            _check_value(name_of[name], getattr(self, name), definition)
+            value, default = getattr(self, name), definition.default
+            if value != default or type(value) is not type(default):  # most stand as they were
+                _check_value(name_of[name], value, definition)
         ids = Bounds(0, MAX_TOKEN_ID if vocab_size is None else vocab_size - 1, integer=True)
         _check_bias(name_of["logit_bias"], self.logit_bias, ids)
         _check_ids(name_of["stop_token_ids"], self.stop_token_ids, ids)
@@ -241,6 +243,7 @@ class SamplingParams:
 PARAMETERS: dict[str, Parameter] = {
     field.name: field.metadata["parameter"] for field in dataclasses.fields(SamplingParams)
 }
+OWN_NAMES = {name: name for name in PARAMETERS}
 SCALARS = {name: each for name, each in PARAMETERS.items() if isinstance(each.default, bool | int | float)}
 """Numbers and flags: what the gateway and the command line read without knowing more of them."""
 

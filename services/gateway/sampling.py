@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -37,7 +38,9 @@ def validate_sampling(options: pb.Sampling, *, drawn_seed: int) -> SamplingParam
         bad_words=tuple(tuple(word.ids) for word in options.bad_word_ids),
         grammar=_grammar(options),
     )
-    sampling.validate(names=_names(options))
+    sampling.validate(names=_names(options.WhichOneof("constraint")))
+    if not (sampling.stop_token_ids or sampling.allowed_ids or sampling.bad_words):
+        return sampling
     return dataclasses.replace(
         sampling,
         stop_token_ids=_once(sampling.stop_token_ids),
@@ -59,9 +62,10 @@ def _grammar(options: pb.Sampling) -> Grammar | None:
             return Grammar(kind, getattr(options, kind))
 
 
-def _names(options: pb.Sampling) -> dict[str, str]:
-    """What the client knows each field by."""
-    names = CONTRACT_NAMES | {"grammar": options.WhichOneof("constraint") or "grammar"}
+@cache
+def _names(constraint: str | None) -> Mapping[str, str]:
+    """What the client knows each field by; `constraint` is which of them it has set."""
+    names = CONTRACT_NAMES | {"grammar": constraint or "grammar"}
     return {name: f"sampling.{names.get(name, name)}" for name in PARAMETERS}
 
 

@@ -32,6 +32,7 @@ from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, NoAnswer, Overloaded, TooLarge, Unavailable
 from shared.messages import (
+    MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
     Detokenize,
     Detokenized,
@@ -53,7 +54,6 @@ FIRST_SHARE = 0.5
 MAX_DETOKENIZE_IDS = 1 << 17
 """As a message on the bus they are half a megabyte, and so is their text, about."""
 MAX_EMBEDDED_TEXTS = 2048
-MAX_EMBEDDED_TEXT_BYTES = 16_384
 ROOM_RETRY_MS = 100
 
 
@@ -289,6 +289,6 @@ def _text_bytes(index: int, text: str) -> int:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"texts[{index}] has lone surrogates: send valid Unicode") from error
-    if size > MAX_EMBEDDED_TEXT_BYTES:
-        raise TooLarge(f"texts[{index}] has {size} bytes: send at most {MAX_EMBEDDED_TEXT_BYTES}")
+    if size > MAX_EMBED_TEXT_BYTES:
+        raise TooLarge(f"texts[{index}] has {size} bytes: send at most {MAX_EMBED_TEXT_BYTES}")
     return size

@@ -35,6 +35,9 @@ from shared.worker.worker_actor import Transfers, WorkerActor
 MEASURED_STEP_TOKENS = 64
 """The rate by which long prompts are predicted is that of steps with at least so many tokens."""
 
+IN_ENGINE = (JobPhase.QUEUED, JobPhase.COMPUTING)
+"""Of a job that a step was about: the loop may not have heard yet that it has joined."""
+
 MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 
 
@@ -78,6 +81,10 @@ class PrefillActor(WorkerActor[PrefillJob]):
         self._announcer = KvAnnouncer(self._sender, engine.layout.num_layers, self._news)
         return self._sender
 
+    async def give_up(self) -> None:
+        self._news.take()
+        await super().give_up()
+
     def worker_load(self) -> WorkerLoad:
         return WorkerLoad(
             capacity=self._driver.engine.config.max_sequences,
@@ -94,6 +101,10 @@ class PrefillActor(WorkerActor[PrefillJob]):
         yield from super().held()
 
     # ---- messages ---------------------------------------------------------------------------------
+
+    async def on_message(self, delivery: Delivery) -> None:
+        self._news.take()  # a cancel should find its job where it is
+        await super().on_message(delivery)
 
     async def on_work(self, delivery: Delivery) -> None:
         match delivery.message:
@@ -151,7 +162,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         first_tokens = [
             (job, output)
             for output in result.outputs
-            if (job := self._book.jobs.get(output.key)) is not None and job.phase is JobPhase.COMPUTING
+            if (job := self._book.jobs.get(output.key)) is not None and job.phase in IN_ENGINE
         ]
         for scores in result.prompt_scores:
             await self._tell_scores(scores)
@@ -167,7 +178,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def _tell_scores(self, scores: PromptScores) -> None:
         job = self._book.jobs.get(scores.key)
-        if job is not None and job.phase is JobPhase.COMPUTING:
+        if job is not None and job.phase in IN_ENGINE:
             told = messages.PromptLogprobs(scores.position, scores.logprobs)
             await self._outbox.tell("gateway", job.gateway, told, job.request_id, job.epoch)
 
@@ -178,7 +189,6 @@ class PrefillActor(WorkerActor[PrefillJob]):
         await self._tell_expired(expired)
         self._driver.yield_to(busy=bool(self._book.jobs))
         for job in jobs:
-            job.phase = JobPhase.COMPUTING
             job.started_s = time.monotonic()
         callbacks = [self._announcer.layer_callback(job) for job in jobs]
         if any(job.refused_s is not None for job in jobs):  # a step for nothing would only wake the next one
@@ -190,26 +200,26 @@ class PrefillActor(WorkerActor[PrefillJob]):
             await self._driver.warm()
 
     def _joined(self, jobs: Sequence[PrefillJob], admitted: Sequence[AdmitResult | PenstockError]) -> None:
-        """The engine has them or not; meanwhile they may have been cancelled."""
+        """The engine has them or not; who has ended since does not need it any more."""
         for job, result in zip(jobs, admitted, strict=True):
-            if isinstance(result, Overloaded) and job.phase is JobPhase.COMPUTING:
-                job.phase = JobPhase.QUEUED  # blocks are still on their way out; they come back
+            if self._book.jobs.get(job.key) is not job:
+                self._driver.release_later(job.key)
+                continue
+            if isinstance(result, Overloaded):  # blocks are still on their way out; they come back
                 self._book.put_back(job)
                 continue
             try:
                 if isinstance(result, PenstockError):
                     raise result
+                job.phase = JobPhase.COMPUTING
                 job.cached_tokens = result.cached_tokens
                 self._announcer.offer(job, result.block_ids)
             except PenstockError as error:
-                if job.phase is JobPhase.COMPUTING:
-                    self._refused.append((job, error))
+                self._refused.append((job, error))
                 self._end(job)
             else:
                 metrics.PREFIX_CACHE_QUERIES.inc(job.num_tokens // BLOCK_TOKENS)
                 metrics.PREFIX_CACHE_HITS.inc(job.cached_tokens // BLOCK_TOKENS)
-                if job.phase is JobPhase.STOPPING:
-                    self._sender.abort_transfer(job.transfer_key, "cancelled")
         self._service.changed()
 
     async def _tell_refused(self) -> None:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from shared.bus import Delivery
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, TooLarge
-from shared.messages import MAX_EMBED_TEXTS, Embed, Embedded
+from shared.messages import MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, Embed, Embedded
 from shared.retrieval.embedder import Embedder
 
-MAX_TEXT_BYTES = 16_384
-"""Far more than the model's context."""
 FLOAT32_LE = "<f4"
 
 
@@ -50,5 +48,5 @@ def check_texts(message: Embed) -> None:
     for index, text in enumerate(message.texts):
         if not text.strip():
             raise InvalidRequest(f"text {index} is blank; send some words")
-        if len(text.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:
-            raise TooLarge(f"text {index} is over the limit of {MAX_TEXT_BYTES} bytes; shorten it")
+        if len(text.encode(errors="surrogatepass")) > MAX_EMBED_TEXT_BYTES:
+            raise TooLarge(f"text {index} is over the limit of {MAX_EMBED_TEXT_BYTES} bytes; shorten it")

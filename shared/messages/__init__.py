@@ -27,6 +27,7 @@ from shared.messages.fleet import (
     SnapshotRequest,
 )
 from shared.messages.front_half import (
+    MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
     ChatTurn,
     Detokenize,
@@ -129,6 +130,7 @@ Message = (
 
 __all__ = [
     "MAX_EMBED_TEXTS",
+    "MAX_EMBED_TEXT_BYTES",
     "MAX_HASHES",
     "MAX_PROMPT_TOKENS",
     "MEANING_VERSION",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 MAX_EMBED_TEXTS = 8
 """Of one `Embed`; a gateway splits what a client sends."""
+MAX_EMBED_TEXT_BYTES = 16_384
+"""Of one of them: far more than the model's context."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,11 +123,13 @@ def _build(
 def _groups(files: list[IndexedFile]) -> Iterator[list[IndexedFile]]:
     """Files that are embedded together: what is kept is whole files."""
     group: list[IndexedFile] = []
+    passages = 0
     for file in files:
         group.append(file)
-        if sum(len(one.passages) for one in group) >= GROUP_PASSAGES:
+        passages += len(file.passages)
+        if passages >= GROUP_PASSAGES:
             yield group
-            group = []
+            group, passages = [], 0
     if group:
         yield group
 

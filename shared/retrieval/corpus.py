@@ -14,10 +14,9 @@ SUFFIXES = (".md", ".txt")
 SKIPPED_FOLDERS = frozenset({"node_modules", "venv", "tests", "__pycache__", "build", "dist"})
 """Hidden folders and *.egg-info are skipped too."""
 UNREAD_SUFFIXES = frozenset(
-    (
-        *(".adoc", ".doc", ".docx", ".epub", ".htm", ".html", ".markdown", ".mdx", ".odt", ".org", ".pdf"),
-        *(".ppt", ".pptx", ".rst", ".rtf", ".tex"),
-    )
+    {".doc", ".docx", ".odt", ".ppt", ".pptx", ".rtf"}
+    | {".adoc", ".markdown", ".mdx", ".org", ".rst", ".tex"}
+    | {".epub", ".htm", ".html", ".pdf"}
 )
 """Of documents that are not read, which is said; of what is no document nothing is."""
 

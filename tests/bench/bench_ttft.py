@@ -40,7 +40,7 @@ MILESTONES = (
     ("bus → detokenizer", "decode Tokens"),
     ("detokenized", "encode Text"),
     ("bus → gateway, text", "decode Text"),
-    ("gateway: deliver", "write_delta begins"),
+    ("gateway: deliver", "write_text begins"),
 )
 """A phase, and the stamp that ends it: the first of that name after the one before. A stamp that a request
 does not have is left out, and its time counts in the next phase. The last phase is the way to the client."""

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from services.gateway.text_asks import MAX_DETOKENIZE_IDS, MAX_EMBEDDED_TEXT_BYTES
-from shared.messages import Tokenize
+from services.gateway.text_asks import MAX_DETOKENIZE_IDS
+from shared.messages import MAX_EMBED_TEXT_BYTES, Tokenize
 from tests.integration.gateway_peers import Fleet, fleet, gateway
 from tests.integration.test_gateway_text_asks import scripted
 from tests.support.http import call, http_client
@@ -68,7 +68,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "no input": (EMBEDDINGS, {}, 400, "input"),
     "ids": (EMBEDDINGS, {"input": [1, 2]}, 400, "input[0]"),
     "blank": (EMBEDDINGS, {"input": ["a", " "]}, 400, "input[1]"),
-    "long": (EMBEDDINGS, {"input": ["x" * (MAX_EMBEDDED_TEXT_BYTES + 1)]}, 413, "input[0]"),
+    "long": (EMBEDDINGS, {"input": ["x" * (MAX_EMBED_TEXT_BYTES + 1)]}, 413, "input[0]"),
     "format": (EMBEDDINGS, {"input": "a", "encoding_format": "int8"}, 400, "encoding_format"),
     "dimensions": (EMBEDDINGS, {"input": "a", "dimensions": 3}, 400, "dimensions"),
     "deadline": (EMBEDDINGS, {"input": "a", "penstock": {"deadline_ms": 0}}, 400, "penstock.deadline_ms"),

@@ -16,10 +16,11 @@ from google.rpc.status_pb2 import Status
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.edge_status import STATUS_DETAILS
-from services.gateway.text_asks import MAX_DETOKENIZE_IDS, MAX_EMBEDDED_TEXT_BYTES, MAX_EMBEDDED_TEXTS
+from services.gateway.text_asks import MAX_DETOKENIZE_IDS, MAX_EMBEDDED_TEXTS
 from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.errors import InternalError, InvalidRequest, Overloaded
 from shared.messages import (
+    MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
     Cancel,
     CancelAck,
@@ -157,7 +158,7 @@ WRONG = {
     "no texts": (pb.EmbedRequest(), "texts has 0"),
     "too many texts": (pb.EmbedRequest(texts=["a"] * (MAX_EMBEDDED_TEXTS + 1)), f"{MAX_EMBEDDED_TEXTS}"),
     "blank text": (pb.EmbedRequest(texts=["a", " "]), "texts[1] is blank"),
-    "long text": (pb.EmbedRequest(texts=["a" * (MAX_EMBEDDED_TEXT_BYTES + 1)]), f"{MAX_EMBEDDED_TEXT_BYTES}"),
+    "long text": (pb.EmbedRequest(texts=["a" * (MAX_EMBED_TEXT_BYTES + 1)]), f"{MAX_EMBED_TEXT_BYTES}"),
     "long model": (pb.EmbedRequest(model="m" * 257, texts=["a"]), "model has 257 characters"),
 }
 
@@ -230,7 +231,7 @@ async def test_texts_are_embedded_in_parts_and_come_back_in_their_order(nats_url
 
 
 async def test_as_many_texts_as_may_be_are_embedded(nats_url: str) -> None:
-    texts = ["a"] * (MAX_EMBEDDED_TEXTS - 1) + ["b" * MAX_EMBEDDED_TEXT_BYTES]
+    texts = ["a"] * (MAX_EMBEDDED_TEXTS - 1) + ["b" * MAX_EMBED_TEXT_BYTES]
     async with fleet(nats_url, "retriever") as peers, gateway(nats_url) as running:
         await scripted(peers, running)
         answer = await running.stub.Embed(pb.EmbedRequest(texts=texts))

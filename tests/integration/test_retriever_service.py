@@ -15,7 +15,6 @@ import pytest
 
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
-from services.retriever.text_embedder import MAX_TEXT_BYTES
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import FLEET_ALL, inbox
@@ -30,6 +29,7 @@ from shared.errors import (
     TooLarge,
 )
 from shared.messages import (
+    MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
     AuditReport,
     AuditRequest,
@@ -361,9 +361,9 @@ async def test_texts_that_no_gateway_sends_are_refused(
 
 async def test_text_over_the_limit_is_refused(rig: Rig) -> None:
     rig.search.go.set()
-    assert isinstance(await rig.ask(Embed(("a" * MAX_TEXT_BYTES,))), Embedded)
+    assert isinstance(await rig.ask(Embed(("a" * MAX_EMBED_TEXT_BYTES,))), Embedded)
     with pytest.raises(TooLarge, match="16384 bytes"):
-        await rig.ask(Embed(("a" * (MAX_TEXT_BYTES + 1),)))
+        await rig.ask(Embed(("a" * (MAX_EMBED_TEXT_BYTES + 1),)))
 
 
 async def test_the_process_indexes_becomes_ready_answers_and_drains(nats_url: str, tmp_path: Path) -> None:

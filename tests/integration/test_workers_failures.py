@@ -215,9 +215,9 @@ async def test_a_full_decode_worker_refuses_by_sequences_and_by_blocks(edge: Edg
     for request_id in small:
         await edge.cancel("decode", DECODE, request_id)
     await edge.until_idle(DECODE)
-    large = [edge.new_id() for _ in range(3)]  # 31 of 96 blocks each
+    large = [edge.new_id() for _ in range(3)]  # 32 of 96 blocks each
     for request_id in large:
-        await edge.reserve(request_id, PROMPT, decode=DECODE, how=LONG)
+        await edge.reserve(request_id, [5] * 480, decode=DECODE, how=LONG)
     with pytest.raises(Overloaded, match="blocks"):
         await edge.reserve(edge.new_id(), PROMPT, decode=DECODE, how=LONG)
     for request_id in large:

@@ -16,6 +16,11 @@ namespace penstock {
 constexpr int TILE_KEYS = 64;
 constexpr int QUERY_ROWS = 192;  // of one item: amortises the packing of a tile, stays in the L2
 constexpr float NOTHING_SEEN = -1e30f;
+alignas(64) inline constexpr uint16_t ZIP[2][32] = {  // pairs of two vectors' elements
+    {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+    {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+     24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
 
 struct AttentionShape {
   int heads, kv_heads, head_dim;
@@ -76,7 +81,14 @@ class Attention {
       std::memcpy(now_, next_, sizeof now_);
       if (key + TILE_KEYS < end) locate(span, pool, layer, key + TILE_KEYS, end, next_);
       for (int head = 0; head < item.num_heads; ++head) {
-        pack(pool, item.first_head + head, count);
+        point_at(pool, item.first_head + head, count);
+        if (rows <= MAX_TILE_ROWS) {
+          with_rows(rows, [&]<int R>() {
+            this->template visit_stored<R>(head * rows, key, count, position, group, window);
+          });
+          continue;
+        }
+        pack(count);
         for_each_tile(rows, MAX_TILE_ROWS, [&](int first, int num) {
           with_rows(num, [&]<int R>() {
             this->template visit<R>(head * rows + first, first, key, count, position, group, window);
@@ -125,23 +137,24 @@ class Attention {
       }
   }
 
-  // One head of the first `count` tokens into `keys_` ([d][32 keys] panels) and `values_` ([key][32 dims]
-  // panels). Each line that is read asks for its successor in the next tile: the CPU cannot foresee where
-  // that lies.
-  void pack(const Pool& pool, int kv_head, int count) {
+  // `rows_`: one head of the first `count` tokens, and `ahead_`: where it lies in the next tile. Each line that
+  // is read asks for its successor there: the CPU cannot foresee where that lies.
+  void point_at(const Pool& pool, int kv_head, int count) {
     const long place = static_cast<long>(kv_head) * shape_.head_dim * kv_item_bytes(pool.kind);
-    const int padded = round_up(count, PANEL);
-    const E* rows[2][TILE_KEYS];
-    const uint8_t* ahead[2][TILE_KEYS];
     for (int part = 0; part < 2; ++part)
-      for (int i = 0; i < padded; ++i) {
-        rows[part][i] = values_of(pool, part, i, kv_head, now_[part][i] + place);
-        ahead[part][i] = next_[part][i] + place;
+      for (int i = 0; i < round_up(count, PANEL); ++i) {
+        rows_[part][i] = values_of(pool, part, i, kv_head, now_[part][i] + place);
+        ahead_[part][i] = next_[part][i] + place;
       }
+  }
+
+  // These into `keys_` ([d][32 keys] panels) and `values_` ([key][32 dims] panels), for more than one visit.
+  void pack(int count) {
+    const int padded = round_up(count, PANEL);
     for (int half = 0; half < padded; half += PANEL)
-      pack_keys(rows[0] + half, ahead[0] + half, keys_.data() + half * depth_);
+      pack_keys(rows_[0] + half, ahead_[0] + half, keys_.data() + half * depth_);
     for (int d = 0; d < width_; d += PANEL)
-      pack_values(rows[1], ahead[1], padded, d, values_.data() + static_cast<long>(d) * TILE_KEYS);
+      pack_values(rows_[1], ahead_[1], padded, d, values_.data() + static_cast<long>(d) * TILE_KEYS);
   }
 
   // Stored values as they are, or int8 codes as the values they stand for.
@@ -166,15 +179,20 @@ class Attention {
     for (int d = 0; d < depth_; d += PER_VECTOR)
       for (int half = 0; half < 2; ++half) {
         __m512i block[LANES];
-        for (int i = 0; i < LANES; ++i) {
-          _mm_prefetch(reinterpret_cast<const char*>(ahead[half * LANES + i] + d * sizeof(E)), _MM_HINT_T1);
-          block[i] = load(rows[half * LANES + i] + d, shape_.head_dim - d);
-        }
-        transpose16(block);
+        transposed(rows + half * LANES, ahead + half * LANES, d, block);
         const int dwords = std::min(LANES, (depth_ - d) / STEP<E>);
         for (int i = 0; i < dwords; ++i)
           _mm512_storeu_si512(panel + ((d / STEP<E> + i) * PANEL + half * LANES) * STEP<E>, block[i]);
       }
+  }
+
+  // The dwords of 16 rows from `d` on: the first of each, the second of each, ...
+  void transposed(const E* const* rows, const uint8_t* const* ahead, int d, __m512i (&block)[LANES]) {
+    for (int i = 0; i < LANES; ++i) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
+      block[i] = load(rows[i] + d, shape_.head_dim - d);
+    }
+    transpose16(block);
   }
 
   // Columns [d, d + 32) of `count` rows -> [count / STEP][32][STEP].
@@ -187,11 +205,6 @@ class Attention {
                             load(rows[i] + d + LANES, shape_.head_dim - d - LANES));
       }
     } else {
-      alignas(64) static const uint16_t ZIP[2][32] = {
-          {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
-           8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
-          {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-           24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
       const __m512i low = _mm512_load_si512(ZIP[0]), high = _mm512_load_si512(ZIP[1]);
       for (int i = 0; i < count; i += 2) {
         _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
@@ -249,8 +262,88 @@ class Attention {
     }
   }
 
+  // What `visit` does, bit for bit, with keys and values that are met this once: as they are stored.
+  template <int R>
+  void visit_stored(int first, int key, int count, int position, int group, int window) {
+    alignas(64) float scores[R][TILE_KEYS];
+    alignas(64) E weights[R][TILE_KEYS];
+    for (int keys = 0; keys < count; keys += LANES) score_stored<R>(first, keys, scores);
+    for (int r = 0; r < R; ++r) soften(first + r, key, position + r / group, window, scores[r], weights[r]);
+    for (int d = 0; d < width_; d += PANEL) {
+      Accumulators<R> acc;
+      float* out = output_.data() + static_cast<long>(first) * width_ + d;
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        acc[r][0] = _mm512_loadu_ps(out + r * width_);
+        acc[r][1] = _mm512_loadu_ps(out + r * width_ + LANES);
+      }
+      add_stored<R>(weights, count, d, acc);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        _mm512_storeu_ps(out + r * width_, acc[r][0]);
+        _mm512_storeu_ps(out + r * width_ + LANES, acc[r][1]);
+      }
+    }
+  }
+
+  // Rows [first, first + R) of the queries times 16 keys of the tile.
+  template <int R>
+  void score_stored(int first, int keys, float (&scores)[R][TILE_KEYS]) {
+    constexpr int PER_VECTOR = 64 / sizeof(E);
+    const E* queries = queries_.data() + static_cast<long>(first) * depth_;
+    __m512 acc[R];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) acc[r] = _mm512_setzero_ps();
+    for (int d = 0; d < depth_; d += PER_VECTOR) {
+      __m512i block[LANES];
+      transposed(rows_[0] + keys, ahead_[0] + keys, d, block);
+      const int dwords = std::min(LANES, (depth_ - d) / STEP<E>);
+      for (int i = 0; i < dwords; ++i)
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r)
+          acc[r] = add_step(queries + r * depth_ + d + i * STEP<E>, block[i], acc[r]);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) _mm512_store_ps(scores[r] + keys, acc[r]);
+  }
+
+  // acc[r] += weights[r] times columns [d, d + 32) of the tile's values.
+  template <int R>
+  void add_stored(const E (&weights)[R][TILE_KEYS], int count, int d, Accumulators<R>& acc) {
+    const int left = shape_.head_dim - d;
+    for (int i = 0; i < count; i += STEP<E>) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead_[1][i] + d * sizeof(E)), _MM_HINT_T1);
+      __m512i low = load(rows_[1][i] + d, left), high;
+      if constexpr (sizeof(E) == 4) {
+        high = load(rows_[1][i] + d + LANES, left - LANES);
+      } else {
+        _mm_prefetch(reinterpret_cast<const char*>(ahead_[1][i + 1] + d * sizeof(E)), _MM_HINT_T1);
+        const __m512i even = low, odd = load(rows_[1][i + 1] + d, left);
+        low = _mm512_permutex2var_epi16(even, _mm512_load_si512(ZIP[0]), odd);
+        high = _mm512_permutex2var_epi16(even, _mm512_load_si512(ZIP[1]), odd);
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        acc[r][0] = add_step(weights[r] + i, low, acc[r][0]);
+        acc[r][1] = add_step(weights[r] + i, high, acc[r][1]);
+      }
+    }
+  }
+
+  // One step of the chain that `multiply` adds up: an fp32 element, or a pair in bf16, times a vector of them.
+  static __m512 add_step(const E* row, __m512i column, __m512 sum) {
+    if constexpr (sizeof(E) == 4) {
+      return _mm512_fmadd_ps(_mm512_set1_ps(*row), _mm512_castsi512_ps(column), sum);
+    } else {
+      int pair;
+      std::memcpy(&pair, row, sizeof pair);
+      return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)column);
+    }
+  }
+
   // Scores of one row -> weights relative to the row's maximum so far; what it has summed up is rescaled.
-  void soften(int row, int key, int position, int window, const float* scores, E* weights) {
+  // One piece of code for every caller: a compiler fuses a product and a sum in one place and not in another.
+  [[gnu::noinline]] void soften(int row, int key, int position, int window, const float* scores, E* weights) {
     float& most_so_far = most_.data()[row];
     float& total = total_.data()[row];
     constexpr int VECTORS = TILE_KEYS / LANES;
@@ -280,7 +373,7 @@ class Attention {
         _mm512_store_ps(weights + i * LANES, weight);
     }
     const float keep = most == most_so_far ? 1.0f : _mm512_cvtss_f32(exp(_mm512_set1_ps(most_so_far - most)));
-    total = total * keep + _mm512_reduce_add_ps(sum);
+    total = __builtin_fmaf(total, keep, _mm512_reduce_add_ps(sum));
     if (most == most_so_far) return;
     most_so_far = most;
     float* out = output_.data() + static_cast<long>(row) * width_;
@@ -297,6 +390,8 @@ class Attention {
   Buffer<float> output_;
   const uint8_t* now_[2][TILE_KEYS];   // K and V of the tile's tokens, head 0
   const uint8_t* next_[2][TILE_KEYS];  // and of the next tile's
+  const E* rows_[2][TILE_KEYS];         // K and V of one head of the tile
+  const uint8_t* ahead_[2][TILE_KEYS];  // and where those of the next tile are stored
   Buffer<float> most_;                 // [rows]: the largest score so far
   Buffer<float> total_;                // [rows]: the sum of weights
 };

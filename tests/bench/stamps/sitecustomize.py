@@ -67,7 +67,7 @@ WRAPPED = {
     "shared.engine.engine_core": [("EngineCore", "run_step", _wrapped)],
     "services.gateway.edge": [
         ("InferenceEdge", "Generate", _wrapped),
-        ("_CallWriter", "write_delta", _wrapped),
+        ("_CallWriter", "write_text", _wrapped),
     ],
 }
 """By module: class, function, how."""

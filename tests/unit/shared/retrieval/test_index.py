@@ -17,6 +17,8 @@ from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval import build
 from shared.retrieval.build import Built, build_index, index_folder
 from shared.retrieval.embedder import Embedder
+from shared.retrieval.index import IndexedFile
+from shared.retrieval.passages import Passage
 from shared.retrieval.vectors import Vectors
 
 
@@ -222,6 +224,16 @@ def break_off(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch)
                 waiting=nobody,
                 keep_every_s=0,
             )
+
+
+def test_files_are_embedded_together_up_to_so_many_passages_and_then_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "GROUP_PASSAGES", 3)
+    counts = (1, 1, 0, 2, 1, 3, 4, 1)
+    files = [IndexedFile(str(at), "", (Passage("a.md", "text"),) * count) for at, count in enumerate(counts)]
+    groups = [[len(file.passages) for file in group] for group in build._groups(files)]
+    assert groups == [[1, 1, 0, 2], [1, 3], [4], [1]]
 
 
 def test_what_was_interrupted_goes_on_where_it_was(

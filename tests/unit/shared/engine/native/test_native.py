@@ -81,6 +81,29 @@ def test_invariant_5_logits_are_bitwise_equal_on_every_path(
         assert torch.equal(logits, whole), path
 
 
+@pytest.mark.parametrize("head_dim", [32, 128])
+@pytest.mark.parametrize("kv_heads", [1, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_invariant_5_long_contexts_are_bitwise_equal_on_every_path(
+    dtype: torch.dtype, kv_heads: int, head_dim: int, tmp_path: Path
+) -> None:
+    """Many tiles of keys, met by one row of a head at a time and by many."""
+    folder = save_random_model(
+        tmp_path,
+        dtype=dtype,
+        num_hidden_layers=1,
+        num_attention_heads=8,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=512,
+    )
+    engine = native_engine(folder, kv_blocks=64)
+    by_path = logits_by_path(engine._model, prompt_of(500), prompt_of(400, seed=2))
+    whole = by_path.pop("whole prompt")
+    for path, logits in by_path.items():
+        assert torch.equal(logits, whole), path
+
+
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral"])
 def test_quantized_weights_give_what_the_torch_backend_gives(
