@@ -49,6 +49,11 @@ async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
         await edge.until_idle(*ALL)
 
 
+async def is_queued(edge: Edge, request_id: str) -> bool:
+    """The engine has been asked and had no room."""
+    return any(held.request_id == request_id and held.kind == "queued" for held in await edge.held(PREFILL))
+
+
 # ---- cancel, phase by phase ----
 
 
@@ -57,6 +62,7 @@ async def test_a_cancel_of_a_queued_prompt_removes_it(edge: Edge) -> None:
     await edge.prefill(blocking, PROMPT, decode=DECODE)
     await until(lambda: edge.streams[blocking, 1].ids, timeout_s=WAIT_S)
     await edge.prefill(queued, PROMPT, decode=DECODE)
+    await until(lambda: is_queued(edge, queued), timeout_s=WAIT_S)
     ack = await edge.cancel("prefill", PREFILL, queued)
     assert (ack.held, ack.phase) == (True, "queued")
     ack = await edge.cancel("prefill", PREFILL, blocking)
@@ -198,6 +204,7 @@ async def test_a_full_prefill_queue_refuses_with_a_hint(edge: Edge) -> None:
     await edge.prefill(ids[0], PROMPT, decode=DECODE)
     await until(lambda: edge.streams[ids[0], 1].ids, timeout_s=WAIT_S)
     await edge.prefill(ids[1], PROMPT, decode=DECODE)
+    await until(lambda: is_queued(edge, ids[1]), timeout_s=WAIT_S)
     with pytest.raises(Overloaded) as refused:
         await edge.prefill(edge.new_id(), PROMPT, decode=DECODE)
     assert refused.value.retry_after_ms > 0
