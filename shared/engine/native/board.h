@@ -10,7 +10,8 @@
 namespace penstock {
 
 constexpr int SEATS = 128;
-constexpr int CPU_WORDS = 16;  // CPUs beyond 1023 are counted as one of these: what shares too little only waits
+constexpr int CPU_WORDS =
+    16;  // CPUs beyond 1023 are counted as one of these: what shares too little only waits
 
 // Who goes first where several compute; the order of the values is that order.
 enum class WorkClass : uint32_t { DECODE = 0, SPECULATOR = 1, PREFILL = 2 };
@@ -67,8 +68,10 @@ struct Board {
     const int own = static_cast<int>(seats[number].work_class);
     for (int other = 0; other < SEATS; ++other) {
       const Seat& seat = seats[other];
-      if (other == number) ++members[own];
-      else if (seat.computing.load(std::memory_order_acquire) && seat.work_class < WORK_CLASSES && shares(seat))
+      if (other == number)
+        ++members[own];
+      else if (seat.computing.load(std::memory_order_acquire) && seat.work_class < WORK_CLASSES &&
+               shares(seat))
         ++members[seat.work_class];
     }
     int left = cores;

@@ -183,7 +183,9 @@ class Team {
   // How many threads there may be; their ranks are below it.
   int most() const { return threads_; }
   // How many may compute at the moment.
-  int size() const { return std::min<int>(threads_, Crew::shared().allowed_.load(std::memory_order_relaxed)); }
+  int size() const {
+    return std::min<int>(threads_, Crew::shared().allowed_.load(std::memory_order_relaxed));
+  }
 
   // Calls work(first, last, rank) until [0, count) is covered, `grain` at a time. What was written before it
   // is seen by all, what they write is seen after it. `work` must not throw.

@@ -13,7 +13,8 @@ enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
 
 constexpr int QUANTIZED_TILE_ROWS = 8;                  // beyond it the sums of a group leave the registers
 constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
-constexpr long CLAIM_BYTES = 32 << 10;  // of weights that meet a tile of rows: microseconds, claiming costs 0.1
+constexpr long CLAIM_BYTES =
+    32 << 10;  // of weights that meet a tile of rows: microseconds, claiming costs 0.1
 
 // A packed matrix as it lies in memory or in a file; the field order is that of its ctypes twin.
 struct PackedShape {

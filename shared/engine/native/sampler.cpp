@@ -277,7 +277,8 @@ void penstock_logprobs(const float* logits, int64_t vocab, const int64_t* rows, 
                        int threads) {
   penstock::Team(threads).share(static_cast<int>(count), 1, [&](int first, int last, int) {
     for (int64_t i = first; i < last; ++i)
-      totals[i] = logprobs_of(logits + rows[i] * vocab, vocab, num_top[i], ids + i * most, logprobs + i * most);
+      totals[i] =
+          logprobs_of(logits + rows[i] * vocab, vocab, num_top[i], ids + i * most, logprobs + i * most);
   });
 }
 }
