@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import structlog
-from prometheus_client import Counter
 
 from services.gateway.outcome import Outcome
 from services.gateway.request_timeline import RequestTimeline
@@ -42,13 +42,13 @@ def count_tokens(state: SessionState, new: int) -> None:
     """`new` tokens are in the log; with the first ones the prompt has been answered."""
     if len(state.log.ids) == new:
         metrics.PROMPT_TOKENS.labels(model=state.model).inc(state.log.prompt_tokens)
-    _generated(state.model).inc(new)
+    _count_generated(state.model)(new)
 
 
 @cache
-def _generated(model: str) -> Counter:
+def _count_generated(model: str) -> Callable[[int], None]:
     """Looked up once per model, not for every token."""
-    return metrics.GENERATION_TOKENS.labels(model=model)
+    return metrics.GENERATION_TOKENS.labels(model=model).inc
 
 
 def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline: RequestTimeline) -> None:
