@@ -19,9 +19,9 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -98,28 +98,23 @@ async def _answer(host: str, port: int, body: bytes) -> float:
     return 1e3 * (first_s - sent_s)
 
 
-@contextmanager
-def contenders(options: argparse.Namespace) -> Iterator[list[Contender]]:
-    with ExitStack() as stack:
-        found = [stack.enter_context(penstock(options.model, options.stack_options.split()))[1]]
-        if options.dynamo_venv is not None:
-            logs = Path("/tmp/penstock-bench-logs")
-            logs.mkdir(exist_ok=True)
-            found += stack.enter_context(dynamo(options.dynamo_model, options.dynamo_venv, logs))
-        for contender in found:
-            contender.pause()
-        yield found
+def servers(options: argparse.Namespace) -> list[Callable[[], AbstractContextManager[list[Contender]]]]:
+    """What starts each. One at a time: Dynamo's frontend forgets workers that are stopped for a while."""
+    found: list[Callable[[], AbstractContextManager[list[Contender]]]] = [
+        lambda: penstock(options.model, options.stack_options.split())
+    ]
+    if options.dynamo_venv is not None:
+        found.append(lambda: dynamo(options.dynamo_model, options.dynamo_venv, options.logs))
+    return found
 
 
 def measure(contender: Contender, client: ProcessPoolExecutor, seconds: float) -> list[str]:
     """A row of the table."""
     host, _, port = contender.address.rpartition(":")
-    contender.resume()
     client.submit(drive, host, int(port), contender.model, 1.0).result()
     before_s = contender.cpu_s()
     load = client.submit(drive, host, int(port), contender.model, seconds).result()
     cpu_s = contender.cpu_s() - before_s
-    contender.pause()
     tokens = load.requests * OUTPUT_TOKENS
     figures = (load.requests / load.seconds, tokens / load.seconds, 1e6 * cpu_s / tokens, load.ttft_p50_ms)
     return [contender.name, *(f"{figure:.4g}" for figure in figures)]
@@ -136,16 +131,20 @@ def main() -> None:
     )
     parser.add_argument("--dynamo-model", type=Path, help="tokenizer with a chat template, for its mocker")
     parser.add_argument("--stack-options", default="", help="more for `penstock up`, space separated")
+    parser.add_argument("--logs", type=Path, default=Path("/tmp/penstock-bench-logs"))
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     if (options.dynamo_venv is None) != (options.dynamo_model is None):
         parser.error("--dynamo-venv and --dynamo-model go together")
     print("| | requests/s | tokens/s | CPU µs a token | TTFT p50 ms |\n|---|---|---|---|---|")
-    with contenders(options) as found, ProcessPoolExecutor(1, get_context("spawn")) as client:
+    options.logs.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(1, get_context("spawn")) as client:
         for _ in range(options.rounds):
-            for contender in found:
-                print("| " + " | ".join(measure(contender, client, options.seconds)) + " |", flush=True)
+            for server in servers(options):
+                with server() as started:
+                    row = measure(started[-1], client, options.seconds)  # Penstock's second door is HTTP
+                print("| " + " | ".join(row) + " |", flush=True)
 
 
 if __name__ == "__main__":
