@@ -227,8 +227,18 @@ class PrefillActor(WorkerActor[PrefillJob]):
         for job, error in refused:
             await self._tell_lost(job, error)
 
-    def begin_step(self) -> None:
-        self._driver.begin_next_step(self._news)
+    async def take_steps(self) -> bool:
+        if self._driver.stepping:
+            result = self._driver.take_result()
+            if result is None:
+                return False
+            await self.after_step(result)
+        return True
+
+    async def step_on(self) -> None:
+        await self._driver.flush_releases()
+        if self._driver.has_work:
+            self._driver.begin_next_step(self._news)
 
     # ---- KV, called by the sender from anywhere on the loop ------------------------------------------
 

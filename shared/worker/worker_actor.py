@@ -15,7 +15,6 @@ import structlog
 
 from shared import messages
 from shared.bus import Delivery
-from shared.engine import StepResult
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -86,15 +85,17 @@ class WorkerActor(EngineActor, Generic[J]):
         """Act on what the transfers have told since the last turn."""
 
     @abstractmethod
-    async def after_step(self, result: StepResult) -> None:
-        """Send what somebody waits for, first; then take note."""
-
-    @abstractmethod
     async def admit_jobs(self) -> None:
         """Let jobs join the engine, between two steps."""
 
-    def begin_step(self) -> None:
-        self._driver.begin_step(lambda engine: engine.step())
+    @abstractmethod
+    async def take_steps(self) -> bool:
+        """Act on what the engine has done since the last turn; False where the rest of the turn waits for
+        the step that runs."""
+
+    @abstractmethod
+    async def step_on(self) -> None:
+        """Let the engine go on."""
 
     async def after_begin(self) -> None:
         """What can wait until a step runs."""
@@ -258,22 +259,6 @@ class WorkerActor(EngineActor, Generic[J]):
             await self.after_begin()
             self._show()
         return False
-
-    async def take_steps(self) -> bool:
-        """Act on what the engine has done since the last turn; False where the rest of the turn waits for
-        the step that runs."""
-        if self._driver.stepping:
-            result = self._driver.take_result()
-            if result is None:
-                return False
-            await self.after_step(result)
-        return True
-
-    async def step_on(self) -> None:
-        """Let the engine go on."""
-        await self._driver.flush_releases()
-        if self._driver.has_work:
-            self.begin_step()
 
     # ---- ends -----------------------------------------------------------------------------------------
 

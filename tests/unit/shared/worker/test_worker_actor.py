@@ -131,9 +131,13 @@ class Worker(WorkerActor[Job]):
         raise self.unknown(delivery.message)
 
     async def end_transfers(self) -> None: ...
-    async def after_step(self, result: StepResult) -> None: ...
     async def admit_jobs(self) -> None: ...
-    def begin_step(self) -> None: ...
+
+    async def take_steps(self) -> bool:
+        return True
+
+    async def step_on(self) -> None:
+        await self._driver.flush_releases()
 
     def give_back(self, job: Job, reason: str) -> None:  # noqa: ARG002 - the hook has it
         if job.phase is JobPhase.TRANSFERRING:
