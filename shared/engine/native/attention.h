@@ -16,7 +16,8 @@ namespace penstock {
 constexpr int TILE_KEYS = 64;
 constexpr int QUERY_ROWS = 192;  // of one item: amortises the packing of a tile, stays in the L2
 constexpr float NOTHING_SEEN = -1e30f;
-alignas(64) inline constexpr uint16_t ZIP[2][32] = {  // pairs of two vectors' elements
+alignas(64) inline constexpr uint16_t ZIP[2][32] = {
+    // pairs of two vectors' elements
     {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
     {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
@@ -137,8 +138,8 @@ class Attention {
       }
   }
 
-  // `rows_`: one head of the first `count` tokens, and `ahead_`: where it lies in the next tile. Each line that
-  // is read asks for its successor there: the CPU cannot foresee where that lies.
+  // `rows_`: one head of the first `count` tokens, and `ahead_`: where it lies in the next tile. Each line
+  // that is read asks for its successor there: the CPU cannot foresee where that lies.
   void point_at(const Pool& pool, int kv_head, int count) {
     const long place = static_cast<long>(kv_head) * shape_.head_dim * kv_item_bytes(pool.kind);
     for (int part = 0; part < 2; ++part)
@@ -330,7 +331,8 @@ class Attention {
     }
   }
 
-  // One step of the chain that `multiply` adds up: an fp32 element, or a pair in bf16, times a vector of them.
+  // One step of the chain that `multiply` adds up: an fp32 element, or a pair in bf16, times a vector of
+  // them.
   static __m512 add_step(const E* row, __m512i column, __m512 sum) {
     if constexpr (sizeof(E) == 4) {
       return _mm512_fmadd_ps(_mm512_set1_ps(*row), _mm512_castsi512_ps(column), sum);
@@ -388,12 +390,12 @@ class Attention {
   Buffer<E> values_;   // [width / 32][64 / STEP][32][STEP]
   Buffer<E> raw_;      // dequantized rows
   Buffer<float> output_;
-  const uint8_t* now_[2][TILE_KEYS];   // K and V of the tile's tokens, head 0
-  const uint8_t* next_[2][TILE_KEYS];  // and of the next tile's
+  const uint8_t* now_[2][TILE_KEYS];    // K and V of the tile's tokens, head 0
+  const uint8_t* next_[2][TILE_KEYS];   // and of the next tile's
   const E* rows_[2][TILE_KEYS];         // K and V of one head of the tile
   const uint8_t* ahead_[2][TILE_KEYS];  // and where those of the next tile are stored
-  Buffer<float> most_;                 // [rows]: the largest score so far
-  Buffer<float> total_;                // [rows]: the sum of weights
+  Buffer<float> most_;                  // [rows]: the largest score so far
+  Buffer<float> total_;                 // [rows]: the sum of weights
 };
 
 }  // namespace penstock
