@@ -29,6 +29,7 @@ async def test_a_conversation_streams_is_cancelled_and_goes_on(get_stack: GetSta
         await asyncio.to_thread(terminal.until, "[cut after 400 tokens: see --max-tokens]\n" + PROMPT)
         terminal.enter("/timeline\n")
         assert "decode" in await asyncio.to_thread(terminal.until, ", total ")
+        await asyncio.to_thread(terminal.until, PROMPT)  # an end of input that nobody reads yet may be lost
         terminal.enter(CTRL_D)
         assert await asyncio.to_thread(terminal.end) == 0
     assert "Traceback" not in terminal.shown
