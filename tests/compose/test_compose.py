@@ -28,7 +28,7 @@ COMMAND_TIMEOUT_S = 300
 PROJECT = "penstock-test"
 IMAGE = "penstock-test"
 COMPOSE_FILE = "compose/compose.yaml"
-STREAM = request("Once upon a time", max_tokens=900, ignore_eos=True, temperature=1.0, seed=5)
+STREAM = request("Once upon a time", max_tokens=1900, ignore_eos=True, temperature=1.0, seed=5)
 
 
 def engine_is_missing() -> str:
