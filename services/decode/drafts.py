@@ -118,10 +118,10 @@ class DraftBook:
             self._closed.append(session)
 
     def lose(self, speculator: str) -> None:
-        """A speculator died: its requests go on without drafts."""
+        """A speculator is not heard of: its requests go on without drafts. It may be alive, and is to keep
+        nothing of them."""
         for key in [key for key, session in self._sessions.items() if session.speculator == speculator]:
-            del self._sessions[key]
-        self._closed = [session for session in self._closed if session.speculator != speculator]
+            self.close_draft(key)
 
     def resync(self, request_ids: Iterable[str], epochs: Iterable[int]) -> None:
         """The speculator does not know these sessions (any more)."""
