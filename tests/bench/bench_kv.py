@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import nats
 import numpy as np
@@ -52,6 +51,7 @@ from tests.bench.kv_modes import (
     prefill_name,
     tables,
 )
+from tests.bench.process_cost import threads_cpu_s
 from tests.support.kv_pair import PlainPool
 
 TURNS = 9
@@ -174,13 +174,7 @@ class Contender:
     """Of this process, the receiver and the server."""
 
     def spent_s(self) -> tuple[float, ...]:
-        return (time.process_time(), *map(process_s, self.pids))
-
-
-def process_s(pid: int) -> float:
-    """What all threads of a process have run."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+        return (time.process_time(), *map(threads_cpu_s, self.pids))
 
 
 @contextlib.asynccontextmanager

@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from safetensors.torch import save_file
 
 from tests.bench.make_model import SHAPES, random_tensors
+from tests.bench.process_cost import pss_mb
 from tests.support.data import REPOSITORY
 
 ROWS = ("no model", "no cache", "empty cache", "full cache")
@@ -75,13 +76,6 @@ def started(fields: dict[str, object]) -> Iterator[tuple[dict[str, float], float
         child.stdin.close()
         child.wait(30)
         child.stdout.close()
-
-
-def pss_mb(pid: int) -> float:
-    (line,) = [
-        each for each in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if each.startswith("Pss:")
-    ]
-    return int(line.split()[1]) / 1024
 
 
 def measure(fields: dict[str, object]) -> Loaded:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.worker.engine_thread import give_way
-from tests.bench.bench_load import pss_mb
+from tests.bench.process_cost import pss_mb, threads_cpu_s
 from tests.support.client import connect, generate, request
 from tests.support.models import target_model
 from tests.support.stack import Instance, Stack, audit, resident_mb
@@ -84,12 +84,6 @@ async def cancel_to_zero_ms(stack: Stack, prompt: list[int]) -> float:
         await bus.close()
 
 
-def cpu_s(pid: int) -> float:
-    """What all its threads have computed."""
-    spent = (task.joinpath("schedstat").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
-    return sum(int(each.split()[0]) for each in spent) / 1e9
-
-
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -100,10 +94,11 @@ async def idle_percent(stack: Stack) -> dict[str, float]:
     names = {row.pid: row.id for row in stack.instances()} | {launcher: "launcher"}
     pids = [launcher, *children(launcher)]
     await asyncio.sleep(REST_S)
-    before = {pid: cpu_s(pid) for pid in pids}
+    before = {pid: threads_cpu_s(pid) for pid in pids}
     await asyncio.sleep(IDLE_S)
     shares = {
-        names.get(pid, f"process {pid}"): 100 * (cpu_s(pid) - was) / IDLE_S for pid, was in before.items()
+        names.get(pid, f"process {pid}"): 100 * (threads_cpu_s(pid) - was) / IDLE_S
+        for pid, was in before.items()
     }
     return {"all": sum(shares.values()), **shares}
 

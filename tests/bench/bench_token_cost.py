@@ -11,24 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests.bench.process_cost import cpu_s
 from tests.support.data import REPOSITORY
 from tests.support.models import target_model
 from tests.support.stack import Stack
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 END_TIMEOUT_S = 10
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time of a process and all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def children_of(pid: int) -> dict[int, str]:

@@ -10,11 +10,12 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.bench.process_cost import cpu_s, pss_mb
 from tests.bench.serve_client import Door, GrpcDoor, HttpDoor
 from tests.support.client import connect
 from tests.support.stack import Stack
@@ -49,22 +50,18 @@ class Contender:
                 yield GrpcDoor(stub)
 
     def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
+        _signal_family(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        _signal_family(self.pid, signal.SIGCONT)
 
     def pss_mb(self) -> float:
         """Memory of all its processes; what several share counts once."""
-        return sum(_pss_mb(pid) for pid in _family(self.pid))
+        return sum(pss_mb(pid) for pid in _family(self.pid))
 
     def cpu_s(self) -> float:
         """Of all its processes since they began."""
-        return sum(_cpu_s(pid) for pid in _family(self.pid))
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in _family(self.pid):
-            os.kill(pid, number)
+        return sum(cpu_s(pid) for pid in _family(self.pid))
 
 
 @contextmanager
@@ -141,11 +138,8 @@ def _server(
             time.sleep(READY_POLL_S)
         yield process.pid
     finally:
-        family = _family(process.pid)
-        for pid in family:
-            os.kill(pid, signal.SIGCONT)
-        for pid in family:
-            os.kill(pid, signal.SIGTERM)
+        _signal_family(process.pid, signal.SIGCONT)
+        _signal_family(process.pid, signal.SIGTERM)
         try:
             process.wait(END_DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -167,6 +161,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _signal_family(pid: int, number: signal.Signals) -> None:
+    for one in _family(pid):
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(one, number)
+
+
 def _family(pid: int) -> list[int]:
     """The process and all that descend from it."""
     parents = {}
@@ -179,15 +179,3 @@ def _family(pid: int) -> list[int]:
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
     return found
-
-
-def _pss_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
