@@ -184,7 +184,7 @@ def test_a_service_whose_launcher_gave_it_up_before_it_knew_of_it_never_begins(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(TIMEOUT_S)
     command = [sys.executable, "-P", "-m", "services.launcher.fork_server", "preloaded"]
-    with ours, theirs, subprocess.Popen(command, env=environ, stdin=theirs) as server:
+    with ours, theirs, subprocess.Popen(command, env=environ, stdin=theirs.fileno()) as server:
         assert ours.recv(64) == READY
         said, says = os.pipe()
         go, leave = os.pipe()
