@@ -189,7 +189,7 @@ async def test_a_task_that_is_cancelled_in_the_moment_its_call_is_out_cancels_th
     nats_url: str,
 ) -> None:
     """grpc.aio waits twice in one read, and between the two no cancel ends its call."""
-    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+    async with fleet(nats_url), gateway(nats_url) as running:
         await ready(running)
         async with AsyncClient(running.server.address) as client:
             stream = client.generate("hello")
