@@ -199,7 +199,7 @@ async def test_a_task_that_is_cancelled_in_the_moment_its_call_is_out_cancels_th
             with pytest.raises(asyncio.CancelledError):
                 await reading
             await until(lambda: running.registry.audit().held == ())
-            assert stream._call.cancelled()  # type: ignore[no-untyped-call]
+            assert stream._call.cancelled()
 
 
 async def test_who_reads_a_stream_that_is_cancelled_is_told_so(nats_url: str) -> None:
