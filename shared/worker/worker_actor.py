@@ -226,6 +226,9 @@ class WorkerActor(EngineActor, Generic[J]):
 
     # ---- time and neighbours ------------------------------------------------------------------------
 
+    def holds_work(self) -> bool:
+        return bool(self._book.jobs)
+
     async def on_tick(self) -> None:
         for job in self._book.abandoned():
             log.info("lease_expired", request_id=job.request_id, phase=job.phase.value)
