@@ -323,8 +323,8 @@ async def test_a_transfer_that_takes_longer_than_the_next_token_may_expires(work
 async def test_steps_that_take_too_long_for_a_job_refuse_it_while_they_last(worker: Worker) -> None:
     await worker.decode("beside")
     await worker.step()
-    assert worker._step_time.seconds > 0
-    worker._step_time.observe(1000 * SECOND_US)
+    assert worker._pace.step_s > 0
+    worker._pace._step_time.observe(1000 * SECOND_US)
     await worker.reserve("fast", inter_token_us=SECOND_US)
     (refusal,) = [one for one in worker.sent.to(REPLY) if isinstance(one, Failure)]
     assert (refusal.code, refusal.hop) == ("overloaded", "decode")
