@@ -97,8 +97,8 @@ def monotonic_us() -> int:
 class Scheduler:
     """Decode rows first, then drafts, then prefill chunks by precedence; see `order`.
 
-    `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`: how
-    many times as long as without them; 0: no limit.
+    `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
+    how many times as long as without them; 0: no limit.
     """
 
     def __init__(
