@@ -83,7 +83,7 @@ class SentLoad:
             return LoadedView(view, beat)
         loaded = replace(
             beat,
-            live=max(0, beat.live - ended) + len(loads),
+            live=max(0, beat.live + len(loads) - ended),
             queued_tokens=beat.queued_tokens + sum(load.tokens for load in loads),
             kv_blocks_free=beat.kv_blocks_free - sum(load.blocks for load in loads),
         )

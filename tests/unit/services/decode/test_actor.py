@@ -50,13 +50,13 @@ SPECULATOR = "penstock.speculator.speculator-0"
 class Worker(DecodeActor):
     """Its mailbox and its turns are in the hands of the test."""
 
-    def __init__(self, folder: Path, *, kv_blocks: int = 64) -> None:
+    def __init__(self, folder: Path, *, kv_blocks: int = 64, max_batch_tokens: int = 512) -> None:
         service = Service("decode", DecodeConfig(), "decode-0")
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
 
         def load() -> Engine:
-            return make_engine(folder, kv_blocks=kv_blocks)
+            return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=max_batch_tokens)
 
         super().__init__(service, load, PlayedReceiver.make, PrefixMirror())
 
