@@ -224,7 +224,7 @@ class Session:
                 if self._begin_replacement(trouble):
                     return "length"
         finally:
-            placer.trials.end()
+            placer.end()
 
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 
