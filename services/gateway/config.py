@@ -104,6 +104,12 @@ class GatewayConfig(ServiceConfig):
         minimum=0.05,
         maximum=600.0,
     )
+    local_prefill_tokens: int = field_of(
+        512,
+        help="most tokens of a prompt that a decode worker may compute itself where that is sooner; 0 = none",
+        minimum=0,
+        maximum=1 << 20,
+    )
     cancel_ack_s: float = field_of(
         0.25, help="wait for a CancelAck before the broadcast", minimum=0.01, maximum=10.0
     )

@@ -33,6 +33,9 @@ class WorkerLoad:
     kv_blocks_free: int
     queued: int = 0
     queued_tokens: int = 0
+    step_us: int = 0
+    prompt_tokens_per_s: float = 0.0
+    transfer_us: int = 0
 
 
 class EngineActor(BusActor):

@@ -290,6 +290,23 @@ async def test_garbage_is_counted_and_answered_and_nobody_dies(
     assert all(isinstance(delivery.message, SnapshotRequest) for delivery in server.got)
 
 
+@pytest.mark.parametrize(
+    "message", [b"PUB %b.\xff.nobody 0\r\n\r\n", b"HPUB %b.\xff.nobody 12 12\r\nNATS/1.0\r\n\r\n\r\n"]
+)
+async def test_a_subject_that_is_no_text_does_not_make_the_bus_deaf(
+    nats_server: NatsServer, bus: Bus, server: Server, message: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection(nats_server.host, nats_server.port)
+    try:
+        writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        writer.write(message % PREFILL.encode() + b"PING\r\n")
+        await reader.readuntil(b"PONG\r\n")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    assert await alive(bus, server)
+
+
 async def test_a_garbage_answer_is_a_protocol_error_at_the_asker(nats_url: str, bus: Bus) -> None:
     stranger = await nats.connect(nats_url)
     try:
