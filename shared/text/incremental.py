@@ -67,11 +67,13 @@ class IncrementalDecoder:
         self._stages = [make() for make in stages]
         tail = list(prompt_tail_ids)
         shown = len(self._through(tail))
-        prompt = [make() for make in stages]
-        prompt_text = _run(prompt, tail, piece) + _finish(prompt, drop_incomplete=True)
-        # What the stages still hold back may belong to the prompt's text: it is cut off when it comes.
-        self._prompt_chars_left = len(prompt_text) - shown
-        self._settled = is_settled(self._stages)  # then nothing of the prompt is held back
+        self._settled = is_settled(self._stages)
+        self._prompt_chars_left = 0
+        if not self._settled:
+            # What the stages still hold back may belong to the prompt's text: it is cut off when it comes.
+            prompt = [make() for make in stages]
+            prompt_text = _run(prompt, tail, piece) + _finish(prompt, drop_incomplete=True)
+            self._prompt_chars_left = len(prompt_text) - shown
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that became final with these ids."""
