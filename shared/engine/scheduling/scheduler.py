@@ -104,7 +104,8 @@ def monotonic_us() -> int:
 class Scheduler:
     """Decode rows first, then drafts, then prefill chunks by precedence; see `order`.
 
-    `max_step_us`: the longest step that prefill chunks may make of one with decode rows; 0: no limit.
+    `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
+    how many times as long as without them; 0: no limit.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Scheduler:
         max_batch_tokens: int,
         max_sequences: int,
         max_step_us: float = 0.0,
+        max_step_ratio: float = 0.0,
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
@@ -124,6 +126,7 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._max_step_us = max_step_us
+        self._max_step_ratio = max_step_ratio
         self._now_us = now_us
 
     # --- who is here ---
@@ -256,13 +259,17 @@ class Scheduler:
 
     def _chunk_tokens(self, prefilling: Sequence[LiveSequence], decode: Features, room: int) -> int:
         """The prefill tokens of this step: what fits, and beside decode rows what keeps it short enough."""
-        if not self._max_step_us or decode == NOTHING:
+        if not (self._max_step_us or self._max_step_ratio) or decode == NOTHING:
             return room
         chunk = COLD_CHUNK_TOKENS
         if self._cost.ready:
             start = max(sequence.num_computed for sequence in prefilling)
-            chunk = self._cost.max_prefill_tokens(self._max_step_us, decode, start)
+            chunk = self._cost.max_prefill_tokens(self._longest_step_us(decode), decode, start)
         return min(room, max(chunk, MIN_CHUNK_TOKENS))
+
+    def _longest_step_us(self, decode: Features) -> float:
+        limits = (self._max_step_us, self._max_step_ratio * self._cost.predict_us(decode))
+        return min(limit for limit in limits if limit)
 
     def _shares(
         self, prefilling: Sequence[LiveSequence], chunk: int, now_us: int
