@@ -107,6 +107,7 @@ class Engine:
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             max_step_us=1000 * config.max_step_ms,
+            max_step_ratio=config.max_step_ratio,
             now_us=now_us,
         )
         self._sampler = Sampler(self.model_config.vocab_size)
