@@ -17,6 +17,12 @@ class DecodeConfig(EngineServiceConfig):
         help="how KV comes in; auto = shared memory where prefill is on this host, else nats",
         choices=("auto", "nats", "shm"),
     )
+    prompt_weight: float = field_of(
+        2.0,
+        help="how many decoding requests a prompt that waits for the same cores counts for; 0 = decode first",
+        minimum=0.0,
+        maximum=1024.0,
+    )
     draft_tokens: int = field_of(
         4, help="most draft tokens per sequence and step; 0 = no drafts", minimum=0, maximum=64
     )

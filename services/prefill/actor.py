@@ -184,6 +184,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def admit_jobs(self) -> None:
         """Fill the next chunk with the most urgent prompts; a prefix is warmed only when there are none."""
+        self._driver.engine.serve(self._book.waiting_prompts)
         room = self._driver.room_tokens(self._book.computing_tokens, self._book.prompts_ahead)
         jobs, expired = self._book.take_jobs(room)
         await self._tell_expired(expired)
