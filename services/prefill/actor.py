@@ -132,6 +132,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])
             job.cached_tokens = known * BLOCK_TOKENS
             self.take_in(job, lambda: self._book.add(job, self._rate.tokens_per_s))
+            engine.serve(self._book.waiting_prompts)
             self._service.changed()
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
 
