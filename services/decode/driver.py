@@ -114,6 +114,8 @@ class DecodeDriver(EngineDriver[None]):
 
     async def close_engine(self) -> None:
         self._closing = True
+        if self.loaded:
+            self.engine.rouse()
         await super().close_engine()
 
     # ---- in the engine's thread -------------------------------------------------------------------
