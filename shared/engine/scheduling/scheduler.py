@@ -186,6 +186,10 @@ class Scheduler:
         waiting = self._preempted()
         return bool(waiting) and self._block_manager.can_resume(waiting[0])
 
+    @property
+    def num_active(self) -> int:
+        return len(self._with_status(SequenceStatus.ACTIVE))
+
     def schedule(self) -> SchedulerOutput:
         self._resume_preempted()
         reused = self._reuse_prefixes()
