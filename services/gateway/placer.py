@@ -109,13 +109,13 @@ class Placer:
             if isinstance(refused.error, Overloaded):
                 self._check_turn(ticket, refused.role, refused.error, deadline)
                 until = None
-            elif isinstance(refused.error, Unavailable):
-                if until.expired():
-                    raise refused.error from refused
+            elif isinstance(refused.error, Unavailable) and not until.expired():
+                pass
             elif failures >= self._config.max_replacements:
                 raise refused.error from refused
-            else:
+            else:  # what was spent on asking was no waiting: there may be another instance
                 failures += 1
+                until = None
             await self._back_off(refused.role, attempt)
 
     async def _try_placement(

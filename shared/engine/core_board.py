@@ -130,8 +130,13 @@ def _open(folder: Path, size: int) -> int:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(file)
         raise PermissionError(f"{path} is not a file of this user")
-    if status.st_size != size:
-        os.ftruncate(file, size)  # zeros: all seats are empty
+    try:
+        os.posix_fallocate(
+            file, 0, size
+        )  # zeros: all seats are empty. A full disk is told of now, not by SIGBUS
+    except OSError:
+        os.close(file)
+        raise
     return file
 
 

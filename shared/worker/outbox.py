@@ -38,6 +38,11 @@ class Outbox:
         """So much waits that there should not be more tokens before some of it is sent."""
         return len(self._waiting) >= OUTBOX_LIMIT // 2
 
+    @property
+    def waiting(self) -> int:
+        """Messages that the bus has had no room for yet."""
+        return len(self._waiting)
+
     async def tell(
         self, role: str, instance: str, message: Message, request_id: str = "", epoch: int = 0
     ) -> None:

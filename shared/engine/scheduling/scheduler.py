@@ -44,15 +44,21 @@ class Work(NamedTuple):
     num_tokens: int
     drafts: tuple[int, ...]
     is_prefill: bool
+    num_draws: int
+    """Rows to sample: none until the chunk reaches the last known token."""
+
+    @classmethod
+    def of(
+        cls, sequence: LiveSequence, num_tokens: int, drafts: tuple[int, ...], *, is_prefill: bool
+    ) -> Work:
+        """Of the tokens that come next."""
+        start = sequence.num_computed
+        num_draws = 1 + len(drafts) if start + num_tokens == len(sequence.tokens) else 0
+        return cls(sequence, start, num_tokens, drafts, is_prefill, num_draws)
 
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
-
-    @property
-    def num_draws(self) -> int:
-        """Rows to sample: none until the chunk reaches the last known token."""
-        return 1 + len(self.drafts) if self.start + self.num_tokens == len(self.sequence.tokens) else 0
 
     @property
     def scored(self) -> range:
@@ -69,7 +75,8 @@ class Work(NamedTuple):
 
     @property
     def token_ids(self) -> list[int]:
-        return [*self.sequence.tokens[self.start : self.end], *self.drafts]
+        known = self.sequence.tokens[self.start : self.start + self.num_tokens]
+        return [*known, *self.drafts] if self.drafts else known
 
 
 class Reuse(NamedTuple):
@@ -198,7 +205,7 @@ class Scheduler:
             chunk = self._chunk_tokens(prefilling, features, self._max_batch_tokens - features.tokens)
             now_us = self._now_us()
             for sequence, num_tokens in self._shares(prefilling, chunk, now_us):
-                work.append(Work(sequence, sequence.num_computed, num_tokens, (), is_prefill=True))
+                work.append(Work.of(sequence, num_tokens, (), is_prefill=True))
                 features = features.plus(span_features(sequence.num_computed, num_tokens))
                 sequence.waiting_since_us = now_us
         return SchedulerOutput(tuple(work), tuple(reused), tuple(preempted), features)
@@ -237,7 +244,7 @@ class Scheduler:
                 drafts = self._choose_drafts(sequence, draft_budget - num_drafts, rows)
                 num_drafts += len(drafts)
                 keys += len(drafts) * (sequence.num_computed + 1 + len(drafts))
-            work.append(Work(sequence, sequence.num_computed, 1, drafts, is_prefill=False))
+            work.append(Work.of(sequence, 1, drafts, is_prefill=False))
         return work, Features(len(decoding) + num_drafts, len(decoding), keys)
 
     def _choose_drafts(self, sequence: LiveSequence, budget: int, others: Features) -> tuple[int, ...]:

@@ -184,6 +184,15 @@ def test_without_a_free_seat_a_process_is_told(tmp_path: Path) -> None:
         seat.close()
 
 
+def test_a_board_has_all_of_its_memory_before_anybody_writes_to_it(tmp_path: Path) -> None:
+    """A page that a full disk has no room for kills who writes to it."""
+    path = tmp_path / f"penstock-cores-{os.geteuid()}-{core_board.LAYOUT}"
+    path.touch()  # as one leaves it that was killed before it could make it larger
+    CoreSeat(DECODE, tmp_path).close()
+    status = path.stat()
+    assert status.st_blocks * 512 >= status.st_size >= HEADER_BYTES + SEATS * ctypes.sizeof(SeatShape)
+
+
 def test_a_board_that_is_somebody_elses_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "theirs").touch()
     name = f"penstock-cores-{os.geteuid()}-{core_board.LAYOUT}"
