@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -434,9 +435,13 @@ async def test_answers_wait_for_room_in_their_order_and_hold_nobody_up(
 ) -> None:
     asking = [asyncio.ensure_future(ask_cancel(bus, number)) for number in range(3)]
     await until(lambda: len(server.got) == 3)
-    answered = []
+    answered: list[int] = []
+
+    def note_answer(number: int, _: asyncio.Future[object]) -> None:
+        answered.append(number)
+
     for number, asked in enumerate(asking):
-        asked.add_done_callback(lambda _, number=number: answered.append(number))
+        asked.add_done_callback(partial(note_answer, number))
         await server.bus.answer(server.got[number].envelope, Accepted(number))
     await bus.flush()
     assert answered == []
