@@ -25,8 +25,8 @@ from shared.engine import Engine, EngineConfig
 from shared.engine.core_board import CoreSeat, WorkClass
 from shared.sampling import SamplingParams
 from shared.worker.engine_thread import give_way
-from tests.bench.bench_serve_peers import percentile
 from tests.bench.make_model import VOCAB_SIZE
+from tests.support.percentile import percentile
 
 SEQUENCES = 4
 DECODE_PROMPT_TOKENS = 64
