@@ -98,10 +98,10 @@ def measure(engine: Engine, pipe: Connection, options: argparse.Namespace) -> Re
     for number in range(SEQUENCES):
         engine.release(f"stream{number}")
     return Reading(
-        percentile(alone, 50),
-        percentile(alone, 99),
-        percentile(beside, 50),
-        percentile(beside, 99),
+        percentile(alone, 0.5),
+        percentile(alone, 0.99),
+        percentile(beside, 0.5),
+        percentile(beside, 0.99),
         statistics.median(took_ms),
     )
 
