@@ -34,7 +34,7 @@ START_TIMEOUT_S = 30
 @asynccontextmanager
 async def process(nats_url: str, **options: str) -> AsyncIterator[Process]:
     environ = {**os.environ, "PENSTOCK_NATS_URL": nats_url, "PENSTOCK_INSTANCE": GATEWAY}
-    options = {"http_port": "0"} | options
+    options = {"http_port": "0", "local_prefill_tokens": "0"} | options  # every prompt to the prefill peer
     environ |= {f"PENSTOCK_GATEWAY_{name.upper()}": value for name, value in options.items()}
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.gateway", env=environ, stdout=PIPE, stderr=PIPE
