@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.actor.lease import LEASE_S
 from shared.bus import Delivery
 from shared.bus.subjects import inbox
 from shared.cores import usable_cores
@@ -38,6 +40,8 @@ from tests.support.wait import until
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
 PREFILL, SPECULATOR, PLAYED = "prefill-0", "speculator-0", "played-by-the-test"
 DECODES = ("decode-nats", "decode-shm")
+SUSPECT = "fleet_suspect"
+"""In the log of who has not heard of another for too long."""
 PROMPTS = (
     "O",
     "Once upon a time",
@@ -309,6 +313,33 @@ async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) ->
     await play_speculator(edge, lie)
     stream = await edge.generate(prompt, how=sampling(max_tokens=80), speculator=PLAYED)
     assert stream.token_ids == oracle.greedy(prompt, 80)
+
+
+async def test_a_speculator_that_stood_still_keeps_no_draft_of_requests_that_went_on_without_it(
+    edge: Edge, workers: Workers
+) -> None:
+    """A lease would end it much later."""
+    lost, decode, how = asyncio.Event(), DECODES[0], sampling(max_tokens=440, ignore_eos=True)
+
+    async def generate_on() -> None:
+        while not lost.is_set():
+            await edge.generate(list(range(10, 60)), decode=decode, speculator=SPECULATOR, how=how)
+
+    loads = [asyncio.create_task(generate_on()) for _ in range(2)]
+    await until(lambda: edge.held(SPECULATOR), timeout_s=WAIT_S)
+    suspicions = workers.log(decode).count(SUSPECT)
+    workers.processes[SPECULATOR].send_signal(signal.SIGSTOP)
+    try:
+        await until(lambda: workers.log(decode).count(SUSPECT) > suspicions, timeout_s=WAIT_S)
+    finally:
+        workers.processes[SPECULATOR].send_signal(signal.SIGCONT)
+        lost.set()
+        await asyncio.gather(*loads)
+
+    async def keeps_nothing() -> bool:
+        return not await edge.held(SPECULATOR)
+
+    await until(keeps_nothing, timeout_s=LEASE_S / 2)
 
 
 async def test_the_speculator_drafts_as_its_model_would_draw(edge: Edge, draft: Path) -> None:
