@@ -32,18 +32,19 @@ MILESTONES = (
     ("bus → tokenizer", "decode Tokenize"),
     ("tokenized", "encode Tokenized"),
     ("bus → gateway", "decode Tokenized"),
-    ("gateway: placed", "encode Prefill"),
-    ("bus → prefill", "decode Prefill"),
-    ("prefill: queue", "run_step begins"),
-    ("prefill: compute", "run_step ends"),
-    ("prefill: hand-over", "encode Tokens"),
+    ("gateway: placed", "encode {placed}"),
+    ("bus → worker", "decode {placed}"),
+    ("worker: queue", "run_step begins"),
+    ("worker: compute", "run_step ends"),
+    ("worker: hand-over", "encode Tokens"),
     ("bus → detokenizer", "decode Tokens"),
     ("detokenized", "encode Text"),
     ("bus → gateway, text", "decode Text"),
     ("gateway: deliver", "write_text begins"),
 )
 """A phase, and the stamp that ends it: the first of that name after the one before. A stamp that a request
-does not have is left out, and its time counts in the next phase. The last phase is the way to the client."""
+does not have is left out, and its time counts in the next phase. The last phase is the way to the client.
+`placed` is what asks for the prompt: Prefill, or Reserve where a decode worker computes it."""
 LAST_PHASE = "gateway → client"
 WARM_UP = 20
 PAUSE_S = 0.03
@@ -71,9 +72,10 @@ class Stamps:
         times = self._times[bisect_left(self._times, begin) : bisect_right(self._times, end)]
         found: dict[str, float] = {}
         last_ns, index = begin, 0
+        placed = "Prefill" if "encode Prefill" in labels else "Reserve"
         for phase, label in MILESTONES:
             try:
-                at = labels.index(label, index)
+                at = labels.index(label.format(placed=placed), index)
             except ValueError:
                 continue
             found[phase] = (times[at] - last_ns) / 1e6
@@ -99,7 +101,7 @@ class Alone:
 
 def prompt_of(number: int, length: int) -> list[int]:
     """Of its own: the prefix cache helps nobody."""
-    return [(7 * number + 3 * place * (1 + number // 300)) % 400 + 20 for place in range(length)]
+    return [(7 * number + 3 * place * (1 + number // 300)) % 360 + 20 for place in range(length)]
 
 
 async def sent(stub: rpc.InferenceStub, prompt: Sequence[int], output_tokens: int) -> Window:
