@@ -1,4 +1,4 @@
-"""The decode worker: reservation → KV → batch → tokens.
+"""The decode worker: reservation → KV → batch → tokens; of prompts that it computes itself, prompt → tokens.
 
 A turn seats jobs between steps, begins the next step with the drafts that have arrived, and then tells the
 speculators.
@@ -16,10 +16,11 @@ from services.decode.drafts import DraftBook
 from services.decode.driver import DecodeDriver
 from services.decode.job import DecodeJob, read_job
 from services.decode.output import job_output
+from services.decode.pace import DecodePace
 from shared import messages
 from shared.bus import Delivery
 from shared.degradation import DegradationLevel
-from shared.engine import BLOCK_TOKENS, Engine, Reservation, StepResult
+from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepResult
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
 from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.receiver import KvReceiver
@@ -31,10 +32,13 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.rate import StepTime
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
 
+IN_BATCH = (JobPhase.COMPUTING, JobPhase.DECODING)
+"""Of a job that a step was about."""
+ON_THE_WAY = (JobPhase.QUEUED, JobPhase.COMPUTING, JobPhase.TRANSFERRING)
+"""Of a job that has no token here yet, and that soon has a place in the batch."""
 UNKNOWN_PREFILL_RETRY_MS = 250  # a heartbeat later a prefill worker that has just started is known
 
 MakeReceiver = Callable[[Engine, OnComplete, OnFailed, OnReleased], KvReceiver]
@@ -62,7 +66,6 @@ class DecodeActor(WorkerActor[DecodeJob]):
             service.instance, service.config.draft_tokens, service.config.draft_batch_tokens
         )
         self._failures: deque[tuple[DecodeJob, PenstockError]] = deque()
-        self._step_time = StepTime()
         self._late_told = 0
 
     async def open_transfers(self) -> Transfers:
@@ -72,6 +75,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             kv_blocks=engine.config.kv_blocks,
             is_alive=gateway_alive(self._service.fleet),
         )
+        self._pace = DecodePace(engine.config.max_batch_tokens)
         self._receiver = self._make_receiver(engine, self._on_complete, self._on_failed, self._on_released)
         await self._receiver.start()
         return self._receiver
@@ -88,7 +92,11 @@ class DecodeActor(WorkerActor[DecodeJob]):
             capacity=self._driver.engine.config.max_sequences,
             live=len(self._book.jobs),
             kv_blocks_free=self._book.free_blocks,
-            queued=len(self._book.in_phase(JobPhase.TRANSFERRING)),
+            queued=sum(job.phase in ON_THE_WAY for job in self._book.jobs.values()),
+            queued_tokens=sum(job.uncomputed_tokens for job in self._book.jobs.values()),
+            step_us=self._pace.plain_step_us,
+            prompt_tokens_per_s=self._pace.prompt_tokens_per_s,
+            transfer_us=self._pace.transfer_us,
         )
 
     def held(self) -> Iterable[Held]:
@@ -111,7 +119,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 raise self.unknown(message)
 
     async def _accept(self, delivery: Delivery, reserve: messages.Reserve) -> None:
-        """Refuse at once, or count it in; the answer follows when the engine has made the reservation."""
+        """Refuse at once, or count it in; the answer follows when the engine has made the reservation, or has
+        the prompt. It does not wait for the grammar of a prompt that is to be computed here."""
         envelope, engine = delivery.envelope, self._driver.engine
         job = read_job(
             envelope,
@@ -120,11 +129,24 @@ class DecodeActor(WorkerActor[DecodeJob]):
             vocab_size=engine.model_config.vocab_size,
             max_model_len=engine.max_model_len,
         )
-        self._book.check_pace(job, self._step_time.seconds)
+        self._book.check_pace(job, self._pace.step_s)
         await self.replace_earlier(job, delivery.sender)
         if job.key in self._book.jobs:
             raise StaleEpoch("this placement of the request is here already")
         self.take_in(job, lambda: self._book.add(job))
+        if job.is_local:
+            job.arrived_s = time.monotonic()
+            known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])
+            job.computed_tokens = known * BLOCK_TOKENS
+            self._service.changed()
+            if job.compiling:
+                await self._answer_taken(job)
+
+    async def _answer_taken(self, job: DecodeJob) -> None:
+        """Once: its prompt will be computed here."""
+        if not job.answered:
+            job.answered = True
+            await self.bus.answer(job.envelope, Accepted(job.computed_tokens))
 
     async def on_tick(self) -> None:
         await super().on_tick()
@@ -145,29 +167,45 @@ class DecodeActor(WorkerActor[DecodeJob]):
     async def after_step(self, result: StepResult) -> None:
         """A job that failed ("error") tells so with its last tokens, and so behind them; like every finished
         job it holds nothing here any more."""
+        await self._note_prompts(result)
         outputs = [
             (job, output)
             for output in result.outputs
-            if (job := self._book.jobs.get(output.key)) is not None and job.phase is JobPhase.DECODING
+            if (job := self._book.jobs.get(output.key)) is not None and job.phase in IN_BATCH
         ]
-        await self._outbox.tokens(job_output(job, output) for job, output in outputs)
         now_s = time.monotonic()
+        await self._outbox.tokens(job_output(job, output, now_s) for job, output in outputs)
         for job, output in outputs:
             job.last_token_s = now_s
-            if output.finish_reason is None:
-                self._book.grow(job)
-                self._drafts.advance(
-                    output.key, output.token_ids, output.proposed_drafts, output.accepted_drafts
-                )
-            else:
+            if output.finish_reason is not None:
                 self._end(job)
+                continue
+            if job.phase is JobPhase.COMPUTING:
+                job.phase = JobPhase.DECODING
+                self._open_draft(job)
+            self._book.grow(job)
+            self._drafts.advance(output.key, output.token_ids, output.proposed_drafts, output.accepted_drafts)
         metrics.DRAFT_PROPOSED.inc(sum(output.proposed_drafts for _, output in outputs))
         metrics.DRAFT_ACCEPTED.inc(sum(output.accepted_drafts for _, output in outputs))
         self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
-        self._step_time.observe(result.step_us)
+        self._pace.observe_step(result)
         metrics.PREEMPTIONS.inc(len(result.preempted_keys))
         if not self._book.in_phase(JobPhase.DECODING):
-            self._step_time.forget()
+            self._pace.forget_steps()
+
+    async def _note_prompts(self, result: StepResult) -> None:
+        """How far those are that are computed here, and what is wanted to be known of them."""
+        for progress in (*result.reused, *result.computed):
+            job = self._book.jobs.get(progress.key)
+            if job is not None:
+                job.computed_tokens = progress.end_token
+        for reused in result.reused:
+            blocks = reused.end_token // BLOCK_TOKENS - reused.start_token // BLOCK_TOKENS
+            metrics.PREFIX_CACHE_HITS.inc(blocks)
+        for scores in result.prompt_scores:
+            job = self._book.jobs.get(scores.key)
+            if job is not None and job.phase in IN_BATCH:
+                await self._outbox.prompt_scores(job.gateway, job.request_id, job.epoch, scores)
 
     async def take_steps(self) -> bool:
         """Not while the bus takes nothing and too much waits for it: then the engine soon waits as well, and
@@ -182,42 +220,57 @@ class DecodeActor(WorkerActor[DecodeJob]):
         return True
 
     async def admit_jobs(self) -> None:
-        new = [job for job in self._book.in_phase(JobPhase.QUEUED) if not job.seating]
+        """One whose prompt is computed here waits for its grammar first."""
+        queued = self._book.in_phase(JobPhase.QUEUED)
+        new = [job for job in queued if not (job.seating or (job.is_local and job.compiling))]
         ready = [job for job in self._book.in_phase(JobPhase.READY) if not (job.seating or job.compiling)]
         if new or ready:
             self._driver.seat(new, ready)
             for job in (*new, *ready):
                 job.seating = True
 
-    async def _seated(self, job: DecodeJob, outcome: Reservation | PenstockError | None) -> None:
+    async def _seated(
+        self, job: DecodeJob, outcome: Reservation | AdmitResult | PenstockError | None
+    ) -> None:
         """The engine has answered; of a job that has ended meanwhile it has been told to give back all."""
         job.seating = False
         if self._book.jobs.get(job.key) is not job:
             return
-        if job.phase is JobPhase.QUEUED:
-            assert outcome is not None
+        if isinstance(outcome, PenstockError):
+            await self._lose(job, outcome)
+        elif isinstance(outcome, Reservation):
             await self._reserved(job, outcome)
-        elif outcome is None:
+        elif isinstance(outcome, AdmitResult):
+            await self._begun(job, outcome)
+        else:
             job.phase = JobPhase.DECODING
             job.queue_us = max(0, round((time.monotonic() - job.ready_s) * 1e6))
-            self._drafts.open_draft(
-                job.request_id, job.epoch, job.speculator, job.token_ids, job.spec.prompt_len, job.spec.params
-            )
-        else:
-            assert isinstance(outcome, PenstockError)
-            await self._lose(job, outcome)
+            self._open_draft(job)
         self._service.changed()
 
-    async def _reserved(self, job: DecodeJob, reserved: Reservation | PenstockError) -> None:
+    def _open_draft(self, job: DecodeJob) -> None:
+        self._drafts.open_draft(
+            job.request_id, job.epoch, job.speculator, job.token_ids, job.spec.prompt_len, job.spec.params
+        )
+
+    async def _begun(self, job: DecodeJob, admitted: AdmitResult) -> None:
+        """The engine has the prompt, and computes it beside the streams that run."""
+        job.phase = JobPhase.COMPUTING
+        job.started_s = time.monotonic()
+        job.computed_tokens = admitted.cached_tokens
+        metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.token_ids) // BLOCK_TOKENS)
+        metrics.PREFIX_CACHE_HITS.inc(admitted.cached_tokens // BLOCK_TOKENS)
+        await self._answer_taken(job)
+
+    async def _reserved(self, job: DecodeJob, reserved: Reservation) -> None:
         """The blocks are there: let KV come, and say so to whoever asked."""
         try:
-            if isinstance(reserved, PenstockError):
-                raise reserved
             self._expect_kv(job, reserved)
         except PenstockError as error:
             self._end(job)
             await self.bus.answer(job.envelope, error, hop="decode")
         else:
+            job.answered = True
             await self.bus.answer(job.envelope, Accepted(reserved.num_cached_blocks * BLOCK_TOKENS))
 
     def _expect_kv(self, job: DecodeJob, reserved: Reservation) -> None:
@@ -271,6 +324,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         job.phase = JobPhase.READY
         job.first_tokens = token_ids
         job.transfer_us = exposed_us
+        self._pace.observe_transfer(exposed_us)
         job.ready_s = time.monotonic()
         job.last_token_s = job.ready_s - exposed_us / 1e6
         self.wake()
@@ -310,8 +364,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     async def answer_pending(self, job: DecodeJob, error: PenstockError) -> bool:
         """The answer to Reserve says what became of a job that the engine has not been asked for."""
-        if job.phase is not JobPhase.QUEUED:
+        if job.phase is not JobPhase.QUEUED or job.answered:
             return False
+        job.answered = True
         await self.bus.answer(job.envelope, error, hop="decode")
         return True
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shared.config import field_of
+from shared.engine.engine_config import EngineConfig
 from shared.worker.config import EngineServiceConfig
 
 
@@ -23,9 +25,18 @@ class DecodeConfig(EngineServiceConfig):
         minimum=0.0,
         maximum=1024.0,
     )
+    max_step_ratio: float = field_of(
+        1.5,
+        help="prompts computed here make a step with decode rows at most so many times as long; 0 = any",
+        minimum=0.0,
+    )
     draft_tokens: int = field_of(
         4, help="most draft tokens per sequence and step; 0 = no drafts", minimum=0, maximum=64
     )
     draft_batch_tokens: int = field_of(
         32, help="most draft tokens per step over the whole batch", minimum=0, maximum=1 << 16
     )
+
+    def engine_config(self, model_dir: Path) -> EngineConfig:
+        config = EngineServiceConfig.engine_config(self, model_dir)
+        return replace(config, max_step_ratio=self.max_step_ratio)

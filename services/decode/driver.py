@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from services.decode.drafts import Proposal, still_ahead
 from services.decode.job import DecodeJob
 from shared.deadline import SYSTEM_CLOCK, Clock
-from shared.engine import Engine, Reservation, StepResult
+from shared.engine import AdmitResult, Engine, Reservation, StepResult
 from shared.errors import PenstockError
 from shared.worker.driver import EngineDriver, Facts
 from shared.worker.prefix_mirror import PrefixMirror
@@ -25,10 +25,11 @@ MAX_UNTAKEN_REPORTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Seated:
-    """What became of one job: its reservation, None for one that has joined the batch, or why neither."""
+    """What became of one job: its reservation, what is known of its prompt where that is computed here, None
+    for one that has joined the batch, or why none of these."""
 
     job: DecodeJob
-    outcome: Reservation | PenstockError | None
+    outcome: Reservation | AdmitResult | PenstockError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,13 @@ class DecodeDriver(EngineDriver[None]):
         self._loop = asyncio.get_running_loop()
 
     def seat(self, new: Sequence[DecodeJob], ready: Sequence[DecodeJob]) -> None:
-        """Before the next step, reserve blocks for `new` jobs and let `ready` ones join the batch; a report
-        says what became of each, in this order."""
+        """Before the next step, reserve blocks for `new` jobs or begin with their prompts, and let `ready`
+        ones join the batch; a report says what became of each, in this order."""
 
         def order(engine: Engine) -> None:
-            self._seated += [Seated(job, _reserve(engine, job)) for job in new]
+            self._seated += [
+                Seated(job, _admit(engine, job) if job.is_local else _reserve(engine, job)) for job in new
+            ]
             self._seated += [Seated(job, _attach(engine, job)) for job in ready]
 
         self._orders.append(order)
@@ -153,6 +156,21 @@ def _offer(engine: Engine, proposal: Proposal) -> DraftUse:
 def _reserve(engine: Engine, job: DecodeJob) -> Reservation | PenstockError:
     try:
         return engine.reserve(job.key, len(job.spec.token_ids), job.spec.block_hashes)
+    except PenstockError as error:
+        return error
+
+
+def _admit(engine: Engine, job: DecodeJob) -> AdmitResult | PenstockError:
+    try:
+        return engine.admit(
+            job.key,
+            job.spec.token_ids,
+            job.spec.prompt_len,
+            job.params,
+            job.spec.block_hashes,
+            priority=job.priority,
+            deadline_us=round(job.deadline.at_s * 1e6),
+        )
     except PenstockError as error:
         return error
 

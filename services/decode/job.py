@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from shared.deadline import Deadline
 from shared.kv_room import blocks_ahead
 from shared.messages import Envelope, Reserve
-from shared.worker.job import Job, checked_deadline
+from shared.worker.job import Job, JobPhase, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
 
 
 @dataclass(slots=True, kw_only=True)
 class DecodeJob(Job):
-    """`peer` is the prefill worker that its KV comes from.
+    """`peer` is the prefill worker that its KV comes from, "" for a prompt that is computed here: then
+    `first_tokens` stays empty, and `num_outputs` counts all.
 
     `inter_token_s`: how long its client waits from tokens to tokens; `last_token_s`: when the last ones were
     drawn, as far as this worker knows.
@@ -29,7 +30,11 @@ class DecodeJob(Job):
     queue_us: int = 0
     inter_token_s: float | None = None
     last_token_s: float | None = None
+    answered: bool = False  # its gateway knows that it is taken
     seating: bool = False  # the engine was asked for its blocks or its place, and has not answered
+    arrived_s: float = 0.0
+    started_s: float = 0.0  # when the engine took its prompt
+    computed_tokens: int = 0  # of its prompt, here; a guess of what is cached until the engine has it
     num_outputs: int = 0  # tokens decoded here
     proposed_drafts: int = 0
     accepted_drafts: int = 0
@@ -47,13 +52,30 @@ class DecodeJob(Job):
         return blocks_ahead(num_tokens, self.longest - num_tokens)
 
     @property
+    def is_local(self) -> bool:
+        """Whether its prompt is computed here."""
+        return not self.peer
+
+    @property
+    def uncomputed_tokens(self) -> int:
+        """Of its prompt, for this worker to compute."""
+        if not self.is_local or self.phase not in (JobPhase.QUEUED, JobPhase.COMPUTING):
+            return 0
+        return len(self.spec.token_ids) - self.computed_tokens
+
+    @property
     def token_ids(self) -> list[int]:
         """Prompt and output, as known when decoding begins."""
         return [*self.spec.token_ids, *self.first_tokens]
 
 
 def read_job(
-    envelope: Envelope, reserve: Reserve, deadline: Deadline | None, *, vocab_size: int, max_model_len: int
+    envelope: Envelope,
+    reserve: Reserve,
+    deadline: Deadline | None,
+    *,
+    vocab_size: int,
+    max_model_len: int,
 ) -> DecodeJob:
     """A checked job. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
     deadline = checked_deadline(envelope, deadline, "Reserve", "decode")

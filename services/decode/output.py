@@ -5,16 +5,15 @@ from __future__ import annotations
 from services.decode.job import DecodeJob
 from shared.engine import TokenOutput
 from shared.messages import Mark
-from shared.telemetry import metrics
+from shared.worker.marks import hop_mark
 from shared.worker.wire import JobOutput
 
 
-def job_output(job: DecodeJob, output: TokenOutput) -> JobOutput:
+def job_output(job: DecodeJob, output: TokenOutput, now_s: float) -> JobOutput:
     """Counts it for the job. The first one is marked with how it got here, the last with how drafts did."""
     marks: tuple[Mark, ...] = ()
     if job.num_outputs == 0:
-        marks += (Mark("kv.transfer", job.transfer_us), Mark("decode.queue", job.queue_us))
-        metrics.HOP_SECONDS.labels("decode", "queue").observe(job.queue_us / 1e6)
+        marks += _prompt_marks(job, now_s) if job.is_local else _transfer_marks(job)
     job.num_outputs += len(output.token_ids)
     job.proposed_drafts += output.proposed_drafts
     job.accepted_drafts += output.accepted_drafts
@@ -24,3 +23,14 @@ def job_output(job: DecodeJob, output: TokenOutput) -> JobOutput:
             Mark("count:draft_accepted", job.accepted_drafts),
         )
     return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)
+
+
+def _prompt_marks(job: DecodeJob, now_s: float) -> tuple[Mark, ...]:
+    return (
+        hop_mark("decode", "prefill_queue", job.started_s - job.arrived_s),
+        hop_mark("decode", "prefill_compute", now_s - job.started_s),
+    )
+
+
+def _transfer_marks(job: DecodeJob) -> tuple[Mark, ...]:
+    return Mark("kv.transfer", job.transfer_us), hop_mark("decode", "queue", job.queue_us / 1e6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shared.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
+    import asyncio
     from dataclasses import replace
 
     from services.gateway.client_cancels import ClientCancels
@@ -17,6 +18,7 @@ with interrupts_end_at_once():
     from services.gateway.pressure import watch_pressure
     from services.gateway.scrape_targets import SD_PATH, scrape_targets
     from services.gateway.session_registry import SessionRegistry
+    from services.gateway.shared_ports import LAST_CALLS_S, divert_new_connections
     from services.gateway.tasks import Tasks
     from services.gateway.text_asks import TextAsks
     from services.gateway.token_spellings import SpellingBook
@@ -47,6 +49,13 @@ async def body(service: Service[GatewayConfig]) -> None:
         front_door, client_cancels, text_asks, SpellingBook(text_asks), server.can_serve, config
     )
     service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
+
+    async def leave_ports() -> None:
+        await divert_new_connections((server.address, http_server.address))
+        tasks.start("leave-grpc-port", server.leave_port())
+        await http_server.leave_port()
+        await asyncio.sleep(LAST_CALLS_S)
+
     await server.start()
     try:
         await http_server.start()
@@ -56,6 +65,8 @@ async def body(service: Service[GatewayConfig]) -> None:
             "pressure", lambda: watch_pressure(context.pressure, context.degradation, service.changed)
         )
         service.on_drain(server.drain)
+        if config.share_ports:
+            service.on_drain(leave_ports)
         await server.serving.wait()
         await service.ready(lambda: replace(registry.status(), grpc=server.address, http=http_server.address))
         await service.run()

@@ -15,6 +15,10 @@ class GatewayConfig(ServiceConfig):
     http_port: int = field_of(
         8000, help="port of the HTTP edge; 0 takes a free one", minimum=0, maximum=65535
     )
+    share_ports: bool = field_of(
+        False,
+        help="other gateways of this user listen on the same ports; a connection is with one of them",
+    )
     http_max_connections: int = field_of(
         1024, help="open HTTP connections; above it new ones are closed at once", minimum=1, maximum=65536
     )
@@ -99,6 +103,12 @@ class GatewayConfig(ServiceConfig):
         help="silence before the first token after which decode is asked whether it holds the request",
         minimum=0.05,
         maximum=600.0,
+    )
+    local_prefill_tokens: int = field_of(
+        512,
+        help="most tokens of a prompt that a decode worker may compute itself where that is sooner; 0 = none",
+        minimum=0,
+        maximum=1 << 20,
     )
     cancel_ack_s: float = field_of(
         0.25, help="wait for a CancelAck before the broadcast", minimum=0.01, maximum=10.0

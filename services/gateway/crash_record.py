@@ -26,20 +26,23 @@ class Stay:
 
     view: InstanceView
     began_s: float
+    computes_prompt: bool
     left_s: float = math.inf
     tokens: int = 0
 
     def may_have_killed(self) -> bool:
         """Whether the engine's life ended just when it had begun to compute this request.
 
-        Prefill computes until the first token is out, decode from then on. Of a prefill worker where others
-        waited nobody knows whose turn it was; and a life ended when it was last heard of, or when it stalled.
+        Who computes the prompt does so until the first token is out, decode goes on from then. Of a worker
+        where other prompts waited nobody knows whose turn it was; and a life ended when it was last heard of,
+        or when it stalled.
         """
         beat = self.view.heartbeat
         if beat.role == "prefill":
             computing = self.tokens == 0 and (not beat.queued or beat.queued + beat.live <= 1)
         else:
-            computing = self.tokens == 1
+            prompt = self.computes_prompt and self.tokens == 0 and beat.queued <= 1
+            computing = prompt or self.tokens == 1
         end_s = self.view.last_seen_s - beat.stalled_ms / 1e3
         sudden = -beat.next_ms / 1e3 <= end_s - self.began_s <= SUDDEN_S
         return computing and sudden and end_s <= self.left_s
@@ -59,11 +62,15 @@ class CrashRecord:
         self._stays: deque[Stay] = deque(maxlen=STAYS_REMEMBERED)
         self._struck_epoch = 0
 
-    def begin_epoch(self, views: Iterable[InstanceView]) -> None:
-        """It is placed on `views`."""
+    def begin_epoch(self, views: Iterable[InstanceView], prompt_role: str = "prefill") -> None:
+        """It is placed on `views`; the one of `prompt_role` computes the prompt."""
         self._leave()
         self.placed_s = self._clock.monotonic_s()
-        self._stays += [Stay(view, self.placed_s) for view in views if view.heartbeat.role in TARGET_ROLES]
+        self._stays += [
+            Stay(view, self.placed_s, role == prompt_role)
+            for view in views
+            if (role := view.heartbeat.role) in TARGET_ROLES
+        ]
 
     def note_tokens(self, epoch: int, tokens: int) -> None:
         """So many came of this placement."""

@@ -104,6 +104,10 @@ class EdgeServer:
                 async with asyncio.timeout(REST_POLL_S if now else HEALTH_POLL_S):
                     await lost.wait()
 
+    async def leave_port(self) -> None:
+        """Listen no more and tell clients to connect elsewhere for what they ask next; live calls go on."""
+        await self._server.stop(self._config.drain_timeout_s)
+
     async def drain(self) -> None:
         """Tell clients to go elsewhere, then wait for the live requests."""
         self._registry.closing = True
@@ -136,5 +140,5 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_CLIENT_PING_MS),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(config.share_ports)),
     ]

@@ -32,21 +32,28 @@ C = TypeVar("C", bound=Candidate)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is to be placed: `tokens` of prompt and log; `output_tokens` may still come."""
+    """What is to be placed: `tokens` of prompt and log; `output_tokens` may still come. `scored`: how likely
+    the prompt's tokens are is wanted, so that all of them are computed, cached or not."""
 
     block_hashes: tuple[bytes, ...]
     tokens: int
     output_tokens: int
+    scored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Instance ids; speculator is "" when none is ready."""
+    """Instance ids; prefill is "" when decode computes the prompt, speculator when none is ready."""
 
     decode: str
     prefill: str
     detokenizer: str
     speculator: str
+
+    @property
+    def prompt_role(self) -> str:
+        """Who computes the prompt and draws the first token."""
+        return "prefill" if self.prefill else "decode"
 
     def instance_of(self, role: str) -> str:
         """ "" for a role that no request is placed on."""

@@ -24,43 +24,46 @@ def placement_messages(
     hashes: tuple[bytes, ...],
     first_token: Deadline,
 ) -> dict[str, Message]:
-    """By role, first whom the first token waits for. `ids`: of prompt and log, with their blocks' names."""
+    """By role, first whom the first token waits for; decode hears all of what prefill would where it computes
+    the prompt. `ids`: of prompt and log, with their blocks' names."""
     token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
     prompt_ids = ids[: log.prompt_tokens]
     untold = replace(request.sampling, prompt_logprobs=NO_LOGPROBS)
-    return {
-        "prefill": Prefill(
-            token_ids=token_ids,
-            prompt_len=len(prompt_ids),
-            block_hashes=packed_hashes,
-            sampling=untold if told.complete else request.sampling,
-            gateway=gateway,
-            detokenizer=placement.detokenizer,
-            decode=placement.decode,
-            priority=request.priority,
-            first_token_us=first_token.to_unix_us(),
-        ),
-        "detokenizer": Open(
-            gateway=gateway,
-            prompt_tail=pack_ids(prompt_ids[-PROMPT_TAIL_TOKENS:]),
-            replay=pack_ids(log.ids),
-            emitted_chars=log.emitted_chars,
-            next_position=log.next_position,
-            stop=request.stop,
-            prefill=placement.prefill,
-            decode=placement.decode,
-            shown_ids=request.shown_ids,
-        ),
-        "decode": Reserve(
-            token_ids=token_ids,
-            prompt_len=len(prompt_ids),
-            block_hashes=packed_hashes,
-            sampling=untold,
-            gateway=gateway,
-            detokenizer=placement.detokenizer,
-            prefill=placement.prefill,
-            speculator=placement.speculator,
-            priority=request.priority,
-            inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
-        ),
-    }
+    to_tell = untold if told.complete else request.sampling
+    prefill = Prefill(
+        token_ids=token_ids,
+        prompt_len=len(prompt_ids),
+        block_hashes=packed_hashes,
+        sampling=to_tell,
+        gateway=gateway,
+        detokenizer=placement.detokenizer,
+        decode=placement.decode,
+        priority=request.priority,
+        first_token_us=first_token.to_unix_us(),
+    )
+    opened = Open(
+        gateway=gateway,
+        prompt_tail=pack_ids(prompt_ids[-PROMPT_TAIL_TOKENS:]),
+        replay=pack_ids(log.ids),
+        emitted_chars=log.emitted_chars,
+        next_position=log.next_position,
+        stop=request.stop,
+        prefill=placement.prefill,
+        decode=placement.decode,
+        shown_ids=request.shown_ids,
+    )
+    reserve = Reserve(
+        token_ids=token_ids,
+        prompt_len=len(prompt_ids),
+        block_hashes=packed_hashes,
+        sampling=untold if placement.prefill else to_tell,
+        gateway=gateway,
+        detokenizer=placement.detokenizer,
+        prefill=placement.prefill,
+        speculator=placement.speculator,
+        priority=request.priority,
+        inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
+    )
+    if placement.prefill:
+        return {"prefill": prefill, "detokenizer": opened, "decode": reserve}
+    return {"decode": reserve, "detokenizer": opened}

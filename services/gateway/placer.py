@@ -1,4 +1,7 @@
-"""Placing a request: ask Open, Reserve and Prefill together, elsewhere again when a worker says no."""
+"""Placing a request: ask Open, Reserve and Prefill together, elsewhere again when a worker says no.
+
+There is no Prefill where the decode worker computes the prompt.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from services.gateway.placement import (
 )
 from services.gateway.placement_messages import placement_messages
 from services.gateway.placement_trials import PlacementTrials
+from services.gateway.prompt_path import on_shorter_path
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.sent_load import Load
@@ -33,7 +37,10 @@ from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.kv_room import blocks_ahead
 from shared.messages import Accepted, Message
+from shared.roles import PLACED_ROLES
+from shared.sampling import NO_LOGPROBS
 from shared.tasks import cancel_until_done
+from shared.telemetry import metrics
 
 
 class Refused(Exception):
@@ -84,7 +91,7 @@ class Placer:
         self._arrived_s = SYSTEM_CLOCK.monotonic_s()
 
     async def place_request(self, deadline: Deadline, asked: Callable[[], None]) -> None:
-        """Return when all three workers hold the request; `asked` is called when they have been asked.
+        """Return when all its workers hold the request; `asked` is called when they have been asked.
 
         Who finds all full waits its turn again, as long as the deadline lets it come. Raises what no worker
         would answer differently, Overloaded when no turn can come in time, Unavailable when a role stays
@@ -102,25 +109,25 @@ class Placer:
             if isinstance(refused.error, Overloaded):
                 self._check_turn(ticket, refused.role, refused.error, deadline)
                 until = None
-            elif isinstance(refused.error, Unavailable):
-                if until.expired():
-                    raise refused.error from refused
+            elif isinstance(refused.error, Unavailable) and not until.expired():
+                pass
             elif failures >= self._config.max_replacements:
                 raise refused.error from refused
-            else:
+            else:  # what was spent on asking was no waiting: there may be another instance
                 failures += 1
+                until = None
             await self._back_off(refused.role, attempt)
 
     async def _try_placement(
         self, deadline: Deadline, until: Deadline, attempt: int, asked: Callable[[], None]
     ) -> Refused | None:
-        """One epoch: None when all three have taken it, or when it is not needed any more."""
+        """One epoch: None when all have taken it, or when it is not needed any more."""
         placement = await self._choose(until, attempt)
         if self._state.finish:
             return None  # the last row of the failed placement came while we waited
         self._state.begin_epoch(placement)
         self.trials.begin(placement)
-        self._crash_record.begin_epoch(self.trials.views.values())
+        self._crash_record.begin_epoch(self.trials.views.values(), placement.prompt_role)
         layout = self._layout_of(placement)
         ids, hashes = self._sequence(layout)  # only now: until the new epoch, rows of the old one count
         try:
@@ -133,6 +140,7 @@ class Placer:
             self._avoid(refused)
             return refused
         self._state.placed()
+        metrics.PLACEMENTS.labels(path="disaggregated" if placement.prefill else "local").inc()
         return None
 
     def _wait_s(self, deadline: Deadline) -> float:
@@ -193,8 +201,19 @@ class Placer:
         fleet = {role: [self._sent_load.with_sent(view) for view in found] for role, found in usable.items()}
         ids, hashes = self._sequence(self._block_names.layout)
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
-        need = Need(hashes, len(ids), left)
-        return choose_placement(fleet, need, rotation=self._rotation + attempt)
+        need = Need(hashes, len(ids), left, scored=self._wants_scores)
+        placement = choose_placement(fleet, need, rotation=self._rotation + attempt)
+        return on_shorter_path(placement, fleet, need, most_tokens=self._config.local_prefill_tokens)
+
+    @property
+    def _wants_scores(self) -> bool:
+        return self._request.sampling.prompt_logprobs != NO_LOGPROBS and not self._state.told.complete
+
+    def end(self) -> None:
+        """The request is over."""
+        self.trials.end()
+        if self._state.finish and self._state.placement is not None:
+            self._sent_load.end("decode", self._state.placement.decode)
 
     def _usable(self, role: str) -> list[InstanceView]:
         """Instances of `role` that serve the model and are not known to be gone."""
@@ -208,7 +227,7 @@ class Placer:
         deadline: Deadline,
         asked: Callable[[], None],
     ) -> None:
-        """All three at once; the first refusal ends the other two.
+        """All at once; the first refusal ends the others.
 
         A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
         """
@@ -246,14 +265,21 @@ class Placer:
         self, placement: Placement, ids: tuple[int, ...], hashes: tuple[bytes, ...]
     ) -> dict[str, Load]:
         """By role. Until heartbeats show it, others are not sent there as if nothing had been."""
-        prefill = self._fleet.get("prefill", placement.prefill)
-        cached = 0 if prefill is None else prefill.overlap(hashes) * HASH_BLOCK_TOKENS
+        role = placement.prompt_role
+        computes = self._fleet.get(role, placement.instance_of(role))
+        cached = 0 if computes is None else computes.overlap(hashes) * HASH_BLOCK_TOKENS
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
-        sent = self._sent_load
+        blocks = {"decode": blocks_ahead(len(ids), left)}
+        tokens = {role: len(ids) - cached}
+        roles = [placed for placed in PLACED_ROLES if placement.instance_of(placed)]
         return {
-            "prefill": sent.add("prefill", placement.prefill, tokens=len(ids) - cached),
-            "decode": sent.add("decode", placement.decode, blocks=blocks_ahead(len(ids), left)),
-            "detokenizer": sent.add("detokenizer", placement.detokenizer),
+            placed: self._sent_load.add(
+                placed,
+                placement.instance_of(placed),
+                tokens=tokens.get(placed, 0),
+                blocks=blocks.get(placed, 0),
+            )
+            for placed in roles
         }
 
     async def _ask_one(
@@ -279,7 +305,8 @@ class Placer:
         if not isinstance(answer, Accepted):
             raise Refused(role, instance, unexpected_answer(answer, role))
         self._sent_load.took(load)
-        if role == "prefill" and not self._state.replacements:
+        placement = self._state.placement
+        if placement is not None and role == placement.prompt_role and not self._state.replacements:
             self._state.cached_tokens = answer.cached_tokens
 
     def _avoid(self, refused: Refused) -> None:

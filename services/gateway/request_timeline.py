@@ -12,7 +12,14 @@ from shared.telemetry.timeline import Phase, Timeline
 MAX_CLIENT_US = 60_000_000
 """A client's send time further back than this, or in the future, is a wrong clock: left out."""
 COUNT_PREFIX = "count:"
-FIRST_TOKEN_PARTS = ("prefill.queue", "prefill.compute", "detokenize")
+FIRST_TOKEN_PARTS = (
+    "prefill.queue",
+    "prefill.compute",
+    "decode.prefill_queue",
+    "decode.prefill_compute",
+    "detokenize",
+)
+"""A prompt is computed by a prefill worker or by the decode worker."""
 DECODE_PARTS = ("kv.transfer", "decode.queue")
 
 

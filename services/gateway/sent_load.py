@@ -1,4 +1,8 @@
-"""What this gateway has sent to instances that their heartbeats do not show yet, so that it does not herd."""
+"""What this gateway knows of the load of instances before their heartbeats show it.
+
+What it has sent, so that it does not herd; and what of that has ended, so that who asks again at once finds
+the place free.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,7 @@ class SentLoad:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._sent: defaultdict[tuple[str, str], list[Load]] = defaultdict(list)
+        self._ended_s: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
 
     def add(self, role: str, instance: str, *, tokens: int = 0, blocks: int = 0) -> Load:
         """The instance is asked to take a request."""
@@ -63,15 +68,22 @@ class SentLoad:
         if load in loads:
             loads.remove(load)
 
+    def end(self, role: str, instance: str) -> None:
+        """A request that the instance had has finished there."""
+        now_s = self._clock.monotonic_s()
+        recent = [at_s for at_s in self._ended_s[role, instance] if at_s > now_s - FORGOTTEN_AFTER_S]
+        self._ended_s[role, instance] = [*recent, now_s]
+
     def with_sent(self, view: InstanceView) -> LoadedView:
-        """The view with what was sent and is not in the heartbeat that it shows."""
+        """The view with what was sent, or has ended, and is not in the heartbeat that it shows."""
         beat = view.heartbeat
         loads = self._unreported(beat.role, beat.instance, view.last_seen_s)
-        if not loads:
+        ended = self._unreported_ends(beat.role, beat.instance, view.last_seen_s)
+        if not loads and not ended:
             return LoadedView(view, beat)
         loaded = replace(
             beat,
-            live=beat.live + len(loads),
+            live=max(0, beat.live + len(loads) - ended),
             queued_tokens=beat.queued_tokens + sum(load.tokens for load in loads),
             kv_blocks_free=beat.kv_blocks_free - sum(load.blocks for load in loads),
         )
@@ -92,3 +104,14 @@ class SentLoad:
         else:
             del self._sent[role, instance]
         return left
+
+    def _unreported_ends(self, role: str, instance: str, seen_s: float) -> int:
+        ends = self._ended_s.get((role, instance))
+        if not ends:
+            return 0
+        left = [ended_s for ended_s in ends if ended_s >= seen_s]
+        if left:
+            self._ended_s[role, instance] = left
+        else:
+            del self._ended_s[role, instance]
+        return len(left)

@@ -48,10 +48,9 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
-TIMER_S = 0.01
-"""A deadline's timers fire in any order: a silence that ended so little before it is its end."""
 LATE_S = 0.05
-"""Clocks differ: a worker may see a deadline pass this much before the gateway does."""
+"""Clocks differ: a worker may see a deadline pass this much before the gateway does. Nor can anybody try
+again in what is left then, so that a failure that comes so late is the deadline's."""
 
 
 class Session:
@@ -183,7 +182,7 @@ class Session:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
         if error is None:
             return Outcome.ended(work.result(), self.request.sampling)
-        if isinstance(error, Unavailable) and self._deadline.remaining_s() < TIMER_S:
+        if isinstance(error, Unavailable) and self._deadline.remaining_s() < LATE_S:
             return Outcome.of(self.state.expired())
         if isinstance(error, PenstockError):
             return Outcome.of(self.request.tool_use.blame(error))
@@ -225,7 +224,7 @@ class Session:
                 if self._begin_replacement(trouble):
                     return "length"
         finally:
-            placer.trials.end()
+            placer.end()
 
     # ---- placed: watched, and placed anew -----------------------------------------------------------
 

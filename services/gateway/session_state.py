@@ -140,6 +140,8 @@ class SessionState:
         """The error of a deadline that passed now; `kind` where it is not told by what has come."""
         kind = kind or ("total" if self.log.ids else "first-token or total")
         hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
+        if hop == "prefill" and self.placement is not None:
+            hop = self.placement.prompt_role
         return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
 
 

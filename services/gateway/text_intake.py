@@ -69,7 +69,8 @@ class TextIntake:
         if self._closed or epoch != self._state.epoch:
             metrics.STALE_MESSAGES.inc()
             return
-        if not self._state.is_from(sender, "prefill"):
+        placement = self._state.placement
+        if placement is not None and not self._state.is_from(sender, placement.prompt_role):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
             return
         fresh = self._state.told.take(message.position, message.logprobs)

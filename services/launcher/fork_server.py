@@ -59,21 +59,18 @@ def _serve(asked: socket.socket) -> str:
     """One child per request. In a child: the module that it is to run; "" when the launcher has gone."""
     launcher = os.getppid()
     while True:
-        request, fds, _, _ = socket.recv_fds(asked, MAX_REQUEST_BYTES, 1)
+        request, fds, _, _ = socket.recv_fds(asked, MAX_REQUEST_BYTES, 2)
         if not request:
             return ""
+        output, go = fds
         told = json.loads(request)
-        go, leave = os.pipe()
         pid = _fork_twice()
         if pid == 0:
             asked.close()
-            os.close(leave)
-            _become(told, output=fds[0], go=go, launcher=launcher)
+            _become(told, output=output, go=go, launcher=launcher)
             return str(told["module"])
         os.close(go)
-        os.close(fds[0])
-        os.write(leave, b"\n")  # its parent is the launcher now
-        os.close(leave)
+        os.close(output)
         asked.send(str(pid).encode())
 
 
@@ -99,7 +96,7 @@ def _fork_twice() -> int:
 def _become(told: dict[str, object], *, output: int, go: int, launcher: int) -> None:
     """What exec would have done: output, group, environment and command line of the service."""
     os.setpgid(0, 0)
-    if not os.read(go, 1):  # the server ended before it could say that we were adopted
+    if not os.read(go, 1):  # the launcher has given us up: it may not even know that we are there
         os._exit(KILLED_BECAUSE_ORPHANED)
     os.close(go)
     die_with(launcher)()

@@ -24,8 +24,8 @@ NAME = "fork-server"
 LOAD_TIMEOUT_S = 60.0
 """For the imports: of a cold disk, with everything else that starts."""
 FORK_TIMEOUT_S = 5.0
-END_TIMEOUT_S = 1.0
-"""For a server whose imports failed to end, and for the last that it says."""
+END_TIMEOUT_S = 10.0
+"""For a server whose imports failed to end, and for the last that it says: on a busy machine."""
 MAX_ANSWER_BYTES = 64
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -118,17 +118,25 @@ class Forker:
         server = self._server
         if server is None or len(request) > MAX_REQUEST_BYTES:
             raise NotForked
-        with _adopting():
-            socket.send_fds(server, [request], [output])
-            try:
+        answer = b""
+        go, leave = os.pipe()
+        try:
+            with adopting():
+                socket.send_fds(server, [request], [output, go])
                 async with asyncio.timeout(FORK_TIMEOUT_S):
                     answer = await asyncio.get_running_loop().sock_recv(server, MAX_ANSWER_BYTES)
-            except TimeoutError:
-                answer = b""
+            if answer:
+                os.write(leave, b"\n")  # we are its parent now, and know it
+        except OSError as error:  # it is silent, or has ended and we have not heard of that yet
+            raise NotForked from error
+        finally:
+            os.close(go)
+            os.close(leave)
+            if not answer:
+                self._server = None
+                assert self._process is not None
+                send(self._process, signal.SIGKILL)  # an answer that comes later is nobody's
         if not answer:
-            self._server = None
-            assert self._process is not None
-            send(self._process, signal.SIGKILL)  # whatever it does, an answer that comes later is nobody's
             raise NotForked
         return int(answer)
 
@@ -196,7 +204,7 @@ def forking_works() -> bool:
 
 
 @contextmanager
-def _adopting() -> Iterator[None]:
+def adopting() -> Iterator[None]:
     """Meanwhile we adopt what our children leave behind; else the system does, and reaps it."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

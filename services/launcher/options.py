@@ -54,6 +54,7 @@ class StackOptions:
     grpc_host: str
     grpc_port: int
     http_port: int
+    share_ports: bool
     log_format: str
     state_dir: Path
     start_timeout_s: float
@@ -90,7 +91,7 @@ def build_up_parser() -> argparse.ArgumentParser:
         "--grpc-port",
         type=count,
         metavar="PORT",
-        help=f"first gateway's port, 0 = a free one (default {DEFAULT_GRPC_PORT})",
+        help=f"port of the gateways, 0 = a free one (default {DEFAULT_GRPC_PORT})",
     )
     parser.add_argument(
         "--http-port",
@@ -148,7 +149,7 @@ def stack_options(
             role,
             file,
             environ,
-            {"fleet_key": fleet_key, **_defaults_of(role, draft, state_dir)},
+            {"fleet_key": fleet_key, **_defaults_of(role, counts[role], draft, state_dir)},
             options[role],
         )
         for role in ROLES
@@ -167,6 +168,7 @@ def stack_options(
         grpc_host=gateway["grpc_host"].value,
         grpc_port=gateway["grpc_port"].value,
         http_port=gateway["http_port"].value,
+        share_ports=gateway["share_ports"].value,
         log_format=args.log_format,
         state_dir=state_dir,
         start_timeout_s=args.start_timeout,
@@ -209,10 +211,11 @@ def _listen_beside_grpc(gateway: Settings) -> None:
         gateway.by_name["http_host"] = Setting(host, SourceKind.STACK, STACK_SOURCE)
 
 
-def _defaults_of(role: str, draft: str, state_dir: Path) -> dict[str, Any]:
+def _defaults_of(role: str, instances: int, draft: str, state_dir: Path) -> dict[str, Any]:
     """What a stack sets where nobody has said anything."""
     if role == "gateway":
-        return {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
+        ports = {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
+        return ports | {"share_ports": instances > 1}
     if role == "retriever":
         return {"corpus": str(DOCUMENTATION), "state_dir": str(state_dir)}
     return {"model": draft} if role == "speculator" else {}

@@ -47,6 +47,24 @@ def check_free(host: str, port: int, option: str) -> None:
     _listener(host, port, option).close()
 
 
+def hold_port(host: str, port: int, option: str) -> socket.socket:
+    """Keep other stacks off a port that the gateways of this one share, until what is returned is closed.
+
+    Processes of one user that are willing to share may all listen on a port, and two stacks would then take
+    each other's connections. So a stack also takes the port's name among the abstract sockets, of which there
+    can be one: the kernel frees it with the process. Raises InvalidRequest when another one has it.
+    """
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        name.bind(f"\0penstock-port-{host}:{port}")
+    except OSError as error:
+        name.close()
+        raise InvalidRequest(
+            f"another stack has {host}:{port} for its gateways; stop it, or pass {option} 0 for any free port"
+        ) from error
+    return name
+
+
 def _listener(host: str, port: int, option: str = "--grpc-port") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Protocol
 
 from services.launcher.forker import Forker, forking_works
@@ -13,7 +14,7 @@ from services.launcher.log_lines import LineWriter
 from services.launcher.nats import nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
 from services.launcher.plan import fork_server_environ, instance_names, plan_instances
-from services.launcher.ports import check_free, free_ports
+from services.launcher.ports import check_free, free_ports, hold_port
 from services.launcher.prober import Prober
 from services.launcher.start_watch import StartWatch
 from services.launcher.state import RunningInstance, StackState, StateDir, credentials_file
@@ -81,6 +82,7 @@ class Stack:
         self._instances: list[Instance] = []
         self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
+        self._held_ports = ExitStack()
         self._forker: Forker | None = None
         self._forking: asyncio.Task[None] | None = None
 
@@ -97,12 +99,14 @@ class Stack:
                 await self._watch()
         finally:
             await self._end()
+            self._held_ports.close()
             self._state.release()
 
     # ---- start --------------------------------------------------------------------------------
 
     def _gateway_ports(self) -> tuple[list[int], list[int]]:
-        """For gRPC and for HTTP one port per gateway each; the first is the one asked for."""
+        """For gRPC and for HTTP one port per gateway each; the first is the one asked for, and that of all
+        where they share it."""
         host, gateways = self._options.grpc_host, self._options.counts["gateway"]
         ports = free_ports(host, 2 * gateways)
         grpc_ports, http_ports = ports[:gateways], ports[gateways:]
@@ -113,6 +117,9 @@ class Stack:
             if asked:
                 check_free(host, asked, option)
                 chosen[0] = asked
+            if self._options.share_ports:
+                chosen[:] = chosen[:1] * gateways
+                self._held_ports.enter_context(hold_port(host, chosen[0], option))
         named = f"[{host}]" if ":" in host else host
         self._grpc, self._http = f"{named}:{grpc_ports[0]}", f"{named}:{http_ports[0]}"
         return grpc_ports, http_ports

@@ -28,12 +28,9 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.rate import TokenRate
+from shared.worker.rate import MEASURED_STEP_TOKENS, TokenRate
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
-
-MEASURED_STEP_TOKENS = 64
-"""The rate by which long prompts are predicted is that of steps with at least so many tokens."""
 
 IN_ENGINE = (JobPhase.QUEUED, JobPhase.COMPUTING)
 """Of a job that a step was about: the loop may not have heard yet that it has joined."""
@@ -180,8 +177,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
     async def _tell_scores(self, scores: PromptScores) -> None:
         job = self._book.jobs.get(scores.key)
         if job is not None and job.phase in IN_ENGINE:
-            told = messages.PromptLogprobs(scores.position, scores.logprobs)
-            await self._outbox.tell("gateway", job.gateway, told, job.request_id, job.epoch)
+            await self._outbox.prompt_scores(job.gateway, job.request_id, job.epoch, scores)
 
     async def admit_jobs(self) -> None:
         """Fill the next chunk with the most urgent prompts; a prefix is warmed only when there are none."""

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from services.prefill.queue import Entry
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired
-from shared.kv_hash import max_cached_blocks
 from shared.messages import Envelope, Prefill
-from shared.sampling import NO_LOGPROBS
 from shared.worker.job import Job, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
 
@@ -24,16 +22,6 @@ class PrefillJob(Job):
     started_s: float = 0.0
     computed_tokens: int = 0
     refused_s: float | None = None  # when it first found no room in the engine
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.spec.token_ids)
-
-    @property
-    def max_reusable_blocks(self) -> int:
-        """None where its log-probabilities are wanted: they take all of its logits."""
-        wanted = self.spec.params.prompt_logprobs != NO_LOGPROBS
-        return 0 if wanted else max_cached_blocks(self.num_tokens)
 
     @property
     def remaining_tokens(self) -> int:

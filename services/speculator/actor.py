@@ -105,6 +105,9 @@ class SpeculatorActor(EngineActor):
             case message:
                 raise UnknownMessage(f"a speculator has no use for {type(message).__name__}")
 
+    def holds_work(self) -> bool:
+        return len(self._sessions) > 0
+
     async def on_tick(self) -> None:
         self._sessions.expire()
 

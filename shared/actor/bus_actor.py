@@ -95,9 +95,9 @@ class BusActor(Actor):
         match delivery.message:
             case messages.AuditRequest():
                 report = AuditReport(host.role, host.instance, host.incarnation, tuple(self.held()))
-                await self.bus.reply(delivery.envelope, report)
+                await self.bus.answer(delivery.envelope, report)
             case messages.SnapshotRequest(bucket):
-                await self.bus.reply(delivery.envelope, self.snapshot(bucket))
+                await self.bus.answer(delivery.envelope, self.snapshot(bucket))
             case messages.Drain():
                 host.begin_drain()
                 await self.bus.answer(delivery.envelope, messages.Accepted())

@@ -19,6 +19,7 @@ from nats.micro.service import Service as MicroService
 from shared.bus import codec, subjects
 from shared.bus.connection import Connection, internal
 from shared.bus.credentials import Credentials
+from shared.bus.late_answers import LateAnswers
 from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
 from shared.errors import NoAnswer, PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Failure, Heartbeat, Message
@@ -50,6 +51,7 @@ class Bus:
         self._connection = connection
         self._sender = sender or subjects.NOBODY
         self._micro: MicroService | None = None
+        self._late_answers = LateAnswers(lambda: self.has_room, self._send_answer)
         self.offsets = ClockOffsets()
         self.lost = connection.lost
         """Set when the server has closed the connection for good."""
@@ -162,7 +164,7 @@ class Bus:
         await self._send(envelope.reply, message, replace(envelope, reply=""))
 
     async def answer(self, envelope: Envelope, answer: Message | PenstockError, *, hop: str = "") -> None:
-        """Reply where somebody waits, as nobody does for a broadcast; never raises.
+        """Reply where somebody waits, as nobody does for a broadcast; never raises, and never waits for room.
 
         What is not heard is counted: an error that nobody waits for, an answer that cannot be sent. An error
         that names no hop gets `hop`.
@@ -176,6 +178,12 @@ class Bus:
             answer = Failure.of(answer)
         if not envelope.reply:
             return
+        if self.has_room and not self._late_answers:
+            await self._send_answer(envelope, answer)
+        else:
+            self._late_answers.add(envelope, answer)
+
+    async def _send_answer(self, envelope: Envelope, answer: Message) -> None:
         try:
             await self.reply(envelope, answer)
         except PenstockError as error:
@@ -223,6 +231,7 @@ class Bus:
 
     async def close(self) -> None:
         """Drain, then close; bounded."""
+        await self._late_answers.close()
         await self._connection.close()
 
 

@@ -1,4 +1,4 @@
-"""nats-py's client, except for two things.
+"""nats-py's client, except for three things.
 
 It does not tell a password to a server that says it has no TLS. nats-py encrypts when the server asks for
 it. A server in between that does not ask would get everything in the clear: who wants TLS must be able to
@@ -6,10 +6,15 @@ insist.
 
 It hands messages over as it reads them. nats-py puts each into a queue, which a task of the subscription's
 empties in a later turn of the loop: to receivers that never wait that is only a delay.
+
+Nothing that is read ends its read loop, after which a connection looks open and hears nothing until, six
+seconds later, its own pings tell. nats-py's ends over the PONG of a flush that was given up, and over a
+subject that is no UTF-8.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -46,13 +51,19 @@ class BusClient(Client):
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         take = self._takers.get(sid)
         if take is None or headers:
+            subject = subject.decode(errors="replace").encode()
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
-        waiting = take(subject.decode(), reply.decode(), data)
+        waiting = take(subject.decode(errors="replace"), reply.decode(errors="replace"), data)
         if waiting is not None:
             await waiting
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
 
     async def _init_request_sub(self) -> None:
         await super()._init_request_sub()

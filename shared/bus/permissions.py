@@ -54,7 +54,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
         "detokenizer": (messages.Tokens,),
     },
     "decode": {
-        "gateway": (messages.Lost,),
+        "gateway": (messages.Lost, messages.PromptLogprobs),
         "prefill": (
             messages.KvProbe,
             messages.KvGrant,

@@ -107,6 +107,7 @@ class Engine:
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             max_step_us=1000 * config.max_step_ms,
+            max_step_ratio=config.max_step_ratio,
             now_us=now_us,
         )
         self._sampler = Sampler(self.model_config.vocab_size)
@@ -336,7 +337,7 @@ class Engine:
 
         False: it was roused before that, to be called again once what else there is to do is done.
         """
-        return self._seat is None or self._seat.pause(self._scheduler.num_active)
+        return self._seat is None or self._seat.pause(self._scheduler.requests)
 
     def serve(self, requests: int) -> None:
         """So many are computed or wait for it: who shares the cores weighs them. From any thread."""

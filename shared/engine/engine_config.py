@@ -22,6 +22,7 @@ _AT_LEAST_ZERO = (
     "quant_group",
     "kv_memory_mb",
     "max_step_ms",
+    "max_step_ratio",
     "offload_memory_mb",
     "offload_disk_mb",
     "weight_cache_mb",
@@ -36,7 +37,8 @@ class EngineConfig:
     share a scale (0: 128 for int8, 64 for int4). kv_dtype: auto (the one computed in), int8 or, on cuda, fp8.
     kv_memory_mb: size of the KV pool in MiB; 0: kv_blocks blocks of 16 tokens.
     max_batch_tokens: rows of one step, which is also the longest prefill chunk. max_step_ms: the longest step
-    that may be planned while rows decode, prefill chunks are cut to it; 0: no limit.
+    that may be planned while rows decode, prefill chunks are cut to it; 0: no limit. max_step_ratio: how many
+    times as long as without a chunk it may be planned; 0: any.
     offload_memory_mb: host memory for the KV of preempted sequences; offload_dir and offload_disk_mb: where
     and how much goes to disk when that is full. With 0 and 0 they are computed again.
     weight_cache_mb: how much packed weights may take on disk, to be mapped by every process that loads them
@@ -64,6 +66,7 @@ class EngineConfig:
     tensor_parallel: int = 1
     kv_memory_mb: int = 0
     max_step_ms: float = 0.0
+    max_step_ratio: float = 0.0
     offload_memory_mb: int = 0
     offload_dir: str = ""
     offload_disk_mb: int = 0

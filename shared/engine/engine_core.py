@@ -87,7 +87,8 @@ class EngineCore:
         sequence = work.sequence
         position = len(sequence.tokens)
         sequence.tokens += drawn.token_ids
-        judge_drafts(sequence, len(work.drafts), drawn.accepted_drafts)
+        if work.drafts:
+            judge_drafts(sequence, len(work.drafts), drawn.accepted_drafts)
         sequence.prefilling = False
         self._scheduler.advance(work, work.num_tokens + len(drawn.token_ids) - 1)
         if sequence.pinned and (drawn.finish_reason is not None or sequence.draw_limit <= 0):

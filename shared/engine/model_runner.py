@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -13,8 +13,7 @@ LayerCallback = Callable[[int, int, int], None]
 """(layer, start_token, end_token): K and V of that token range are in the pool for that layer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInput:
+class ModelInput(NamedTuple):
     """Tokens of one sequence to compute now; logits are wanted for the last `num_logits` of them."""
 
     token_ids: Sequence[int]
@@ -35,10 +34,10 @@ class ModelRunner:
         token_ids: list[int] = []
         logit_rows: list[int] = []
         spans: list[Span] = []
-        for each in inputs:
-            token_ids += each.token_ids
-            logit_rows += range(len(token_ids) - each.num_logits, len(token_ids))
-            spans.append(Span(each.start, len(each.token_ids), each.blocks))
+        for ids, start, blocks, num_logits, _ in inputs:
+            token_ids += ids
+            logit_rows += range(len(token_ids) - num_logits, len(token_ids))
+            spans.append(Span(start, len(ids), blocks))
         return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.sampling import TokenLogprob
 
@@ -23,8 +24,7 @@ class Reservation:
     num_cached_blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOutput:
+class TokenOutput(NamedTuple):
     """New tokens of one sequence; `position` is the absolute position of the first.
 
     `finish_reason` is "stop" (the last token is an end or stop id, or completed the grammar), "length",

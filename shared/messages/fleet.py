@@ -33,7 +33,10 @@ class Heartbeat:
     at most. `context_tokens` is the longest sequence that its model takes here, 0 unknown; `chat_template`
     whether a tokenizer's model has one, `vocab_tokens` how many ids that model has, 0 unknown. `grpc` and
     `http` are where a gateway takes requests, HOST:PORT, "" where it does not. `threads` is how many an
-    engine's step would have now, `most_threads` how many with nobody beside it.
+    engine's step would have now, `most_threads` how many with nobody beside it. Of a decode worker, each 0
+    while it is not known: `step_us` is what a step of its streams takes with no prompt in it,
+    `prompt_tokens_per_s` how fast it computes prompts (its `queued_tokens` are theirs), `transfer_us` how
+    long KV from prefill makes a request wait.
     """
 
     role: str
@@ -71,6 +74,9 @@ class Heartbeat:
     threads: int = 0
     most_threads: int = 0
     next_ms: int = 250
+    step_us: int = 0
+    prompt_tokens_per_s: float = 0.0
+    transfer_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Open:
 class Reserve:
     """gateway → decode: make room; KV will come from `prefill`, tokens go to `detokenizer`.
 
+    `prefill` is "" where decode itself is to compute the prompt and to send the first token.
     `token_ids` = prompt + tokens generated so far; `prompt_len` marks the border between them.
     `speculator` is "" when drafts are off. `inter_token_us` is the longest time that its client waits from
     tokens to tokens; 0: any.

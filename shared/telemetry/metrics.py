@@ -63,6 +63,11 @@ BREAKER_STATE = Gauge(
     ["instance"],
 )
 REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
+PLACEMENTS = Counter(
+    "penstock_placements_total",
+    "Placements that workers took, by who computes the prompt: disaggregated (prefill) or local (decode).",
+    ["path"],
+)
 HTTP_CONNECTIONS = Gauge("penstock_http_connections", "Open connections of the HTTP edge.")
 FINISHED_REQUESTS = Counter(
     "penstock_finished_requests_total",
@@ -181,6 +186,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         HOP_SECONDS,
         HTTP_CONNECTIONS,
         INTER_TOKEN_LATENCY,
+        PLACEMENTS,
         PROMPT_TOKENS,
         QUEUE_DEPTH,
         REQUESTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -32,6 +33,9 @@ class WorkerLoad:
     kv_blocks_free: int
     queued: int = 0
     queued_tokens: int = 0
+    step_us: int = 0
+    prompt_tokens_per_s: float = 0.0
+    transfer_us: int = 0
 
 
 class EngineActor(BusActor):
@@ -44,6 +48,8 @@ class EngineActor(BusActor):
         self._mirror = mirror
         self._rate = TokenRate()
         self._outbox = Outbox(service.bus, service.role)
+        self._ages = asyncio.Event()
+        """What a message has left here ages: it may expire, or is to be sent later."""
 
     # ---- for subclasses ---------------------------------------------------------------------------
 
@@ -51,8 +57,12 @@ class EngineActor(BusActor):
     def worker_load(self) -> WorkerLoad:
         """Asked only while there is an engine."""
 
+    @abstractmethod
+    def holds_work(self) -> bool:
+        """Whether a message has left anything here; asked only while there is an engine."""
+
     async def on_tick(self) -> None:
-        """Time has passed; nothing else may have happened."""
+        """Time has passed; nothing else may have happened. None comes while nothing is held."""
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """Of the fleet; `why` is suspect, stopped or restarted."""
@@ -107,6 +117,22 @@ class EngineActor(BusActor):
             yield Held(key.rpartition("/")[0], "kv_blocks", blocks, "")
 
     # ---- what its process tells it ------------------------------------------------------------------
+
+    async def until_work(self) -> None:
+        """Return while something is held or waits to be sent: to nothing else does time matter."""
+        while not self._is_aging():
+            self._ages.clear()
+            await self._ages.wait()
+
+    def _is_aging(self) -> bool:
+        return self._outbox.waiting > 0 or self.holds_work()
+
+    async def handle(self, item: Any) -> None:
+        try:
+            await super().handle(item)
+        finally:
+            if self._is_aging():
+                self._ages.set()
 
     async def on_item(self, item: Any) -> None:
         match item:

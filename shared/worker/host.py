@@ -85,12 +85,13 @@ async def keep_informed(service: Service[Any], actor: ActorRef[Any]) -> None:
 
     async def tick() -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await actor.until_work()
             _tell(actor, Tick())
+            await asyncio.sleep(TICK_S)
 
     service.fleet.on_lost(on_lost)
-    service.supervisor.start_task("tick", tick)
     await actor.ask(Started(), Deadline.after(START_TIMEOUT_S))
+    service.supervisor.start_task("tick", tick)
 
 
 def _tell(actor: ActorRef[Any], item: InstanceLost | Tick) -> None:

@@ -11,15 +11,17 @@ from shared.engine.sampling.grammar import CompiledGrammar
 from shared.errors import ProtocolError
 from shared.kv.chunk import MAX_EPOCH
 from shared.kv.transfer_key import TransferKey
+from shared.kv_hash import max_cached_blocks
 from shared.messages import Envelope
-from shared.sampling import SamplingParams
+from shared.sampling import NO_LOGPROBS, SamplingParams
 from shared.worker.wire import SequenceSpec, sequence_key
 
 
 class JobPhase(Enum):
     """Where a job is, as audits and cancel acknowledgements name it.
 
-    prefill: queued → computing → transferring. decode: queued → transferring → ready → decoding.
+    prefill: queued → computing → transferring. decode: queued → transferring → ready → decoding, or where it
+    computes the prompt itself queued → computing → decoding.
     """
 
     QUEUED = "queued"  # accepted; the engine has not been asked yet
@@ -51,6 +53,17 @@ class Job:
     @property
     def key(self) -> str:
         return sequence_key(self.request_id, self.epoch)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of its prompt, and of what was generated before it was placed here."""
+        return len(self.spec.token_ids)
+
+    @property
+    def max_reusable_blocks(self) -> int:
+        """None where its log-probabilities are wanted: they take all of its logits."""
+        wanted = self.spec.params.prompt_logprobs != NO_LOGPROBS
+        return 0 if wanted else max_cached_blocks(self.num_tokens)
 
     @property
     def compiling(self) -> bool:

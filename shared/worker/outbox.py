@@ -13,8 +13,9 @@ import structlog
 
 from shared.bus import Bus
 from shared.bus.subjects import inbox
+from shared.engine.results import PromptScores
 from shared.errors import PenstockError
-from shared.messages import Envelope, Lost, Message
+from shared.messages import Envelope, Lost, Message, PromptLogprobs
 from shared.telemetry import metrics
 from shared.worker.wire import JobOutput, tokens_messages
 
@@ -36,6 +37,11 @@ class Outbox:
     def crowded(self) -> bool:
         """So much waits that there should not be more tokens before some of it is sent."""
         return len(self._waiting) >= OUTBOX_LIMIT // 2
+
+    @property
+    def waiting(self) -> int:
+        """Messages that the bus has had no room for yet."""
+        return len(self._waiting)
 
     async def tell(
         self, role: str, instance: str, message: Message, request_id: str = "", epoch: int = 0
@@ -69,6 +75,11 @@ class Outbox:
         """One message per detokenizer."""
         for detokenizer, message in tokens_messages(outputs):
             await self.tell("detokenizer", detokenizer, message)
+
+    async def prompt_scores(self, gateway: str, request_id: str, epoch: int, scores: PromptScores) -> None:
+        """Tell the session how likely tokens of its prompt were."""
+        told = PromptLogprobs(scores.position, scores.logprobs)
+        await self.tell("gateway", gateway, told, request_id, epoch)
 
     async def lost(self, gateway: str, request_id: str, epoch: int, error: PenstockError) -> None:
         """Tell the session that its request cannot go on here."""

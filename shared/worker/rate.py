@@ -6,6 +6,10 @@ MEMORY = 0.9
 """Weight of the past at each step: about ten steps."""
 
 
+MEASURED_STEP_TOKENS = 64
+"""The rate by which long prompts are predicted is that of steps with at least so many tokens."""
+
+
 class TokenRate:
     """0 until the first observation. Idle time does not count: this is how fast work goes.
 
@@ -32,14 +36,14 @@ class TokenRate:
         return self._tokens * 1e6 / self._busy_us if self._busy_us else 0.0
 
 
-class StepTime:
-    """0 where no step of work that is still going on has been seen."""
+class MeanTime:
+    """Of what happens again and again. 0 where nothing of what is still going on has been seen."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def observe(self, step_us: int) -> None:
-        now_s = step_us / 1e6
+    def observe(self, duration_us: int) -> None:
+        now_s = duration_us / 1e6
         self.seconds = now_s if self.seconds == 0.0 else MEMORY * self.seconds + (1 - MEMORY) * now_s
 
     def forget(self) -> None:

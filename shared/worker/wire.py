@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
@@ -76,8 +77,7 @@ def read_sequence(
     return spec
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class JobOutput:
+class JobOutput(NamedTuple):
     """One job's share of a step, and the detokenizer that waits for it."""
 
     detokenizer: str
@@ -96,12 +96,14 @@ def tokens_messages(outputs: Iterable[JobOutput]) -> list[tuple[str, Tokens]]:
 
 
 def _columns(rows: Sequence[JobOutput]) -> Tokens:
+    _, request_ids, epochs, outputs, marks = zip(*rows, strict=True)
+    _, positions, token_ids, logprobs, finish, _, _ = zip(*outputs, strict=True)
     return Tokens(
-        request_ids=tuple(row.request_id for row in rows),
-        epochs=tuple(row.epoch for row in rows),
-        positions=tuple(row.output.position for row in rows),
-        token_ids=tuple(row.output.token_ids for row in rows),
-        finish=tuple(row.output.finish_reason or "" for row in rows),
-        logprobs=tuple(row.output.logprobs for row in rows),
-        marks=tuple(row.marks for row in rows),
+        request_ids=request_ids,
+        epochs=epochs,
+        positions=positions,
+        token_ids=token_ids,
+        finish=tuple([reason or "" for reason in finish]),
+        logprobs=logprobs,
+        marks=marks,
     )

@@ -222,9 +222,12 @@ class WorkerActor(EngineActor, Generic[J]):
         envelope = delivery.envelope
         job = self._book.jobs.get(sequence_key(envelope.request_id, envelope.epoch))
         held = job is not None and job.phase is not JobPhase.STOPPING
-        await self.bus.reply(envelope, HoldReport(held))
+        await self.bus.answer(envelope, HoldReport(held))
 
     # ---- time and neighbours ------------------------------------------------------------------------
+
+    def holds_work(self) -> bool:
+        return bool(self._book.jobs)
 
     async def on_tick(self) -> None:
         for job in self._book.abandoned():

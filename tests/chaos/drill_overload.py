@@ -18,8 +18,8 @@ from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack
 from tests.support.client import connect, request
 from tests.support.stack import Stack, resident_mb
 
-SHAPE = Shape(600, deadline_ms=8_000, ttft_deadline_ms=4_000)
-PATIENT = Shape(600, deadline_ms=60_000)
+OUTPUT_TOKENS, DEADLINE_MS = 600, 8_000
+PATIENT = Shape(OUTPUT_TOKENS, deadline_ms=60_000)
 """Of the clients that show what the stack can do: each waits until it has its answer."""
 GOODPUT_LIMIT = 0.9
 SHED_OWN_LIMIT_MS = 2.0
@@ -34,10 +34,16 @@ class Scale:
     load_s: float
     loads: tuple[float, ...]
     burst: int
+    ttft_deadline_ms: int
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(OUTPUT_TOKENS, DEADLINE_MS, self.ttft_deadline_ms)
 
 
-FULL = Scale(10.0, 30.0, (3.0, 10.0), 60)
-SHORT = Scale(1.5, 3.0, (3.0,), 0)
+FULL = Scale(10.0, 30.0, (3.0, 10.0), 60, ttft_deadline_ms=4_000)
+SHORT = Scale(1.5, 3.0, (3.0,), 0, ttft_deadline_ms=1_000)
+"""Its load is over before many have to wait for longer than a second."""
 
 
 class OverloadDrill:
@@ -56,10 +62,14 @@ class OverloadDrill:
             before_mb = self._resident_mb()
             for times in self._scale.loads:
                 self._tell(
-                    f"{times:g}x", await open_loop(stub, [SHAPE], times * rate, self._scale.load_s), best
+                    f"{times:g}x",
+                    await open_loop(stub, [self._scale.shape], times * rate, self._scale.load_s),
+                    best,
                 )
             if self._scale.burst:
-                bursts = await open_loop(stub, [SHAPE], 3 * rate, self._scale.load_s, burst=self._scale.burst)
+                bursts = await open_loop(
+                    stub, [self._scale.shape], 3 * rate, self._scale.load_s, burst=self._scale.burst
+                )
                 self._tell(f"3x, {self._scale.burst} at a time", bursts, best)
         self._claim_memory(before_mb)
         await self._stack.until_idle()
@@ -102,7 +112,10 @@ class OverloadDrill:
     def _claim_shed(self, name: str, load: Load) -> None:
         shed = load.ended("shed")
         if not shed:
-            self._report.claim(f"{name}: what cannot be served is shed", "nothing was", holds=False)
+            # A machine that has more to give than when the rate was found may be able to serve them all.
+            in_vain = len(load.calls) - len(load.ended("finished"))
+            figure = f"nothing was, and {in_vain} of {len(load.calls)} were not served"
+            self._report.claim(f"{name}: what cannot be served is shed", figure, holds=in_vain == 0)
             return
         hints_ms = [call.answer.end.error.retry_after_ms for call in shed if call.answer.end is not None]
         ends = [call.answer.end for call in shed if call.answer.end is not None]

@@ -83,6 +83,7 @@ class Stream:
             self.answer.status, self.answer.details = error.code(), error.details() or ""
         except asyncio.CancelledError:
             if not self.call.cancelled():
+                self.call.cancel()  # a read that is cancelled while its call is being sent does not
                 raise
             self.answer.status = grpc.StatusCode.CANCELLED  # this call was dropped, not its task
         finally:

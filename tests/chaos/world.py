@@ -49,10 +49,14 @@ class Models:
 
 
 def drill_stack(models: Models, *more: str, environ: Mapping[str, str] = MappingProxyType({})) -> Stack:
-    """Where drills are held: few seats, so that they can be taken; little patience with who does not read."""
+    """Where drills are held: few seats, so that they can be taken; little patience with who does not read.
+
+    Every prompt passes from worker to worker: the more hands, the more there is to drop.
+    """
     settings = {
         "PENSTOCK_DECODE_MAX_SEQUENCES": str(SEATS // 2),
         "PENSTOCK_GATEWAY_MAX_BUFFERED_TOKENS": str(UNREAD_TOKENS),
+        "PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0",
         "PENSTOCK_GATEWAY_MAX_SESSIONS": "2048",
     }
     return Stack(*models.options(*more), environ={**settings, **environ})

@@ -15,6 +15,9 @@ from tests.support.stack import Stack
 GetStack = Callable[..., Stack]
 WITH_RETRIEVER = (3, True, "nats")
 """The one stack that has a retriever, of no documents: it embeds."""
+DISAGGREGATED = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0"}
+"""Every prompt is computed by a prefill worker: in the stacks of these transports, which are to be tested."""
+ALWAYS_TRANSFERRING = ("shm", "auto")
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +46,8 @@ def get_stack(model_dir: Path, draft_dir: Path) -> Iterator[GetStack]:
             if key not in running:
                 chosen = options(model_dir, draft_dir if drafts else None, decode, transport)
                 retriever = ("--retriever", str(int(key == WITH_RETRIEVER)))
-                running[key] = stacks.enter_context(Stack(*chosen, *retriever))
+                environ = DISAGGREGATED if transport in ALWAYS_TRANSFERRING else {}
+                running[key] = stacks.enter_context(Stack(*chosen, *retriever, environ=environ))
             return running[key]
 
         yield get

@@ -8,11 +8,13 @@ from protos.penstock.v1 import inference_pb2 as pb
 from tests.e2e.conftest import GetStack
 from tests.support.client import Answer, connect, generate, request
 from tests.support.oracle import Oracle
+from tests.support.stack import Stack
 
 TOLERANCE_SHARE = 0.01
 TOLERANCE_US = 1000
 REQUESTS = 15
 ROUNDS = 8
+FRONT_HALF = ("admit", "tokenize", "place")
 
 
 def within(measured_us: int, summed_us: int) -> bool:
@@ -24,8 +26,7 @@ def sums(timeline: pb.Timeline) -> tuple[int, int]:
     return sum(p.duration_us for p in first), sum(p.duration_us for p in timeline.phases)
 
 
-async def timed(get_stack: GetStack, oracle: Oracle) -> list[Answer]:
-    stack = get_stack()
+async def timed(stack: Stack, oracle: Oracle) -> list[Answer]:
     prompt = oracle.encode("Once upon a time there was a little girl " * 10)[:200]
     answers = []
     async with connect(stack.grpc) as stub:
@@ -39,7 +40,7 @@ async def timed(get_stack: GetStack, oracle: Oracle) -> list[Answer]:
 async def test_phases_partition_the_request_without_gap_or_overlap(
     get_stack: GetStack, oracle: Oracle
 ) -> None:
-    for answer in await timed(get_stack, oracle):
+    for answer in await timed(get_stack(), oracle):
         assert answer.end is not None
         timeline = answer.end.timeline
         at = 0
@@ -57,7 +58,7 @@ async def test_phases_sum_to_what_the_client_measured_for_ttft_and_total(
     # machine keeps it from that, as many of more. What the phases leave out they leave out of every request.
     agree = 0
     for _ in range(ROUNDS):
-        answers = await timed(get_stack, oracle)
+        answers = await timed(get_stack(), oracle)
         for answer in answers:
             assert answer.end is not None
             ttft, total = sums(answer.end.timeline)
@@ -70,15 +71,19 @@ async def test_phases_sum_to_what_the_client_measured_for_ttft_and_total(
 
 
 async def test_the_phases_name_every_hop(get_stack: GetStack, oracle: Oracle) -> None:
-    answer = (await timed(get_stack, oracle))[0]
+    names = phases_of((await timed(get_stack(3, False, "auto"), oracle))[0])
+    assert {*FRONT_HALF, "prefill.queue", "prefill.compute", "kv.transfer", "decode"} <= names
+
+
+async def test_the_phases_of_a_prompt_that_decode_computes_name_no_transfer(
+    get_stack: GetStack, oracle: Oracle
+) -> None:
+    """Asked again, it is cached there."""
+    names = phases_of((await timed(get_stack(), oracle))[-1])
+    assert {*FRONT_HALF, "decode.prefill_queue", "decode.prefill_compute", "decode"} <= names
+    assert not {"prefill.queue", "prefill.compute", "kv.transfer"} & names
+
+
+def phases_of(answer: Answer) -> set[str]:
     assert answer.end is not None
-    names = {phase.name for phase in answer.end.timeline.phases}
-    assert {
-        "admit",
-        "tokenize",
-        "place",
-        "prefill.queue",
-        "prefill.compute",
-        "kv.transfer",
-        "decode",
-    } <= names
+    return {phase.name for phase in answer.end.timeline.phases}

@@ -241,7 +241,11 @@ class Running:
 
 @asynccontextmanager
 async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
-    fields = {"http_port": 0, **options}
+    fields = {
+        "http_port": 0,
+        "local_prefill_tokens": 0,
+        **options,
+    }  # scripted prefill workers are to be asked
     config = GatewayConfig(**fields)  # type: ignore[arg-type]  # the options are fields of the class
     bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(places=True), Tasks()
     await view.start(bus)

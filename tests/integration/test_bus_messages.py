@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -290,6 +291,23 @@ async def test_garbage_is_counted_and_answered_and_nobody_dies(
     assert all(isinstance(delivery.message, SnapshotRequest) for delivery in server.got)
 
 
+@pytest.mark.parametrize(
+    "message", [b"PUB %b.\xff.nobody 0\r\n\r\n", b"HPUB %b.\xff.nobody 12 12\r\nNATS/1.0\r\n\r\n\r\n"]
+)
+async def test_a_subject_that_is_no_text_does_not_make_the_bus_deaf(
+    nats_server: NatsServer, bus: Bus, server: Server, message: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection(nats_server.host, nats_server.port)
+    try:
+        writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        writer.write(message % PREFILL.encode() + b"PING\r\n")
+        await reader.readuntil(b"PONG\r\n")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    assert await alive(bus, server)
+
+
 async def test_a_garbage_answer_is_a_protocol_error_at_the_asker(nats_url: str, bus: Bus) -> None:
     stranger = await nats.connect(nats_url)
     try:
@@ -402,3 +420,50 @@ async def test_a_server_that_throws_us_out_for_good_is_noticed(nats_url: str) ->
     async with asyncio.timeout(5):
         await connection.lost.wait()
     await connection.close()
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What every connection says of its room; there is none."""
+    room = [False]
+    monkeypatch.setattr(Connection, "has_room", property(lambda _: room[-1]))
+    return room
+
+
+async def test_answers_wait_for_room_in_their_order_and_hold_nobody_up(
+    server: Server, bus: Bus, no_room: list[bool]
+) -> None:
+    asking = [asyncio.ensure_future(ask_cancel(bus, number)) for number in range(3)]
+    await until(lambda: len(server.got) == 3)
+    answered: list[int] = []
+
+    def note_answer(number: int, _: asyncio.Future[object]) -> None:
+        answered.append(number)
+
+    for number, asked in enumerate(asking):
+        asked.add_done_callback(partial(note_answer, number))
+        await server.bus.answer(server.got[number].envelope, Accepted(number))
+    await bus.flush()
+    assert answered == []
+    no_room.append(True)
+    assert await asyncio.gather(*asking) == [Accepted(number) for number in range(3)]
+    assert answered == [0, 1, 2]
+
+
+async def test_answers_beyond_what_may_wait_for_room_are_dropped_and_counted(
+    server: Server, bus: Bus, no_room: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.bus.late_answers.LATE_ANSWERS_LIMIT", 2)
+    before = metric.value("penstock_dropped_messages_total", reason="reply_failed")
+    envelope = Envelope(reply="_INBOX.nobody")
+    for _ in range(2):
+        await server.bus.answer(envelope, Accepted())
+    assert metric.value("penstock_dropped_messages_total", reason="reply_failed") == before
+    await server.bus.answer(envelope, Accepted())
+    assert metric.value("penstock_dropped_messages_total", reason="reply_failed") == before + 1
+    await server.bus.close()
+    assert metric.value("penstock_dropped_messages_total", reason="reply_failed") == before + 3
+
+
+async def ask_cancel(bus: Bus, number: int) -> Message:
+    return await bus.ask(PREFILL, Cancel(str(number)), Envelope(f"r{number}", 1), Deadline.after(20))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, Delivery
+from shared.bus import Bus, Delivery, connection
 from shared.bus.connection import PENDING_BYTES
 from shared.bus.nats_server import NatsServer, nats_server_binary
 from shared.bus.subjects import inbox
@@ -70,6 +70,28 @@ async def test_a_failing_reconnect_callback_does_not_keep_the_next_from_running(
     await until(lambda: not bus.connected)
     await nats_server.start()
     await until(lambda: called)
+
+
+@pytest.mark.parametrize("ends", ["timeout", "cancel"])
+async def test_a_flush_that_was_given_up_does_not_make_the_bus_deaf(
+    nats_server: NatsServer, bus: Bus, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Its answer comes when nobody waits for it; so it is for who was stopped for seconds himself."""
+    os.kill(nats_server.pid, signal.SIGSTOP)
+    try:
+        if ends == "timeout":
+            monkeypatch.setattr(connection, "FLUSH_TIMEOUT_S", 0.05)
+            with pytest.raises(Unavailable):
+                await bus.flush()
+            monkeypatch.undo()
+        else:
+            flushing = asyncio.create_task(bus.flush())
+            await until(lambda: bus._connection.client._pongs)
+            flushing.cancel()
+            await asyncio.gather(flushing, return_exceptions=True)
+    finally:
+        os.kill(nats_server.pid, signal.SIGCONT)
+    await bus.flush()
 
 
 async def test_what_is_published_meanwhile_is_sent_after_the_reconnection(

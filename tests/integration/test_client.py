@@ -185,6 +185,23 @@ async def test_a_task_that_is_cancelled_while_it_reads_cancels_the_request(nats_
             await until(lambda: peers["decode-0"].of(Cancel))
 
 
+async def test_a_task_that_is_cancelled_in_the_moment_its_call_is_out_cancels_the_request(
+    nats_url: str,
+) -> None:
+    """grpc.aio waits twice in one read, and between the two no cancel ends its call."""
+    async with fleet(nats_url), gateway(nats_url) as running:
+        await ready(running)
+        async with AsyncClient(running.server.address) as client:
+            stream = client.generate("hello")
+            reading = asyncio.ensure_future(stream.text())
+            # Before the task reads: this is called first, when what it waits for is done and it is not awake.
+            stream._call._preparation.add_done_callback(lambda _: reading.cancel())  # type: ignore[attr-defined]
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            await until(lambda: running.registry.audit().held == ())
+            assert stream._call.cancelled()
+
+
 async def test_who_reads_a_stream_that_is_cancelled_is_told_so(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         await ready(running)

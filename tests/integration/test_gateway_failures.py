@@ -7,6 +7,7 @@ import asyncio
 import grpc
 import pytest
 
+from services.gateway.session import LATE_S
 from shared.bus import Bus
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
@@ -383,6 +384,41 @@ async def test_a_restarting_worker_is_waited_for(nats_url: str) -> None:
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "a", finish="stop")
         assert (await call).outcome == "finished"
+
+
+async def test_who_is_lost_while_it_is_asked_is_replaced_however_little_waiting_is_allowed(
+    nats_url: str,
+) -> None:
+    """The wait is for a role that has nobody; asking somebody is none."""
+
+    def silent(message: Message) -> Answer:
+        return None if isinstance(message, Open) else default_answer(message)
+
+    async with fleet(nats_url) as peers, gateway(nats_url, admit_wait_s=0.0) as running:
+        await peers.add("detokenizer", 1, live=7)  # the busier one is the second choice
+        for role in ("tokenizer", "prefill", "decode"):
+            await running.knows(role, 1)
+        await running.knows("detokenizer", 2)
+        peers["detokenizer-0"].answers = silent
+        call = asyncio.create_task(generate(running.stub, ask("hello")))
+        await peers.placed()
+        await peers["detokenizer-0"].stop()
+        envelope, message = await peers.placed(epoch=2)
+        await peers.text(envelope.request_id, 5, "a", epoch=2, finish="stop")
+        answer = await call
+    assert (message.detokenizer, answer.outcome) == ("detokenizer-1", "finished")
+
+
+async def test_a_failure_that_leaves_no_time_for_another_try_is_the_deadline_s(nats_url: str) -> None:
+    roles = ("tokenizer", "prefill", "decode")
+    async with fleet(nats_url, *roles) as peers, gateway(nats_url, admit_wait_s=0.0) as running:
+        for role in roles:
+            await running.knows(role, 1)
+        request = ask("hello")
+        request.deadline_ms = int(LATE_S * 1000)
+        answer = await generate(running.stub, request)
+        assert not peers["prefill-0"].of(Prefill)
+    assert (answer.outcome, answer.status) == ("expired", grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 async def test_a_fleet_without_decode_fails_after_a_bounded_wait(nats_url: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,3 +199,17 @@ def test_files_that_make_no_certificate_are_refused_with_their_names(
 )
 def test_loopback_is_what_only_this_machine_reaches(host: str, loopback: bool) -> None:
     assert is_loopback(host) == loopback
+
+
+async def test_gateways_share_a_port_over_tls_too(nats_url: str, made: dict[str, Certificate]) -> None:
+    shared = {**files(made["first"]), "share_ports": True}
+    async with fleet(nats_url), AsyncExitStack() as first_alone:
+        first = await first_alone.enter_async_context(gateway(nats_url, **shared))
+        ports = {
+            "grpc_port": int(first.server.address.rpartition(":")[2]),
+            "http_port": int(first.http.address.rpartition(":")[2]),
+        }
+        async with gateway(nats_url, **shared, **ports) as second:
+            assert (second.server.address, second.http.address) == (first.server.address, first.http.address)
+            await first_alone.aclose()
+            assert await reaches(second, credentials(made["first"]))

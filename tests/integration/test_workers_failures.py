@@ -19,6 +19,7 @@ from tests.support.wait import until
 
 PREFILL, DECODE, DOOMED = "prefill-0", "decode-0", "prefill-doomed"
 ALL = (PREFILL, DECODE)
+MAX_QUEUED = 1
 PROMPT = list(range(10, 60))
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
 LONG = sampling(max_tokens=440, ignore_eos=True)
@@ -33,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def workers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     running = Workers(tmp_path_factory.mktemp("logs"))
     try:
-        running.start("prefill", PREFILL, model=model, max_sequences=1, max_queued=1)  # easily full
+        running.start("prefill", PREFILL, model=model, max_sequences=1, max_queued=MAX_QUEUED)
         running.start("prefill", DOOMED, model=model)
         running.start("decode", DECODE, model=model, max_sequences=4, kv_blocks=96)
         yield running
@@ -50,7 +51,6 @@ async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
 
 
 async def is_queued(edge: Edge, request_id: str) -> bool:
-    """The engine has been asked and had no room."""
     return any(held.request_id == request_id and held.kind == "queued" for held in await edge.held(PREFILL))
 
 
@@ -200,16 +200,21 @@ async def test_a_request_that_comes_too_late_is_refused(edge: Edge) -> None:
 
 
 async def test_a_full_prefill_queue_refuses_with_a_hint(edge: Edge) -> None:
-    ids = [edge.new_id() for _ in range(2)]
+    """Who asks the engine for the first time has left the queue, and is put back into it above the limit."""
+    ids = [edge.new_id()]
     await edge.prefill(ids[0], PROMPT, decode=DECODE)
     await until(lambda: edge.streams[ids[0], 1].ids, timeout_s=WAIT_S)
-    await edge.prefill(ids[1], PROMPT, decode=DECODE)
-    await until(lambda: is_queued(edge, ids[1]), timeout_s=WAIT_S)
+
+    async def send_more() -> None:
+        for _ in range(MAX_QUEUED + 2):
+            ids.append(edge.new_id())
+            await edge.prefill(ids[-1], PROMPT, decode=DECODE)
+
     with pytest.raises(Overloaded) as refused:
-        await edge.prefill(edge.new_id(), PROMPT, decode=DECODE)
+        await send_more()
     assert refused.value.retry_after_ms > 0
     assert refused.value.hop == "prefill"
-    for request_id in reversed(ids):
+    for request_id in reversed(ids[:-1]):
         await edge.cancel("prefill", PREFILL, request_id)
 
 

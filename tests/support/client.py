@@ -100,4 +100,6 @@ async def generate(
             answer.add(event, started)
     except grpc.aio.AioRpcError as error:
         answer.status, answer.details = error.code(), error.details() or ""
+    finally:
+        call.cancel()  # a read that is cancelled while its call is being sent does not
     return answer

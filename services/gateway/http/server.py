@@ -84,7 +84,15 @@ class HttpServer:
         self._runner = web.ServerRunner(connections, handle_signals=False, shutdown_timeout=STOP_GRACE_S)
         await self._runner.setup()
         tls = None if self._certificate is None else self._certificate.ssl_context()
-        site = web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=BACKLOG, reuse_address=True)
+        site = web.TCPSite(
+            self._runner,
+            host,
+            port,
+            ssl_context=tls,
+            backlog=BACKLOG,
+            reuse_address=True,
+            reuse_port=self._config.share_ports,
+        )
         try:
             await site.start()
         except OSError as error:
@@ -94,6 +102,14 @@ class HttpServer:
         log.info("http_listening", http=self.address, tls=tls is not None)
         if self._config.api_keys and tls is None and not is_loopback(host):
             log.warning("api_keys_in_clear", help="keys can be read on their way; set tls_cert and tls_key")
+
+    async def leave_port(self) -> None:
+        """Listen no more; a connection is closed when it has no request, or its last one is answered."""
+        if self._runner is None or self._runner.server is None:
+            return
+        for site in list(self._runner.sites):
+            await site.stop()
+        self._runner.server.pre_shutdown()
 
     async def stop(self) -> None:
         """Close every connection; bounded."""

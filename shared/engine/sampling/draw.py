@@ -35,11 +35,13 @@ def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int | None], lis
     with torch.inference_mode():
         logits = logits.contiguous()
         told = {index: row.params.logprobs for index, row in enumerate(rows) if row.params.logprobs >= 0}
-        logprobs = Logprobs(logits, told, native, {index for index in told if not rows[index].is_plain})
-        for index, row in enumerate(rows):
-            if not row.is_plain:
-                _adjust(logits[index], row)
+        adjusted = [index for index, row in enumerate(rows) if not row.is_plain]
+        logprobs = Logprobs(logits, told, native, told.keys() & adjusted)
+        for index in adjusted:
+            _adjust(logits[index], rows[index])
         token_ids = pick(logits, rows) if native is None else native.pick(logits, rows)
+    if not told:
+        return token_ids, [None] * len(token_ids)
     return token_ids, [logprobs.describe(index, token_id) for index, token_id in enumerate(token_ids)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -35,8 +35,7 @@ class TokenCounts:
         return copy
 
 
-@dataclass(frozen=True, slots=True)
-class DrawRow:
+class DrawRow(NamedTuple):
     """How to draw from one row of logits. `position` is absolute: that of the token being drawn.
 
     `allowed`, unless None, has the only ids that may be drawn; `blocked_ids` may not.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,18 +21,9 @@ RowSummary = tuple[float, tuple[tuple[int, float], ...]]
 """The logarithm of the sum of a row's chances, and its likeliest ids with their log-probabilities."""
 
 
-class _Draw(ctypes.Structure):
-    """One row's options, laid out as the C++ has them."""
-
-    _fields_ = (
-        ("temperature", ctypes.c_double),
-        ("top_p", ctypes.c_double),
-        ("min_p", ctypes.c_double),
-        ("seed", ctypes.c_uint64),
-        ("position", ctypes.c_int64),
-        ("top_k", ctypes.c_int64),
-        ("allowed", ctypes.c_void_p),
-    )
+_DRAW = struct.Struct("@dddQqqP")
+"""One row's options as the C++ has them: temperature, top-p, min-p, seed, position, top-k, and where the bits
+of the allowed ids are. Packed in one call, which costs a third of filling a ctypes structure."""
 
 
 class NativeSampler:
@@ -78,7 +70,7 @@ class NativeSampler:
         """
         count, vocab_size = logits.shape
         ids = (ctypes.c_int64 * count)()
-        draws = (_Draw * count)(*(_options(row) for row in rows))
+        draws = b"".join(map(_options, rows))
         self._sample(logits.data_ptr(), count, vocab_size, draws, ids, _threads(count, vocab_size))
         return [None if token_id < 0 else token_id for token_id in ids]
 
@@ -116,14 +108,14 @@ def _threads(count: int, vocab_size: int) -> int:
     return max(1, min(torch.get_num_threads(), count, count * vocab_size // ELEMENTS_PER_THREAD))
 
 
-def _options(row: DrawRow) -> _Draw:
+def _options(row: DrawRow) -> bytes:
     params = row.params
-    return _Draw(
+    return _DRAW.pack(
         params.temperature,
         params.top_p,
         params.min_p,
         params.seed & _MASK64,
         row.position,
         params.top_k,
-        None if row.allowed is None else row.allowed.ctypes.data,
+        0 if row.allowed is None else row.allowed.ctypes.data,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -15,8 +15,7 @@ from shared.engine.sequence import LiveSequence
 from shared.sampling import TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """What one sequence keeps of a step; `accepted_drafts` of its tokens were guessed right.
 
     `finish_reason` is "stop", "length", "error" (nothing could be drawn) or None.
@@ -57,9 +56,9 @@ class Sampler:
         drawn: list[Drawn] = []
         first = 0
         for each in work:
-            place = slice(first, first + each.num_draws)
-            first += each.num_draws
-            drawn.append(self._keep(each, token_ids[place], logprobs[place]))
+            last = first + each.num_draws
+            drawn.append(self._keep(each, token_ids[first:last], logprobs[first:last]))
+            first = last
         return drawn
 
     def _rows(self, work: Work) -> list[DrawRow]:
@@ -68,6 +67,8 @@ class Sampler:
         position, params = len(sequence.tokens), sequence.params
         rules, counts = self._rules.get(sequence.key), self._counts.get(sequence.key)
         if rules is None and counts is None:
+            if not drafts:
+                return [DrawRow(params, position)]
             return [DrawRow(params, position + index) for index in range(work.num_draws)]
         allowed = rules.rows(drafts) if rules is not None else [ANY_ID] * work.num_draws
         return [
@@ -86,7 +87,7 @@ class Sampler:
         sequence = work.sequence
         kept: list[int] = []
         accepted, reason = 0, None
-        for token_id, draft in zip(ids, [*work.drafts, None], strict=True):
+        for token_id, draft in zip(ids, (*work.drafts, None), strict=True):
             if token_id is None:
                 reason = "error"
                 break
@@ -97,7 +98,7 @@ class Sampler:
                 break
         if sequence.key in self._counts:
             self._counts[sequence.key].add(kept)
-        told = tuple(logprob for logprob in logprobs[: len(kept)] if logprob is not None)
+        told = tuple([logprob for logprob in logprobs[: len(kept)] if logprob is not None])
         return Drawn(tuple(kept), told, reason, accepted)
 
     def _finish_reason(self, sequence: LiveSequence, token_id: int, num_tokens: int) -> str | None:

@@ -19,6 +19,7 @@ from shared.engine.scheduling.order import (
     precedence,
 )
 from shared.engine.sequence import LiveSequence, SequenceStatus
+from shared.engine.step_pacer import OwnRequests
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
 
 PREDICTION_DOUBT = 2.0
@@ -44,15 +45,21 @@ class Work(NamedTuple):
     num_tokens: int
     drafts: tuple[int, ...]
     is_prefill: bool
+    num_draws: int
+    """Rows to sample: none until the chunk reaches the last known token."""
+
+    @classmethod
+    def of(
+        cls, sequence: LiveSequence, num_tokens: int, drafts: tuple[int, ...], *, is_prefill: bool
+    ) -> Work:
+        """Of the tokens that come next."""
+        start = sequence.num_computed
+        num_draws = 1 + len(drafts) if start + num_tokens == len(sequence.tokens) else 0
+        return cls(sequence, start, num_tokens, drafts, is_prefill, num_draws)
 
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
-
-    @property
-    def num_draws(self) -> int:
-        """Rows to sample: none until the chunk reaches the last known token."""
-        return 1 + len(self.drafts) if self.start + self.num_tokens == len(self.sequence.tokens) else 0
 
     @property
     def scored(self) -> range:
@@ -69,7 +76,8 @@ class Work(NamedTuple):
 
     @property
     def token_ids(self) -> list[int]:
-        return [*self.sequence.tokens[self.start : self.end], *self.drafts]
+        known = self.sequence.tokens[self.start : self.start + self.num_tokens]
+        return [*known, *self.drafts] if self.drafts else known
 
 
 class Reuse(NamedTuple):
@@ -97,7 +105,8 @@ def monotonic_us() -> int:
 class Scheduler:
     """Decode rows first, then drafts, then prefill chunks by precedence; see `order`.
 
-    `max_step_us`: the longest step that prefill chunks may make of one with decode rows; 0: no limit.
+    `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
+    how many times as long as without them; 0: no limit.
     """
 
     def __init__(
@@ -108,6 +117,7 @@ class Scheduler:
         max_batch_tokens: int,
         max_sequences: int,
         max_step_us: float = 0.0,
+        max_step_ratio: float = 0.0,
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
@@ -117,6 +127,7 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._max_step_us = max_step_us
+        self._max_step_ratio = max_step_ratio
         self._now_us = now_us
 
     # --- who is here ---
@@ -177,8 +188,11 @@ class Scheduler:
         return bool(waiting) and self._block_manager.can_resume(waiting[0])
 
     @property
-    def num_active(self) -> int:
-        return len(self._with_status(SequenceStatus.ACTIVE))
+    def requests(self) -> OwnRequests:
+        """What steps are for now."""
+        active = self._with_status(SequenceStatus.ACTIVE)
+        prompts = sum(sequence.prefilling for sequence in active)
+        return OwnRequests(len(active) - prompts, prompts)
 
     def schedule(self) -> SchedulerOutput:
         self._resume_preempted()
@@ -199,7 +213,7 @@ class Scheduler:
             chunk = self._chunk_tokens(prefilling, features, self._max_batch_tokens - features.tokens)
             now_us = self._now_us()
             for sequence, num_tokens in self._shares(prefilling, chunk, now_us):
-                work.append(Work(sequence, sequence.num_computed, num_tokens, (), is_prefill=True))
+                work.append(Work.of(sequence, num_tokens, (), is_prefill=True))
                 features = features.plus(span_features(sequence.num_computed, num_tokens))
                 sequence.waiting_since_us = now_us
         return SchedulerOutput(tuple(work), tuple(reused), tuple(preempted), features)
@@ -238,7 +252,7 @@ class Scheduler:
                 drafts = self._choose_drafts(sequence, draft_budget - num_drafts, rows)
                 num_drafts += len(drafts)
                 keys += len(drafts) * (sequence.num_computed + 1 + len(drafts))
-            work.append(Work(sequence, sequence.num_computed, 1, drafts, is_prefill=False))
+            work.append(Work.of(sequence, 1, drafts, is_prefill=False))
         return work, Features(len(decoding) + num_drafts, len(decoding), keys)
 
     def _choose_drafts(self, sequence: LiveSequence, budget: int, others: Features) -> tuple[int, ...]:
@@ -253,13 +267,17 @@ class Scheduler:
 
     def _chunk_tokens(self, prefilling: Sequence[LiveSequence], decode: Features, room: int) -> int:
         """The prefill tokens of this step: what fits, and beside decode rows what keeps it short enough."""
-        if not self._max_step_us or decode == NOTHING:
+        if not (self._max_step_us or self._max_step_ratio) or decode == NOTHING:
             return room
         chunk = COLD_CHUNK_TOKENS
         if self._cost.ready:
             start = max(sequence.num_computed for sequence in prefilling)
-            chunk = self._cost.max_prefill_tokens(self._max_step_us, decode, start)
+            chunk = self._cost.max_prefill_tokens(self._longest_step_us(decode), decode, start)
         return min(room, max(chunk, MIN_CHUNK_TOKENS))
+
+    def _longest_step_us(self, decode: Features) -> float:
+        limits = (self._max_step_us, self._max_step_ratio * self._cost.predict_us(decode))
+        return min(limit for limit in limits if limit)
 
     def _shares(
         self, prefilling: Sequence[LiveSequence], chunk: int, now_us: int

@@ -61,7 +61,7 @@ class AsyncStream(StreamFacts):
                 await self._begin_again(error)
                 continue
             except asyncio.CancelledError:
-                self._state.over = True
+                self.close()  # a read that is cancelled while its call is being sent may not have ended it
                 if self._cancelled.is_set():
                     raise Cancelled("the call was cancelled") from None
                 raise

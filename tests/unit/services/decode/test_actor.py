@@ -50,13 +50,13 @@ SPECULATOR = "penstock.speculator.speculator-0"
 class Worker(DecodeActor):
     """Its mailbox and its turns are in the hands of the test."""
 
-    def __init__(self, folder: Path, *, kv_blocks: int = 64) -> None:
+    def __init__(self, folder: Path, *, kv_blocks: int = 64, max_batch_tokens: int = 512) -> None:
         service = Service("decode", DecodeConfig(), "decode-0")
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
 
         def load() -> Engine:
-            return make_engine(folder, kv_blocks=kv_blocks)
+            return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=max_batch_tokens)
 
         super().__init__(service, load, PlayedReceiver.make, PrefixMirror())
 
@@ -323,8 +323,8 @@ async def test_a_transfer_that_takes_longer_than_the_next_token_may_expires(work
 async def test_steps_that_take_too_long_for_a_job_refuse_it_while_they_last(worker: Worker) -> None:
     await worker.decode("beside")
     await worker.step()
-    assert worker._step_time.seconds > 0
-    worker._step_time.observe(1000 * SECOND_US)
+    assert worker._pace.step_s > 0
+    worker._pace._step_time.observe(1000 * SECOND_US)
     await worker.reserve("fast", inter_token_us=SECOND_US)
     (refusal,) = [one for one in worker.sent.to(REPLY) if isinstance(one, Failure)]
     assert (refusal.code, refusal.hop) == ("overloaded", "decode")

@@ -143,9 +143,9 @@ def test_a_reservation_of_a_priority_that_does_not_exist_is_refused() -> None:
 def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None:
     live = job()
     live.transfer_us, live.queue_us = 5, 7
-    first = job_output(live, TokenOutput(live.key, 17, (1, 2), (), None, 1, 3))
-    middle = job_output(live, TokenOutput(live.key, 19, (3,), (), None, 0, 2))
-    last = job_output(live, TokenOutput(live.key, 20, (4,), (), "stop", 0, 0))
+    first = job_output(live, TokenOutput(live.key, 17, (1, 2), (), None, 1, 3), 0.0)
+    middle = job_output(live, TokenOutput(live.key, 19, (3,), (), None, 0, 2), 0.0)
+    last = job_output(live, TokenOutput(live.key, 20, (4,), (), "stop", 0, 0), 0.0)
     assert [(mark.phase, mark.duration_us) for mark in first.marks] == [
         ("kv.transfer", 5),
         ("decode.queue", 7),

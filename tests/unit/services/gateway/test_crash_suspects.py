@@ -67,6 +67,19 @@ def test_where_others_waited_at_prefill_nobody_knows_whose_turn_it_was(
     assert court.is_struck("prefill", 0, queued=queued, live=live) is struck
 
 
+@pytest.mark.parametrize(
+    ("tokens", "queued", "struck"), [(0, 1, True), (0, 2, False), (1, 2, True), (2, 0, False)]
+)
+def test_a_decode_worker_may_have_died_of_the_prompt_that_it_computed_alone(
+    court: Court, tokens: int, queued: int, struck: bool
+) -> None:
+    record = court.suspects.open_record("r")
+    record.begin_epoch([court.view("decode", queued=queued)], "decode")
+    court.suspects.note_tokens(record, 1, tokens)
+    court.suspects.note_death("decode", "decode-0")
+    assert (record.strikes == 1) is struck
+
+
 @pytest.mark.parametrize(("lived_s", "struck"), [(0.0, True), (SUDDEN_S, True), (SUDDEN_S + 0.1, False)])
 def test_a_death_long_after_the_placement_is_no_strike(court: Court, lived_s: float, struck: bool) -> None:
     record = court.suspects.open_record("r")

@@ -55,3 +55,33 @@ def test_what_was_never_answered_is_forgotten() -> None:
     sent.add("decode", "d0", blocks=4)
     clock.advance(FORGOTTEN_AFTER_S)
     assert sent.with_sent(view(clock)).heartbeat.live == 3
+
+
+# ---- what has ended ----
+
+
+def test_what_ended_counts_no_more_until_a_heartbeat_shows_it() -> None:
+    clock = FakeClock()
+    sent, seen = SentLoad(clock), view(clock)
+    clock.advance(0.01)
+    sent.end("decode", "d0")
+    assert sent.with_sent(seen).heartbeat.live == 2
+    clock.advance(0.01)
+    assert sent.with_sent(view(clock)).heartbeat.live == 3
+
+
+def test_what_came_and_ended_between_two_heartbeats_does_not_count() -> None:
+    clock = FakeClock()
+    sent, seen = SentLoad(clock), InstanceView(heartbeat("decode", "d0"), clock.monotonic_s())
+    sent.took(sent.add("decode", "d0"))
+    sent.end("decode", "d0")
+    assert sent.with_sent(seen).heartbeat.live == 0
+
+
+def test_ends_of_an_instance_that_is_heard_no_more_are_forgotten() -> None:
+    clock = FakeClock()
+    sent, seen = SentLoad(clock), view(clock)
+    sent.end("decode", "d0")
+    clock.advance(FORGOTTEN_AFTER_S)
+    sent.end("decode", "d0")
+    assert sent.with_sent(seen).heartbeat.live == 2

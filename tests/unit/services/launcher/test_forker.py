@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from services.launcher.child import Child
-from services.launcher.fork_server import MAX_REQUEST_BYTES
-from services.launcher.forker import NAME, Forker, NotForked
+from services.launcher.child import KILLED_BECAUSE_ORPHANED, Child
+from services.launcher.fork_server import MAX_REQUEST_BYTES, READY
+from services.launcher.forker import NAME, Forker, NotForked, adopting
 from services.launcher.log_lines import LineWriter
 from tests.support.wait import until
 
@@ -149,6 +150,54 @@ async def test_a_server_that_ends_takes_no_service_with_it_and_comes_back(enviro
             each.process.send_signal(signal.SIGKILL)
             assert (await said_by(each))[1] == -signal.SIGKILL
     assert f"{NAME} was killed by SIGKILL; services start as programs of their own" in log.text()
+
+
+async def test_a_server_that_has_just_ended_cannot_fork_and_that_is_all(environ: dict[str, str]) -> None:
+    """Whatever killed it may have killed services too, which are started again before we hear of it."""
+    async with running(environ, Log()) as forker:
+        child = await forker.fork("waits", environ)
+        os.kill(forker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, forker.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222  # the loop is not to hear of it
+        with pytest.raises(NotForked):
+            await forker.fork("waits", environ)
+        child.process.send_signal(signal.SIGKILL)
+        await said_by(child)
+
+
+async def test_a_server_that_ends_over_a_request_cannot_fork_and_that_is_all(environ: dict[str, str]) -> None:
+    async with running(environ, Log()) as forker:
+        first = await forker.fork("waits", environ)
+        os.kill(forker.pid, signal.SIGSTOP)
+        asked = asyncio.create_task(forker.fork("waits", environ))
+        await until(forker._turn.locked)
+        os.kill(forker.pid, signal.SIGKILL)
+        with pytest.raises(NotForked):
+            await asked
+        first.process.send_signal(signal.SIGKILL)
+        await said_by(first)
+
+
+def test_a_service_whose_launcher_gave_it_up_before_it_knew_of_it_never_begins(
+    environ: dict[str, str],
+) -> None:
+    """It would be a second one of its name, which nobody ends."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(TIMEOUT_S)
+    command = [sys.executable, "-P", "-m", "services.launcher.fork_server", "preloaded"]
+    with ours, theirs, subprocess.Popen(command, env=environ, stdin=theirs.fileno()) as server:
+        assert ours.recv(64) == READY
+        said, says = os.pipe()
+        go, leave = os.pipe()
+        request = json.dumps({"module": "waits", "environ": environ}).encode()
+        with adopting():
+            socket.send_fds(ours, [request], [says, go])
+            pid = int(ours.recv(64))
+        for fd in (says, go, leave):
+            os.close(fd)
+        assert os.read(said, 64) == b""
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == KILLED_BECAUSE_ORPHANED
+        os.close(said)
+        server.kill()
 
 
 async def forked_when_back(forker: Forker, environ: dict[str, str]) -> Child:

@@ -273,3 +273,14 @@ def test_each_gateway_has_a_port_for_http() -> None:
     specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[7, 8], http_ports=[17, 18], environ={})
     ports = [spec.environ["PENSTOCK_GATEWAY_HTTP_PORT"] for spec in specs if spec.role == "gateway"]
     assert ports == ["17", "18"]
+
+
+@pytest.mark.parametrize(("gateways", "shared"), [("1", False), ("2", True)])
+def test_several_gateways_share_their_ports(gateways: str, shared: bool) -> None:
+    assert parse_options(["--gateway", gateways], {}).share_ports is shared
+    assert config_of("gateway", ["--gateway", gateways], {}).share_ports is shared
+
+
+def test_gateways_have_ports_of_their_own_where_that_is_said() -> None:
+    environ = {"PENSTOCK_GATEWAY_SHARE_PORTS": "false"}
+    assert not parse_options(["--gateway", "2"], environ).share_ports

@@ -27,6 +27,7 @@ from shared.messages import Cancel, CancelAck, Envelope, Lost, Message
 from shared.service import Service
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import WorkerLoad
+from shared.worker.events import InstanceLost
 from shared.worker.gateway_leases import GatewayLeases
 from shared.worker.job import Job, JobPhase
 from shared.worker.job_book import JobBook
@@ -40,6 +41,8 @@ from tests.support.sampling import sampling
 from tests.support.wait import until
 
 LEASE_S = 10.0
+NEWS = InstanceLost("tokenizer", "tokenizer-0", "stopped")
+"""Of no concern to anything here."""
 
 
 class NotedBus:
@@ -310,3 +313,31 @@ async def test_a_worker_that_ends_tells_each_session_once(
         ("queued", code, "decode"),
         ("moves", code, "decode"),
     ]
+
+
+async def test_time_matters_from_the_first_job_on_until_the_last_is_gone(worker: Worker) -> None:
+    ticking = asyncio.ensure_future(worker.until_work())
+    await worker.handle(NEWS)
+    await asyncio.sleep(0)
+    assert not ticking.done()
+    worker.add("mine")
+    await worker.handle(NEWS)
+    await ticking
+    await worker.until_work()
+    await cancel(worker, "mine", 1)
+    resting = asyncio.ensure_future(worker.until_work())
+    await asyncio.sleep(0)
+    assert not resting.done()
+    resting.cancel()
+
+
+async def test_time_matters_while_the_bus_has_no_room_for_what_was_said(worker: Worker) -> None:
+    worker.sent.has_room = False
+    await worker._outbox.lost("gateway-0", "r", 1, Unavailable("gone"))
+    await worker.until_work()
+    worker.sent.has_room = True
+    await worker._outbox.send_waiting()
+    resting = asyncio.ensure_future(worker.until_work())
+    await asyncio.sleep(0)
+    assert not resting.done()
+    resting.cancel()

@@ -180,7 +180,7 @@ def test_a_row_of_which_nothing_is_left_draws_nothing_and_disturbs_nobody(name: 
     logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(3))
     rows = [DrawRow(SETTINGS[name], position) for position in range(3)]
     alone = [draw(logits[[index]].clone(), [row])[0][0] for index, row in enumerate(rows)]
-    rows[1] = replace(rows[1], allowed=bits_of([], VOCAB))
+    rows[1] = rows[1]._replace(allowed=bits_of([], VOCAB))
     assert draw(logits, rows)[0] == [alone[0], None, alone[2]]
 
 

@@ -79,6 +79,21 @@ def test_before_steps_were_seen_prompts_are_cut_by_a_guess(folder: Path) -> None
     assert engine.step().num_prefill_tokens == COLD_CHUNK_TOKENS
 
 
+def test_while_rows_decode_prompts_are_cut_to_so_many_times_their_step(folder: Path) -> None:
+    engine = knowing(make_engine(folder, max_step_ratio=3.0), step_us=1000, token_us=100)
+    with_a_decoding_sequence(engine)
+    admit(engine, "long", [5] * 200)
+    assert engine.step().num_prefill_tokens == pytest.approx(22, abs=1)  # 1.1 ms, and twice as much again
+
+
+def test_of_two_limits_the_shorter_step_counts(folder: Path) -> None:
+    for limits in ({"max_step_ms": 5.0, "max_step_ratio": 3.0}, {"max_step_ms": 3.3, "max_step_ratio": 9.0}):
+        engine = knowing(make_engine(folder, **limits), step_us=1000, token_us=100)
+        with_a_decoding_sequence(engine)
+        admit(engine, "long", [5] * 200)
+        assert engine.step().num_prefill_tokens == pytest.approx(22, abs=1)
+
+
 def test_a_low_prompt_that_is_served_climbs_no_further(folder: Path) -> None:
     """Its class rises with the time since it last got rows, not with the time since it came."""
     engine, now_us = make_engine(folder, max_batch_tokens=16), 0
