@@ -48,7 +48,10 @@ class TokenRow(NamedTuple):
             raise ProtocolError(
                 f"position {self.position} or finish {self.finish[:20]!r} is out of range; check the sender"
             )
-        if self.token_ids and not (min(self.token_ids) >= 0 and max(self.token_ids) < vocab_size):
+        ids = self.token_ids
+        if ids and not (
+            0 <= ids[0] < vocab_size if len(ids) == 1 else 0 <= min(ids) <= max(ids) < vocab_size
+        ):
             raise ProtocolError(
                 f"a token id is outside the vocabulary of {vocab_size}; do all services use the same model?"
             )
@@ -167,6 +170,19 @@ class DecoderSession:
             (),
             self.gateway,
         )
+
+    def is_next(self, row: TokenRow) -> bool:
+        """Whether it is what most rows are: one that `decode_next` can take."""
+        return row.position == self.next_position and not (self._stops or self._first or self._unsent_text)
+
+    def decode_next(self, row: TokenRow) -> DecodedRow:
+        """As `decode_row` does; nothing of such a row is dropped."""
+        request_id, epoch, position, token_ids, finish, logprobs, marks, _, _ = row
+        text = self._decoder.push(token_ids)
+        if finish:
+            text += self._decoder.finish()
+        self.next_position += len(token_ids)
+        return DecodedRow(request_id, epoch, position, token_ids, text, finish, logprobs, marks, self.gateway)
 
     def decode_row(self, row: TokenRow, clock: Clock) -> Taken:
         """Decode a row that begins at or before `next_position`; what was seen already is left out."""

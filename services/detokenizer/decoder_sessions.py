@@ -235,6 +235,11 @@ class DecoderSessions:
             self._decode_row(session, ahead, output)
 
     def _decode_row(self, session: DecoderSession, row: TokenRow, output: DecodedOutput) -> None:
+        if session.is_next(row):
+            output.texts.append(session.decode_next(row))
+            if row.finish:
+                self._drop(session, "finished")
+            return
         taken = session.decode_row(row, self._clock)
         _count("duplicate_tokens", taken.duplicate_tokens)
         _count("tokens_after_stop", taken.tokens_after_stop)

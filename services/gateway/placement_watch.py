@@ -44,9 +44,9 @@ class PlacementWatch:
         self._heard_s = 0.0
         self._arrived = asyncio.Event()
 
-    def note_arrival(self) -> None:
+    def note_arrival(self, now_s: float) -> None:
         """A row of the placement has come. One of many in the middle of an answer wakes nobody."""
-        self._heard_s = SYSTEM_CLOCK.monotonic_s()
+        self._heard_s = now_s
         if self._noted_tokens < PROVEN_TOKENS or self._state.finish or self._crash_record.strikes:
             self._arrived.set()
 

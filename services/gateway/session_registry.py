@@ -21,6 +21,7 @@ from services.gateway.session import Session
 from services.gateway.text_row import rows_by_request
 from shared import messages
 from shared.bus import Delivery
+from shared.deadline import SYSTEM_CLOCK
 from shared.errors import PenstockError, Unavailable, UnknownMessage
 from shared.messages import (
     AuditReport,
@@ -176,12 +177,13 @@ class SessionRegistry:
             session.on_instance_lost(role, instance)
 
     def _fan_out(self, text: Text, sender: str) -> None:
+        now_s = SYSTEM_CLOCK.monotonic_s()
         for request_id, row in rows_by_request(text):
             session = self._live.get(request_id)
             if session is None:
                 metrics.STALE_MESSAGES.inc()
             else:
-                session.intake.on_text(row, sender)
+                session.intake.on_text(row, sender, now_s)
 
     def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
         self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))

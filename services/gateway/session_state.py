@@ -86,10 +86,8 @@ class SessionState:
         if epoch != self.epoch or self.finish or self.phase == "ended":
             return RowVerdict.STALE
         arrival = self.log.arrival(position, len(ids))
-        if arrival is Arrival.DUPLICATE:
-            return RowVerdict.DUPLICATE
-        if arrival is Arrival.GAP:
-            return RowVerdict.GAP
+        if arrival is not Arrival.NEXT:
+            return RowVerdict.DUPLICATE if arrival is Arrival.DUPLICATE else RowVerdict.GAP
         self.log.append(ids, text)
         self.epoch_tokens += len(ids)
         self.finish = finish

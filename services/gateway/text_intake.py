@@ -42,27 +42,30 @@ class TextIntake:
         """The client must not get what follows a row that it did not."""
         self._closed = True
 
-    def on_text(self, row: TextRow, sender: str) -> None:
+    def on_text(self, row: TextRow, sender: str, now_s: float) -> None:
+        """`now_s`: when it came, by the monotonic clock. Most of what a gateway does is this, row by row."""
+        state = self._state
         if self._closed:
             metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
             return
-        if row.epoch == self._state.epoch and not self._state.is_from(sender, "detokenizer"):
+        epoch, position, token_ids, text, finish, _, _ = row
+        if epoch == state.epoch and not state.is_from(sender, "detokenizer"):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
             return
-        if not self._state.told.complete:
-            if not self._state.told.hold(row, sender):
+        if not state.told.complete:
+            if not state.told.hold(row, sender):
                 metrics.DROPPED_MESSAGES.labels(reason="too_early").inc()
             return
-        match self._state.accept_row(row.epoch, row.position, row.token_ids, row.text, row.finish):
-            case RowVerdict.STALE:
-                metrics.STALE_MESSAGES.inc()
-            case RowVerdict.DUPLICATE:
-                metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
-            case RowVerdict.GAP:
-                metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
-                self._watch.fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
-            case RowVerdict.RELAY:
-                self._relay_row(row)
+        verdict = state.accept_row(epoch, position, token_ids, text, finish)
+        if verdict is RowVerdict.RELAY:
+            self._relay_row(row, now_s)
+        elif verdict is RowVerdict.STALE:
+            metrics.STALE_MESSAGES.inc()
+        elif verdict is RowVerdict.DUPLICATE:
+            metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
+        else:
+            metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
+            self._watch.fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
 
     def on_prompt_logprobs(self, epoch: int, message: PromptLogprobs, sender: str) -> None:
         """The text waits until all of them are there."""
@@ -80,22 +83,24 @@ class TextIntake:
             self._watch.fail_placement(Unavailable(lost, hop="bus"))
             return
         self._response.put_prompt_logprobs(fresh)
-        self._watch.note_arrival()
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        self._watch.note_arrival(now_s)
         if self._state.told.complete:
             for row, row_sender in self._state.told.release():
-                self.on_text(row, row_sender)
+                self.on_text(row, row_sender, now_s)
 
-    def _relay_row(self, row: TextRow) -> None:
-        self._timeline.add_row(row.marks)
-        if row.token_ids:
-            count_tokens(self._state, len(row.token_ids))
-            self.last_token_s = SYSTEM_CLOCK.monotonic_s()
+    def _relay_row(self, row: TextRow, now_s: float) -> None:
+        _, position, token_ids, text, finish, logprobs, marks = row
+        self._timeline.add_row(marks)
+        if token_ids:
+            count_tokens(self._state, len(token_ids))
+            self.last_token_s = now_s
             if not self.begun.done():
                 self.begun.set_result(None)
-        if row.finish:
+        if finish:
             self._timeline.mark_last_row()
         try:
-            self._response.put_text(row.position, row.token_ids, row.text, row.logprobs)
+            self._response.put_text(position, token_ids, text, logprobs)
         except Cancelled as error:
             self._refuse(error)
-        self._watch.note_arrival()
+        self._watch.note_arrival(now_s)

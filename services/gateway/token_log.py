@@ -36,9 +36,10 @@ class TokenLog:
         A row that overlaps the end cannot be cut, as its text belongs to all its ids: it is a gap,
         and a new placement brings both.
         """
-        if position == self.next_position:
+        end = self.prompt_tokens + len(self.ids)
+        if position == end:
             return Arrival.NEXT
-        if position + count <= self.next_position:
+        if position + count <= end:
             return Arrival.DUPLICATE
         return Arrival.GAP
 

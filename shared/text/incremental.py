@@ -65,13 +65,24 @@ class IncrementalDecoder:
         self._piece = piece
         self._plain = PlainTexts(piece, stages) if plain is None else plain
         self._stages = [make() for make in stages]
+        self._settled = is_settled(self._stages)
         tail = list(prompt_tail_ids)
-        shown = len(self._through(tail))
-        prompt = [make() for make in stages]
-        prompt_text = _run(prompt, tail, piece) + _finish(prompt, drop_incomplete=True)
-        # What the stages still hold back may belong to the prompt's text: it is cut off when it comes.
-        self._prompt_chars_left = len(prompt_text) - shown
-        self._settled = is_settled(self._stages)  # then nothing of the prompt is held back
+        through: list[int] = []
+        for token_id in tail:
+            settles = self._plain[token_id] is not None
+            if settles and self._settled and not through:
+                continue  # it leaves the stages as they are
+            through.append(token_id)
+            if settles:
+                self._pass(through)
+                through = []
+        self._pass(through)
+        self._prompt_chars_left = 0
+        if not self._settled:
+            # What the stages still hold back may belong to the prompt's text: it is cut off when it comes.
+            prompt = [make() for make in stages]
+            _run(prompt, tail, piece)
+            self._prompt_chars_left = len(_finish(prompt, drop_incomplete=True))
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that became final with these ids."""
@@ -80,13 +91,16 @@ class IncrementalDecoder:
             texts = [plain[token_id] for token_id in token_ids]
             if None not in texts:
                 return "".join(cast("list[str]", texts))
-        text = self._output(self._through(token_ids))
-        self._settled = is_settled(self._stages)
-        return text
+        return self._output(self._pass(token_ids))
 
     def finish(self) -> str:
         """The text held back; an incomplete character becomes U+FFFD. Nothing may be pushed afterwards."""
         return self._output(_finish(self._stages, drop_incomplete=False))
+
+    def _pass(self, token_ids: Sequence[int]) -> str:
+        text = self._through(token_ids)
+        self._settled = is_settled(self._stages)
+        return text
 
     def _through(self, token_ids: Iterable[int]) -> str:
         return _run(self._stages, token_ids, self._piece)

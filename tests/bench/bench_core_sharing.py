@@ -25,8 +25,8 @@ from shared.engine import Engine, EngineConfig
 from shared.engine.core_board import CoreSeat, WorkClass
 from shared.sampling import SamplingParams
 from shared.worker.engine_thread import give_way
-from tests.bench.bench_serve_peers import percentile
 from tests.bench.make_model import VOCAB_SIZE
+from tests.support.percentile import percentile
 
 SEQUENCES = 4
 DECODE_PROMPT_TOKENS = 64
@@ -98,10 +98,10 @@ def measure(engine: Engine, pipe: Connection, options: argparse.Namespace) -> Re
     for number in range(SEQUENCES):
         engine.release(f"stream{number}")
     return Reading(
-        percentile(alone, 50),
-        percentile(alone, 99),
-        percentile(beside, 50),
-        percentile(beside, 99),
+        percentile(alone, 0.5),
+        percentile(alone, 0.99),
+        percentile(beside, 0.5),
+        percentile(beside, 0.99),
         statistics.median(took_ms),
     )
 

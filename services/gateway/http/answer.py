@@ -12,7 +12,7 @@ from aiohttp import web
 from services.gateway.http.choice import Choice
 from services.gateway.http.completion import AnswerShape, AskedCompletion
 from services.gateway.http.error_object import error_object
-from services.gateway.http.event_stream import EventStream
+from services.gateway.http.event_stream import EventStream, TextFrame
 from services.gateway.http.penstock_part import penstock_part
 from services.gateway.http.token_text import Spell
 from shared.errors import PenstockError
@@ -34,6 +34,8 @@ class Answer:
         self._completion = completion
         self._events = events
         self._created = int(time.time())
+        self._frames: dict[int, TextFrame] = {}
+        """By choice."""
         make = partial(
             Choice,
             shape=shape,
@@ -50,6 +52,16 @@ class Answer:
 
     async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]]) -> None:
         await self._events.send(*(self._chunk(model, chunk) for chunk in chunks))
+
+    async def send_text(self, model: str, index: int, text: str) -> None:
+        if self._completion.stream_usage.each:
+            await self.send_chunks(model, [self._shape.text_chunk(index, text, None, 0)])
+            return
+        frame = self._frames.get(index)
+        if frame is None:
+            frame = TextFrame(lambda text: self._chunk(model, self._shape.text_chunk(index, text, None, 0)))
+            self._frames[index] = frame
+        await self._events.send_text(frame, text)
 
     async def end_stream(self, failed: PenstockError | None) -> web.StreamResponse:
         last = self._last_chunk() if failed is None else error_object(failed)[2]

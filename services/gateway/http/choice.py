@@ -22,6 +22,8 @@ class ChunkSender(Protocol):
     """Sends choices of chunks to the client, in one write."""
 
     async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]]) -> None: ...
+    async def send_text(self, model: str, index: int, text: str) -> None:
+        """As the chunk of a choice that has begun, with nothing but its text."""
 
 
 class Choice:
@@ -75,7 +77,13 @@ class Choice:
 
     async def write_text(self, event: pb.GenerateEvent) -> None:
         delta = event.text
+        text = delta.text
         self.told_tokens += len(delta.token_ids)
+        if self._begun and self._sender is not None and not (self._logprobs or delta.tool_calls):
+            if text:
+                self._chars += len(text)
+                await self._sender.send_text(self.prompt.model, self.index, text)
+            return
         tokens = None
         if self._logprobs:
             tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
@@ -83,11 +91,9 @@ class Choice:
             self._keep(delta, tokens)
             return
         chunks = self._first_chunks()
-        if delta.text or tokens or delta.tool_calls:
-            chunks.append(
-                self._shape.text_chunk(self.index, delta.text, tokens, self._chars, delta.tool_calls)
-            )
-            self._chars += len(delta.text)
+        if text or tokens or delta.tool_calls:
+            chunks.append(self._shape.text_chunk(self.index, text, tokens, self._chars, delta.tool_calls))
+            self._chars += len(text)
         if chunks:
             await self._sender.send_chunks(self.prompt.model, chunks)
 

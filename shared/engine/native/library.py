@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 16
+ABI = 18
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 

@@ -302,8 +302,11 @@ class Scheduler:
         return chosen
 
     def _resume_preempted(self) -> None:
+        """As far as there are blocks. While others go on nobody waits for KV that is still being read."""
         for sequence in self._preempted():
             if not self._block_manager.can_resume(sequence):
+                return
+            if not self._block_manager.landed(sequence) and self._with_status(SequenceStatus.ACTIVE):
                 return
             self._block_manager.resume(sequence)
 

@@ -187,7 +187,7 @@ def test_the_past_is_not_decoded_again() -> None:
     for token_id in range(200):
         looked_up.clear()
         decoder.push([token_id])
-        assert set(looked_up) == {token_id}
+        assert set(looked_up) <= {token_id}
 
 
 class NothingPlain(PlainTexts):
