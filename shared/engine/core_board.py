@@ -22,7 +22,7 @@ from pathlib import Path
 
 from shared.cores import cpu_quota, usable_cores, usable_cpus
 from shared.engine.native.library import PromptsShape, SeatShape, library
-from shared.engine.step_pacer import StepPacer, WaitingPrompts
+from shared.engine.step_pacer import OwnRequests, StepPacer, WaitingPrompts
 
 FOLDER = Path("/dev/shm")  # noqa: S108  # the memory that processes of a host share, by that name
 LAYOUT = 2
@@ -115,8 +115,8 @@ class CoreSeat:
         """Say how many requests this process has, those that wait for it included. From any thread."""
         self._kernels.penstock_serve(self._board, self.number, requests)
 
-    def pause(self, requests: int) -> bool:
-        """Before a step for so many requests: leave the cores to prompts for as long as it can wait for them.
+    def pause(self, own: OwnRequests) -> bool:
+        """Before a step for these: leave the cores to other prompts for as long as it can wait for them.
 
         False: it was roused before that.
         """
@@ -125,7 +125,7 @@ class CoreSeat:
             if self._roused:
                 self._roused = False
                 return False
-            pause_s = self._pacer.pause_s(requests, self.prompts)
+            pause_s = self._pacer.pause_s(own, self.prompts)
             if not pause_s:
                 return True
             self.compute(now=False)

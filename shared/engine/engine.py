@@ -337,7 +337,7 @@ class Engine:
 
         False: it was roused before that, to be called again once what else there is to do is done.
         """
-        return self._seat is None or self._seat.pause(self._scheduler.num_active)
+        return self._seat is None or self._seat.pause(self._scheduler.requests)
 
     def serve(self, requests: int) -> None:
         """So many are computed or wait for it: who shares the cores weighs them. From any thread."""

@@ -16,6 +16,14 @@ REMEMBERED_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
+class OwnRequests:
+    """What the next step is for: streams, and prompts that are computed beside them."""
+
+    streams: int
+    prompts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingPrompts:
     """How many prompts would be computed with the same cores; `moves` changes while they are."""
 
@@ -47,11 +55,13 @@ class StepPacer:
     def end_step(self) -> None:
         self._took_s.append(self._monotonic_s() - self._began_s)
 
-    def pause_s(self, requests: int, prompts: WaitingPrompts) -> float:
-        """How long the next step, for so many requests, has to wait from now on; 0: not at all."""
-        if not (prompts.requests and self._prompt_weight and requests) or prompts.moves == self._stuck_at:
+    def pause_s(self, own: OwnRequests, prompts: WaitingPrompts) -> float:
+        """How long the next step has to wait from now on; 0: not at all."""
+        ours = own.streams + self._prompt_weight * own.prompts
+        theirs = self._prompt_weight * prompts.requests
+        if not (ours and theirs) or prompts.moves == self._stuck_at:
             return 0.0
-        share = max(LEAST_SHARE, requests / (requests + self._prompt_weight * prompts.requests))
+        share = max(LEAST_SHARE, ours / (ours + theirs))
         interval_s = min(MAX_INTERVAL_S, min(self._took_s) / share)
         left_s = self._began_s + interval_s - self._monotonic_s()
         if self._moves is None:  # first asked since the last step

@@ -19,6 +19,7 @@ from shared.engine.scheduling.order import (
     precedence,
 )
 from shared.engine.sequence import LiveSequence, SequenceStatus
+from shared.engine.step_pacer import OwnRequests
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
 
 PREDICTION_DOUBT = 2.0
@@ -187,8 +188,11 @@ class Scheduler:
         return bool(waiting) and self._block_manager.can_resume(waiting[0])
 
     @property
-    def num_active(self) -> int:
-        return len(self._with_status(SequenceStatus.ACTIVE))
+    def requests(self) -> OwnRequests:
+        """What steps are for now."""
+        active = self._with_status(SequenceStatus.ACTIVE)
+        prompts = sum(sequence.prefilling for sequence in active)
+        return OwnRequests(len(active) - prompts, prompts)
 
     def schedule(self) -> SchedulerOutput:
         self._resume_preempted()

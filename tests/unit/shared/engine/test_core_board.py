@@ -20,7 +20,7 @@ from shared.cores import usable_cores
 from shared.engine import Engine, core_board
 from shared.engine.core_board import HEADER_BYTES, LOOK_EVERY_S, SEATS, CoreSeat, WorkClass
 from shared.engine.native.library import PromptsShape, SeatShape, library
-from shared.engine.step_pacer import REMEMBERED_STEPS, WaitingPrompts
+from shared.engine.step_pacer import REMEMBERED_STEPS, OwnRequests, WaitingPrompts
 from tests.support.clock import FakeClock
 from tests.support.data import REPOSITORY
 from tests.support.engine import GREEDY, admit, generate, make_engine, save_random_model
@@ -390,7 +390,7 @@ def steps(seat: CoreSeat, clock: FakeClock | SkippingClock) -> None:
 def pauses_after_steps(seat: CoreSeat, clock: SkippingClock) -> bool:
     """Whether it leaves the cores to others before its next step; it goes on at last in any case."""
     steps(seat, clock)
-    assert seat.pause(1)
+    assert seat.pause(OwnRequests(1))
     return not seat._seats[seat.number].computing
 
 
@@ -457,7 +457,7 @@ def standing(tmp_path: Path) -> Iterator[tuple[CoreSeat, CoreSeat]]:
 
 async def paused(decode: CoreSeat) -> asyncio.Future[bool]:
     """What comes of its pause, which has begun."""
-    pause = asyncio.ensure_future(asyncio.to_thread(decode.pause, 1))
+    pause = asyncio.ensure_future(asyncio.to_thread(decode.pause, OwnRequests(1)))
     await until(lambda: not decode._seats[decode.number].computing)
     return pause
 
@@ -479,7 +479,7 @@ async def test_a_pause_ends_early_for_what_else_there_is_to_do(standing: tuple[C
 async def test_who_was_roused_before_its_pause_does_not_begin_it(standing: tuple[CoreSeat, CoreSeat]) -> None:
     _, decode = standing
     decode.rouse()
-    assert not decode.pause(1)
+    assert not decode.pause(OwnRequests(1))
     assert decode._seats[decode.number].computing
     pause = await paused(decode)  # once
     decode.rouse()
