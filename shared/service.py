@@ -40,6 +40,7 @@ from shared.config import ConfigError, ServiceConfig
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
+from shared.heap import trim_heap
 from shared.messages import Heartbeat
 from shared.quiet_end import end_quietly
 from shared.roles import FOLLOWED_ROLES
@@ -117,6 +118,7 @@ class Service(Generic[C]):
     async def ready(self, status: Status | None = None) -> None:
         """Everything is loaded and served: say so to the fleet, with `status` from now on."""
         assert self._heartbeats is not None
+        trim_heap()
         self.state = "ready"
         self._heartbeats.status = status or self.heartbeat
         self._loop = LoopActivity(asyncio.get_running_loop())

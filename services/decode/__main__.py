@@ -27,7 +27,14 @@ async def body(service: Service[DecodeConfig]) -> None:
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model, config.served_name)
     engines = EngineSource(
-        lambda: build_engine(config, model.path, model.name, work_class=WorkClass.DECODE, transfers_kv=True)
+        lambda: build_engine(
+            config,
+            model.path,
+            model.name,
+            work_class=WorkClass.DECODE,
+            prompt_weight=config.prompt_weight,
+            transfers_kv=True,
+        )
     )
     await engines.preload()
     announce_checkpoint(service, model)

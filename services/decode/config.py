@@ -24,6 +24,12 @@ class DecodeConfig(EngineServiceConfig):
         help="prompts computed here make a step with decode rows at most so many times as long; 0 = any",
         minimum=0.0,
     )
+    prompt_weight: float = field_of(
+        2.0,
+        help="how many decoding requests a prompt that waits for the same cores counts for; 0 = decode first",
+        minimum=0.0,
+        maximum=1024.0,
+    )
     draft_tokens: int = field_of(
         4, help="most draft tokens per sequence and step; 0 = no drafts", minimum=0, maximum=64
     )

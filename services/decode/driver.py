@@ -107,6 +107,8 @@ class DecodeDriver(EngineDriver[None]):
     async def step_on(self) -> None:
         """Let the engine go on, if it has stopped and there is something to do."""
         if self.stepping:
+            if self._orders:
+                self.engine.rouse()
             return
         if self._orders or self.facts.has_work:
             self.begin_step(self._run)
@@ -115,6 +117,8 @@ class DecodeDriver(EngineDriver[None]):
 
     async def close_engine(self) -> None:
         self._closing = True
+        if self.loaded:
+            self.engine.rouse()
         await super().close_engine()
 
     # ---- in the engine's thread -------------------------------------------------------------------
@@ -127,6 +131,8 @@ class DecodeDriver(EngineDriver[None]):
                 self._report((), None)  # whoever waits for a place does not wait for the step as well
             if self._closing or not engine.has_work or len(self._reports) >= MAX_UNTAKEN_REPORTS:
                 return
+            if not engine.pause():
+                continue
             draft_uses = [_offer(engine, proposal) for proposal in self._proposals.values()]
             self._proposals.clear()
             result = engine.step()

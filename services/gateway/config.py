@@ -105,8 +105,8 @@ class GatewayConfig(ServiceConfig):
         maximum=600.0,
     )
     local_prefill_tokens: int = field_of(
-        512,
-        help="most tokens of a prompt that a decode worker may compute itself where that is sooner; 0 = none",
+        64,
+        help="most uncached tokens of a prompt that decode may compute itself where that is sooner; 0 = none",
         minimum=0,
         maximum=1 << 20,
     )

@@ -23,6 +23,8 @@ WATCH_S = 0.1
 """How often the pressure is looked at."""
 REST_WATCH_S = 0.5
 """The same while there is none, and nothing is left out."""
+RESTS_AFTER = 10
+"""So many looks without pressure and without a request; then there is none until one comes."""
 
 
 class Pressure:
@@ -35,10 +37,17 @@ class Pressure:
         self._queue = queue
         self._instances = instances
         self._budgets_s: deque[float] = deque(maxlen=BUDGETS_REMEMBERED)
+        self._asked = asyncio.Event()
 
     def note_budget(self, first_token_s: float) -> None:
         """A request has come, with so much time for its first token."""
         self._budgets_s.append(first_token_s)
+        self._asked.set()
+
+    async def until_asked(self) -> None:
+        """Return when a request has come since this was last waited for."""
+        await self._asked.wait()
+        self._asked.clear()
 
     def wait_s(self, model: ModelIdentity) -> float:
         """How long a request for `model` that goes behind all others would wait before it is computed."""
@@ -64,6 +73,7 @@ class Pressure:
 
 async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: Callable[[], None]) -> None:
     """For ever: let the level follow the pressure; `changed` is called after every step."""
+    calm_looks = 0
     while True:
         was, now = degradation.level, pressure.highest()
         if degradation.observe(now):
@@ -75,4 +85,12 @@ async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: 
             ).inc()
             log.warning("degradation", now=level.word, was=was.word, pressure=round(now, 2))
             changed()
-        await asyncio.sleep(WATCH_S if now or degradation.level else REST_WATCH_S)
+        if now or degradation.level:
+            calm_looks = 0
+            await asyncio.sleep(WATCH_S)
+        elif calm_looks < RESTS_AFTER:
+            calm_looks += 1
+            await asyncio.sleep(REST_WATCH_S)
+        else:
+            calm_looks = 0
+            await pressure.until_asked()

@@ -17,6 +17,7 @@ with interrupts_end_at_once():
     from services.launcher.plan import plan_instances
     from services.launcher.stack import Plan, Stack
     from shared.errors import InvalidRequest, PenstockError
+    from shared.heap import trim_heap
     from shared.telemetry import logging
 
 EXIT_FAILED = 1
@@ -37,6 +38,7 @@ def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
             return EXIT_CONFIGURATION
         with interrupts_end_at_once():  # a fetch could not be ended, only left
             check_models(options, lambda sentence: writer.write("penstock", sentence.encode()))
+            trim_heap()  # of the tokenizers that were looked at
         asyncio.run(_run(options, writer, plan))
     except KeyboardInterrupt:  # nothing runs yet
         return EXIT_INTERRUPTED

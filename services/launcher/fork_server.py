@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.launcher.child import KILLED_BECAUSE_ORPHANED, die_with
+from shared.heap import trim_heap
 
 MAX_REQUEST_BYTES = 128 << 10
 """Of one request, which is one packet: a module's name and an environment."""
@@ -48,7 +49,7 @@ def _preload(modules: Sequence[str]) -> None:
         importlib.import_module(module)
         if module.endswith(".__main__"):
             del sys.modules[module]  # a child runs it once more, as its own program
-    gc.collect()
+    trim_heap()
     gc.freeze()
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:

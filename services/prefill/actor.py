@@ -129,6 +129,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])
             job.cached_tokens = known * BLOCK_TOKENS
             self.take_in(job, lambda: self._book.add(job, self._rate.tokens_per_s))
+            engine.serve(self._book.waiting_prompts)
             self._service.changed()
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
 
@@ -180,6 +181,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def admit_jobs(self) -> None:
         """Fill the next chunk with the most urgent prompts; a prefix is warmed only when there are none."""
+        self._driver.engine.serve(self._book.waiting_prompts)
         room = self._driver.room_tokens(self._book.computing_tokens, self._book.prompts_ahead)
         jobs, expired = self._book.take_jobs(room)
         await self._tell_expired(expired)

@@ -79,6 +79,11 @@ class PrefillBook(JobBook[PrefillJob]):
         return sum(1 for job in computing if first is None or job.entry().priority >= first)
 
     @property
+    def waiting_prompts(self) -> int:
+        """Those that have no first token yet."""
+        return len(self.queue) + len(self.in_phase(JobPhase.COMPUTING))
+
+    @property
     def computing_tokens(self) -> int:
         """Tokens of admitted jobs that are still to compute."""
         return sum(job.remaining_tokens for job in self.in_phase(JobPhase.COMPUTING))

@@ -18,7 +18,7 @@ from shared import messages
 from shared.actor.lease import LEASE_S
 from shared.bus import Delivery
 from shared.engine import Engine
-from shared.errors import PenstockError, UnknownMessage
+from shared.errors import Overloaded, PenstockError, UnknownMessage
 from shared.messages import CancelAck, DraftBlock, DraftResync, Held, unpack_ids
 from shared.service import Service
 from shared.telemetry import metrics
@@ -29,6 +29,11 @@ from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()
+
+GUESSED_FROM = (messages.DraftOpen, messages.DraftCommit)
+MOST_GUESSED_FROM = 512
+"""Messages in the mailbox, half of its limit. A session that misses a commit is opened again, one whose close
+is lost stays until its lease ends."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,9 +88,12 @@ class SpeculatorActor(EngineActor):
     # ---- messages ---------------------------------------------------------------------------------
 
     def receive(self, delivery: Delivery) -> None:
-        """A close must not overtake the open that it ends."""
+        """A close must not overtake the open that it ends, and finds room behind whatever else has come: who
+        stood still has seconds of commits before him then."""
         if isinstance(delivery.message, messages.DraftClose):
             self.tell(delivery)
+        elif isinstance(delivery.message, GUESSED_FROM) and self.queued >= MOST_GUESSED_FROM:
+            raise Overloaded(f"{self.queued} messages wait: nobody needs guesses about what is over")
         else:
             super().receive(delivery)
 

@@ -292,11 +292,15 @@ class HeartbeatPublisher:
             next_s = REST_HEARTBEAT_S if self._is_at_rest(beat) else HEARTBEAT_S
             self._last = replace(beat, next_ms=round(next_s * 1e3))
             await self._send(self._last)
-            await asyncio.sleep(MIN_BEAT_S - SETTLE_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(next_s - MIN_BEAT_S):
-                    await self._changed.wait()
-            await asyncio.sleep(SETTLE_S)
+            await self._until_due(next_s)
+
+    async def _until_due(self, next_s: float) -> None:
+        """For so long, and woken by nothing in between, or until shortly after a change."""
+        since_s = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(next_s):
+                await self._changed.wait()
+                await asyncio.sleep(max(SETTLE_S, MIN_BEAT_S - (time.monotonic() - since_s)))
 
     def _is_at_rest(self, beat: Heartbeat) -> bool:
         """Nothing has happened for a while, and nothing is under way."""

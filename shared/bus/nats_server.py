@@ -88,25 +88,29 @@ class NatsServer:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-nats-")
         folder = Path(self._folder.name)
         (folder / "nats.conf").write_text(self._settings, encoding="utf-8")
-        self._process = await asyncio.create_subprocess_exec(
-            str(binary), "-c", str(folder / "nats.conf"), "-a", self.host, "-p", str(self.port or -1),
-            "--ports_file_dir", str(folder), "-l", str(folder / "log"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **RUNTIME},
-            start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        )  # fmt: skip
+        with (folder / "log").open("ab") as log:  # to which it says, too, why it cannot open it
+            self._process = await asyncio.create_subprocess_exec(
+                str(binary), "-c", str(folder / "nats.conf"), "-a", self.host, "-p", str(self.port or -1),
+                "--ports_file_dir", str(folder), "-l", str(folder / "log"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=log,
+                env={**os.environ, **RUNTIME},
+                start_new_session=True,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )  # fmt: skip
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 self.port = await self._listening_port(folder)
         except BaseException as error:
-            tail = _tail(folder / "log")
+            tail, code = _tail(folder / "log"), self._process.returncode
             await self.kill()
             if not isinstance(error, TimeoutError | ChildProcessError):
                 raise
-            raise Unavailable(f"nats-server did not start on {self.host}:{self.port}: {tail}") from error
+            ended = "" if code is None else f" and exited with code {code}"
+            raise Unavailable(
+                f"nats-server did not start on {self.host}:{self.port}{ended}: {tail}"
+            ) from error
 
     async def _listening_port(self, folder: Path) -> int:
         assert self._process is not None

@@ -1,7 +1,8 @@
 """How the processes that compute on one host agree about its cores: a file in memory with a seat for each.
 
 A seat says what kind of work its process does, on which CPUs, and whether it computes now; from that every
-process knows how many threads it has (`Board::share` in native/board.h). A seat is held by a lock on its
+process knows how many threads it has (`Board::share` in native/board.h), and decode when its next step may
+begin while prompts wait (`step_pacer.py`). A seat is held by a lock on its
 bytes of the file: the kernel drops it with its process, in whatever container that lived, and the seat is
 free again. Who cannot have a seat computes with all of its threads.
 """
@@ -20,16 +21,17 @@ from enum import IntEnum
 from pathlib import Path
 
 from shared.cores import cpu_quota, usable_cores, usable_cpus
-from shared.engine.native.library import SeatShape, library
+from shared.engine.native.library import PromptsShape, SeatShape, library
+from shared.engine.step_pacer import StepPacer, WaitingPrompts
 
 FOLDER = Path("/dev/shm")  # noqa: S108  # the memory that processes of a host share, by that name
-LAYOUT = 1
+LAYOUT = 2
 """Of the file, and part of its name: raise it with any change of it."""
 SEATS = 128
 HEADER_BYTES = 64
 CPU_BITS = 1024
 LOOK_EVERY_S = 1.0
-"""How often at most those who compute are looked at: whether they are there."""
+"""How often at most those who compute are looked at: whether they are there, and have moved since."""
 
 
 class WorkClass(IntEnum):
@@ -48,9 +50,11 @@ class CoreSeat:
         work_class: WorkClass,
         folder: Path = FOLDER,
         *,
+        prompt_weight: float = 0.0,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes a seat for this process, on the CPUs that the calling thread may use.
+        """Takes a seat for this process, on the CPUs that the calling thread may use. `prompt_weight`
+        is that of prompts that wait for the same cores, for `pause`.
 
         Raises OSError where there is no board, or none of ours, or no seat.
         """
@@ -71,18 +75,28 @@ class CoreSeat:
         kernels.penstock_take_seat(self._board, self.number, ctypes.byref(_described(work_class)))
         self.most = usable_cores()
         """How many threads it has when nobody else computes."""
+        self._pacer = StepPacer(prompt_weight, monotonic_s)
+        self._roused = False
         self._looked_s = monotonic_s()
+        self._looked_moves: dict[int, int] = {}
 
     def lead(self) -> None:
         """Make this process compute with the threads of this seat, from now on."""
         self._kernels.penstock_join(self._board, self.number)
+
+    def begin_step(self) -> None:
+        self.compute(now=True)
+        self._pacer.begin_step()
+
+    def end_step(self) -> None:
+        self._pacer.end_step()
 
     def compute(self, *, now: bool) -> None:
         """Say whether this process has something to compute."""
         self._kernels.penstock_compute(self._board, self.number, now)
         if now and self._monotonic_s() - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = self._monotonic_s()
-            self.forget_crashed()
+            self.forget_lost()
 
     @property
     def threads(self) -> int:
@@ -90,12 +104,52 @@ class CoreSeat:
         share: int = self._kernels.penstock_share(self._board, self.number)
         return min(share, self.most)
 
-    def forget_crashed(self) -> None:
-        """Who is said to compute, and holds its seat no more, does not compute."""
+    @property
+    def prompts(self) -> WaitingPrompts:
+        """Those of this host that would have the cores of this process while it does not compute."""
+        found = PromptsShape()
+        self._kernels.penstock_prompts(self._board, self.number, ctypes.byref(found))
+        return WaitingPrompts(found.requests, found.moves)
+
+    def serve(self, requests: int) -> None:
+        """Say how many requests this process has, those that wait for it included. From any thread."""
+        self._kernels.penstock_serve(self._board, self.number, requests)
+
+    def pause(self, requests: int) -> bool:
+        """Before a step for so many requests: leave the cores to prompts for as long as it can wait for them.
+
+        False: it was roused before that.
+        """
+        while True:
+            changes = self._kernels.penstock_changes(self._board)
+            if self._roused:
+                self._roused = False
+                return False
+            pause_s = self._pacer.pause_s(requests, self.prompts)
+            if not pause_s:
+                return True
+            self.compute(now=False)
+            self._kernels.penstock_await_change(self._board, changes, int(1e9 * pause_s))
+
+    def rouse(self) -> None:
+        """End the pause, or the next one where there is none. From any thread."""
+        self._roused = True
+        self._kernels.penstock_change(self._board)
+
+    def forget_lost(self) -> None:
+        """Who is said to compute does not where its seat is empty, or where it has not moved since the last
+        look: one that goes on says so with its next step."""
+        moves: dict[int, int] = {}
         for number, seat in enumerate(self._seats):
-            if seat.computing and number != self.number and self._lock(number):
+            if not seat.computing or number == self.number:
+                continue
+            moves[number] = seat.moves
+            left = self._lock(number)
+            if left or self._looked_moves.get(number) == seat.moves:
                 self._kernels.penstock_compute(self._board, number, False)
+            if left:
                 self._unlock(number)
+        self._looked_moves = moves
 
     def close(self) -> None:
         """Leave. Not while this process computes."""

@@ -325,13 +325,32 @@ class Engine:
     def step(self) -> StepResult:
         """One iteration over all live sequences: decode and verify first, then prefill chunks."""
         if self._seat is not None:
-            self._seat.compute(now=True)
+            self._seat.begin_step()
         result = self._core.run_step()
+        if self._seat is not None:
+            self._seat.end_step()
         self._settle()
         return result
 
+    def pause(self) -> bool:
+        """Leave the cores to prompts of other processes for as long as these are due before the next step.
+
+        False: it was roused before that, to be called again once what else there is to do is done.
+        """
+        return self._seat is None or self._seat.pause(self._scheduler.num_active)
+
+    def serve(self, requests: int) -> None:
+        """So many are computed or wait for it: who shares the cores weighs them. From any thread."""
+        if self._seat is not None:
+            self._seat.serve(requests)
+
+    def rouse(self) -> None:
+        """There is something else to do than to pause. From any thread."""
+        if self._seat is not None:
+            self._seat.rouse()
+
     def _settle(self) -> None:
-        """Between two steps the cores stay ours: the next one follows at once."""
+        """Between two steps the cores stay ours: the next one follows at once, or after a `pause`."""
         if self._seat is not None and not self.has_work:
             self._seat.compute(now=False)
 

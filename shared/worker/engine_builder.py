@@ -31,10 +31,12 @@ def build_engine(
     pool_buffer: Callable[[int], memoryview] | None = None,
     *,
     work_class: WorkClass,
+    prompt_weight: float = 0.0,
     transfers_kv: bool = False,
 ) -> Engine:
     """Loads the model; seconds long. `transfers_kv`: its KV comes from or goes to another worker.
-    `work_class`: what it computes, for those that it shares the cores of this host with.
+    `work_class`: what it computes, for those that it shares the cores of this host with, and
+    `prompt_weight` what a prompt of theirs counts beside a request of its own.
 
     Raises ConfigError when the settings contradict each other, this machine or the model.
     """
@@ -57,7 +59,7 @@ def build_engine(
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
     if elastic:
-        _sit_down(engine, work_class, Path(config.cores_dir))
+        _sit_down(engine, work_class, Path(config.cores_dir), prompt_weight)
     engine.grammars.prepare()
     return engine
 
@@ -67,9 +69,9 @@ def _fixed_threads(config: EngineConfig) -> int:
     return max(1, usable_cores() // 2 // config.tensor_parallel)
 
 
-def _sit_down(engine: Engine, work_class: WorkClass, folder: Path) -> None:
+def _sit_down(engine: Engine, work_class: WorkClass, folder: Path, prompt_weight: float) -> None:
     try:
-        engine.sit_down(CoreSeat(work_class, folder))
+        engine.sit_down(CoreSeat(work_class, folder, prompt_weight=prompt_weight))
     except OSError as error:
         log.warning("cores_not_shared", why=str(error), threads=engine.config.threads)
 

@@ -29,8 +29,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from shared.engine.batch import Batch, Span
-from shared.engine.cuda.attention_kernel import INTERPRETED
 from shared.engine.cuda.fp8_linear import to_fp8
+from shared.engine.cuda.launch import INTERPRETED
 from shared.engine.cuda.model import CudaModel
 from shared.engine.cuda.weight_map import map_layer
 from shared.engine.torch_backend.model import TorchModel

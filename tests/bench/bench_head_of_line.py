@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.torch import save_file
 
 from shared.engine import BLOCK_TOKENS, Engine, EngineConfig, SamplingParams
 from tests.bench.make_model import SHAPES, random_tensors
+from tests.support.percentile import percentile
 
 WARM_STEPS = 20
 STREAM_PROMPT_TOKENS = 128
@@ -97,7 +97,7 @@ class Bench:
                 if last[output.key]:
                     gaps_ms += [1e3 * (now - last[output.key])]
                 last[output.key] = now
-        p50, p99 = np.percentile(gaps_ms, (50, 99)).tolist()
+        p50, p99 = (percentile(gaps_ms, share) for share in (0.5, 0.99))
         speed = computed / (time.perf_counter() - began)
         return Phase(name, len(gaps_ms), p50, p99, max(gaps_ms), done, speed)
 

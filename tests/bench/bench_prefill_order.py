@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import process_time as busy_s
 
-import numpy as np
 from safetensors.torch import save_file
 
 from shared.engine import BLOCK_TOKENS, Engine, EngineConfig, SamplingParams
 from shared.engine.sequence import LiveSequence
 from tests.bench.make_model import SHAPES, random_tensors
+from tests.support.percentile import percentile
 
 ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
@@ -151,7 +151,7 @@ def main() -> None:
             for phase, length, ttft_ms in each.run(options.turns):
                 taken_ms.setdefault((phase, length, name), []).append(ttft_ms)
     for (phase, length, name), ttfts_ms in sorted(taken_ms.items()):
-        p50, p99 = np.percentile(ttfts_ms, (50, 99)).tolist()
+        p50, p99 = (percentile(ttfts_ms, share) for share in (0.5, 0.99))
         print(f"{phase}  {length:6} tokens  {name:18}  TTFT p50 {p50:7.0f}  p99 {p99:7.0f} ms")
 
 

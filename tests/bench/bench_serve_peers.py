@@ -23,7 +23,6 @@ import random
 import signal
 import statistics
 import sys
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -31,6 +30,7 @@ from pathlib import Path
 from tests.bench.make_model import VOCAB_SIZE
 from tests.bench.serve_client import Door, Streamed, ask, watch
 from tests.bench.serve_contenders import Contender, llama_cpp, penstock, vllm
+from tests.support.percentile import percentile
 
 EXIT_ENDED = 143  # as a shell tells of SIGTERM
 PROMPT_TOKENS = 256
@@ -76,13 +76,13 @@ async def measure(contender: Contender, options: argparse.Namespace) -> Reading:
     return Reading(
         c1_ttft_ms=statistics.median(one.ttft_ms for one in single),
         c1_itl_ms=statistics.median(one.itl_ms for one in single),
-        c8_ttft_p50_ms=percentile([one.ttft_ms for one in crowd], 50),
-        c8_ttft_p99_ms=percentile([one.ttft_ms for one in crowd], 99),
+        c8_ttft_p50_ms=percentile([one.ttft_ms for one in crowd], 0.5),
+        c8_ttft_p99_ms=percentile([one.ttft_ms for one in crowd], 0.99),
         c8_itl_ms=statistics.median(one.itl_ms for one in crowd),
         c8_tokens_per_s=sum(one.tokens for one in crowd) / seconds,
-        alone_p99_ms=percentile(alone, 99),
-        mixed_itl_p50_ms=percentile(mixed, 50),
-        mixed_itl_p99_ms=percentile(mixed, 99),
+        alone_p99_ms=percentile(alone, 0.99),
+        mixed_itl_p50_ms=percentile(mixed, 0.5),
+        mixed_itl_p99_ms=percentile(mixed, 0.99),
         mixed_ttft_ms=statistics.median(one.ttft_ms for one in long_ones),
         pss_mb=contender.pss_mb(),
     )
@@ -116,11 +116,6 @@ def take_gaps_ms(arrivals: list[list[float]]) -> list[float]:
         gaps += [1e3 * (after - before) for before, after in itertools.pairwise(times)]
         del times[:-1]
     return gaps
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def markdown(rounds: dict[str, list[Reading]]) -> str:

@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
 import tempfile
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
@@ -24,6 +23,7 @@ from shared.engine import Engine, EngineConfig, SamplingParams
 from tests.support.client import connect, request
 from tests.support.data import REPOSITORY
 from tests.support.models import target_model
+from tests.support.percentile import percentile
 from tests.support.stack import Stack
 
 MILESTONES = (
@@ -126,13 +126,8 @@ async def measured(stack: Stack, options: argparse.Namespace) -> tuple[list[Wind
     return windows, alone_ms
 
 
-def quantiles(values: Iterable[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    return {
-        "p10": round(ordered[len(ordered) // 10], 3),
-        "p50": round(statistics.median(ordered), 3),
-        "p99": round(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))], 3),
-    }
+def percentiles(values: Collection[float]) -> dict[str, float]:
+    return {f"p{percent}": round(percentile(values, percent / 100), 3) for percent in (10, 50, 99)}
 
 
 def table(
@@ -146,7 +141,7 @@ def table(
     seen_ms = [(end - begin) / 1e6 for begin, end in windows]
     added = [seen - alone for seen, alone in zip(seen_ms, alone_ms, strict=True)]
     whole = {"client's TTFT": seen_ms, "engine in process": alone_ms, "added": added}
-    return {name: quantiles(values) for name, values in (rows | whole).items() if values}
+    return {name: percentiles(values) for name, values in (rows | whole).items() if values}
 
 
 def main() -> None:

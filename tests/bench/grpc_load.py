@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from protos.penstock.v1 import inference_pb2 as pb
 from tests.support.client import request
+from tests.support.percentile import percentile
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -200,10 +201,6 @@ def _header(name: bytes, value: bytes) -> bytes:
     return b"\x00" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 
-def percentile_ms(values: list[float], share: float) -> float:
-    return 1e3 * sorted(values)[min(len(values) - 1, int(len(values) * share))]
-
-
 async def load(options: argparse.Namespace) -> dict[str, float]:
     prompt = [3 * index % 300 + 20 for index in range(options.prompt_tokens)]
     message = request(prompt, max_tokens=options.output_tokens, ignore_eos=True).SerializeToString()
@@ -231,9 +228,9 @@ async def load(options: argparse.Namespace) -> dict[str, float]:
         "tokens_per_s": readings.tokens / seconds,
         "requests_per_s": readings.requests / seconds,
         "tokens_per_message": readings.tokens / readings.messages,
-        "itl_p50_ms": percentile_ms(readings.gaps_s, 0.5),
-        "itl_p99_ms": percentile_ms(readings.gaps_s, 0.99),
-        "ttft_p50_ms": percentile_ms(readings.ttfts_s, 0.5),
+        "itl_p50_ms": 1e3 * percentile(readings.gaps_s, 0.5),
+        "itl_p99_ms": 1e3 * percentile(readings.gaps_s, 0.99),
+        "ttft_p50_ms": 1e3 * percentile(readings.ttfts_s, 0.5),
     }
 
 

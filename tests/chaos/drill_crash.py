@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from shared.actor.lease import LEASE_S
 from shared.bus.nats_server import NatsServer
 from tests.chaos.cable import Cable
-from tests.chaos.report import DrillReport, percentile, spread
+from tests.chaos.report import DrillReport, spread
 from tests.chaos.traffic import Stream, all_started, differences, run_streams, stream_requests
 from tests.chaos.world import (
     Models,
@@ -29,6 +29,7 @@ from tests.chaos.world import (
     until_serving,
 )
 from tests.support.client import connect
+from tests.support.percentile import percentile
 from tests.support.stack import Instance, Stack
 
 ROLES = ("decode", "prefill", "detokenizer", "tokenizer", "speculator")

@@ -13,11 +13,12 @@ from pathlib import Path
 from protos.penstock.v1 import inference_pb2 as pb
 from tests.chaos.load import Shape, closed_loop, narrow_channel, one_call, open_loop
 from tests.chaos.phases import held_open, long_request, request_in
-from tests.chaos.report import DrillReport, percentile, spread
+from tests.chaos.report import DrillReport, spread
 from tests.chaos.skewed_clock import skewed_environ
 from tests.chaos.traffic import Stream, all_started
 from tests.chaos.world import SEATS, Models, counted, drill_stack, until_serving
 from tests.support.client import connect
+from tests.support.percentile import percentile
 from tests.support.stack import Stack
 
 LATE_LIMIT_MS = 50.0

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
 from tests.chaos.load import CLASSES, Load, Shape, closed_loop, narrow_channel, open_loop
-from tests.chaos.report import DrillReport, percentile, spread
+from tests.chaos.report import DrillReport, spread
 from tests.chaos.traffic import Stream, all_started
 from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack
 from tests.support.client import connect, request
+from tests.support.percentile import percentile
 from tests.support.stack import Stack, resident_mb
 
 OUTPUT_TOKENS, DEADLINE_MS = 600, 8_000

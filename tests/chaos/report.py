@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.cli.table import table
+from tests.support.percentile import percentile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,6 @@ class DrillReport:
         claims = [("holds" if claim.holds else "BROKEN", claim.text, claim.figure) for claim in self.claims]
         parts = [f"## {self.title}", table(self.head, self.rows), table(("", "claim", "figure"), claims)]
         return "\n\n".join(parts)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The least value that `share` of all do not exceed; nan of none."""
-    if not values:
-        return math.nan
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def spread(values: Sequence[float], unit: str = "ms") -> str:

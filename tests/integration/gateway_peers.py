@@ -198,6 +198,26 @@ class Fleet:
         assert isinstance(found, tuple)
         return found
 
+    async def placed_locally(self, epoch: int = 1) -> tuple[Envelope, Reserve]:
+        """The Reserve of `epoch`, once a decode worker has it and is to compute the prompt, and a detokenizer
+        has its part."""
+
+        def asked() -> tuple[Envelope, Reserve] | None:
+            for peer in self.peers.values():
+                for envelope, message in peer.of(Reserve):
+                    assert isinstance(message, Reserve)
+                    opened = self[message.detokenizer].of(Open)
+                    if envelope.epoch == epoch and any(
+                        (e.request_id, e.epoch) == (envelope.request_id, epoch) for e, _ in opened
+                    ):
+                        assert message.prefill == ""
+                        return envelope, message
+            return None
+
+        found = await until(asked)
+        assert isinstance(found, tuple)
+        return found
+
     def cancels(self) -> dict[str, list[tuple[int, str]]]:
         """What each instance was told to stop: (epoch, reason)."""
         return {

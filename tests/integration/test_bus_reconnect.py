@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, Delivery, connection
+from shared.bus import Bus, Delivery, connection, nats_server
 from shared.bus.connection import PENDING_BYTES
 from shared.bus.nats_server import NatsServer, nats_server_binary
 from shared.bus.subjects import inbox
@@ -206,3 +206,14 @@ async def test_a_port_that_is_taken_is_a_clear_error(nats_server: NatsServer) ->
     with pytest.raises(Unavailable, match="address already in use"):
         await rival.start()
     assert rival.pid == 0
+
+
+async def test_a_server_that_ends_before_it_has_a_log_is_told_of_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = tmp_path / "nats-server"
+    binary.write_text("#!/bin/sh\necho no more threads >&2\nexit 3\n")
+    binary.chmod(0o700)
+    monkeypatch.setattr(nats_server, "nats_server_binary", lambda: binary)
+    with pytest.raises(Unavailable, match="exited with code 3: no more threads"):
+        await NatsServer().start()

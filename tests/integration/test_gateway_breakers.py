@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
+
+import pytest
 
 from services.gateway.session import Session
 from shared.deadline import Deadline
@@ -14,7 +17,13 @@ from tests.support.client import generate
 from tests.support.wait import until
 
 OPENS_WITHIN_S = 30.0
-"""For a breaker to open while requests fail: on a machine that lags, silences are excused."""
+"""For a breaker to open while requests fail."""
+
+
+@pytest.fixture(autouse=True)
+def no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that lags, silences are excused: these tests are about those that are not."""
+    monkeypatch.setattr("services.gateway.breakers.LAG_S", math.inf)
 
 
 def mute(message: Message) -> Answer:

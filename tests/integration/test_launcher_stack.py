@@ -21,7 +21,7 @@ from shared.bus.nats_server import NatsServer
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 40
+TIMEOUT_S = 100
 
 SERVICE = '''
 """A service that does nothing but say how it is: ready until SIGTERM; with "live" also over HTTP."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.actor.lease import LEASE_S
 from shared.bus import Delivery
 from shared.bus.subjects import inbox
 from shared.cores import usable_cores
@@ -38,6 +40,8 @@ from tests.support.wait import until
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
 PREFILL, SPECULATOR, PLAYED = "prefill-0", "speculator-0", "played-by-the-test"
 DECODES = ("decode-nats", "decode-shm")
+SUSPECT = "fleet_suspect"
+"""In the log of who has not heard of another for too long."""
 PROMPTS = (
     "O",
     "Once upon a time",
@@ -148,6 +152,62 @@ async def test_a_prompt_cancelled_among_others_leaves_those_as_they_are(edge: Ed
     assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts[1:]]
 
 
+LOCAL_CASES = {
+    "greedy": sampling(max_tokens=40),
+    "sampled": sampling(temperature=1.0, top_p=0.95, seed=7, max_tokens=60, ignore_eos=True),
+    "penalties": sampling(
+        temperature=0.8, seed=3, max_tokens=40, presence_penalty=0.5, repetition_penalty=1.3
+    ),
+    "one token": sampling(max_tokens=1),
+    "log-probabilities": sampling(max_tokens=8, logprobs=2, prompt_logprobs=1),
+}
+
+
+@pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
+@pytest.mark.parametrize("how", LOCAL_CASES.values(), ids=LOCAL_CASES)
+async def test_prompts_that_decode_computes_get_the_same_tokens_as_those_of_prefill(
+    edge: Edge, oracle: Oracle, how: SamplingParams, speculator: str
+) -> None:
+    """Side by side, so that chunks of some share steps with rows of others."""
+    prompts = [oracle.encode(text) for text in PROMPTS]
+    apart = [await edge.generate(ids, how=how) for ids in prompts]
+    local = await asyncio.gather(
+        *(edge.generate_locally(ids, how=how, speculator=speculator) for ids in prompts)
+    )
+    assert [stream.token_ids for stream in local] == [stream.token_ids for stream in apart]
+    assert [stream.finish for stream in local] == [stream.finish for stream in apart]
+    assert [min(stream.ids) for stream in local] == [len(ids) for ids in prompts]
+
+
+async def test_the_next_turn_of_a_chat_is_cached_where_its_answer_was_decoded(
+    edge: Edge, oracle: Oracle
+) -> None:
+    """Prompt and answer: a prefill worker would know the prompt alone."""
+    prompt = oracle.encode("Once there was a chat about a frog. " * 5)
+    how = sampling(max_tokens=40, ignore_eos=True)
+    answer = (await edge.generate(prompt, how=how)).token_ids
+    turn = [*prompt, *answer, *oracle.encode(" And then")]
+    request_id = edge.new_id()
+    accepted = await edge.reserve(request_id, turn, prefill="")
+    assert accepted.cached_tokens == (len(prompt) + len(answer) - 1) // 16 * 16
+    assert (await edge.ended(request_id)).token_ids == oracle.greedy(turn, 40)
+
+
+async def test_a_worker_that_is_killed_while_it_computes_a_prompt_is_replaced_by_another(
+    edge: Edge, workers: Workers, model: Path, oracle: Oracle
+) -> None:
+    workers.start("decode", "decode-mortal", model=model, max_batch_tokens=64)
+    await edge.ready("decode-mortal")
+    prompt = oracle.encode("The dog ran after the cat. " * 40)[:400]
+    request_id = edge.new_id()
+    await edge.reserve(request_id, prompt, prefill="", decode="decode-mortal")
+    workers.kill("decode-mortal")
+    drawn = edge.streams[request_id, 1].token_ids if edge.streams[request_id, 1].ids else []
+    await edge.reserve(request_id, [*prompt, *drawn], prefill="", epoch=2, prompt_len=len(prompt))
+    stream = await edge.ended(request_id, epoch=2)
+    assert drawn + stream.token_ids == oracle.greedy(prompt, 40)
+
+
 @pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
 async def test_a_request_with_nothing_left_to_draw_says_so_behind_its_tokens(
     edge: Edge, oracle: Oracle, speculator: str
@@ -253,6 +313,33 @@ async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) ->
     await play_speculator(edge, lie)
     stream = await edge.generate(prompt, how=sampling(max_tokens=80), speculator=PLAYED)
     assert stream.token_ids == oracle.greedy(prompt, 80)
+
+
+async def test_a_speculator_that_stood_still_keeps_no_draft_of_requests_that_went_on_without_it(
+    edge: Edge, workers: Workers
+) -> None:
+    """A lease would end it much later."""
+    lost, decode, how = asyncio.Event(), DECODES[0], sampling(max_tokens=440, ignore_eos=True)
+
+    async def generate_on() -> None:
+        while not lost.is_set():
+            await edge.generate(list(range(10, 60)), decode=decode, speculator=SPECULATOR, how=how)
+
+    loads = [asyncio.create_task(generate_on()) for _ in range(2)]
+    await until(lambda: edge.held(SPECULATOR), timeout_s=WAIT_S)
+    suspicions = workers.log(decode).count(SUSPECT)
+    workers.processes[SPECULATOR].send_signal(signal.SIGSTOP)
+    try:
+        await until(lambda: workers.log(decode).count(SUSPECT) > suspicions, timeout_s=WAIT_S)
+    finally:
+        workers.processes[SPECULATOR].send_signal(signal.SIGCONT)
+        lost.set()
+        await asyncio.gather(*loads)
+
+    async def keeps_nothing() -> bool:
+        return not await edge.held(SPECULATOR)
+
+    await until(keeps_nothing, timeout_s=LEASE_S / 2)
 
 
 async def test_the_speculator_drafts_as_its_model_would_draw(edge: Edge, draft: Path) -> None:

@@ -257,6 +257,30 @@ class Edge:
         assert stream.lost is None, stream.lost
         return stream
 
+    async def generate_locally(
+        self,
+        ids: Sequence[int],
+        *,
+        decode: str = "decode-nats",
+        speculator: str = "",
+        how: SamplingParams = GREEDY,
+        prompt_len: int = 0,
+    ) -> Stream:
+        """As `generate`, without a prefill worker."""
+        request_id = self.new_id()
+        await self.reserve(
+            request_id,
+            ids,
+            prefill="",
+            decode=decode,
+            speculator=speculator,
+            how=how,
+            prompt_len=prompt_len,
+        )
+        stream = await self.ended(request_id)
+        assert stream.lost is None, stream.lost
+        return stream
+
     async def cancel(self, role: str, instance: str, request_id: str, epoch: int = 1) -> CancelAck:
         answer = await self.ask(role, instance, Cancel("cancelled"), request_id, epoch)
         assert isinstance(answer, CancelAck)

@@ -118,6 +118,7 @@ ENGINE_ORDER = (
     "memory",
     "torch_backend",
     "native",
+    "step_pacer",
     "core_board",
     "cuda",
     "tensor_parallel",

@@ -10,53 +10,18 @@ are added in ascending order. Nothing that a row computes depends on which other
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvPool
+from shared.engine.cuda.launch import INTERPRETED, LAUNCH
+from shared.engine.cuda.paged import PagedKv, PagedRows
+from shared.engine.memory.kv_pool import BLOCK_TOKENS
 
 SPLIT_KEYS = 256  # a constant: it decides the order of the sums, and so the bits of the result
 _STEP_KEYS = 64
 _MIN_DOT = 16  # the smallest matrix side that tensor cores take
-# Stated, because Triton's default changes from version to version, and the bits of the results with it.
-LAUNCH = {"enable_fp_fusion": True}
-# The interpreter keeps bfloat16 as bare bits and cannot multiply matrices of it; widened, the products are
-# the same, because tensor cores accumulate in float32 too.
-INTERPRETED = bool(triton.knobs.runtime.interpret)
-
-
-@dataclass(frozen=True, slots=True)
-class PagedRows:
-    """Which keys each of T rows sees. Rows of one tile belong to one sequence, at ascending positions."""
-
-    positions: Tensor  # int32 [T]; a row sees keys 0..position; -1: padding, its output is zero
-    tiles: Tensor  # int32 [N, 3]: first row, number of rows (0: nothing to do), row of `tables`
-    tables: Tensor  # int32 [S, blocks]: each sequence's blocks in order
-    num_splits: int  # enough for the largest position
-
-
-@dataclass(frozen=True, slots=True)
-class PagedKv:
-    """One layer of a KvPool."""
-
-    keys: Tensor  # [blocks, 16, kv_heads, D] in the stored dtype
-    values: Tensor
-    key_scales: Tensor | None  # float16 [blocks, 16, kv_heads], for codes
-    value_scales: Tensor | None
-
-
-def paged_kv(pool: KvPool, layer: int) -> PagedKv:
-    """The KV of one layer of `pool`."""
-    return PagedKv(
-        pool.keys[layer],
-        pool.values[layer],
-        pool.key_scales[layer] if pool.key_scales is not None else None,
-        pool.value_scales[layer] if pool.value_scales is not None else None,
-    )
 
 
 def rows_per_tile(heads_per_kv: int) -> int:

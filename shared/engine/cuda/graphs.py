@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch
-from shared.engine.cuda.attention_kernel import PagedRows, splits_for
+from shared.engine.cuda.attention_kernel import splits_for
+from shared.engine.cuda.paged import PagedRows
 from shared.engine.cuda.row_tables import RowTable, fill_rows, graph_sizes, size_for
 from shared.engine.cuda.step_plan import PagedGroup, StepTensors
 from shared.engine.memory.kv_pool import BLOCK_TOKENS

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shared.engine.cuda.attention_kernel import INTERPRETED, LAUNCH
+from shared.engine.cuda.launch import INTERPRETED, LAUNCH
 from shared.engine.loading.linear import DenseLinear, Linear
 
 # Constants: they decide the order of the sums, and so the bits of the result.

@@ -10,11 +10,12 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from shared.engine.batch import Batch
-from shared.engine.cuda.attention_kernel import attend_paged, paged_kv, rows_per_tile
+from shared.engine.cuda.attention_kernel import attend_paged, rows_per_tile
 from shared.engine.cuda.graphs import Capture, CudaCapture, GraphRunner, call_eagerly
 from shared.engine.cuda.kv_pool import MirroredKvPool
 from shared.engine.cuda.linear_kernel import invariant
 from shared.engine.cuda.norm_kernel import add_rms_norm, rms_norm
+from shared.engine.cuda.paged import paged_kv
 from shared.engine.cuda.project_kernel import project
 from shared.engine.cuda.step_plan import PagedShape, PromptSpan, StepTensors, plan_step
 from shared.engine.cuda.weight_map import map_linears

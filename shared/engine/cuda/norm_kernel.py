@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shared.engine.cuda.attention_kernel import LAUNCH
+from shared.engine.cuda.launch import LAUNCH
 
 
 def rms_norm(rows: Tensor, weight: Tensor, eps: float) -> Tensor:

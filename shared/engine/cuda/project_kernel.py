@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shared.engine.cuda.attention_kernel import LAUNCH, PagedKv
+from shared.engine.cuda.launch import LAUNCH
+from shared.engine.cuda.paged import PagedKv
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
 
 _HEAD_TILE = 16  # heads of one program: more do not fit into registers

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch, Span
-from shared.engine.cuda.attention_kernel import PagedRows, splits_for
+from shared.engine.cuda.attention_kernel import splits_for
+from shared.engine.cuda.paged import PagedRows
 from shared.engine.cuda.row_tables import Ints, slots_of, span_blocks
 
 PROMPT_ROWS = 17  # from this many rows on, a span gathers its keys and goes through flash attention alone

@@ -188,6 +188,10 @@ class BlockManager:
         free = self._blocks.num_free - self._blocks.num_unheld(cached)
         return blocks_for(len(sequence.tokens)) - len(cached) <= free
 
+    def landed(self, sequence: LiveSequence) -> bool:
+        """What `resume` brings back is at hand; where it is not, it is being read from now on."""
+        return self._offloader is None or self._offloader.landed(sequence)
+
     def resume(self, sequence: LiveSequence) -> None:
         """Blocks for all its tokens, filled from the prefix cache and from where it was offloaded to."""
         self.allocate_blocks(sequence, len(sequence.tokens), sequence.max_reusable_blocks)

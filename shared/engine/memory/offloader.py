@@ -31,6 +31,10 @@ class Offloader:
         if self._store.put(sequence.key, data, (time.perf_counter_ns() - began_ns) / 1000):
             sequence.offloaded_tokens = sequence.num_computed
 
+    def landed(self, sequence: LiveSequence) -> bool:
+        """Whether `restore` has nothing to wait for; begins to read what it would wait for."""
+        return not sequence.offloaded_tokens or self._store.landed(sequence.key)
+
     def restore(self, sequence: LiveSequence) -> None:
         """Fill its new blocks, of which the first `num_computed` tokens came from the prefix cache."""
         saved, sequence.offloaded_tokens = sequence.offloaded_tokens, 0

@@ -14,7 +14,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 15;
+  return 18;
 }
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
@@ -122,6 +122,26 @@ void penstock_take_seat(Board* board, int number, const Seat* as) {
 
 void penstock_compute(Board* board, int number, int on) {
   board->compute(number, on != 0);
+}
+
+void penstock_serve(Board* board, int number, unsigned requests) {
+  board->serve(number, requests);
+}
+
+void penstock_prompts(const Board* board, int number, Prompts* prompts) {
+  *prompts = board->prompts(number);
+}
+
+unsigned penstock_changes(const Board* board) {
+  return board->changes.load(std::memory_order_acquire);
+}
+
+void penstock_change(Board* board) {
+  board->change();
+}
+
+void penstock_await_change(Board* board, unsigned seen, long nanoseconds) {
+  board->await_change(seen, nanoseconds);
 }
 
 int penstock_share(const Board* board, int number) {

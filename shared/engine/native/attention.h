@@ -1,12 +1,14 @@
 // Attention over paged KV for any number of query rows: tiles of keys in absolute order, online softmax.
 //
-// A tile of keys starts at a multiple of TILE_KEYS of the sequence and a row meets its tiles in order, so a
-// row's result depends on its own sequence alone: not on chunking, batch or which thread runs it. Tiles that
-// a row sees nothing of change nothing of it, bit for bit.
+// Tiles start at multiples of TILE_KEYS of the sequence, partitions at those of PARTITION_KEYS. A row meets
+// the tiles of a partition in order, and what it sums up of its partitions is added up in order. So a row's
+// result depends on its own sequence alone: not on chunking, batch, which thread runs it, or how many share
+// its keys. Tiles and partitions that a row sees nothing of change nothing of it, bit for bit.
 #pragma once
 
 #include <algorithm>
 
+#include "attention_sums.h"
 #include "memory.h"
 #include "pool.h"
 #include "tile.h"
@@ -14,8 +16,8 @@
 namespace penstock {
 
 constexpr int TILE_KEYS = 64;
+constexpr int PARTITION_KEYS = 32 * TILE_KEYS;
 constexpr int QUERY_ROWS = 192;  // of one item: amortises the packing of a tile, stays in the L2
-constexpr float NOTHING_SEEN = -1e30f;
 alignas(64) inline constexpr uint16_t ZIP[2][32] = {
     // pairs of two vectors' elements
     {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
@@ -32,15 +34,19 @@ struct AttentionShape {
 struct QuerySpan {
   int start;  // position of its first row
   int rows;
-  int first_row;      // in the queries
-  int first_output;   // in what comes out
-  const int* blocks;  // of the sequence
+  int first_row;                       // in the queries
+  int first_output;                    // in what comes out
+  const int* blocks;                   // of the sequence
+  int first_partition, end_partition;  // that any of its rows sees keys of
 };
 
-// Some rows of one span against some KV heads.
+// Some rows of one span against some KV heads and all keys, or the keys of some partitions.
 struct AttentionItem {
   int span, first_head, num_heads;
   int first, count;  // rows of the span
+  int first_partition, end_partition;
+  long
+      sums;  // where those of its first partition begin among the partitions' sums; below 0: all keys are its
 };
 
 template <class E>
@@ -54,29 +60,35 @@ class Attention {
     keys_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(depth_, PANEL) + PREFETCH_BYTES);
     values_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * width_ + PREFETCH_BYTES);
     raw_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(shape.head_dim, PANEL) * 2);
-    output_ = Buffer<float>(static_cast<size_t>(rows) * width_);
-    most_ = Buffer<float>(rows);
-    total_ = Buffer<float>(rows);
+    stride_ = SUMS_OUTPUT + width_;
+    sums_ = Buffer<float>(static_cast<size_t>(rows) * stride_);
+    joined_ = Buffer<float>(static_cast<size_t>(rows) * stride_);
   }
 
   // How many KV heads an item of `count` rows may have.
   static int most_heads(int count, int group) { return std::max(1, QUERY_ROWS / (count * group)); }
 
-  // queries fp32 [.., heads * head_dim] -> put(row, head, fp32 [head_dim], padded) per query head.
+  // Floats of one query head's sums over one partition.
+  int sums_stride() const { return stride_; }
+
+  // queries fp32 [.., heads * head_dim] -> put(row, head, fp32 [head_dim], padded) per query head, or, where
+  // others have the rest of the keys, what it sums up of each partition into `sums`
+  // [partitions][rows of the span][heads].
   template <class Put>
   void run(const AttentionItem& item, const QuerySpan& span, int window, const Pool& pool, int layer,
-           const float* queries, long query_stride, Put&& put) {
+           const float* queries, long query_stride, float* sums, Put&& put) {
     const int group = shape_.heads / shape_.kv_heads;
     const int rows = item.count * group;  // per KV head; kept head by head
     for (int head = 0; head < item.num_heads; ++head)
       load_queries(item, span, item.first_head + head, queries, query_stride, head * rows);
-    for (int r = 0; r < rows * item.num_heads; ++r) most_.data()[r] = NOTHING_SEEN, total_.data()[r] = 0.0f;
-    std::memset(output_.data(), 0, static_cast<size_t>(rows) * item.num_heads * width_ * sizeof(float));
 
-    const int position = span.start + item.first, end = position + item.count;  // keys that any row sees
-    const int from = window > 0 ? std::max(0, position - window + 1) : 0;
-    const int first_key = from / TILE_KEYS * TILE_KEYS;
-    locate(span, pool, layer, first_key, end, next_);
+    const int position = span.start + item.first;  // keys that any row sees: up to its last one's own
+    const int end = std::min(position + item.count, item.end_partition * PARTITION_KEYS);
+    const int seen = window > 0 ? std::max(0, position - window + 1) : 0;
+    const int first_key = std::max(seen / TILE_KEYS * TILE_KEYS, item.first_partition * PARTITION_KEYS);
+    clear_sums(sums_.data(), rows * item.num_heads, stride_);
+    bool joined = false;
+    if (first_key < end) locate(span, pool, layer, first_key, end, next_);
     for (int key = first_key; key < end; key += TILE_KEYS) {
       const int count = std::min(TILE_KEYS, end - key);
       std::memcpy(now_, next_, sizeof now_);
@@ -85,29 +97,57 @@ class Attention {
         point_at(pool, item.first_head + head, count);
         if (rows <= MAX_TILE_ROWS) {
           with_rows(rows, [&]<int R>() {
-            this->template visit_stored<R>(head * rows, key, count, position, group, window);
+            this->template visit<R, true>(head * rows, 0, key, count, position, group, window);
           });
           continue;
         }
         pack(count);
         for_each_tile(rows, MAX_TILE_ROWS, [&](int first, int num) {
           with_rows(num, [&]<int R>() {
-            this->template visit<R>(head * rows + first, first, key, count, position, group, window);
+            this->template visit<R, false>(head * rows + first, first, key, count, position, group, window);
           });
         });
       }
+      const int next = key + TILE_KEYS;
+      if (next < end && next % PARTITION_KEYS != 0) continue;
+      if (item.sums >= 0) {
+        const long partition = key / PARTITION_KEYS - item.first_partition;
+        for_each_head(item, [&](int row, int head, int r) {
+          std::memcpy(sums + ((partition * span.rows + row) * shape_.heads + head) * stride_,
+                      sums_of(sums_, r), stride_ * sizeof(float));
+        });
+      } else if (joined) {
+        for (int r = 0; r < rows * item.num_heads; ++r)
+          add_sums(sums_of(joined_, r), sums_of(sums_, r), width_);
+      } else {
+        std::swap(joined_, sums_);
+        joined = true;
+      }
+      if (next < end) clear_sums(sums_.data(), rows * item.num_heads, stride_);
     }
-    for (int r = 0; r < rows * item.num_heads; ++r) {
-      float* out = output_.data() + static_cast<long>(r) * width_;
-      const __m512 share = _mm512_set1_ps(1.0f / total_.data()[r]);
-      for (int d = 0; d < width_; d += LANES)
-        _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), share));
-      put(span.first_output + item.first + r % rows / group, (item.first_head + r / rows) * group + r % group,
-          out);
-    }
+    if (item.sums >= 0) return;
+    for_each_head(item, [&](int row, int head, int r) {
+      put(span.first_output + row, head, finish_sums(sums_of(joined_, r), width_));
+    });
+  }
+
+  // The rest of it: `sums` of the first of `partitions` of a query head, the others' `apart` floats behind.
+  const float* join(float* sums, int partitions, long apart) const {
+    for (int each = 1; each < partitions; ++each) add_sums(sums, sums + each * apart, width_);
+    return finish_sums(sums, width_);
   }
 
  private:
+  // each(row of the span, query head, row of the item) for all that an item computes.
+  template <class Each>
+  void for_each_head(const AttentionItem& item, Each&& each) const {
+    const int group = shape_.heads / shape_.kv_heads, rows = item.count * group;
+    for (int r = 0; r < rows * item.num_heads; ++r)
+      each(item.first + r % rows / group, (item.first_head + r / rows) * group + r % group, r);
+  }
+
+  float* sums_of(Buffer<float>& of, int row) { return of.data() + static_cast<long>(row) * stride_; }
+
   void load_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries,
                     long stride, int to) {
     const int group = shape_.heads / shape_.kv_heads;
@@ -226,64 +266,50 @@ class Attention {
       return _mm512_maskz_loadu_epi16(count <= 0 ? 0 : (1u << count) - 1, source);
   }
 
-  // Rows [first, first + R), `offset` rows into their KV head's, meet the `count` packed keys that begin at
-  // `key`.
-  template <int R>
+  // Rows [first, first + R), `offset` rows into their KV head's, meet the `count` keys that begin at `key`:
+  // those that are packed, or, bit for bit the same, as they are stored.
+  template <int R, bool STORED>
   void visit(int first, int offset, int key, int count, int position, int group, int window) {
     alignas(64) float scores[R][TILE_KEYS];
     alignas(64) E weights[R][TILE_KEYS];
-    for (int half = 0; half < count; half += PANEL) {
-      Accumulators<R> acc;
-      clear<R>(acc);
-      multiply<R>(queries_.data() + static_cast<long>(first) * depth_, depth_, keys_.data() + half * depth_,
-                  depth_, acc);
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        _mm512_store_ps(scores[r] + half, acc[r][0]);
-        _mm512_store_ps(scores[r] + half + LANES, acc[r][1]);
-      }
-    }
+    if constexpr (STORED)
+      for (int keys = 0; keys < count; keys += LANES) score_stored<R>(first, keys, scores);
+    else
+      for (int half = 0; half < count; half += PANEL) score_packed<R>(first, half, scores);
     for (int r = 0; r < R; ++r)
       soften(first + r, key, position + (offset + r) / group, window, scores[r], weights[r]);
     for (int d = 0; d < width_; d += PANEL) {
       Accumulators<R> acc;
-      float* out = output_.data() + static_cast<long>(first) * width_ + d;
+      float* out = sums_of(sums_, first) + SUMS_OUTPUT + d;
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        acc[r][0] = _mm512_loadu_ps(out + r * width_);
-        acc[r][1] = _mm512_loadu_ps(out + r * width_ + LANES);
+        acc[r][0] = _mm512_loadu_ps(out + r * stride_);
+        acc[r][1] = _mm512_loadu_ps(out + r * stride_ + LANES);
       }
-      multiply<R>(weights[0], TILE_KEYS, values_.data() + static_cast<long>(d) * TILE_KEYS,
-                  round_up(count, STEP<E>), acc);
+      if constexpr (STORED)
+        add_stored<R>(weights, count, d, acc);
+      else
+        multiply<R>(weights[0], TILE_KEYS, values_.data() + static_cast<long>(d) * TILE_KEYS,
+                    round_up(count, STEP<E>), acc);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        _mm512_storeu_ps(out + r * width_, acc[r][0]);
-        _mm512_storeu_ps(out + r * width_ + LANES, acc[r][1]);
+        _mm512_storeu_ps(out + r * stride_, acc[r][0]);
+        _mm512_storeu_ps(out + r * stride_ + LANES, acc[r][1]);
       }
     }
   }
 
-  // What `visit` does, bit for bit, with keys and values that are met this once: as they are stored.
+  // Rows [first, first + R) of the queries times a panel of packed keys.
   template <int R>
-  void visit_stored(int first, int key, int count, int position, int group, int window) {
-    alignas(64) float scores[R][TILE_KEYS];
-    alignas(64) E weights[R][TILE_KEYS];
-    for (int keys = 0; keys < count; keys += LANES) score_stored<R>(first, keys, scores);
-    for (int r = 0; r < R; ++r) soften(first + r, key, position + r / group, window, scores[r], weights[r]);
-    for (int d = 0; d < width_; d += PANEL) {
-      Accumulators<R> acc;
-      float* out = output_.data() + static_cast<long>(first) * width_ + d;
+  void score_packed(int first, int half, float (&scores)[R][TILE_KEYS]) {
+    Accumulators<R> acc;
+    clear<R>(acc);
+    multiply<R>(queries_.data() + static_cast<long>(first) * depth_, depth_, keys_.data() + half * depth_,
+                depth_, acc);
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        acc[r][0] = _mm512_loadu_ps(out + r * width_);
-        acc[r][1] = _mm512_loadu_ps(out + r * width_ + LANES);
-      }
-      add_stored<R>(weights, count, d, acc);
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        _mm512_storeu_ps(out + r * width_, acc[r][0]);
-        _mm512_storeu_ps(out + r * width_ + LANES, acc[r][1]);
-      }
+    for (int r = 0; r < R; ++r) {
+      _mm512_store_ps(scores[r] + half, acc[r][0]);
+      _mm512_store_ps(scores[r] + half + LANES, acc[r][1]);
     }
   }
 
@@ -346,8 +372,9 @@ class Attention {
   // Scores of one row -> weights relative to the row's maximum so far; what it has summed up is rescaled.
   // One piece of code for every caller: a compiler fuses a product and a sum in one place and not in another.
   [[gnu::noinline]] void soften(int row, int key, int position, int window, const float* scores, E* weights) {
-    float& most_so_far = most_.data()[row];
-    float& total = total_.data()[row];
+    float* const sums = sums_of(sums_, row);
+    float& most_so_far = sums[SUMS_MOST];
+    float& total = sums[SUMS_TOTAL];
     constexpr int VECTORS = TILE_KEYS / LANES;
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i last = _mm512_set1_epi32(position);
@@ -378,24 +405,24 @@ class Attention {
     total = __builtin_fmaf(total, keep, _mm512_reduce_add_ps(sum));
     if (most == most_so_far) return;
     most_so_far = most;
-    float* out = output_.data() + static_cast<long>(row) * width_;
+    float* out = sums + SUMS_OUTPUT;
     for (int d = 0; d < width_; d += LANES)
       _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), _mm512_set1_ps(keep)));
   }
 
   AttentionShape shape_;
-  int depth_, width_;  // head_dim padded to steps, to panels
-  Buffer<E> queries_;  // [rows, depth]
-  Buffer<E> keys_;     // [2][depth / STEP][32][STEP]
-  Buffer<E> values_;   // [width / 32][64 / STEP][32][STEP]
-  Buffer<E> raw_;      // dequantized rows
-  Buffer<float> output_;
+  int depth_, width_;                   // head_dim padded to steps, to panels
+  int stride_;                          // of sums
+  Buffer<E> queries_;                   // [rows, depth]
+  Buffer<E> keys_;                      // [2][depth / STEP][32][STEP]
+  Buffer<E> values_;                    // [width / 32][64 / STEP][32][STEP]
+  Buffer<E> raw_;                       // dequantized rows
   const uint8_t* now_[2][TILE_KEYS];    // K and V of the tile's tokens, head 0
   const uint8_t* next_[2][TILE_KEYS];   // and of the next tile's
   const E* rows_[2][TILE_KEYS];         // K and V of one head of the tile
   const uint8_t* ahead_[2][TILE_KEYS];  // and where those of the next tile are stored
-  Buffer<float> most_;                  // [rows]: the largest score so far
-  Buffer<float> total_;                 // [rows]: the sum of weights
+  Buffer<float> sums_;                  // [rows]: of the partition at hand
+  Buffer<float> joined_;                // [rows]: of those before it
 };
 
 }  // namespace penstock

@@ -2,8 +2,13 @@
 // it and says when somebody's seat is empty again.
 #pragma once
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <cstring>
 
@@ -26,8 +31,16 @@ struct alignas(64) Seat {
   uint64_t cgroup;   // that has the limit; 0: none has
   uint64_t cpus[CPU_WORDS];
   std::atomic<uint32_t> computing;
+  std::atomic<uint32_t> moves;     // changes while it computes
+  std::atomic<uint32_t> requests;  // that it computes for, and those that wait for it
 };
 static_assert(sizeof(Seat) == 192);
+
+// What prefill has to compute; the order of the fields is that of the ctypes twin.
+struct Prompts {
+  uint32_t requests;
+  uint32_t moves;
+};
 
 struct Board {
   alignas(64) std::atomic<uint32_t> changes;  // raised after every change: no other, nothing to look at
@@ -36,30 +49,68 @@ struct Board {
   void take(int number, const Seat& as) {
     Seat& seat = seats[number];
     seat.computing.store(0);
+    seat.moves.store(0);
+    seat.requests.store(0);
     std::memcpy(static_cast<void*>(&seat), static_cast<const void*>(&as), offsetof(Seat, computing));
-    changes.fetch_add(1);
+    change();
   }
 
   void compute(int number, bool on) {
     if (seats[number].computing.load(std::memory_order_relaxed) == static_cast<uint32_t>(on)) return;
     seats[number].computing.store(on);
+    change();
+  }
+
+  void serve(int number, uint32_t requests) { seats[number].requests.store(requests); }
+
+  // By the seat's own process, whose thread alone does so.
+  void move(int number) {
+    std::atomic<uint32_t>& moves = seats[number].moves;
+    moves.store(moves.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  void change() {
     changes.fetch_add(1);
+    syscall(SYS_futex, &changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+
+  // Until there are other changes than these, or so long.
+  void await_change(uint32_t seen, long nanoseconds) {
+    const timespec most{nanoseconds / 1000000000, nanoseconds % 1000000000};
+    syscall(SYS_futex, &changes, FUTEX_WAIT, seen, &most, nullptr, 0);
   }
 
   // How many threads a seat's process has while those compute that compute now; at least one.
   int share(int number) const {
     const Seat& own = seats[number];
-    const int cores = portion(number, static_cast<int>(own.cores), [&](const Seat& other) {
-      for (int word = 0; word < CPU_WORDS; ++word)
-        if (own.cpus[word] & other.cpus[word]) return true;
-      return false;
-    });
+    const int cores = portion(number, static_cast<int>(own.cores),
+                              [&](const Seat& other) { return on_same_cpus(own, other); });
     if (own.cgroup == 0) return cores;
     return std::min(cores, portion(number, static_cast<int>(own.limit),
                                    [&](const Seat& other) { return other.cgroup == own.cgroup; }));
   }
 
+  // Of prompts that would have the cores of this seat while it does not compute.
+  Prompts prompts(int number) const {
+    const Seat& own = seats[number];
+    Prompts all{};
+    for (const Seat& other : seats) {
+      if (!other.computing.load(std::memory_order_acquire)) continue;
+      if (other.work_class != static_cast<uint32_t>(WorkClass::PREFILL)) continue;
+      if (!on_same_cpus(own, other) && (own.cgroup == 0 || own.cgroup != other.cgroup)) continue;
+      all.requests += std::max(1u, other.requests.load(std::memory_order_relaxed));
+      all.moves += other.moves.load(std::memory_order_relaxed);
+    }
+    return all;
+  }
+
  private:
+  static bool on_same_cpus(const Seat& one, const Seat& other) {
+    for (int word = 0; word < CPU_WORDS; ++word)
+      if (one.cpus[word] & other.cpus[word]) return true;
+    return false;
+  }
+
   // Of `cores`: each class takes half of what the ones before it left, all of it where none comes after, and
   // its members have equal parts of that.
   template <class Shares>

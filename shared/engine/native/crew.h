@@ -39,7 +39,7 @@ class Crew {
   }
 
   // From now on this process agrees with others about the cores; null: it does not.
-  void join(const Board* board, int seat) {
+  void join(Board* board, int seat) {
     std::lock_guard<std::mutex> turn(turn_);
     board_ = board;
     seat_ = seat;
@@ -141,7 +141,13 @@ class Crew {
     futex_wake(bell_, INT_MAX);
   }
 
+  // Whoever leaves the cores to this process sees that it uses them.
+  void move() {
+    if (board_ != nullptr) board_->move(seat_);
+  }
+
   void look_at_board() {
+    move();
     const uint32_t changes = board_ == nullptr ? 0 : board_->changes.load(std::memory_order_acquire);
     if (looked_ && changes == seen_changes_) return;
     looked_ = true;
@@ -156,7 +162,7 @@ class Crew {
   int helpers_ = 0;
   Run run_ = nullptr;
   const void* work_ = nullptr;
-  const Board* board_ = nullptr;
+  Board* board_ = nullptr;
   int seat_ = 0;
   bool looked_ = false;
   uint32_t seen_changes_ = 0;
@@ -201,6 +207,7 @@ class Team {
     if (threads_ == 1 || items < 2) {
       meanwhile();
       if (count > 0) work(0, count, 0);
+      Crew::shared().move();
       return;
     }
     const Split<Work> split{count, grain, &work};

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 15
+ABI = 18
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -86,9 +86,15 @@ class SeatShape(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("work_class", "cores", "limit", "process")),
         ("cgroup", ctypes.c_uint64),
         ("cpus", ctypes.c_uint64 * 16),
-        ("computing", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32 * 9),
+        *((name, ctypes.c_uint32) for name in ("computing", "moves", "requests")),
+        ("unused", ctypes.c_uint32 * 7),
     ]
+
+
+class PromptsShape(ctypes.Structure):
+    """Twin of Prompts in board.h."""
+
+    _fields_ = [(name, ctypes.c_uint32) for name in ("requests", "moves")]
 
 
 _INT, _LONG, _UNSIGNED_LONG = ctypes.c_int, ctypes.c_long, ctypes.c_ulong
@@ -109,6 +115,11 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_board_bytes": (_LONG, []),
     "penstock_take_seat": (None, [Pointer, _INT, Pointer]),
     "penstock_compute": (None, [Pointer, _INT, _INT]),
+    "penstock_serve": (None, [Pointer, _INT, ctypes.c_uint32]),
+    "penstock_prompts": (None, [Pointer, _INT, Pointer]),
+    "penstock_changes": (ctypes.c_uint32, [Pointer]),
+    "penstock_change": (None, [Pointer]),
+    "penstock_await_change": (None, [Pointer, ctypes.c_uint32, _LONG]),
     "penstock_share": (_INT, [Pointer, _INT]),
     "penstock_join": (None, [Pointer, _INT]),
     "penstock_copy_cells": (_UNSIGNED_LONG, [*[Pointer] * 4, _LONG, _LONG, _INT]),

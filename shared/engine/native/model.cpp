@@ -22,9 +22,16 @@ Model::Model(const ModelShape& shape, const PoolShape& pool)
 }
 
 void Model::add_layer(const LayerShape& shape) {
-  Layer layer{
-      shape,   input(QKV, shape.qkv),     input(OUTPUT, shape.output), nullptr, input(MLP, shape.gate_up[0]),
-      nullptr, input(DOWN, shape.down[0])};
+  const auto view = std::find(windows_.begin(), windows_.end(), shape.window);
+  Layer layer{shape,
+              static_cast<int>(view - windows_.begin()),
+              input(QKV, shape.qkv),
+              input(OUTPUT, shape.output),
+              nullptr,
+              input(MLP, shape.gate_up[0]),
+              nullptr,
+              input(DOWN, shape.down[0])};
+  if (view == windows_.end()) windows_.push_back(shape.window);
   if (shape.router != nullptr) {
     layer.router_in = input(ROUTER, shape.router);
     layer.expert_in = input(EXPERT, shape.gate_up[0]);
@@ -48,8 +55,13 @@ Rows* Model::input(Role role, const Linear* linear) {
 void Model::forward(const BatchShape& batch, float* logits) {
   reserve(batch);
   Team team(shape_.threads);
-  const View all = view_of(batch, false, team.size()), last = view_of(batch, true, team.size());
-  compute(batch, all, last, logits, team);
+  views_.clear();
+  for (const int window : windows_) views_.push_back(view_of(batch, false, window, team.size()));
+  last_view_ = view_of(batch, true, layers_.back().shape.window, team.size());
+  long sums = last_view_.sums;
+  for (const View& view : views_) sums = std::max(sums, view.sums);
+  sums_.reserve(sums * (shape_.bf16 ? attention_bf16_[0].sums_stride() : attention_f32_[0].sums_stride()));
+  compute(batch, logits, team);
 }
 
 void Model::reserve(const BatchShape& batch) {
@@ -72,34 +84,7 @@ void Model::reserve(const BatchShape& batch) {
     }
 }
 
-View Model::view_of(const BatchShape& batch, bool logits_only, int threads) const {
-  View view;
-  const int group = shape_.heads / shape_.kv_heads, most = std::max(1, QUERY_ROWS / group);
-  const int* logit_row = batch.logit_row;
-  const int* const logit_end = logit_row + batch.logit_rows;
-  int first = 0;
-  for (int span = 0; span < batch.spans; first += batch.counts[span++]) {
-    const int end = first + batch.counts[span];
-    logit_row = std::lower_bound(logit_row, logit_end, first);
-    const int from = !logits_only ? first : logit_row != logit_end && *logit_row < end ? *logit_row : end;
-    if (from == end) continue;
-    const int number = static_cast<int>(view.spans.size()), count = end - from;
-    view.spans.push_back({batch.starts[span] + from - first, count, from,
-                          static_cast<int>(view.sources.size()), batch.blocks + batch.first_blocks[span]});
-    for (int row = from; row < end; ++row) view.sources.push_back(row);
-    // A short span takes its KV heads together, as they lie in memory, as far as every thread gets something.
-    const int shares = std::max(1, threads / batch.spans);
-    const int heads =
-        std::min(std::max(1, shape_.kv_heads / shares), Attention<float>::most_heads(count, group));
-    for (int at = (count - 1) / most * most; at >= 0; at -= most)
-      for (int head = 0; head < shape_.kv_heads; head += heads)
-        view.items.push_back(
-            {number, head, std::min(heads, shape_.kv_heads - head), at, std::min(most, count - at)});
-  }
-  return view;
-}
-
-void Model::compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team) {
+void Model::compute(const BatchShape& batch, float* logits, Team& team) {
   const int claim = rows_per_claim(width_);
   team.share(batch.rows, claim, [&](int first, int end, int) {
     for (int row = first; row < end; ++row) embed(batch.token_ids[row], hidden(row));
@@ -110,7 +95,7 @@ void Model::compute(const BatchShape& batch, const View& all, const View& last, 
     const Layer& layer = layers_[index];
     const LayerShape& shape = layer.shape;
     const bool is_last = index + 1 == static_cast<int>(layers_.size());
-    const View& view = is_last ? last : all;
+    const View& view = is_last ? last_view_ : views_[layer.view];
 
     team.share(rows, claim, [&](int first, int end, int rank) {
       for (int row = first; row < end; ++row) {
@@ -159,8 +144,8 @@ void Model::compute(const BatchShape& batch, const View& all, const View& last, 
 
   const auto computed = [&](int logit) {  // where the last layer left the row of a logit
     return static_cast<int>(
-        std::lower_bound(last.sources.begin(), last.sources.end(), batch.logit_row[logit]) -
-        last.sources.begin());
+        std::lower_bound(last_view_.sources.begin(), last_view_.sources.end(), batch.logit_row[logit]) -
+        last_view_.sources.begin());
   };
   team.share(batch.logit_rows, claim, [&](int first, int end, int rank) {
     for (int logit = first; logit < end; ++logit) {
@@ -268,6 +253,7 @@ template <class E, class Meanwhile>
 void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, int index, const View& view,
                    Team& team, Meanwhile&& meanwhile) {
   const int dim = shape_.head_dim;
+  const long stride = workers[0].sums_stride();
   const Kind kind = layer.shape.output->kind();
   const auto put = [&](int row, int head, const float* values) {
     for (int d = 0; d < dim; d += LANES) {
@@ -289,16 +275,37 @@ void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, int i
         for (int next = first; next < last; ++next) {
           const AttentionItem& item = view.items[next];
           workers[rank].run(item, view.spans[item.span], layer.shape.window, pool_, index, qkv_.data(),
-                            qkv_width_, put);
+                            qkv_width_, sums_.data() + std::max(0L, item.sums) * stride, put);
         }
       },
       meanwhile);
+  if (!view.shared.empty()) join_partitions(workers, view, team, put);
   if (!layer.shape.output->quantized()) return;
   const int rows = static_cast<int>(view.sources.size()), width = shape_.heads * dim;
   team.share(rows, rows_per_claim(width), [&](int first, int last, int) {
     for (int row = first; row < last; ++row)
       layer.shape.output->prepare(mixed_.data() + static_cast<long>(row) * width, *layer.output_in, row);
   });
+}
+
+// What the items of one row have summed up, to its output.
+template <class E, class Put>
+void Model::join_partitions(std::vector<Attention<E>>& workers, const View& view, Team& team, Put&& put) {
+  const int group = shape_.heads / shape_.kv_heads;
+  const int stride = workers[0].sums_stride(), partitions = static_cast<int>(view.sums / shape_.heads);
+  team.share(
+      static_cast<int>(view.shared.size()), rows_per_claim(group * partitions * stride),
+      [&](int first, int last, int rank) {
+        for (int each = first; each < last; ++each) {
+          const SharedRow& shared = view.shared[each];
+          const QuerySpan& span = view.spans[shared.span];
+          const long apart = static_cast<long>(span.rows) * shape_.heads * stride;
+          float* sums = sums_.data() + (shared.sums + shared.row * shape_.heads) * stride;
+          for (int head = shared.kv_head * group; head < (shared.kv_head + 1) * group; ++head)
+            put(span.first_output + shared.row, head,
+                workers[rank].join(sums + head * stride, span.end_partition - span.first_partition, apart));
+        }
+      });
 }
 
 }  // namespace penstock

@@ -60,11 +60,19 @@ struct BatchShape {
   void (*on_kv_written)(int layer);  // may be null; called on the caller's thread
 };
 
+// A row against one KV head, whose keys several items share.
+struct SharedRow {
+  int span, row, kv_head;
+  long sums;  // of the span's first partition
+};
+
 // What a layer's attention and MLP compute: all rows, or in the last layer those that a logit depends on.
 struct View {
   std::vector<QuerySpan> spans;
   std::vector<AttentionItem> items;  // the longest first
-  std::vector<int> sources;          // [rows] row of the batch
+  std::vector<SharedRow> shared;
+  std::vector<int> sources;  // [rows] row of the batch
+  long sums = 0;             // how many there are, of a query head and a partition each
 };
 
 // The input buffer of all linears that play one role and take one form.
@@ -76,6 +84,7 @@ struct Input {
 
 struct Layer {
   LayerShape shape;
+  int view;  // all layers of one window have one
   Rows *qkv_in, *output_in, *router_in, *mlp_in, *expert_in, *down_in;
 };
 
@@ -91,13 +100,16 @@ class Model {
   Rows* input(Role role, const Linear* linear);
   void reserve(const BatchShape& batch);
   void reserve_experts(size_t rows);
-  View view_of(const BatchShape& batch, bool logits_only, int threads) const;
-  void compute(const BatchShape& batch, const View& all, const View& last, float* logits, Team& team);
+  View view_of(const BatchShape& batch, bool logits_only, int window, int threads) const;
+  void add_items(View& view, int span, int shares, double fair_keys) const;
+  void compute(const BatchShape& batch, float* logits, Team& team);
   void embed(int token_id, float* row) const;
   void rotate_and_store(const Layer& layer, int index, int row);
   template <class E, class Meanwhile>
   void attend(std::vector<Attention<E>>& workers, const Layer& layer, int index, const View& view, Team& team,
               Meanwhile&& meanwhile);
+  template <class E, class Put>
+  void join_partitions(std::vector<Attention<E>>& workers, const View& view, Team& team, Put&& put);
   void feed_experts(const Layer& layer, int count, Team& team);
   void choose_experts(const Layer& layer, int row, int rank);
   void sort_by_expert(int experts, int count, int per_token);
@@ -120,15 +132,19 @@ class Model {
   std::vector<Attention<float>> attention_f32_;  // one per thread
   std::vector<Attention<bf16>> attention_bf16_;
   Rows* head_in_;
-  int width_;  // of a row of hidden and projected: `hidden` padded to panels
+  int width_;                 // of a row of hidden and projected: `hidden` padded to panels
+  std::vector<int> windows_;  // that layers have
   int qkv_width_ = 0, inner_width_ = 0, most_experts_ = 0, most_chosen_ = 0;
 
   // of one forward pass
   std::vector<int> positions_, blocks_;  // [rows]
-  Buffer<float> hidden_;                 // [rows, width]: the residual stream
-  Buffer<float> projected_;              // [rows, width]: what is added to it next
-  Buffer<float> normed_;                 // [threads, width]
-  Buffer<float> qkv_;                    // [rows, qkv width]
+  std::vector<View> views_;              // of all rows, by Layer::view
+  View last_view_;
+  Buffer<float> hidden_;          // [rows, width]: the residual stream
+  Buffer<float> projected_;       // [rows, width]: what is added to it next
+  Buffer<float> normed_;          // [threads, width]
+  Buffer<float> qkv_;             // [rows, qkv width]
+  Buffer<float> sums_;            // [sums of the view]: of partitions whose rows several items share
   Buffer<float> mixed_;           // [rows, heads * head_dim]: what attention gives, for a quantized `output`
   Buffer<float> inner_;           // [rows, inner width]: for a quantized `down`
   Buffer<float> router_;          // [rows, experts padded to panels]

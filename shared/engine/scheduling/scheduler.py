@@ -186,6 +186,10 @@ class Scheduler:
         waiting = self._preempted()
         return bool(waiting) and self._block_manager.can_resume(waiting[0])
 
+    @property
+    def num_active(self) -> int:
+        return len(self._with_status(SequenceStatus.ACTIVE))
+
     def schedule(self) -> SchedulerOutput:
         self._resume_preempted()
         reused = self._reuse_prefixes()
@@ -294,8 +298,11 @@ class Scheduler:
         return chosen
 
     def _resume_preempted(self) -> None:
+        """As far as there are blocks. While others go on nobody waits for KV that is still being read."""
         for sequence in self._preempted():
             if not self._block_manager.can_resume(sequence):
+                return
+            if not self._block_manager.landed(sequence) and self._with_status(SequenceStatus.ACTIVE):
                 return
             self._block_manager.resume(sequence)
 

@@ -412,8 +412,8 @@ async def test_decoding_pauses_where_too_much_waits_for_the_bus_and_loses_nothin
     await worker.step()
     assert worker._driver.steps == steps
     await worker.send(Cancel("cancelled"), "other")
-    assert worker.sent.to(REPLY)[-1] == CancelAck(held=True, phase="decoding")
     worker.sent.noted.has_room = True
+    await until(lambda: worker.sent.to(REPLY)[-1] == CancelAck(held=True, phase="decoding"))
     await worker.step()
     await worker.step()
     assert worker._driver.steps > steps

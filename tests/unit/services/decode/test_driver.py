@@ -14,10 +14,15 @@ from services.decode.driver import MAX_UNTAKEN_REPORTS, DecodeDriver, StepReport
 from services.decode.job import DecodeJob, read_job
 from shared.deadline import Deadline
 from shared.engine import StepResult
+from shared.engine.core_board import CoreSeat, WorkClass
+from shared.engine.native.library import library
+from shared.engine.step_pacer import REMEMBERED_STEPS
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
+from tests.support.clock import FakeClock
 from tests.support.engine import make_engine, save_random_model
 from tests.support.sampling import sampling
+from tests.support.wait import until
 
 NORMAL, LOW, HIGH = 0, 1, 2  # as penstock.v1.Priority numbers them
 
@@ -194,3 +199,31 @@ async def test_a_driver_that_is_closed_begins_no_further_step(folder: Path) -> N
     go_on.set()
     await asyncio.wait_for(closing, 10.0)
     assert sum(report.result is not None for report in driver._reports) == 1
+
+
+@pytest.mark.skipif(library() is None, reason="the kernels were not built, or this CPU cannot run them")
+async def test_orders_that_come_in_a_pause_are_carried_out_in_it(
+    driver: DecodeDriver, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    seat = CoreSeat(WorkClass.DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    prompts = CoreSeat(WorkClass.PREFILL, tmp_path)
+    for _ in range(REMEMBERED_STEPS):
+        seat.begin_step()
+        clock.advance(0.08)
+        seat.end_step()
+    prompts.begin_step()
+    driver.engine.sit_down(seat)
+    one, other = job("one", NORMAL, 30.0), job("other", NORMAL, 30.0)
+    driver.seat([one], [])
+    driver.seat([], [one])
+    await driver.step_on()
+    await until(lambda: driver.take_report() is not None and not seat._seats[seat.number].computing)
+    driver.seat([other], [])
+    await driver.step_on()
+    report = await until(driver.take_report)
+    assert isinstance(report, StepReport)
+    assert [seated.job for seated in report.seated] == [other]
+    assert report.result is None  # the clock stands still: there has been no step
+    prompts.close()
+    assert any(report.result is not None for report in await ended(driver))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from services.gateway.admission_queue import CLASSES, AdmissionQueue, Ticket
+from services.gateway.degradation import Degradation
 from services.gateway.model_identity import ModelIdentity
 from services.gateway.placement import Candidate
-from services.gateway.pressure import BUDGETS_REMEMBERED, Pressure
+from services.gateway.pressure import BUDGETS_REMEMBERED, RESTS_AFTER, Pressure, watch_pressure
 from services.gateway.sent_load import LoadedView
 from services.gateway.tasks import Tasks
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
+from shared.tasks import cancel_until_done
 from tests.integration.gateway_peers import heartbeat
 from tests.support.clock import FakeClock
 from tests.support.wait import until
@@ -92,3 +95,25 @@ async def test_only_the_last_budgets_count(fleet: Fleet) -> None:
     for _ in range(BUDGETS_REMEMBERED):
         fleet.pressure.note_budget(10.0)
     assert fleet.pressure.usual_budget_s == 10.0
+
+
+async def test_nothing_is_looked_at_while_nobody_asks(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.pressure.REST_WATCH_S", 0.0)
+    looks = 0
+
+    def look() -> float:
+        nonlocal looks
+        looks += 1
+        return 0.0
+
+    monkeypatch.setattr(fleet.pressure, "highest", look)
+    watching = asyncio.create_task(watch_pressure(fleet.pressure, Degradation(), lambda: None))
+    try:
+        await until(lambda: looks == RESTS_AFTER + 1)
+        for _ in range(10 * RESTS_AFTER):
+            await asyncio.sleep(0)
+        assert looks == RESTS_AFTER + 1
+        fleet.pressure.note_budget(20.0)
+        await until(lambda: looks == 2 * (RESTS_AFTER + 1))
+    finally:
+        await cancel_until_done(watching)

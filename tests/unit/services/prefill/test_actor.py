@@ -16,6 +16,8 @@ from services.prefill.queue import PATIENCE_S
 from shared.bus import Delivery
 from shared.bus.bulk import BulkConnection
 from shared.engine import Engine
+from shared.engine.core_board import CoreSeat, WorkClass
+from shared.engine.native.library import library
 from shared.errors import InvalidRequest
 from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.sender import KvSender
@@ -323,3 +325,23 @@ async def test_a_prompt_that_the_engine_refuses_is_lost_once(
     assert await worker.until_lost() == ["invalid_request"]
     await worker.step()
     assert (worker.lost(), list(worker.held())) == (["invalid_request"], [])
+
+
+@pytest.mark.skipif(library() is None, reason="the kernels were not built, or this CPU cannot run them")
+async def test_who_shares_the_cores_knows_how_many_prompts_have_no_first_token(
+    worker: Worker, tmp_path: Path
+) -> None:
+    other = CoreSeat(WorkClass.DECODE, tmp_path)
+    seat = CoreSeat(WorkClass.PREFILL, tmp_path)
+    worker._driver.engine.sit_down(seat)
+    seat.compute(now=True)
+    for number, request_id in enumerate("abc"):
+        await worker.place(request_id)
+        assert other.prompts.requests == number + 1
+    await worker.until_first_token("a")
+    await worker.turn()
+    seat.compute(now=True)
+    assert other.prompts.requests == 3 - sum(
+        job.phase is JobPhase.TRANSFERRING for job in worker._book.jobs.values()
+    )
+    other.close()

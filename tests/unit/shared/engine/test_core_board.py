@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ import pytest
 from shared.cores import usable_cores
 from shared.engine import Engine, core_board
 from shared.engine.core_board import HEADER_BYTES, LOOK_EVERY_S, SEATS, CoreSeat, WorkClass
-from shared.engine.native.library import SeatShape, library
+from shared.engine.native.library import PromptsShape, SeatShape, library
+from shared.engine.step_pacer import REMEMBERED_STEPS, WaitingPrompts
 from tests.support.clock import FakeClock
 from tests.support.data import REPOSITORY
 from tests.support.engine import GREEDY, admit, generate, make_engine, save_random_model
+from tests.support.wait import until
 
 pytestmark = pytest.mark.skipif(
     library() is None, reason="the kernels were not built, or this CPU cannot run them"
@@ -49,6 +53,11 @@ class Board:
 
     def compute(self, number: int, *, now: bool = True) -> None:
         self.kernels.penstock_compute(self.address, number, now)
+
+    def prompts(self, number: int) -> tuple[int, int]:
+        found = PromptsShape()
+        self.kernels.penstock_prompts(self.address, number, ctypes.byref(found))
+        return found.requests, found.moves
 
     def share(self, number: int) -> int:
         share: int = self.kernels.penstock_share(self.address, number)
@@ -165,7 +174,7 @@ sys.stdin.read()
         assert other.stdin is not None
         computing = [number for number, each in enumerate(seat._seats) if each.computing]
         assert computing == [1]
-        seat.forget_crashed()
+        seat.forget_lost()
         assert seat._seats[1].computing  # it is there
         other.send_signal(signal.SIGKILL)
         other.wait(10)
@@ -173,6 +182,21 @@ sys.stdin.read()
     seat.compute(now=True)
     assert not seat._seats[1].computing
     assert seat.threads == usable_cores()
+    seat.close()
+
+
+def test_a_process_that_stands_still_is_forgotten_until_its_next_step(tmp_path: Path) -> None:
+    clock = FakeClock()
+    seat, other = CoreSeat(PREFILL, tmp_path, monotonic_s=clock.monotonic_s), CoreSeat(DECODE, tmp_path)
+    other.begin_step()
+    for _ in range(2):
+        assert seat.threads == max(1, usable_cores() // 2)
+        clock.advance(LOOK_EVERY_S)
+        seat.compute(now=True)
+    assert seat.threads == usable_cores()
+    other.begin_step()
+    assert seat.threads == max(1, usable_cores() // 2)
+    other.close()
     seat.close()
 
 
@@ -292,3 +316,175 @@ def test_an_engine_without_a_number_of_threads_has_one_per_core(tmp_path: Path) 
     engine = make_engine(save_random_model(tmp_path), threads=0)
     assert engine.config.threads == engine.threads_now == usable_cores()
     assert generate(engine, [1, 2, 3], GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("work_class", "cpus", "cgroup", "prompts"),
+    [
+        (PREFILL, 0b0110, 0, 3),
+        (PREFILL, 0b1100, 0, 0),
+        (PREFILL, 0b1100, 5, 3),
+        (DECODE, 0b0011, 5, 0),
+        (SPECULATOR, 0b0011, 5, 0),
+    ],
+)
+def test_prompts_wait_for_cores_that_they_could_use(
+    work_class: WorkClass, cpus: int, cgroup: int, prompts: int
+) -> None:
+    board = Board()
+    board.take(0, DECODE, 2, cpus=0b0011, cgroup=5)
+    board.take(1, work_class, 2, cpus=cpus, cgroup=cgroup)
+    board.kernels.penstock_serve(board.address, 1, 3)
+    assert board.prompts(0) == (0, 0)
+    board.compute(1)
+    assert board.prompts(0) == (prompts, 0)
+
+
+def test_a_prefill_engine_that_computes_has_one_prompt_at_least(tmp_path: Path) -> None:
+    prefill, decode = CoreSeat(PREFILL, tmp_path), CoreSeat(DECODE, tmp_path)
+    prefill.begin_step()
+    assert decode.prompts == WaitingPrompts(1)
+    prefill.serve(4)
+    assert decode.prompts == WaitingPrompts(4)
+    prefill.close()
+    assert decode.prompts == WaitingPrompts()
+    decode.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_engine_moves_while_it_computes(threads: int, tmp_path: Path) -> None:
+    engine = make_engine(save_random_model(tmp_path / "model"), threads=threads)
+    prefill, decode = CoreSeat(PREFILL, tmp_path), CoreSeat(DECODE, tmp_path)
+    engine.sit_down(prefill)
+    moves = set()
+    for number in range(3):
+        admit(engine, str(number), [1, 2, 3], GREEDY)
+        engine.step()
+        moves.add(decode.prompts.moves)
+    assert len(moves) == 3
+    engine.close()
+    decode.close()
+
+
+class SkippingClock:
+    """The real one, ahead by what was skipped."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return time.monotonic() + self.skipped_s
+
+
+def steps(seat: CoreSeat, clock: FakeClock | SkippingClock) -> None:
+    """As many as it takes to know how long one is."""
+    for _ in range(REMEMBERED_STEPS):
+        seat.begin_step()
+        if isinstance(clock, FakeClock):
+            clock.advance(0.08)
+        else:
+            clock.skipped_s += 0.08
+        seat.end_step()
+
+
+def pauses_after_steps(seat: CoreSeat, clock: SkippingClock) -> bool:
+    """Whether it leaves the cores to others before its next step; it goes on at last in any case."""
+    steps(seat, clock)
+    assert seat.pause(1)
+    return not seat._seats[seat.number].computing
+
+
+@pytest.fixture
+def prefilling(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose engine, on seat 0, always has something to compute."""
+    code = f"""
+from pathlib import Path
+from shared.engine import Engine, EngineConfig
+from shared.engine.core_board import CoreSeat, WorkClass
+from shared.sampling import SamplingParams
+engine = Engine(EngineConfig({str(save_random_model(tmp_path / "model"))!r}, threads=0, kv_blocks=16))
+engine.sit_down(CoreSeat(WorkClass.PREFILL, Path({str(tmp_path)!r})))
+def admit(key):
+    engine.admit(key, [1, 2, 3], 3, SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True))
+admit("first")
+engine.step()
+admit("second")
+print("computing", flush=True)
+while True:
+    for output in engine.step().outputs:
+        if output.finish_reason is not None:  # the other goes on
+            admit(output.key)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"computing\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("lost_by", [signal.SIGSTOP, signal.SIGKILL])
+def test_prompts_get_their_part_and_hold_nobody_once_their_process_is_lost(
+    lost_by: signal.Signals, prefilling: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    clock = SkippingClock()
+    seat = CoreSeat(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    for _ in range(2):
+        assert any(pauses_after_steps(seat, clock) for _ in range(100))
+    prefilling.send_signal(lost_by)
+    if lost_by is signal.SIGKILL:
+        prefilling.wait(10)
+    for _ in range(2):  # in the first of them it may have moved still
+        pauses_after_steps(seat, clock)
+    assert not any(pauses_after_steps(seat, clock) for _ in range(3))
+    prefilling.send_signal(signal.SIGCONT)
+    seat.close()
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Iterator[tuple[CoreSeat, CoreSeat]]:
+    """Seats of prefill and decode, both in the midst of work, on a clock that stands still from now on."""
+    clock = FakeClock()
+    prefill = CoreSeat(PREFILL, tmp_path)
+    decode = CoreSeat(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    prefill.begin_step()
+    steps(decode, clock)
+    yield prefill, decode
+    prefill.close()
+    decode.close()
+
+
+async def paused(decode: CoreSeat) -> asyncio.Future[bool]:
+    """What comes of its pause, which has begun."""
+    pause = asyncio.ensure_future(asyncio.to_thread(decode.pause, 1))
+    await until(lambda: not decode._seats[decode.number].computing)
+    return pause
+
+
+async def test_a_pause_ends_with_the_last_prompt(standing: tuple[CoreSeat, CoreSeat]) -> None:
+    prefill, decode = standing
+    pause = await paused(decode)
+    prefill.compute(now=False)
+    assert await asyncio.wait_for(pause, 10.0)
+
+
+async def test_a_pause_ends_early_for_what_else_there_is_to_do(standing: tuple[CoreSeat, CoreSeat]) -> None:
+    _, decode = standing
+    pause = await paused(decode)
+    decode.rouse()
+    assert not await asyncio.wait_for(pause, 10.0)
+
+
+async def test_who_was_roused_before_its_pause_does_not_begin_it(standing: tuple[CoreSeat, CoreSeat]) -> None:
+    _, decode = standing
+    decode.rouse()
+    assert not decode.pause(1)
+    assert decode._seats[decode.number].computing
+    pause = await paused(decode)  # once
+    decode.rouse()
+    assert not await asyncio.wait_for(pause, 10.0)
+
+
+def test_an_engine_without_a_seat_has_no_pause(tmp_path: Path) -> None:
+    assert make_engine(save_random_model(tmp_path)).pause()

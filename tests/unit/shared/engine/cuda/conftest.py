@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from triton.runtime import interpreter
 
-from shared.engine.cuda.attention_kernel import INTERPRETED
+from shared.engine.cuda.launch import INTERPRETED
 
 
 @pytest.fixture

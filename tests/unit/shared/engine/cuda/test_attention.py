@@ -8,14 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.engine.cuda.attention_kernel import (
-    SPLIT_KEYS,
-    PagedRows,
-    attend_paged,
-    paged_kv,
-    rows_per_tile,
-    splits_for,
-)
+from shared.engine.cuda.attention_kernel import SPLIT_KEYS, attend_paged, rows_per_tile, splits_for
+from shared.engine.cuda.paged import PagedRows, paged_kv
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shared.engine.cuda.attention_kernel import paged_kv
 from shared.engine.cuda.norm_kernel import add_rms_norm, rms_norm
+from shared.engine.cuda.paged import paged_kv
 from shared.engine.cuda.project_kernel import project
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.memory.kv_pool import KvLayout, KvPool

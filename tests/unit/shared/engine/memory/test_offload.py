@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +16,7 @@ from shared.engine.memory.offload import OffloadStore
 from shared.errors import InternalError, InvalidRequest
 
 KB = 1 << 10
+WAIT_S = 20.0
 
 
 def kv(nbytes: int, seed: int = 0) -> torch.Tensor:
@@ -20,6 +26,12 @@ def kv(nbytes: int, seed: int = 0) -> torch.Tensor:
 
 def both_tiers(folder: Path) -> OffloadStore:
     return OffloadStore(8 * KB, str(folder), 64 * KB)
+
+
+def written(store: OffloadStore, key: str) -> FileIO:
+    """The file of what is on disk under `key`, all of it."""
+    assert store._disk is not None
+    return store._disk._entries[key].writing.result(timeout=WAIT_S).file
 
 
 def test_what_is_put_is_taken_once_and_unchanged() -> None:
@@ -36,6 +48,8 @@ def test_what_memory_has_no_room_for_goes_to_disk_and_comes_back_unchanged(tmp_p
     store = both_tiers(tmp_path)
     for number in range(3):
         assert store.put(str(number), kv(6 * KB, number), 1.0)
+    for number in (1, 2):
+        written(store, str(number))
     assert (store.stats.memory_bytes, store.stats.disk_bytes) == (6 * KB, 12 * KB)
     for number in range(3):
         taken = store.take(str(number))
@@ -71,6 +85,7 @@ def test_every_file_is_closed(tmp_path: Path, how: str) -> None:
     store = both_tiers(tmp_path)
     for key in "ab":
         store.put(key, kv(16 * KB), 1.0)
+        written(store, key)
     assert open_files() == before + 2
     if how == "close":
         store.close()
@@ -86,7 +101,7 @@ def test_every_file_is_closed(tmp_path: Path, how: str) -> None:
 def test_kv_that_comes_back_changed_is_lost_and_counted(tmp_path: Path, damage: str) -> None:
     store = both_tiers(tmp_path)
     store.put("a", kv(16 * KB), 1.0)
-    file = store._on_disk["a"].file
+    file = written(store, "a")
     if damage == "flip":
         os.pwrite(file.fileno(), bytes([kv(16 * KB).flatten()[100] ^ 1]), 100)
     else:
@@ -96,17 +111,79 @@ def test_kv_that_comes_back_changed_is_lost_and_counted(tmp_path: Path, damage: 
     store.check(set())
 
 
-def test_a_full_disk_refuses_is_counted_and_leaves_nothing(
+def test_what_a_full_disk_did_not_take_is_lost_counted_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = both_tiers(tmp_path)
     before = open_files()
-    monkeypatch.setattr("shared.engine.memory.offload.TemporaryFile", lambda **_: FullDisk())
-    assert not store.put("a", kv(16 * KB), 1.0)
+    monkeypatch.setattr("shared.engine.memory.disk_tier.TemporaryFile", lambda **_: FullDisk())
+    assert store.put("b", kv(16 * KB), 1.0)
+    assert store._disk is not None
+    assert store._disk._entries["b"].writing.exception(timeout=WAIT_S) is not None
     assert FullDisk.closed
     assert (store.stats.failed, store.stats.disk_bytes, open_files()) == (1, 0, before)
-    assert store.put("b", kv(4 * KB), 1.0)  # memory is not the disk's fault
-    store.check({"b"})
+    assert store.landed("b")
+    assert store.take("b") is None
+    assert store.put("c", kv(4 * KB), 1.0)  # memory is not the disk's fault
+    store.check({"c"})
+
+
+class SlowDisk:
+    """Its files take nothing, and give nothing back, until `goes_on`."""
+
+    def __init__(self) -> None:
+        self.goes_on = Event()
+
+    def file(self, **options: Any) -> SlowFile:
+        return SlowFile(self, TemporaryFile(**options))
+
+
+class SlowFile:
+    def __init__(self, disk: SlowDisk, file: FileIO) -> None:
+        self.disk = disk
+        self.file = file
+
+    def write(self, content: memoryview) -> int:
+        assert self.disk.goes_on.wait(WAIT_S)
+        return self.file.write(content)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    disk = SlowDisk()
+    monkeypatch.setattr("shared.engine.memory.disk_tier.TemporaryFile", disk.file)
+    yield disk
+    disk.goes_on.set()
+
+
+def test_what_is_not_written_yet_is_taken_from_memory(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    store = both_tiers(tmp_path)
+    assert store.put("a", kv(16 * KB), 1.0)
+    assert store.landed("a")
+    taken = store.take("a")
+    assert taken is not None
+    assert torch.equal(taken, kv(16 * KB))
+    store.check(set())
+
+
+def test_a_disk_that_does_not_keep_up_is_given_no_more_than_so_much(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.engine.memory.disk_tier.MAX_WRITING_BYTES", 32 * KB)
+    store = OffloadStore(0, str(tmp_path), 64 * KB)
+    assert store.put("a", kv(16 * KB), 1.0)
+    assert store.put("b", kv(16 * KB), 1.0)
+    assert store.cost_us(16) is None
+    assert not store.put("c", kv(16), 1.0)
+    slow_disk.goes_on.set()
+    for key in "ab":
+        assert store._disk is not None
+        store._disk._entries[key].writing.result(timeout=WAIT_S)
+    assert store.put("c", kv(16), 1.0)
+    store.check({"a", "b", "c"})
 
 
 class FullDisk:

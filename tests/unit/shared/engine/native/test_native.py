@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import MistralConfig
 
 from shared.engine import Engine
+from shared.engine.batch import Batch, Span
+from shared.engine.memory.kv_pool import BLOCK_TOKENS
 from shared.engine.native.library import library
 from shared.engine.native.model import NativeModel
 from shared.errors import InvalidRequest
@@ -27,6 +30,9 @@ from tests.support.engine import (
 from tests.support.engine_families import SHAPES
 
 TOLERANCE = 1e-4
+LONG_PROMPT = 2 * 2048 + 77
+"""Keys of two partitions and a part of one (`attention.h`)."""
+LONG_BLOCKS = -(-LONG_PROMPT // BLOCK_TOKENS)
 
 pytestmark = pytest.mark.skipif(
     library() is None, reason="the kernels were not built, or this CPU cannot run them"
@@ -102,6 +108,47 @@ def test_invariant_5_long_contexts_are_bitwise_equal_on_every_path(
     whole = by_path.pop("whole prompt")
     for path, logits in by_path.items():
         assert torch.equal(logits, whole), path
+
+
+@pytest.mark.parametrize("kv_heads", [1, 3])
+@pytest.mark.parametrize("window", [None, 2500])
+def test_invariant_5_rows_whose_keys_threads_share_are_bitwise_equal_on_every_path(
+    window: int | None, kv_heads: int, tmp_path: Path
+) -> None:
+    """Contexts of several partitions: one thread, or several, each with some of a row's keys."""
+    folder = save_random_model(
+        tmp_path,
+        MistralConfig,
+        num_attention_heads=6,
+        num_key_value_heads=kv_heads,
+        head_dim=32,
+        max_position_embeddings=8192,
+        sliding_window=window,
+    )
+    tokens, beside = prompt_of(LONG_PROMPT), prompt_of(LONG_PROMPT, seed=2)
+    own, other = range(1, 2 * LONG_BLOCKS, 2), range(0, 2 * LONG_BLOCKS, 2)
+    models = {
+        threads: native_engine(folder, threads=threads, kv_blocks=2 * LONG_BLOCKS)._model
+        for threads in (1, 2, 5)
+    }
+    last = LONG_PROMPT - 9
+    whole = models[1].forward(Batch(tokens, [Span(0, LONG_PROMPT, own)], range(last, LONG_PROMPT))).clone()
+    torch_model = make_engine(folder, backend="torch", kv_blocks=2 * LONG_BLOCKS)._model
+    for start in range(0, LONG_PROMPT, 512):
+        chunk = tokens[start : start + 512]
+        right = torch_model.forward(Batch(chunk, [Span(start, len(chunk), own)], range(len(chunk))))
+    assert (whole - right[-9:]).abs().max() <= TOLERANCE
+    for threads, model in models.items():
+        for ids, blocks in ((tokens, own), (beside, other)):
+            model.forward(Batch(ids, [Span(0, LONG_PROMPT, blocks)], [LONG_PROMPT - 1]))
+        verified = Batch(tokens[last:], [Span(last, 9, own)], range(9))
+        assert torch.equal(model.forward(verified), whole), f"drafts, {threads} threads"
+        for row in range(9):
+            at = last + row
+            alone = Batch(tokens[at : at + 1], [Span(at, 1, own)], [0])
+            assert torch.equal(model.forward(alone)[0], whole[row]), f"decode, {threads} threads"
+            short = Batch([beside[40], tokens[at]], [Span(40, 1, other), Span(at, 1, own)], [1])
+            assert torch.equal(model.forward(short)[0], whole[row]), f"beside others, {threads} threads"
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])

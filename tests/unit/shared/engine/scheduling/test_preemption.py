@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.engine.cost_model import Features
+from shared.engine.memory import disk_tier
+from shared.engine.memory.disk_tier import DiskTier
 from shared.engine.scheduling.order import AGING_US, keeps_blocks
 from shared.errors import InvalidRequest, Overloaded
 from tests.support.engine import (
@@ -110,12 +113,47 @@ def test_a_released_sequence_leaves_nothing_in_the_offload_store(folder: Path, t
         engine.close()
 
 
+def disk_of(engine: Engine) -> DiskTier:
+    assert engine._offloads is not None
+    assert engine._offloads._disk is not None
+    return engine._offloads._disk
+
+
+def test_steps_go_on_while_kv_is_read_from_disk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = generate(make_engine(folder), [2] * 14)
+    engine = make_engine(folder, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
+    known = three_on_three_blocks(engine)
+    disk_of(engine)._entries["c"].writing.result(timeout=20)
+    reads = Event()
+    real_read = disk_tier._read
+
+    def slow_read(*arguments: Any) -> Any:
+        assert reads.wait(20)
+        return real_read(*arguments)
+
+    monkeypatch.setattr(disk_tier, "_read", slow_read)
+    engine.release("b")  # there is room for "c"
+    for _ in range(5):
+        assert [output.key for output in engine.step().outputs] == ["a"]
+        engine.check()
+    reads.set()
+    engine.release("a")  # nobody else is held up by waiting for it
+    del known["a"], known["b"]
+    computed = engine.step()
+    assert (computed.num_prefill_tokens, computed.num_decode) == (0, 1)
+    known["c"] += [token for output in computed.outputs for token in output.token_ids]
+    drive(engine, known)
+    assert known["c"][14:] == expected
+    engine.close()
+
+
 def test_kv_that_the_disk_lost_is_computed_again(folder: Path, tmp_path: Path) -> None:
     expected = generate(make_engine(folder), [2] * 14)
     engine = make_engine(folder, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
     known = three_on_three_blocks(engine)
-    assert engine._offloads is not None
-    os.ftruncate(engine._offloads._on_disk["c"].file.fileno(), 10)
+    os.ftruncate(disk_of(engine)._entries["c"].writing.result(timeout=20).file.fileno(), 10)
     drive(engine, known)
     assert known["c"][14:] == expected
     stats = engine.offload_stats

@@ -1,0 +1,64 @@
+"""When the next step of an engine that goes first may begin, while prompts wait for its cores. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LEAST_SHARE = 0.125
+"""Of the time that steps take, however many prompts wait: streams go on, eight times slower at worst."""
+MAX_INTERVAL_S = 0.25
+"""From step to step; steps that take longer follow each other."""
+REMEMBERED_STEPS = 4
+"""The quickest of them is what a step takes: whatever held the others up is no reason to pause longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPrompts:
+    """How many prompts would be computed with the same cores; `moves` changes while they are."""
+
+    requests: int = 0
+    moves: int = 0
+
+
+class StepPacer:
+    """While prompts wait, steps begin so far apart that they take no more of the time than is their requests'
+    share: every request counts alike, a prompt `prompt_weight` times.
+
+    What holds a step up is taken from the pause behind it, so that the time between tokens stays even.
+    Prompts that did not move through a whole pause are stopped or stuck: nobody pauses for them again until
+    they move.
+    """
+
+    def __init__(self, prompt_weight: float, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._prompt_weight = prompt_weight
+        self._monotonic_s = monotonic_s
+        self._began_s = 0.0
+        self._took_s: deque[float] = deque((0.0,), REMEMBERED_STEPS)
+        self._moves: int | None = None  # as the pause began
+        self._stuck_at: int | None = None
+
+    def begin_step(self) -> None:
+        self._began_s = self._monotonic_s()
+        self._moves = None
+
+    def end_step(self) -> None:
+        self._took_s.append(self._monotonic_s() - self._began_s)
+
+    def pause_s(self, requests: int, prompts: WaitingPrompts) -> float:
+        """How long the next step, for so many requests, has to wait from now on; 0: not at all."""
+        if not (prompts.requests and self._prompt_weight and requests) or prompts.moves == self._stuck_at:
+            return 0.0
+        share = max(LEAST_SHARE, requests / (requests + self._prompt_weight * prompts.requests))
+        interval_s = min(MAX_INTERVAL_S, min(self._took_s) / share)
+        left_s = self._began_s + interval_s - self._monotonic_s()
+        if self._moves is None:  # first asked since the last step
+            if left_s <= 0.0:
+                return 0.0
+            self._moves = prompts.moves
+        if left_s > 0.0:
+            return left_s
+        self._stuck_at = prompts.moves if prompts.moves == self._moves else None
+        return 0.0
