@@ -190,6 +190,25 @@ def test_the_past_is_not_decoded_again() -> None:
         assert set(looked_up) <= {token_id}
 
 
+def test_a_prompt_that_leaves_the_stages_as_they_are_is_not_decoded_for_each_stream() -> None:
+    looked_up: list[int] = []
+
+    def piece(token_id: int) -> str | None:
+        looked_up.append(token_id)
+        return text_tokenizer("byte_level").piece(token_id)
+
+    stages = stage_factories({"type": "ByteLevel"})
+    tail = [byte_id("byte_level", letter) for letter in b"once"]
+    plain = PlainTexts(piece, stages)
+    IncrementalDecoder(piece, stages, tail, plain=plain)
+    looked_up.clear()
+
+    decoder = IncrementalDecoder(piece, stages, tail, plain=plain)
+
+    assert looked_up == []
+    assert decoder.push(tail) == "once"
+
+
 class NothingPlain(PlainTexts):
     """Every id goes through the stages."""
 
