@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
+
+Result = TypeVar("Result")
 
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
@@ -53,6 +55,18 @@ def interrupts_end_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run_loop(body: Coroutine[Any, Any, Result]) -> Result:
+    """`asyncio.run`, where a Ctrl-C before there is a whole loop ends at once: half of one is not closed
+    without a word."""
+    import asyncio  # noqa: PLC0415 - this module comes first, and is not to load it before Ctrl-C is quiet
+
+    runner = asyncio.Runner()
+    with interrupts_end_at_once():
+        runner.get_loop()
+    with runner:
+        return runner.run(body)
 
 
 def discard_stream(stream: TextIO) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ from shared.bus.fleet_state import HEARTBEAT_S
 from shared.bus.subjects import FLEET_ALL, ROLL_CALL_ALL
 from shared.errors import InvalidRequest, PenstockError
 from shared.messages import Heartbeat, RollCall
+from shared.quiet_end import run_loop
 from shared.roles import ROLES
 from shared.telemetry import logging
 
@@ -133,7 +133,7 @@ def run_on_bus(args: argparse.Namespace, name: str, body: Callable[[BusAddress],
         return await body(_bus_address(args))
 
     try:
-        return asyncio.run(run())
+        return run_loop(run())
     except PenstockError as error:
         print(f"penstock {name}: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, InvalidRequest) else EXIT_FAILED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import discard_stream, end_quietly, interrupts_end_at_once
+from shared.quiet_end import discard_stream, end_quietly, interrupts_end_at_once, run_loop
 
 with interrupts_end_at_once():
     import asyncio
@@ -39,7 +39,7 @@ def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
         with interrupts_end_at_once():  # a fetch could not be ended, only left
             check_models(options, lambda sentence: writer.write("penstock", sentence.encode()))
             trim_heap()  # of the tokenizers that were looked at
-        asyncio.run(_run(options, writer, plan))
+        run_loop(_run(options, writer, plan))
     except KeyboardInterrupt:  # nothing runs yet
         return EXIT_INTERRUPTED
     except PenstockError as error:
