@@ -25,7 +25,7 @@ class DecodeConfig(EngineServiceConfig):
         minimum=0.0,
     )
     prompt_weight: float = field_of(
-        2.0,
+        0.0,
         help="how many decoding requests a prompt that waits for the same cores counts for; 0 = decode first",
         minimum=0.0,
         maximum=1024.0,

@@ -105,7 +105,7 @@ class GatewayConfig(ServiceConfig):
         maximum=600.0,
     )
     local_prefill_tokens: int = field_of(
-        64,
+        512,
         help="most uncached tokens of a prompt that decode may compute itself where that is sooner; 0 = none",
         minimum=0,
         maximum=1 << 20,
