@@ -32,6 +32,7 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.prompt_progress import note_progress
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
 
@@ -167,7 +168,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
     async def after_step(self, result: StepResult) -> None:
         """A job that failed ("error") tells so with its last tokens, and so behind them; like every finished
         job it holds nothing here any more."""
-        await self._note_prompts(result)
+        note_progress(self._book.jobs, result)
+        await self._tell_scores(result)
         outputs = [
             (job, output)
             for output in result.outputs
@@ -193,15 +195,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         if not self._book.in_phase(JobPhase.DECODING):
             self._pace.forget_steps()
 
-    async def _note_prompts(self, result: StepResult) -> None:
-        """How far those are that are computed here, and what is wanted to be known of them."""
-        for progress in (*result.reused, *result.computed):
-            job = self._book.jobs.get(progress.key)
-            if job is not None:
-                job.computed_tokens = progress.end_token
-        for reused in result.reused:
-            blocks = reused.end_token // BLOCK_TOKENS - reused.start_token // BLOCK_TOKENS
-            metrics.PREFIX_CACHE_HITS.inc(blocks)
+    async def _tell_scores(self, result: StepResult) -> None:
         for scores in result.prompt_scores:
             job = self._book.jobs.get(scores.key)
             if job is not None and job.phase in IN_BATCH:

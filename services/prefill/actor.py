@@ -28,6 +28,7 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.prompt_progress import note_progress
 from shared.worker.rate import MEASURED_STEP_TOKENS, TokenRate
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
@@ -150,13 +151,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def after_step(self, result: StepResult) -> None:
         self._rate.observe(result.num_prefill_tokens, result.step_us)
-        for progress in (*result.reused, *result.computed):
-            computed = self._book.jobs.get(progress.key)
-            if computed is not None:
-                computed.computed_tokens = progress.end_token
-        for reused in result.reused:
-            blocks = reused.end_token // BLOCK_TOKENS - reused.start_token // BLOCK_TOKENS
-            metrics.PREFIX_CACHE_HITS.inc(blocks)
+        note_progress(self._book.jobs, result)
         first_tokens = [
             (job, output)
             for output in result.outputs

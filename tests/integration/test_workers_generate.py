@@ -172,7 +172,7 @@ async def test_prompts_that_decode_computes_get_the_same_tokens_as_those_of_pref
     prompts = [oracle.encode(text) for text in PROMPTS]
     apart = [await edge.generate(ids, how=how) for ids in prompts]
     local = await asyncio.gather(
-        *(edge.generate_locally(ids, how=how, speculator=speculator) for ids in prompts)
+        *(edge.generate(ids, prefill="", how=how, speculator=speculator) for ids in prompts)
     )
     assert [stream.token_ids for stream in local] == [stream.token_ids for stream in apart]
     assert [stream.finish for stream in local] == [stream.finish for stream in apart]

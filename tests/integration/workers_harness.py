@@ -240,43 +240,31 @@ class Edge:
         self,
         ids: Sequence[int],
         *,
+        prefill: str = "prefill-0",
         decode: str = "decode-nats",
         speculator: str = "",
         how: SamplingParams = GREEDY,
         prompt_len: int = 0,
     ) -> Stream:
-        """Place a request as a gateway does, and wait for its end."""
+        """Place a request as a gateway does, and wait for its end. Without a prefill worker decode computes
+        the prompt."""
         request_id = self.new_id()
-        await asyncio.gather(
-            self.prefill(request_id, ids, decode=decode, how=how, prompt_len=prompt_len),
-            self.reserve(
-                request_id, ids, decode=decode, speculator=speculator, how=how, prompt_len=prompt_len
-            ),
-        )
-        stream = await self.ended(request_id)
-        assert stream.lost is None, stream.lost
-        return stream
-
-    async def generate_locally(
-        self,
-        ids: Sequence[int],
-        *,
-        decode: str = "decode-nats",
-        speculator: str = "",
-        how: SamplingParams = GREEDY,
-        prompt_len: int = 0,
-    ) -> Stream:
-        """As `generate`, without a prefill worker."""
-        request_id = self.new_id()
-        await self.reserve(
+        reserving = self.reserve(
             request_id,
             ids,
-            prefill="",
+            prefill=prefill,
             decode=decode,
             speculator=speculator,
             how=how,
             prompt_len=prompt_len,
         )
+        if prefill:
+            await asyncio.gather(
+                self.prefill(request_id, ids, prefill=prefill, decode=decode, how=how, prompt_len=prompt_len),
+                reserving,
+            )
+        else:
+            await reserving
         stream = await self.ended(request_id)
         assert stream.lost is None, stream.lost
         return stream
