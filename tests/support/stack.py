@@ -52,7 +52,9 @@ class Stack:
         self.environ = {**os.environ, "OMP_NUM_THREADS": "1", **(environ or {})}
         self.state_dir = Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self.log: list[str] = []
+        self.was_ready = False
         self.ready = threading.Event()
+        """Its first words, or its end."""
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "services.cli", "up", "--grpc-port", "0", "--http-port", "0"]
@@ -70,7 +72,7 @@ class Stack:
         if not self.ready.wait(START_TIMEOUT_S):
             self.stop()
             raise AssertionError("the stack did not become ready:\n" + self.tail())
-        if self.process.poll() is not None:
+        if not self.was_ready:
             self.stop()
             raise AssertionError("the stack ended before it was ready:\n" + self.tail())
         return self
@@ -80,6 +82,7 @@ class Stack:
         for line in self.process.stdout:
             self.log.append(line.rstrip("\n"))
             if line.startswith("ready grpc="):
+                self.was_ready = True
                 self.ready.set()
         self.ready.set()
 
@@ -106,7 +109,10 @@ class Stack:
 
     @property
     def description(self) -> dict[str, Any]:
-        described: dict[str, Any] = json.loads((self.state_dir / "stack.json").read_text())
+        try:
+            described: dict[str, Any] = json.loads((self.state_dir / "stack.json").read_text())
+        except FileNotFoundError as error:
+            raise AssertionError(f"the stack has ended ({self.process.poll()}):\n{self.tail()}") from error
         return described
 
     @property
