@@ -81,10 +81,12 @@ class SentLoad:
         ended = self._unreported_ends(beat.role, beat.instance, view.last_seen_s)
         if not loads and not ended:
             return LoadedView(view, beat)
+        live = max(0, beat.live + len(loads) - ended)
+        queued_tokens = beat.queued_tokens + sum(load.tokens for load in loads)
         loaded = replace(
             beat,
-            live=max(0, beat.live + len(loads) - ended),
-            queued_tokens=beat.queued_tokens + sum(load.tokens for load in loads),
+            live=live,
+            queued_tokens=queued_tokens if live else 0,  # those of a prompt that has ended are computed
             kv_blocks_free=beat.kv_blocks_free - sum(load.blocks for load in loads),
         )
         return LoadedView(view, loaded)

@@ -78,7 +78,7 @@ async def test_a_flush_that_was_given_up_does_not_make_the_bus_deaf(
 ) -> None:
     """Its answer comes when nobody waits for it; so it is for who was stopped for seconds himself."""
     os.kill(nats_server.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, nats_server.pid, os.WSTOPPED | os.WNOWAIT)  # all of its threads
+    os.waitid(os.P_PID, nats_server.pid, os.WSTOPPED | os.WNOWAIT)  # noqa: ASYNC222 - at once, all of its threads
     try:
         if ends == "timeout":
             monkeypatch.setattr(connection, "FLUSH_TIMEOUT_S", 0.05)

@@ -78,6 +78,15 @@ def test_what_came_and_ended_between_two_heartbeats_does_not_count() -> None:
     assert sent.with_sent(seen).heartbeat.live == 0
 
 
+def test_when_the_last_one_has_ended_no_tokens_of_its_prompt_wait() -> None:
+    clock = FakeClock()
+    sent, seen = SentLoad(clock), view(clock)
+    for left in (2, 1, 0):
+        sent.end("decode", "d0")
+        loaded = sent.with_sent(seen).heartbeat
+        assert (loaded.live, loaded.queued_tokens) == (left, 10 if left else 0)
+
+
 def test_ends_of_an_instance_that_is_heard_no_more_are_forgotten() -> None:
     clock = FakeClock()
     sent, seen = SentLoad(clock), view(clock)
