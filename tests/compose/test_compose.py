@@ -28,6 +28,7 @@ COMMAND_TIMEOUT_S = 300
 PROJECT = "penstock-test"
 IMAGE = "penstock-test"
 COMPOSE_FILE = "compose/compose.yaml"
+MOST_KILLS = 8
 STREAM = request("Once upon a time", max_tokens=1900, ignore_eos=True, temperature=1.0, seed=5)
 
 
@@ -170,12 +171,13 @@ def test_logs_are_lines_of_json(stack: ComposeStack) -> None:
 
 
 async def test_streams_are_exact_when_replicas_are_killed_under_them(stack: ComposeStack) -> None:
-    """One after the other: the second is where the first stream was, if the first was not."""
+    """In turns, until one was killed that a stream was on: which of them that is nobody outside knows."""
     await asyncio.to_thread(stack.up, "--scale", "decode=2")
     replaced = 0
     async with connect(stack.grpc) as stub:
         undisturbed = await generate(stub, STREAM)
-        for container in stack.containers("decode"):
+        for turn in range(MOST_KILLS):
+            container = stack.containers("decode")[turn % 2]
             answer, started = Answer(), time.perf_counter()
             killing: asyncio.Task[str] | None = None
             async for event in stub.Generate(STREAM, timeout=60):
@@ -188,6 +190,8 @@ async def test_streams_are_exact_when_replicas_are_killed_under_them(stack: Comp
             assert answer.end is not None
             replaced += answer.end.usage.replacements
             await asyncio.to_thread(stack.up, "--scale", "decode=2")
+            if replaced:
+                break
     assert replaced
 
 
