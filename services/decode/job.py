@@ -70,12 +70,7 @@ class DecodeJob(Job):
 
 
 def read_job(
-    envelope: Envelope,
-    reserve: Reserve,
-    deadline: Deadline | None,
-    *,
-    vocab_size: int,
-    max_model_len: int,
+    envelope: Envelope, reserve: Reserve, deadline: Deadline | None, *, vocab_size: int, max_model_len: int
 ) -> DecodeJob:
     """A checked job. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
     deadline = checked_deadline(envelope, deadline, "Reserve", "decode")

@@ -75,6 +75,8 @@ class CoreSeat:
         kernels.penstock_take_seat(self._board, self.number, ctypes.byref(_described(work_class)))
         self.most = usable_cores()
         """How many threads it has when nobody else computes."""
+        self.pauses = prompt_weight > 0.0
+        """Whether prompts weigh anything: else no step waits, and nobody need ask."""
         self._pacer = StepPacer(prompt_weight, monotonic_s)
         self._roused = False
         self._looked_s = monotonic_s()
@@ -184,10 +186,8 @@ def _open(folder: Path, size: int) -> int:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(file)
         raise PermissionError(f"{path} is not a file of this user")
-    try:
-        os.posix_fallocate(
-            file, 0, size
-        )  # zeros: all seats are empty. A full disk is told of now, not by SIGBUS
+    try:  # zeros: all seats are empty. A full disk is told of now, not by SIGBUS
+        os.posix_fallocate(file, 0, size)
     except OSError:
         os.close(file)
         raise

@@ -337,7 +337,9 @@ class Engine:
 
         False: it was roused before that, to be called again once what else there is to do is done.
         """
-        return self._seat is None or self._seat.pause(self._scheduler.requests)
+        if self._seat is None or not self._seat.pauses:
+            return True
+        return self._seat.pause(self._scheduler.requests)
 
     def serve(self, requests: int) -> None:
         """So many are computed or wait for it: who shares the cores weighs them. From any thread."""
@@ -346,7 +348,7 @@ class Engine:
 
     def rouse(self) -> None:
         """There is something else to do than to pause. From any thread."""
-        if self._seat is not None:
+        if self._seat is not None and self._seat.pauses:
             self._seat.rouse()
 
     def _settle(self) -> None:
