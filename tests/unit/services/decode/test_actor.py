@@ -34,7 +34,6 @@ from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
-from tests.support.grammar import save_model_with_tokenizer
 from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.played_receiver import PlayedReceiver
@@ -151,11 +150,6 @@ class Worker(DecodeActor):
 
     def kinds_held(self) -> set[str]:
         return {held.kind for held in self.held()}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

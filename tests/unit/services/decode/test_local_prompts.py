@@ -30,7 +30,6 @@ from shared.sampling import Grammar, SamplingParams
 from shared.worker.job import JobPhase
 from tests.support.block_names import hashes_of
 from tests.support.engine import generate, make_engine
-from tests.support.grammar import save_model_with_tokenizer
 from tests.support.metric import value
 from tests.support.noted_bus import REPLY
 from tests.support.sampling import sampling
@@ -107,11 +106,6 @@ class LocalWorker(Worker):
 
     def replies(self) -> Sequence[Message]:
         return self.sent.to(REPLY)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -41,7 +41,6 @@ from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
-from tests.support.grammar import save_model_with_tokenizer
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.sampling import sampling
 from tests.support.slow_grammar import held_compiler
@@ -128,11 +127,6 @@ class Worker(PrefillActor):
 
     def jobs_held(self) -> int:
         return sum(held.kind in ("queued", "transfer") for held in self.held())
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

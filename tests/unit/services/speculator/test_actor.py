@@ -14,7 +14,6 @@ from shared.messages import DraftClose, DraftCommit, DraftOpen, pack_ids
 from shared.service import Service
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.engine import make_engine
-from tests.support.grammar import save_model_with_tokenizer
 from tests.support.noted_bus import NotedBus
 from tests.support.sampling import sampling
 
@@ -34,11 +33,6 @@ class DraftActor(SpeculatorActor):
     async def handle_all(self) -> None:
         while self.queued:
             await self._handle_waiting()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
