@@ -14,6 +14,7 @@ from shared.bus.subjects import inbox
 from shared.engine import Engine
 from shared.errors import Overloaded
 from shared.messages import (
+    NO_ADAPTER,
     AdapterId,
     AdapterReport,
     DraftBlock,
@@ -174,10 +175,10 @@ async def test_an_adapter_that_comes_and_goes_leaves_the_streams_that_run_as_the
     ids = ids_of(4)
     running = [edge.new_id(), edge.new_id()]
     streams = [edge.streams[request_id, 1] for request_id in running]
-    for request_id, adapters in zip(running, ({}, {"adapter": first}), strict=True):
+    for request_id, adapter in zip(running, (NO_ADAPTER, first), strict=True):
         await asyncio.gather(
-            edge.prefill(request_id, ids, how=LONG, **adapters),
-            edge.reserve(request_id, ids, how=LONG, **adapters),
+            edge.prefill(request_id, ids, how=LONG, adapter=adapter),
+            edge.reserve(request_id, ids, how=LONG, adapter=adapter),
         )
     await until(lambda: all(stream.ids for stream in streams))
     remove_adapter(file, edge.model_id, "first")
