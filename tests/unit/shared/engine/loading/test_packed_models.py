@@ -74,6 +74,13 @@ def _fp8_blocks(module: str, weight: Tensor) -> Packed:
     return stored, stored[f"{module}.weight"].float() * spread[: weight.shape[0], : weight.shape[1]]
 
 
+def _fp8_at_once(module: str, weight: Tensor) -> Packed:
+    scale = weight.abs().max().view(1) / 448
+    codes = (weight / scale).to(torch.float8_e4m3fn)
+    stored = {"weight": codes, "weight_scale": scale, "input_scale": torch.tensor(0.1)}
+    return {f"{module}.{part}": tensor for part, tensor in stored.items()}, codes.float() * scale
+
+
 def _mxfp4(module: str, weight: Tensor) -> Packed:
     stored = mxfp4_tensors(f"{module}.weight" if weight.dim() == 2 else module, weight)
     blocks, scales = stored.values()
@@ -92,6 +99,11 @@ PACKINGS = {
     "fp8 by blocks": Packing(
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
         _fp8_blocks,
+        keeps_codes=False,
+    ),
+    "fp8 with one scale": Packing(
+        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
+        _fp8_at_once,
         keeps_codes=False,
     ),
     "mxfp4": Packing(MXFP4, _mxfp4, keeps_codes=True),
