@@ -14,7 +14,7 @@ from shared.engine.loading.checkpoint import Checkpoint, OpenTensors
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize, fuse
-from shared.engine.loading.packed_checkpoints import read_packed
+from shared.engine.loading.packed_checkpoints import PackedTensors
 from shared.engine.loading.quantize import policy, quantize
 from shared.engine.loading.tensor_plan import Matrix, TensorPlan
 from shared.errors import InvalidRequest
@@ -51,7 +51,8 @@ class WeightReader:
     Everything is checked when this is made: NotFound for missing files, InvalidRequest for missing, unknown,
     misshapen or non-float tensors and for damaged files. What is returned is a copy on `device`, in the
     config's dtype; between calls nothing of the files stays in memory. `quantization` and `quant_group` are
-    EngineConfig's: dense matrices are quantized as `quantize.policy` says, packed ones stay as they are.
+    EngineConfig's: dense matrices, also those that were dequantized, are quantized as `quantize.policy` says;
+    codes of a packed checkpoint stay as they are.
     """
 
     def __init__(
@@ -121,13 +122,15 @@ class WeightReader:
         for module, num_out in zip(matrix.modules, matrix.num_out, strict=True):
             if packed.holds(module, names):
                 # What comes out may share the file's memory, which ends with `files`.
-                parts.append(
-                    read_packed(packed, module, names, lambda name: self._stored(files, name), self._dtype)
+                stored = PackedTensors(
+                    module, (num_out, matrix.num_in), names, lambda name: self._stored(files, name)
                 )
+                parts.append(packed.read(stored, self._dtype))
             else:
                 alone = Matrix((module,), (num_out,), matrix.num_in, matrix.has_bias)
                 parts.append(self._dense(files, alone))
-        return fuse(parts, self._dtype)
+        fused = fuse(parts, self._dtype)
+        return fused if isinstance(fused, QuantLinear) else self._quantized(fused, part, *matrix.modules)
 
     def _dense(self, files: OpenTensors, matrix: Matrix) -> DenseLinear:
         weights = [files.read(f"{module}.weight") for module in matrix.modules]
@@ -149,12 +152,20 @@ class WeightReader:
             )
         experts = []
         for expert in range(moe.num_experts):
-            pair = [
-                self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
-                for name in (stacked.gate_up, stacked.down)
-            ]
+            pair = [self._stacked_expert(files, name, expert) for name in (stacked.gate_up, stacked.down)]
             experts.append(DenseMlp(*pair))
         return MoeMlp(router, tuple(experts))
+
+    def _stacked_expert(self, files: OpenTensors, name: str, expert: int) -> Linear:
+        packed = self._plan.packed_experts(name)
+        if packed is None:
+            return self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
+
+        def read(part: str) -> Tensor:
+            return files.read_part(part, expert).to(self._device, copy=True)
+
+        linear = packed.read_parameter(name, read, self._dtype)
+        return linear if isinstance(linear, QuantLinear) else self._quantized(linear, "layer", name)
 
     def _norm(self, files: OpenTensors, name: str) -> Tensor:
         weight = files.read(name).to(self._device, torch.float32, copy=True)
@@ -194,7 +205,7 @@ class WeightReader:
                 f"checkpoint holds {_some(unknown)}, which a {self._config.architecture} does not have"
             )
         for name, spec in expected.items():
-            if stored[name].shape != spec.shape:
+            if stored[name].shape not in (spec.shape, spec.other_shape):
                 raise InvalidRequest(
                     f"tensor {name} has shape {stored[name].shape}, config.json says {spec.shape}; "
                     "config.json and weights do not belong together"

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 19
+ABI = 22
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -73,9 +73,18 @@ class BatchShape(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("rows", "spans", "logit_rows")),
         *(
             (name, Pointer)
-            for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row")
+            for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row", "adapters")
         ),
         ("on_kv_written", KvWritten),
+    ]
+
+
+class LowRankShape(ctypes.Structure):
+    """Twin of LowRankShape in adapter.h."""
+
+    _fields_ = [
+        *((name, Pointer) for name in ("down", "scales", "up", "columns")),
+        *((name, ctypes.c_long) for name in ("ranks", "num_in")),
     ]
 
 
