@@ -21,6 +21,7 @@ class DecodeJob(Job):
     """
 
     speculator: str
+    adapter_name: str  # what clients call it
     longest: int  # the most tokens it can grow to
     envelope: Envelope  # of the Reserve, for its answer
     counted_blocks: int = 0  # of the pool, in the book
@@ -91,6 +92,7 @@ def read_job(
         spec=spec,
         peer=reserve.prefill,
         speculator=reserve.speculator,
+        adapter_name=reserve.adapter.name,
         priority=engine_priority(reserve.priority),
         longest=min(spec.longest, max_model_len),
         envelope=envelope,

@@ -193,7 +193,7 @@ class Placer:
 
     async def _choose(self, until: Deadline, attempt: int) -> Placement:
         """A placement on instances that may be tried now; waits for roles that have none."""
-        placed = await wait_for_placed_roles(self._usable, until)
+        placed = await wait_for_placed_roles(self._usable, until, adapter=self._model.adapter.name)
         views = [view for found in placed.values() for view in found]
         shunned = self._breakers.shunned(views, self._request_id) | self._avoided.failed(views)
         preferred = leave_out_of_all(placed, shunned, self._avoided.refused(views))
@@ -240,6 +240,7 @@ class Placer:
             ids,
             hashes,
             deadline,
+            self._model.adapter,
         )
         loads = self._note_sent(placement, ids, hashes)
         asks = [
