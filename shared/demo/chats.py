@@ -1,4 +1,4 @@
-"""Write what a chat model says by itself to general requests: `python -m shared.demo.chats --model DIR --out FILE`.
+"""What a chat model says by itself to general requests: `python -m shared.demo.chats --model DIR --out FILE`.
 
 An adapter that learns something else is kept to it (`shared.demo.teach`), so that chats do not get worse.
 """
@@ -16,10 +16,47 @@ from shared.text.tokenizer import TextTokenizer
 
 MAX_ANSWER_TOKENS = 120
 TEMPERATURE = 0.5
-SUBJECTS = tuple(
-    "rain|the moon|bread|chess|a bicycle|volcanoes|honesty|trains|coffee|mountains|sleep|a garden|music|money|"
-    "whales|winter|friendship|maps|clocks|the sea|a library|bees|bridges|photography|tea|dreams|running|paper|"
-    "lighthouses|glass|the heart|languages|dogs|soup|satellites|patience|a market|rivers|painting|computers".split("|")
+SUBJECTS = (
+    "rain",
+    "the moon",
+    "bread",
+    "chess",
+    "a bicycle",
+    "volcanoes",
+    "honesty",
+    "trains",
+    "coffee",
+    "mountains",
+    "sleep",
+    "a garden",
+    "music",
+    "money",
+    "whales",
+    "winter",
+    "friendship",
+    "maps",
+    "clocks",
+    "the sea",
+    "a library",
+    "bees",
+    "bridges",
+    "photography",
+    "tea",
+    "dreams",
+    "running",
+    "paper",
+    "lighthouses",
+    "glass",
+    "the heart",
+    "languages",
+    "dogs",
+    "soup",
+    "satellites",
+    "patience",
+    "a market",
+    "rivers",
+    "painting",
+    "computers",
 )
 REQUESTS = (
     "Explain {s} to a child.",
