@@ -124,6 +124,7 @@ ENGINE_ORDER = (
     "cuda",
     "tensor_parallel",
     "backends",
+    "adapters",
     "scheduling",
     "sampling",
     "results",

@@ -1,0 +1,1 @@
+"""GGUF files: one file with weights, shape, tokenizer and template."""
