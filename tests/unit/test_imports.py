@@ -24,6 +24,7 @@ ALLOWED = {
         "shared/engine/",
         "shared/kv/",
         "shared/demo/",
+        "shared/training/",
         "shared/retrieval/bert",
         "shared/retrieval/embedder",
         "services/prefill/",
