@@ -274,9 +274,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 f"prefill worker {job.peer} is not known here; try again or use another one",
                 retry_after_ms=UNKNOWN_PREFILL_RETRY_MS,
             )
-        first = reserved.num_cached_blocks
+        first = reserved.first_block
         metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.block_hashes))
-        metrics.PREFIX_CACHE_HITS.inc(first)
+        metrics.PREFIX_CACHE_HITS.inc(reserved.num_cached_blocks)
         job.phase = JobPhase.TRANSFERRING
         self._receiver.expect_transfer(
             job.request_id,
