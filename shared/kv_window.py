@@ -33,13 +33,13 @@ class KvWindow:
     def reusable_blocks(self, names: Sequence[bytes], is_cached: Callable[[bytes], bool]) -> int:
         """How many of the first blocks need no computing where those with `is_cached` are at hand: of the
         longest prefix that can be gone on behind, which takes all of it or the window at its end."""
+        if not self.tokens:
+            return next((count for count, name in enumerate(names) if not is_cached(name)), len(names))
         reusable = run = 0
         for count, name in enumerate(names, start=1):
             run = run + 1 if is_cached(name) else 0
             if count - run <= self.first_block(count * HASH_BLOCK_TOKENS):
                 reusable = count
-            elif not self.tokens:
-                break
         return reusable
 
 

@@ -75,6 +75,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
             max_jobs=engine.config.max_sequences,
             kv_blocks=engine.config.kv_blocks,
             is_alive=gateway_alive(self._service.fleet),
+            window=engine.layout.window,
+            chunk_tokens=engine.config.max_batch_tokens,
         )
         self._pace = DecodePace(engine.config.max_batch_tokens)
         self._receiver = self._make_receiver(engine, self._on_complete, self._on_failed, self._on_released)

@@ -32,7 +32,7 @@ class OutgoingPhase(enum.StrEnum):
 
 
 class OutgoingTransfer:
-    """`block_ids[i]` is the pool block that holds request block i; those before `first_block` cannot be had."""
+    """`block_ids[i]` is the pool block that holds request block i, from `first_block` on."""
 
     def __init__(
         self,
