@@ -21,6 +21,7 @@ from shared.engine.engine_core import EngineCore
 from shared.engine.input_processor import InputProcessor
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
+from shared.engine.memory.allotment import Allotment
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
@@ -100,9 +101,8 @@ class Engine:
         self._model_runner = ModelRunner(self._model)
         self.cost = CostModel(config.max_batch_tokens)
         offloader = Offloader(self.kv_pool, self._offloads, self.cost) if self._offloads else None
-        self._block_manager = BlockManager(
-            self.blocks, self.kv_pool.copy_block, offloader, self.layout.window, config.max_batch_tokens
-        )
+        self._allotment = Allotment(self.blocks, self.layout.window, config.max_batch_tokens)
+        self._block_manager = BlockManager(self.blocks, self.kv_pool.copy_block, offloader, self._allotment)
         self._scheduler = Scheduler(
             self._block_manager,
             self.cost,
@@ -164,7 +164,7 @@ class Engine:
         sequence.on_layer = on_layer
         self._scheduler.check_room(key, priority)
         self._scheduler.check_time(sequence, deadline_us)
-        self._block_manager.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
+        self._allotment.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
         self._add_sequence(sequence, priority, deadline_us)
         return AdmitResult(sequence.num_computed, tuple(sequence.blocks), sequence.first_promised or 0)
 
@@ -172,7 +172,7 @@ class Engine:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
         self._scheduler.check_room(key)
-        num_cached = self._block_manager.reserve_blocks(sequence, num_tokens)
+        num_cached = self._allotment.reserve_blocks(sequence, num_tokens)
         self._scheduler.sequences[key] = sequence
         return Reservation(tuple(sequence.blocks), sequence.num_committed_blocks, num_cached)
 

@@ -1,5 +1,5 @@
-"""Which blocks a sequence has: given, shared, named in the prefix cache, given back behind its window, lost
-and given again.
+"""Which blocks a sequence has: shared, named in the prefix cache, given back behind its window, lost and
+given again.
 
 Where every layer has a window, a row reads the last `window.tokens` tokens alone. Blocks of tokens before
 that go back to the pool as the sequence goes on: in `LiveSequence.blocks` they are NO_BLOCK, in the prefix
@@ -11,112 +11,48 @@ them: what the window holds and the rows of a step.
 
 Preempted sequences may lose them again; those whose KV is promised to somebody may not, and hold from the
 start what they will ever hold at once: the blocks that are promised, those of the window at the prompt's
-end, and as many as a window and a step need on the way there (`Turnover`)."""
+end, and as many as a window and a step need on the way there (`Turnover`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
+from shared.engine.memory.allotment import Allotment
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.offloader import Offloader
-from shared.engine.sequence import NO_BLOCK, LiveSequence, SequenceStatus, Turnover, blocks_for
+from shared.engine.sequence import NO_BLOCK, LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InternalError, Overloaded
 from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.kv_window import NO_WINDOW, KvWindow
-
-RETRY_AFTER_MS = 100
 
 
 class BlockManager:
     """Between sequences and the BlockPool.
 
-    `copy_block(source, target)` copies KV of a block that is shared before its holder writes into it. With
-    an `offloader` the KV of sequences that lose their blocks may be kept elsewhere. `window` is that of all
-    layers; no step has more than `max_rows` rows."""
+    `copy_block(source, target)` copies KV of a block that is shared before its holder writes into it. With an
+    `offloader` the KV of sequences that lose their blocks may be kept elsewhere.
+    """
 
     def __init__(
         self,
         blocks: BlockPool,
         copy_block: Callable[[int, int], None],
         offloader: Offloader | None,
-        window: KvWindow = NO_WINDOW,
-        max_rows: int = 0,
+        allotment: Allotment,
     ) -> None:
         self._blocks = blocks
         self._copy_block = copy_block
         self._offloader = offloader
-        self._window = window
-        self._max_rows = max_rows
+        self._allotment = allotment
+        self._window = allotment.window
+        self._unnamed: dict[bytes, int] = {}
+        """Blocks of a turnover, by the names that they will get."""
 
     # --- coming and going ---
 
     def cached_tokens(self, sequence: LiveSequence) -> int:
         """How many of its tokens the prefix cache would save it from computing."""
-        return len(self._reusable(sequence.reusable_names)) * HASH_BLOCK_TOKENS
-
-    def allocate_blocks(self, sequence: LiveSequence, num_tokens: int, max_cached: int) -> int:
-        """Give `sequence` blocks for `num_tokens`, with a window those that it comes to first; the first,
-        at most `max_cached` of them, come filled from the prefix cache.
-
-        Returns how many of them do. Raises Overloaded, changing nothing, when too few are free.
-        """
-        cached = self._reusable(sequence.chain.hashes[:max_cached])
-        count = len(cached)
-        if not sequence.pinned:
-            end = blocks_for(self._reach(count * HASH_BLOCK_TOKENS, num_tokens))
-            self._hold(sequence, cached, end - count)
-            return count
-        promised = self._window.first_block(num_tokens)
-        before = max(0, promised - count)
-        turning = min(before, self._window.most_blocks(self._max_rows))
-        gap = before - turning
-        self._hold(sequence, cached, turning, gap, blocks_for(num_tokens) - count - before)
-        sequence.turnover = Turnover(count, count + turning, promised) if gap else None
-        sequence.first_promised = promised if sequence.on_layer is not None else None
-        return count
-
-    def reserve_blocks(self, sequence: LiveSequence, num_tokens: int) -> int:
-        """Give `sequence` blocks for the KV of `num_tokens` that rows behind it read, which arrives from
-        outside.
-
-        Returns how many come filled from the prefix cache. Raises Overloaded as `allocate_blocks` does.
-        """
-        first = self._window.first_block(num_tokens)
-        found = self._blocks.match(sequence.chain.hashes[first:])
-        self._hold(sequence, [NO_BLOCK] * first + found, blocks_for(num_tokens) - first - len(found))
-        return len(found)
-
-    def _hold(
-        self, sequence: LiveSequence, cached: list[int], num_next: int, gap: int = 0, num_last: int = 0
-    ) -> None:
-        """`cached`, NO_BLOCK up to some place, new blocks behind it, and new ones behind a gap."""
-        held = [block for block in cached if block != NO_BLOCK]
-        self._blocks.retain(held)
-        missing = num_next + num_last
-        if missing > self._blocks.num_free:
-            self._blocks.free(held)
-            raise Overloaded(
-                f"{missing} KV blocks are needed and {self._blocks.num_free} are free; try again later",
-                retry_after_ms=RETRY_AFTER_MS,
-            )
-        new = self._blocks.allocate(missing)
-        sequence.blocks = [*cached, *new[:num_next], *[NO_BLOCK] * gap, *new[num_next:]]
-        sequence.num_passed = len(cached) - len(held)
-        sequence.num_computed = len(cached) * HASH_BLOCK_TOKENS
-        sequence.num_committed_blocks = len(cached)
-
-    def _reusable(self, names: Sequence[bytes]) -> list[int]:
-        """What the prefix cache has of the first blocks, as far as that can be gone on behind; NO_BLOCK for
-        those before the window at its end."""
-        if not self._window.tokens:
-            return self._blocks.match(names)
-        count = self._window.reusable_blocks(names, self._blocks.has)
-        first = self._window.first_block(count * HASH_BLOCK_TOKENS)
-        return [NO_BLOCK] * first + self._blocks.match(names[first:count])
-
-    def _reach(self, start: int, num_tokens: int) -> int:
-        """Up to which of `num_tokens` there must be blocks for a sequence that goes on from `start`."""
-        return min(num_tokens, start + self._max_rows) if self._window.tokens else num_tokens
+        return len(self._allotment.reusable(sequence.reusable_names)) * HASH_BLOCK_TOKENS
 
     def can_share(self, source: LiveSequence, num_computed: int) -> bool:
         """Whether `source` still holds what rows from `num_computed` on read."""
@@ -140,7 +76,8 @@ class BlockManager:
         A block that is kept in part and has a name is given back with those behind it, because nobody may
         write into it. Where the window of what is kept has been given back already, the sequence goes on
         behind what the prefix cache has. Raises Overloaded when too few are free; what was to be kept is
-        there then, or nothing where it goes on elsewhere."""
+        there then, or nothing where it goes on elsewhere.
+        """
         self._adopt_anchors(sequence)
         del sequence.chain.hashes[common // HASH_BLOCK_TOKENS :]
         full = num_kept // HASH_BLOCK_TOKENS
@@ -148,7 +85,7 @@ class BlockManager:
         computed, length = (full * HASH_BLOCK_TOKENS, full) if cut else (num_kept, len(sequence.blocks))
         missing = blocks_for(num_tokens) - length
         passed = not self.can_share(sequence, computed)
-        if passed or (self._window.tokens and missing > self._window.most_blocks(self._max_rows)):
+        if passed or (self._window.tokens and missing > self._allotment.most_turning):
             self._start_over(sequence, num_tokens, full)
             return
         sequence.num_computed = computed
@@ -161,7 +98,7 @@ class BlockManager:
     def _start_over(self, sequence: LiveSequence, num_tokens: int, max_cached: int) -> None:
         self._blocks.free(sequence.all_blocks)
         try:
-            self.allocate_blocks(sequence, num_tokens, max_cached)
+            self._allotment.allocate_blocks(sequence, num_tokens, max_cached)
         except Overloaded:
             sequence.blocks = self._blocks.allocate(1)
             sequence.num_passed = sequence.num_computed = sequence.num_committed_blocks = 0
@@ -200,6 +137,7 @@ class BlockManager:
             turning = self._turning(sequence)
             fresh = range(sequence.num_committed_blocks, full)
             self._name(sequence, (index for index in fresh if index not in turning))
+            self._announce(sequence, (index for index in fresh if index in turning))
             sequence.num_committed_blocks = full
         first = self._window.first_block(sequence.num_computed)
         if sequence.first_promised is not None:
@@ -214,6 +152,8 @@ class BlockManager:
             own = sequence.blocks[index]
             if index >= len(names) or own == NO_BLOCK:
                 continue
+            if self._unnamed.get(names[index]) == own:
+                del self._unnamed[names[index]]
             owner = self._blocks.commit(own, names[index])
             if owner == own:
                 continue
@@ -224,6 +164,12 @@ class BlockManager:
                 self._blocks.free([owner])
             else:
                 sequence.anchors.append(owner)
+
+    def _announce(self, sequence: LiveSequence, indices: Iterable[int]) -> None:
+        """Those that get their names later may be copied by whoever comes to them next."""
+        for index in indices:
+            if index < len(sequence.chain.hashes):
+                self._unnamed.setdefault(sequence.chain.hashes[index], sequence.blocks[index])
 
     def _turning(self, sequence: LiveSequence) -> range:
         """Its full blocks that get their names when they are given back."""
@@ -246,7 +192,7 @@ class BlockManager:
         sequence.num_passed = first
         if turnover is None:
             return
-        given = max(turnover.first, first) + self._window.most_blocks(self._max_rows)
+        given = max(turnover.first, first) + self._allotment.most_turning
         given = min(turnover.end, given)
         sequence.blocks[turnover.given : given] = self._blocks.allocate(given - turnover.given)
         turnover.given = given
@@ -260,16 +206,27 @@ class BlockManager:
         Where its own blocks are promised to somebody they get copies.
         """
         first = sequence.num_computed // HASH_BLOCK_TOKENS
-        found = self._blocks.match(sequence.reusable_names[first : sequence.num_given])
+        found = self._found(sequence.reusable_names[first : sequence.num_given])
         if not found:
             return 0
-        if sequence.pinned:
-            for own, source in zip(sequence.blocks[first:], found, strict=False):
+        for own, (source, named) in zip(sequence.blocks[first:], found, strict=False):
+            if sequence.pinned or not named:
                 self._copy_block(source, own)
         before = sequence.num_computed
         sequence.num_computed = (first + len(found)) * HASH_BLOCK_TOKENS
         self.commit(sequence)
         return sequence.num_computed - before
+
+    def _found(self, names: Iterable[bytes]) -> list[tuple[int, bool]]:
+        """Blocks of the longest run that somebody has computed; which of them have their names already."""
+        found: list[tuple[int, bool]] = []
+        for name in names:
+            named = self._blocks.find(name)
+            block = self._unnamed.get(name) if named is None else named
+            if block is None:
+                break
+            found.append((block, named is not None))
+        return found
 
     # --- the next write ---
 
@@ -277,7 +234,7 @@ class BlockManager:
         """There is room for the KV of its next rows, or of its last token, in blocks that nobody else
         sees."""
         blocks, index = sequence.blocks, sequence.num_computed // HASH_BLOCK_TOKENS
-        reach = self._reach(sequence.num_computed, len(sequence.tokens))
+        reach = self._allotment.reach(sequence.num_computed, len(sequence.tokens))
         return reach <= sequence.num_given * HASH_BLOCK_TOKENS and self._blocks.is_own(blocks[index])
 
     def secure(self, sequence: LiveSequence) -> bool:
@@ -287,7 +244,7 @@ class BlockManager:
         """
         index = sequence.num_computed // HASH_BLOCK_TOKENS
         copies = index < len(sequence.blocks) and not self._blocks.is_own(sequence.blocks[index])
-        reach = self._reach(sequence.num_computed, len(sequence.tokens))
+        reach = self._allotment.reach(sequence.num_computed, len(sequence.tokens))
         missing = max(0, blocks_for(reach) - len(sequence.blocks))
         if copies + missing > self._blocks.num_free:
             return False
@@ -321,16 +278,10 @@ class BlockManager:
 
     def can_resume(self, sequence: LiveSequence) -> bool:
         """Whether there are blocks for it, with what was offloaded and, should that be lost, without."""
-        cached = self._reusable(sequence.reusable_names)
+        cached = self._allotment.reusable(sequence.reusable_names)
         num_cached = len(cached) * HASH_BLOCK_TOKENS
         places = {num_cached, max(num_cached, sequence.offloaded_tokens)}
-        return all(self._can_resume_at(sequence, cached, place) for place in places)
-
-    def _can_resume_at(self, sequence: LiveSequence, cached: list[int], num_computed: int) -> bool:
-        first = self._window.first_block(num_computed)
-        found = [block for block in cached[first:] if block != NO_BLOCK]
-        free = self._blocks.num_free - self._blocks.num_unheld(found)
-        return blocks_for(self._reach(num_computed, len(sequence.tokens))) - first - len(found) <= free
+        return all(self._allotment.fits(sequence, cached, place) for place in places)
 
     def landed(self, sequence: LiveSequence) -> bool:
         """What `resume` brings back is at hand; where it is not, it is being read from now on."""
@@ -338,15 +289,15 @@ class BlockManager:
 
     def resume(self, sequence: LiveSequence) -> None:
         """Blocks for its tokens, filled from the prefix cache and from where it was offloaded to."""
-        cached = self._reusable(sequence.reusable_names)
+        cached = self._allotment.reusable(sequence.reusable_names)
         num_computed = len(cached) * HASH_BLOCK_TOKENS
         saved = self._offloader.take(sequence, num_computed) if self._offloader is not None else None
         if saved is not None:
             num_computed = saved.num_tokens
             first = self._window.first_block(num_computed)
             cached = [NO_BLOCK] * first + cached[first:]
-        end = blocks_for(self._reach(num_computed, len(sequence.tokens)))
-        self._hold(sequence, cached, end - len(cached))
+        end = blocks_for(self._allotment.reach(num_computed, len(sequence.tokens)))
+        self._allotment.hold(sequence, cached, end - len(cached))
         sequence.status = SequenceStatus.ACTIVE
         if saved is not None:
             saved.fill(sequence)
@@ -361,14 +312,16 @@ class BlockManager:
         self._blocks.check([sequence.all_blocks for sequence in sequences], blocks)
         if self._offloader is not None:
             self._offloader.check(sequences)
+        turning = (sequence for sequence in sequences if sequence.turnover is not None)
+        if not {block for each in turning for block in each.blocks}.issuperset(self._unnamed.values()):
+            raise InternalError("a block that nobody holds waits for its name")
         for sequence in sequences:
             covered = sequence.num_given * HASH_BLOCK_TOKENS
             if not 0 <= sequence.num_computed <= covered:
                 raise InternalError(f"{sequence.key!r} computed {sequence.num_computed} of {covered} places")
             held = sum(block != NO_BLOCK for block in sequence.blocks)
-            if held != sequence.num_held or any(
-                block != NO_BLOCK for block in sequence.blocks[: sequence.num_passed]
-            ):
+            passed = sequence.blocks[: sequence.num_passed]
+            if held != sequence.num_held or passed != [NO_BLOCK] * len(passed):
                 raise InternalError(
                     f"{sequence.key!r} holds {held} blocks, {sequence.num_held} are explained"
                 )

@@ -63,6 +63,9 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
+    def find(self, block_hash: bytes) -> int | None:
+        return self._block_of.get(block_hash)
+
     def has(self, block_hash: bytes) -> bool:
         return block_hash in self._block_of
 

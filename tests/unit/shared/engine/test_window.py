@@ -325,6 +325,26 @@ def test_prompts_of_one_prefix_whose_kv_is_promised_never_run_out_of_blocks(fold
     assert drive(engine, known) == expected
 
 
+@pytest.mark.parametrize("promised", [True, False])
+def test_a_cold_prefix_of_long_prompts_is_computed_once(folder: Path, promised: bool) -> None:
+    shared = prompt_of(480)
+    many = {str(number): [*shared, *prompt_of(40, number)] for number in range(3)}
+    expected = {key: generate(windowed_engine(folder), prompt, LONG)[:1] for key, prompt in many.items()}
+    engine = windowed_engine(folder)
+    promise: dict[str, Any] = {"on_layer": lambda *_: None} if promised else {}
+    for key, prompt in many.items():
+        engine.admit(key, prompt, len(prompt), LONG, stop_after=1, **promise)
+    computed = 0
+    drawn: dict[str, list[int]] = {}
+    while engine.has_work:
+        result = engine.step()
+        engine.check()
+        computed += result.num_prefill_tokens
+        drawn |= {output.key: list(output.token_ids) for output in result.outputs}
+    assert drawn == expected
+    assert computed == 480 + 3 * 40
+
+
 def test_an_abandoned_prompt_leaves_what_it_has_computed_to_the_prefix_cache(folder: Path) -> None:
     prompt = prompt_of(700)
     engine = windowed_engine(folder, kv_blocks=60)
