@@ -47,7 +47,7 @@ class PathRule(Enum):
 
     NO = "no"
     ALWAYS = "always"
-    IF_THERE = "if a folder is there"
+    IF_THERE = "if a folder or file is there"
     """Else it is the id of a model."""
 
 
@@ -109,7 +109,7 @@ class ServiceConfig:
     )
     model: str = field_of(
         "",
-        help="model directory or hub id; empty = the demo model shipped with Penstock",
+        help="model directory, GGUF file or hub id; empty = the demo model shipped with Penstock",
         path=PathRule.IF_THERE,
     )
     served_name: str = field_of(

@@ -77,6 +77,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
             max_jobs=engine.config.max_sequences,
             kv_blocks=engine.config.kv_blocks,
             is_alive=gateway_alive(self._service.fleet),
+            window=engine.layout.window,
+            chunk_tokens=engine.config.max_batch_tokens,
         )
         self._pace = DecodePace(engine.config.max_batch_tokens)
         self._receiver = self._make_receiver(engine, self._on_complete, self._on_failed, self._on_released)
@@ -282,9 +284,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 f"prefill worker {job.peer} is not known here; try again or use another one",
                 retry_after_ms=UNKNOWN_PREFILL_RETRY_MS,
             )
-        first = reserved.num_cached_blocks
+        first = reserved.first_block
         metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.block_hashes))
-        metrics.PREFIX_CACHE_HITS.inc(first)
+        metrics.PREFIX_CACHE_HITS.inc(reserved.num_cached_blocks)
         job.phase = JobPhase.TRANSFERRING
         self._receiver.expect_transfer(
             job.request_id,

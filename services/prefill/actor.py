@@ -208,7 +208,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
                     raise result
                 job.phase = JobPhase.COMPUTING
                 job.cached_tokens = result.cached_tokens
-                self._announcer.offer(job, result.block_ids)
+                self._announcer.offer(job, result)
             except PenstockError as error:
                 self._refused.append((job, error))
                 self._end(job)

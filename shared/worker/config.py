@@ -47,7 +47,9 @@ class EngineServiceConfig(ServiceConfig):
         "auto", help="arithmetic of the CPU; auto = native if built", choices=("auto", "native", "torch")
     )
     quantization: str = field_of(
-        "none", help="of the weights, at load; fp8 on cuda", choices=("none", "int8", "int4", "fp8")
+        "none",
+        help="of the weights, at load; none = as they are stored, dense = unpacked, fp8 on cuda",
+        choices=("none", "dense", "int8", "int4", "fp8"),
     )
     quant_group: int = field_of(
         0, help="weights that share a scale; 0 = 128 for int8, 64 for int4", minimum=0, maximum=1 << 16
