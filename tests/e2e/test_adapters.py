@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.engine import Engine
 from shared.sampling import SamplingParams
-from tests.e2e.conftest import GetStack
+from tests.e2e.conftest import WITH_RETRIEVER, GetStack
+from tests.e2e.test_api_keys import commands_of
+from tests.e2e.test_ways_in import penstock
 from tests.support.adapters import save_adapter
 from tests.support.client import Answer, connect, generate, request
 from tests.support.data import REPOSITORY
@@ -28,7 +31,7 @@ from tests.support.wait import until
 COMMAND_TIMEOUT_S = 100
 NAMES = ("first", "second", "late")
 IDS = [(7 * index) % 250 + 10 for index in range(40)]
-SHORT, LONG = 40, 300
+SHORT, LONG, STREAMS = 40, 300, 12
 RESTART_TIMEOUT_S = 60.0
 
 
@@ -39,12 +42,13 @@ def engine(model_dir: Path) -> Engine:
 
 
 @pytest.fixture(scope="module")
-def folders(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def folders(engine: Engine, adapter_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     made = tmp_path_factory.mktemp("adapters")
-    found = {}
-    for seed, name in enumerate(NAMES):
+    found = {"first": str(adapter_dir)}
+    for seed, name in enumerate(NAMES[1:], start=1):
         found[name] = str(save_adapter(made / name, engine.model_config, seed=seed))
-        engine.load_adapter(name, found[name])
+    for name, folder in found.items():
+        engine.load_adapter(name, folder)
     return found
 
 
@@ -69,13 +73,11 @@ def run(stack: Stack, *argv: str) -> str:
 
 @pytest.fixture(scope="module")
 def stack(get_stack: GetStack, folders: dict[str, str]) -> Iterator[Stack]:
-    """With two adapters."""
-    running = get_stack(3, True, "nats")
-    for name in ("first", "second"):
-        run(running, "load", name, folders[name])
+    """With two adapters: one of its command line, and one that was loaded since."""
+    running = get_stack(*WITH_RETRIEVER)
+    run(running, "load", "second", folders["second"])
     yield running
-    for name in ("first", "second"):
-        run(running, "unload", name)
+    run(running, "unload", "second")
 
 
 def asked(model: str, max_tokens: int = SHORT) -> pb.GenerateRequest:
@@ -151,29 +153,54 @@ async def test_an_adapter_comes_and_goes_while_streams_run(
     assert f"no adapter 'late': send {name} or one of {name}:first, {name}:second" in refused.details
 
 
-async def test_a_stream_whose_worker_is_killed_goes_on_with_its_adapter_and_the_worker_has_it_again(
+async def test_streams_whose_worker_is_killed_go_on_with_their_adapter_and_the_worker_has_it_again(
     stack: Stack, engine: Engine, model_dir: Path
 ) -> None:
-    name = f"{model_dir.name}:first"
+    name, wanted = f"{model_dir.name}:first", expected(engine, "first", LONG)
     async with connect(stack.grpc) as stub:
         whole = await having(stub, name)
-        streams = [asyncio.create_task(generate(stub, asked(name, LONG))) for _ in range(6)]
-
-        async def decoding() -> str:
-            held = await stack.holdings()
-            return next((each for each in held if each.startswith("decode") and held[each]), "")
-
-        worker = await until(decoding)
-        (victim,) = [each for each in stack.instances("decode") if each.id == worker]
-        os.kill(victim.pid, signal.SIGKILL)
-        moved = await asyncio.gather(*streams)
-        assert [answer.ids for answer in moved] == [expected(engine, "first", LONG)] * 6
-        assert any(answer.end.usage.replacements for answer in moved if answer.end)
 
         async def is_whole() -> bool:
             return await having(stub, name) == whole
 
-        await until(is_whole, timeout_s=RESTART_TIMEOUT_S)
+        async def killed_under_streams() -> bool:
+            """Whether one of them had to move; some are over before the kill."""
+            streams = [asyncio.create_task(generate(stub, asked(name, LONG))) for _ in range(STREAMS)]
+            await first_text(stub, asked(name))
+            (victim, *_) = stack.instances("decode")
+            os.kill(victim.pid, signal.SIGKILL)
+            answers = await asyncio.gather(*streams)
+            assert [answer.ids for answer in answers] == [wanted] * STREAMS
+            await until(is_whole, timeout_s=RESTART_TIMEOUT_S)
+            return any(answer.end.usage.replacements for answer in answers if answer.end)
+
+        await until(killed_under_streams, timeout_s=2 * RESTART_TIMEOUT_S)
         found: Sequence[Answer] = await answers(stub, *[name] * 6)
     assert [answer.ids for answer in found] == [expected(engine, "first")] * 6
     await stack.until_idle()
+
+
+async def first_text(stub: rpc.InferenceStub, message: pb.GenerateRequest) -> None:
+    """Return when a stream behind all others has its first text."""
+    call = stub.Generate(message)
+    async for event in call:
+        if event.HasField("text"):
+            break
+    call.cancel()
+
+
+async def test_the_commands_of_the_readme_do_as_they_say(
+    stack: Stack, model_dir: Path, folders: dict[str, str]
+) -> None:
+    up, *commands = commands_of("Adapters")
+    assert "--adapter sql=/adapters/sql" in up
+    said = []
+    for command in commands:
+        words = shlex.split(
+            command.replace("my-llama", model_dir.name).replace("/adapters/chat", folders["late"])
+        )
+        code, output = await penstock(stack, *words[1:], *(["--max-tokens", "4"] if "ask" in words else []))
+        assert code == 0, output
+        said.append(output)
+    name = f"{model_dir.name}:chat"
+    assert [name in output for output in said] == [True, True, False, True]
