@@ -78,8 +78,8 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, narrow, bias=False)
         self.o_proj = nn.Linear(wide, shape.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `seen` [T, T] says what each position looks at, None: all before it."""
         batch, length, _ = x.shape
         split = (batch, length, -1, self.shape.head_dim)
         query = rotate(self.q_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, H, T, E]
@@ -88,7 +88,9 @@ class Attention(nn.Module):
         group = self.shape.num_attention_heads // self.shape.num_key_value_heads
         key = key.repeat_interleave(group, dim=1)
         value = value.repeat_interleave(group, dim=1)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, is_causal=seen is None
+        )
         out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
         return out
 
@@ -118,9 +120,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = Mlp(shape)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, seen)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -137,14 +139,19 @@ class Decoder(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """[B, T] token ids -> [B, T, D] hidden states."""
+    def forward(self, ids: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+        """[B, T] token ids -> [B, T, D] hidden states.
+
+        `places` [T] are the positions of the tokens and `seen` [T, T] what each looks at, where they are not
+        one text from its beginning.
+        """
         x = self.embed_tokens(ids)
-        cos, sin = self.get_buffer("cos")[: ids.shape[1]], self.get_buffer("sin")[: ids.shape[1]]
+        at: Tensor | slice = slice(ids.shape[1]) if places is None else places
+        cos, sin = self.get_buffer("cos")[at], self.get_buffer("sin")[at]
         if torch.is_autocast_enabled("cpu"):
             x, cos, sin = x.bfloat16(), cos.bfloat16(), sin.bfloat16()
         for layer in self.layers:
-            x = layer(x, cos, sin)
+            x = layer(x, cos, sin, seen)
         out: Tensor = self.norm(x)
         return out
 

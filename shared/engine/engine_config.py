@@ -16,7 +16,7 @@ _CHOICES = {
     "quantization": ("none", "dense", "int8", "int4", "fp8"),
     "kv_dtype": ("auto", "int8", "fp8"),
 }
-_AT_LEAST_ONE = ("kv_blocks", "max_batch_tokens", "max_sequences", "tensor_parallel")
+_AT_LEAST_ONE = ("kv_blocks", "max_batch_tokens", "max_sequences", "tensor_parallel", "max_adapter_rank")
 _AT_LEAST_ZERO = (
     "threads",
     "quant_group",
@@ -26,6 +26,7 @@ _AT_LEAST_ZERO = (
     "offload_memory_mb",
     "offload_disk_mb",
     "weight_cache_mb",
+    "max_adapters",
 )
 
 
@@ -48,6 +49,7 @@ class EngineConfig:
     else is in the batch. tensor_parallel: processes that share the model. cpus: where the engine's threads
     stay, () for anywhere.
     max_model_len 0: the model's own limit.
+    max_adapters: how many LoRA adapters may be loaded at once. max_adapter_rank: of a module of one.
     """
 
     model_dir: str
@@ -74,6 +76,8 @@ class EngineConfig:
     weight_cache_mb: int = 0
     weight_cache_dir: str = ""
     cpus: tuple[int, ...] = ()
+    max_adapters: int = 8
+    max_adapter_rank: int = 64
 
     def validate(self) -> None:
         """Raise InvalidRequest for values out of range and for combinations that cannot be."""

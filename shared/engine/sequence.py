@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice, takewhile
 
+from shared.engine.batch import PackedAdapter
 from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.sampling import SamplingParams
 
@@ -50,6 +51,7 @@ class LiveSequence:
     params: SamplingParams
     status: SequenceStatus
     chain: HashChain
+    adapter: PackedAdapter | None = None
     end_len: int = 0  # "length" when this many tokens exist
     hold_len: int | None = None  # HELD when this many tokens exist
     end_ids: frozenset[int] = frozenset()

@@ -123,6 +123,7 @@ ENGINE_ORDER = (
     "cuda",
     "tensor_parallel",
     "backends",
+    "adapters",
     "scheduling",
     "sampling",
     "results",

@@ -17,8 +17,14 @@ __all__ = ["LayerConfig", "ModelConfig", "MoeConfig", "RopeConfig", "load_model_
 
 _AUTO_DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "bfloat16"}
 """What `auto` computes in. No backend computes in float16, in which activations overflow."""
-PACKED_BITS = {"gptq": (4, 8), "awq": (4,)}
-"""Quantization methods of checkpoints that are read, and their bits per weight."""
+READABLE_METHODS: dict[str, tuple[int, ...]] = {
+    "gptq": (4, 8),
+    "awq": (4,),
+    "compressed-tensors": (),
+    "fp8": (),
+    "mxfp4": (),
+}
+"""Quantization methods of checkpoints that are read, and their bits per weight where `bits` says so."""
 MAX_CONFIG_BYTES = 4 << 20
 
 _DTYPE_NAMES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
@@ -52,22 +58,23 @@ def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig
 
 
 def _check_quantization(fields: dict[str, Any]) -> None:
-    """Refuse packed checkpoints that `packed_checkpoints.py` cannot read."""
+    """Refuse packed checkpoints that `packed_checkpoints/` cannot read."""
     packed = fields.get("quantization_config")
     if packed is None:
         return
     stated = packed if isinstance(packed, dict) else {}
     method, bits = stated.get("quant_method"), stated.get("bits")
-    if bits not in PACKED_BITS.get(str(method), ()):
-        known = " or ".join(f"{name} with {_or(bits)} bits" for name, bits in PACKED_BITS.items())
+    readable = READABLE_METHODS.get(method) if isinstance(method, str) else None
+    if readable is None or (readable and bits not in readable):
+        known = ", ".join(name + _with_bits(bits) for name, bits in READABLE_METHODS.items())
         raise InvalidRequest(
             f"checkpoints quantized with {shown(method)} at {shown(bits)} bits are not supported; "
             f"use {known}, or the unquantized checkpoint"
         )
 
 
-def _or(values: tuple[int, ...]) -> str:
-    return " or ".join(map(str, values))
+def _with_bits(values: tuple[int, ...]) -> str:
+    return f" with {' or '.join(map(str, values))} bits" if values else ""
 
 
 def _compute_dtype(fields: dict[str, Any], wanted: str) -> str:

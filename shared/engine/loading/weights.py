@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
@@ -12,11 +13,12 @@ from torch import Tensor
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.checkpoint import Checkpoint, OpenTensors
 from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.gguf.blocks import in_one_format
 from shared.engine.loading.gguf.checkpoint import GgufCheckpoint, OpenGguf
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize, fuse
-from shared.engine.loading.packed_checkpoints import read_packed
+from shared.engine.loading.packed_checkpoints import PackedTensors
 from shared.engine.loading.quantize import policy, quantize
 from shared.engine.loading.tensor_plan import Matrix, TensorPlan
 from shared.errors import InvalidRequest
@@ -54,7 +56,8 @@ class WeightReader:
     Everything is checked when this is made: NotFound for missing files, InvalidRequest for missing, unknown,
     misshapen or non-float tensors and for damaged files. What is returned is a copy on `device`, in the
     config's dtype; between calls nothing of the files stays in memory. `quantization` and `quant_group` are
-    EngineConfig's: dense matrices are quantized as `quantize.policy` says, packed ones stay as they are.
+    EngineConfig's: dense matrices, also those that were dequantized, are quantized as `quantize.policy` says;
+    codes of a packed checkpoint stay as they are, and on a CPU with quantization "none" a GGUF file's.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class WeightReader:
             "layer": policy(quantization, quant_group, "layer"),
             "head": policy(quantization, quant_group, "head"),
         }
+        self._keeps_blocks = quantization == "none" and device.type == "cpu"
         gguf = find_gguf(model_dir)
         self._checkpoint = (
             Checkpoint(model_dir) if gguf is None else GgufCheckpoint(gguf, config, self._dtype)
@@ -89,6 +93,8 @@ class WeightReader:
         """[vocab, hidden]; of a tied model it is `embedding`, sharing its memory where dense."""
         with self._checkpoint.reading() as files:
             if self._config.tie_word_embeddings:
+                if self._holds_blocks(files, (self._plan.embedding,)):
+                    return files.read_blocks(self._plan.embedding)
                 return self._quantized(DenseLinear(embedding), "head", self._plan.embedding)
             return self.linear(files, self._plan.head, "head")
 
@@ -120,6 +126,10 @@ class WeightReader:
 
     def linear(self, files: OpenFiles, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
         """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""
+        weights = [f"{module}.weight" for module in matrix.modules]
+        if self._holds_blocks(files, weights):
+            kept = in_one_format([files.read_blocks(name) for name in weights])
+            return replace(fuse(kept, self._dtype), bias=self._bias(files, matrix))
         packed, names = self._plan.packed, self._checkpoint.tensors.keys()
         if packed is None or not any(packed.holds(module, names) for module in matrix.modules):
             return self._quantized(self._dense(files, matrix), part, *matrix.modules)
@@ -127,18 +137,27 @@ class WeightReader:
         for module, num_out in zip(matrix.modules, matrix.num_out, strict=True):
             if packed.holds(module, names):
                 # What comes out may share the file's memory, which ends with `files`.
-                parts.append(
-                    read_packed(packed, module, names, lambda name: self._stored(files, name), self._dtype)
+                stored = PackedTensors(
+                    module, (num_out, matrix.num_in), names, lambda name: self._stored(files, name)
                 )
+                parts.append(packed.read(stored, self._dtype))
             else:
                 alone = Matrix((module,), (num_out,), matrix.num_in, matrix.has_bias)
                 parts.append(self._dense(files, alone))
-        return fuse(parts, self._dtype)
+        fused = fuse(parts, self._dtype)
+        return fused if isinstance(fused, QuantLinear) else self._quantized(fused, part, *matrix.modules)
 
     def _dense(self, files: OpenFiles, matrix: Matrix) -> DenseLinear:
         weights = [files.read(f"{module}.weight") for module in matrix.modules]
+        return DenseLinear(self._stacked(weights), self._bias(files, matrix))
+
+    def _bias(self, files: OpenFiles, matrix: Matrix) -> Tensor | None:
         biases = [files.read(f"{module}.bias") for module in matrix.modules] if matrix.has_bias else []
-        return DenseLinear(self._stacked(weights), self._stacked(biases) if biases else None)
+        return self._stacked(biases) if biases else None
+
+    def _holds_blocks(self, files: OpenFiles, names: Sequence[str]) -> TypeGuard[OpenGguf]:
+        """Whether these matrices are to stay in the blocks in which they are stored."""
+        return self._keeps_blocks and isinstance(files, OpenGguf) and all(map(files.holds_blocks, names))
 
     def _mlp(self, files: OpenFiles, layer: int) -> DenseMlp | MoeMlp:
         moe = self._config.layers[layer].moe
@@ -155,12 +174,20 @@ class WeightReader:
             )
         experts = []
         for expert in range(moe.num_experts):
-            pair = [
-                self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
-                for name in (stacked.gate_up, stacked.down)
-            ]
+            pair = [self._stacked_expert(files, name, expert) for name in (stacked.gate_up, stacked.down)]
             experts.append(DenseMlp(*pair))
         return MoeMlp(router, tuple(experts))
+
+    def _stacked_expert(self, files: OpenFiles, name: str, expert: int) -> Linear:
+        packed = self._plan.packed_experts(name)
+        if packed is None:
+            return self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
+
+        def read(part: str) -> Tensor:
+            return files.read_part(part, expert).to(self._device, copy=True)
+
+        linear = packed.read_parameter(name, read, self._dtype)
+        return linear if isinstance(linear, QuantLinear) else self._quantized(linear, "layer", name)
 
     def _norm(self, files: OpenFiles, name: str) -> Tensor:
         weight = files.read(name).to(self._device, torch.float32, copy=True)
@@ -200,7 +227,7 @@ class WeightReader:
                 f"checkpoint holds {_some(unknown)}, which a {self._config.architecture} does not have"
             )
         for name, spec in expected.items():
-            if stored[name].shape != spec.shape:
+            if stored[name].shape not in (spec.shape, spec.other_shape):
                 raise InvalidRequest(
                     f"tensor {name} has shape {stored[name].shape}, config.json says {spec.shape}; "
                     "config.json and weights do not belong together"
