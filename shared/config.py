@@ -25,6 +25,9 @@ MODEL_SETTINGS = (
     "quantization",
     "quant_group",
     "deterministic",
+    "adapter_file",
+    "max_adapters",
+    "max_adapter_rank",
 )
 """What all who serve a model must do alike, or no prefill worker finds a decode worker that takes its KV, and
 an answer depends on who computed it. They are said once, in the table [model]."""

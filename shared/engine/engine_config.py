@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_window import KvWindow
 
 _CHOICES = {
     "device": ("cpu", "cuda"),
@@ -144,15 +145,20 @@ class EngineConfig:
 def max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     """The longest sequence, prompt and output: the model's limit, the configured one or the pool's size.
 
-    A model with a dynamic rope may be asked for up to `factor` times its limit; the rope is then that of the
-    longest sequence for all of them, since keys that are cached cannot turn again.
-    A sequence that the whole pool cannot hold could never finish, so the pool is a limit too.
-    """
+    A model with a dynamic rope may be asked for up to `factor` times its limit; the rope is then that of
+    the longest sequence for all of them, since keys that are cached cannot turn again. A sequence that the
+    whole pool cannot hold could never finish, so the pool is a limit too, unless every layer has a window
+    and the pool holds twice that and a step."""
     longest = int(model.max_position_embeddings * _stretch(model))
     if not 0 <= config.max_model_len <= longest:
         raise InvalidRequest(
             f"max_model_len must be from 0 to the model's {longest}, not {config.max_model_len}"
         )
+    window = KvWindow(model.kv_window_tokens)
+    if window.tokens and config.kv_blocks >= window.most_blocks(config.max_batch_tokens) + window.most_blocks(
+        0
+    ):
+        return config.max_model_len or model.max_position_embeddings
     pool_tokens = config.kv_blocks * HASH_BLOCK_TOKENS
     if config.max_model_len > pool_tokens:
         raise InvalidRequest(
