@@ -91,8 +91,9 @@ class OpenGguf:
         return not self._sources[name].place.type.is_plain
 
     def read_blocks(self, name: str) -> QuantLinear:
-        """A matrix as it is stored, where `holds_blocks` says so. Raises InvalidRequest for blocks that cannot
-        be used.
+        """A matrix as it is stored, where `holds_blocks` says so.
+
+        Raises InvalidRequest for blocks that cannot be used.
         """
         source = self._sources[name]
         return read_blocks(torch.from_numpy(self._rows(source)), source.place.type.name, source.place.name)
