@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
-import xxhash
 from torch import Tensor
 from torch.nn import functional
 
@@ -82,7 +82,7 @@ class _Arena:
         self.nbytes = 0
         tensors = [tensor for group in groups for tensor in group]
         for tensor in tensors:
-            content = xxhash.xxh3_128_digest(_bytes_of(tensor).numpy())
+            content = blake2b(_bytes_of(tensor).numpy(), digest_size=16).digest()
             if content not in places:
                 places[content] = self.nbytes
                 self.nbytes += -(-tensor.nbytes // _VECTOR_BYTES) * _VECTOR_BYTES
