@@ -26,9 +26,9 @@ class TrainingProgress:
 
 
 def save_checkpoint(folder: Path, model: Llama, optimizer: Optimizer, progress: TrainingProgress) -> None:
-    """Write one file; an interrupted write leaves the last checkpoint whole."""
+    """Write one file with what is trained; an interrupted write leaves the last checkpoint whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
+    tensors = {f"model/{name}": value.detach() for name, value in _trained(model).items()}
     tensors |= {f"optimizer/{name}": value for name, value in optimizer.state().items()}
     partial = folder / "checkpoint.partial"
     save_file(tensors, partial, metadata={"progress": json.dumps(asdict(progress))})
@@ -41,11 +41,17 @@ def load_checkpoint(folder: Path, model: Llama, optimizer: Optimizer) -> Trainin
     if not path.exists():
         return TrainingProgress()
     tensors = load_file(path)
-    model.load_state_dict(_under("model/", tensors))
+    with torch.no_grad():
+        for name, parameter in _trained(model).items():
+            parameter.copy_(tensors[f"model/{name}"])
     optimizer.load(_under("optimizer/", tensors))
     header_bytes = int.from_bytes(path.read_bytes()[:8], "little")
     header = json.loads(path.read_bytes()[8 : 8 + header_bytes])
     return TrainingProgress(**json.loads(header["__metadata__"]["progress"]))
+
+
+def _trained(model: Llama) -> dict[str, torch.nn.Parameter]:
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -81,8 +87,9 @@ def export_model(model: Llama, folder: Path) -> None:
 
 
 def load_model(folder: Path) -> Llama:
-    """The model that `export_model` wrote, in fp32 holding the shipped bf16 values."""
+    """A Llama with tied embeddings in the Hugging Face layout, such as `export_model` writes, in fp32."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config.setdefault("rope_theta", config.get("rope_parameters", {}).get("rope_theta"))
     shape = LlamaShape(**{name: config[name] for name in LlamaShape.__dataclass_fields__})
     model = Llama(shape)
     model.load_state_dict({k: v.float() for k, v in load_file(folder / "model.safetensors").items()})

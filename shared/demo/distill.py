@@ -61,7 +61,7 @@ def distil_step(target: Llama, draft: Llama, ids: Tensor) -> float:
 
 def distil(target: Llama, draft: Llama, material: Material, budget_s: float, seed: int) -> None:
     """Train `draft` for `budget_s` seconds on the batches of `seed`."""
-    optimizer = Optimizer(draft)
+    optimizer = Optimizer.of_model(draft)
     random = np.random.default_rng(seed)
     inventor = Inventor.seeded(seed, material.training_vocabulary)
     packer = ExamplePacker(material.tokenizer, inventor, MAX_FACTS, MAX_FILLERS)

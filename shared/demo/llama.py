@@ -50,6 +50,21 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
+def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+    """Attention of queries [B, H, T, E] to the keys [B, K, T, E] of their groups, where `seen` [T, T].
+
+    In plain products: on CPUs the fused kernel takes three times as long with a mask, and more to go back.
+    """
+    batch, heads, length, size = query.shape
+    grouped = query.reshape(batch, key.shape[1], -1, size) * size**-0.5  # [B, K, G * T, E]
+    scores = (grouped @ key.transpose(2, 3)).view(batch, heads, length, length)
+    scores += torch.zeros_like(seen, dtype=scores.dtype).masked_fill_(~seen, -torch.inf)
+    with torch.autocast("cpu", enabled=False):  # which would make copies in fp32; the kernel adds up in fp32
+        weights = scores.softmax(-1)
+    mixed = weights.view(batch, key.shape[1], -1, length) @ value
+    return mixed.view(batch, heads, length, size)
+
+
 class RmsNorm(nn.Module):
     """Root-mean-square norm whose weight follows the input's type, so that bf16 takes the fused path."""
 
@@ -78,17 +93,19 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, narrow, bias=False)
         self.o_proj = nn.Linear(wide, shape.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `seen` [T, T] says what each position looks at, None: all before it."""
         batch, length, _ = x.shape
         split = (batch, length, -1, self.shape.head_dim)
         query = rotate(self.q_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, H, T, E]
         key = rotate(self.k_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, K, T, E]
         value = self.v_proj(x).view(split).transpose(1, 2)
         group = self.shape.num_attention_heads // self.shape.num_key_value_heads
-        key = key.repeat_interleave(group, dim=1)
-        value = value.repeat_interleave(group, dim=1)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if seen is None:
+            key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            mixed = _attend(query, key, value, seen)
         out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
         return out
 
@@ -118,9 +135,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RmsNorm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = Mlp(shape)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, seen)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -137,14 +154,19 @@ class Decoder(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """[B, T] token ids -> [B, T, D] hidden states."""
+    def forward(self, ids: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+        """[B, T] token ids -> [B, T, D] hidden states.
+
+        `places` [T] are the positions of the tokens and `seen` [T, T] what each looks at, where they are not
+        one text from its beginning.
+        """
         x = self.embed_tokens(ids)
-        cos, sin = self.get_buffer("cos")[: ids.shape[1]], self.get_buffer("sin")[: ids.shape[1]]
+        at: Tensor | slice = slice(ids.shape[1]) if places is None else places
+        cos, sin = self.get_buffer("cos")[at], self.get_buffer("sin")[at]
         if torch.is_autocast_enabled("cpu"):
             x, cos, sin = x.bfloat16(), cos.bfloat16(), sin.bfloat16()
         for layer in self.layers:
-            x = layer(x, cos, sin)
+            x = layer(x, cos, sin, seen)
         out: Tensor = self.norm(x)
         return out
 

@@ -1,12 +1,16 @@
-"""Muon for the hidden matrices, AdamW for the embedding and the norms, as one optimizer with one schedule."""
+"""Muon for hidden matrices, AdamW for embeddings, norms and adapters, as one optimizer with one schedule."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 MATRIX_RATE = 6e-3
 OTHER_RATE = 3e-3
+ADAPTER_RATE = 5e-4
+ADAPTER_RATE_RATIO = 3.0
 WEIGHT_DECAY = 0.03
 WARMUP_STEPS = 100
 DECAY_SHARE = 0.45
@@ -14,22 +18,35 @@ FINAL_RATE = 0.02
 
 
 class Optimizer:
-    """Two optimizers under one learning-rate factor, with state as plain named tensors."""
+    """Several optimizers under one learning-rate factor, with state as plain named tensors."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, parts: Sequence[tuple[torch.optim.Optimizer, float]]) -> None:
+        """`parts`: each with its base rate, together over all that is trained of `model`."""
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        self._parts = tuple(parts)
+
+    @classmethod
+    def of_model(cls, model: nn.Module) -> Optimizer:
+        """Muon for the hidden matrices, AdamW for the rest."""
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
         chosen = set(matrices)
         others = [parameter for parameter in model.parameters() if parameter not in chosen]
-        self._parts: tuple[tuple[torch.optim.Optimizer, float], ...] = (
-            (
-                torch.optim.Muon(
-                    matrices, lr=MATRIX_RATE, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
-                ),
-                MATRIX_RATE,
-            ),
-            (torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0), OTHER_RATE),
+        muon = torch.optim.Muon(
+            matrices, lr=MATRIX_RATE, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
         )
+        adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+        return cls(model, ((muon, MATRIX_RATE), (adam, OTHER_RATE)))
+
+    @classmethod
+    def of_adapter(cls, model: nn.Module) -> Optimizer:
+        """AdamW, faster for the half of a low-rank product that starts at zero (LoRA+, arXiv:2402.12354)."""
+        trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        rates = {"lora_a": ADAPTER_RATE, "lora_b": ADAPTER_RATE * ADAPTER_RATE_RATIO}
+        parts = []
+        for ending, rate in rates.items():
+            half = [value for name, value in trained.items() if name.endswith(ending)]
+            parts.append((torch.optim.AdamW(half, lr=rate, betas=(0.9, 0.98), weight_decay=0.0), rate))
+        return cls(model, parts)
 
     def step(self, factor: float) -> None:
         """Apply the gradients at `factor` times the base rates, then clear them."""
@@ -59,11 +76,11 @@ class Optimizer:
                     }
 
 
-def rate_factor(step: int, progress: float) -> float:
+def rate_factor(step: int, progress: float, warmup_steps: int = WARMUP_STEPS) -> float:
     """Warm-up by steps, then constant, then linear decay over the last share of the time budget.
 
     `progress` is the share of the time budget that has passed, 0 to 1.
     """
-    warmup = min(1.0, (step + 1) / WARMUP_STEPS)
+    warmup = min(1.0, (step + 1) / warmup_steps)
     left = max(0.0, 1.0 - progress)
     return warmup * max(FINAL_RATE, min(1.0, left / DECAY_SHARE))

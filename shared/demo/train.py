@@ -122,7 +122,7 @@ class Trainer:
         self._decoder: Callable[[Tensor], Tensor] = (
             torch.compile(self.model.model, dynamic=False) if compiled else self.model.model
         )
-        self._optimizer = Optimizer(self.model)
+        self._optimizer = Optimizer.of_model(self.model)
         self.progress: TrainingProgress = load_checkpoint(work, self.model, self._optimizer)
 
     def run(self) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from shared.engine.adapters import AdapterInfo
 from shared.engine.engine import Engine, EngineConfig
+from shared.engine.loading.tokenizer_file import read_tokenizer_json
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, NotFound, Overloaded
 from shared.sampling import NO_LOGPROBS, SamplingParams, TokenLogprob
@@ -64,12 +65,12 @@ class _Run:
 
 
 class LLM:
-    """`LLM(model_dir, **fields of EngineConfig)`. Not thread-safe."""
+    """`LLM(model, **fields of EngineConfig)`: a Hugging Face directory or a GGUF file. Not thread-safe."""
 
     def __init__(self, model_dir: str | Path, **engine: Any) -> None:
         self.engine = Engine(EngineConfig(str(model_dir), **engine))
-        path = Path(model_dir) / "tokenizer.json"
-        self.tokenizer: Tokenizer | None = Tokenizer.from_file(str(path)) if path.is_file() else None
+        spec = read_tokenizer_json(model_dir)
+        self.tokenizer: Tokenizer | None = None if spec is None else Tokenizer.from_str(spec)
 
     def generate(
         self,

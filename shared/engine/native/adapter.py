@@ -82,7 +82,7 @@ class _Arena:
         self.nbytes = 0
         tensors = [tensor for group in groups for tensor in group]
         for tensor in tensors:
-            content = blake2b(_bytes_of(tensor).numpy(), digest_size=16).digest()
+            content = blake2b(_bytes_of(tensor).numpy().data, digest_size=16).digest()
             if content not in places:
                 places[content] = self.nbytes
                 self.nbytes += -(-tensor.nbytes // _VECTOR_BYTES) * _VECTOR_BYTES

@@ -112,7 +112,7 @@ def test_prefetch_raises_in_the_consumer_what_the_maker_raised() -> None:
 
 def test_learning_lowers_the_loss_on_a_repeated_batch() -> None:
     model = Llama(SMALL)
-    optimizer = Optimizer(model)
+    optimizer = Optimizer.of_model(model)
     tokens = np.tile(np.arange(10, 60, dtype=np.uint16), 20)
     batch = book_batch(tokens, rows=2, length=64, random=np.random.default_rng(0))
     losses = []
@@ -126,13 +126,13 @@ def test_a_resumed_run_takes_the_same_next_step(tmp_path: Path) -> None:
     tokens = np.tile(np.arange(10, 60, dtype=np.uint16), 20)
     batch = book_batch(tokens, rows=1, length=32, random=np.random.default_rng(0))
     model = Llama(SMALL)
-    optimizer = Optimizer(model)
+    optimizer = Optimizer.of_model(model)
     for _ in range(3):
         learn(model, model.model, batch, 1.0)
         optimizer.step(1.0)
     save_checkpoint(tmp_path, model, optimizer, TrainingProgress(step=3, tokens=96))
     resumed = Llama(SMALL)
-    resumed_optimizer = Optimizer(resumed)
+    resumed_optimizer = Optimizer.of_model(resumed)
     assert load_checkpoint(tmp_path, resumed, resumed_optimizer) == TrainingProgress(step=3, tokens=96)
     for each, its_optimizer in ((model, optimizer), (resumed, resumed_optimizer)):
         learn(each, each.model, batch, 1.0)
@@ -143,7 +143,7 @@ def test_a_resumed_run_takes_the_same_next_step(tmp_path: Path) -> None:
 
 def test_no_checkpoint_means_a_fresh_start(tmp_path: Path) -> None:
     model = Llama(SMALL)
-    assert load_checkpoint(tmp_path, model, Optimizer(model)) == TrainingProgress()
+    assert load_checkpoint(tmp_path, model, Optimizer.of_model(model)) == TrainingProgress()
 
 
 def test_the_rate_warms_up_holds_and_decays_by_the_clock() -> None:
@@ -164,7 +164,7 @@ def test_distilling_moves_the_draft_towards_the_target() -> None:
     with torch.no_grad():
         for parameter in target.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    optimizer = Optimizer(draft)
+    optimizer = Optimizer.of_model(draft)
     ids = torch.randint(0, 400, (2, 32))
     agreed = []
     for _ in range(25):
