@@ -16,6 +16,7 @@ from shared.text.chat_rendering import render_chat
 from shared.text.chat_template import ChatTemplate
 from shared.text.decoder_stages import DecoderStageFactory, spell_token, stage_factories
 from shared.text.incremental import IncrementalDecoder, PlainTexts
+from shared.text.retrieval_prompt import INSTRUCTED_FORM, RETRIEVAL_FORMS
 from shared.text.tool_formats import ToolFormat
 from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
 from shared.text.vocabulary import check_vocabulary
@@ -35,6 +36,7 @@ class TextTokenizer:
         chat_template: ChatTemplate | None,
         special_tokens: dict[str, str],
         model_vocab_size: int,
+        retrieval_form: str = INSTRUCTED_FORM,
     ) -> None:
         tokenizer.no_truncation()  # settings of a training run that tokenizer.json may have kept
         tokenizer.no_padding()
@@ -48,6 +50,8 @@ class TextTokenizer:
         self.special_tokens = special_tokens
         self.vocab_size = max(model_vocab_size, max(tokenizer.get_vocab().values(), default=-1) + 1)
         """Ids are below this: those of the tokenizer and those the model pads its vocabulary with."""
+        self.retrieval_form = retrieval_form
+        """In which it was taught to answer from passages (`retrieval_form` in tokenizer_config.json)."""
 
     @classmethod
     def load(cls, path: Path) -> TextTokenizer:
@@ -71,6 +75,7 @@ class TextTokenizer:
             chat_template=None if template is None else ChatTemplate(template, special_tokens),
             special_tokens=special_tokens,
             model_vocab_size=vocab_size if type(vocab_size) is int else 0,
+            retrieval_form=_retrieval_form(path, config),
         )
 
     @property
@@ -179,6 +184,16 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_optional_json(file: Path) -> dict[str, Any]:
     return _read_json(file) if file.is_file() else {}
+
+
+def _retrieval_form(path: Path, config: dict[str, Any]) -> str:
+    form = config.get("retrieval_form", INSTRUCTED_FORM)
+    if form not in RETRIEVAL_FORMS:
+        raise InvalidRequest(
+            f"retrieval_form in {path / 'tokenizer_config.json'} is {str(form)[:40]!r}; "
+            f"use one of {', '.join(RETRIEVAL_FORMS)}"
+        )
+    return str(form)
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
