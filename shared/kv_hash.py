@@ -3,9 +3,9 @@
     name[i] = BLAKE2b(key of the fleet, name[i - 1] ‖ the block's ids as little-endian u32), 128 bits
 
 It starts from a seed that covers what else the KV depends on: the layout of the workers, whose fingerprint
-stands for weights, configuration, rotation and storage, and the tenant. Two sequences share a block's name
-exactly when they share all of that and every token up to the end of that block. Without the key nobody can
-look for two blocks of one name.
+stands for weights, configuration, rotation and storage, the adapter over these weights, and the tenant. Two
+sequences share a block's name exactly when they share all of that and every token up to the end of that
+block. Without the key nobody can look for two blocks of one name.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DEVELOPMENT_KEY = b"penstock: a key everybody knows.".ljust(FLEET_KEY_BYTES)
 
 _ID_BYTES = 4
 _BLOCK_BYTES = HASH_BLOCK_TOKENS * _ID_BYTES
-# Neither kind of input can be taken for the other.
-_SEED, _BLOCK = b"penstock seed", b"penstock block"
+# No kind of input can be taken for another.
+_SEED, _ADAPTER_SEED, _BLOCK = b"penstock seed", b"penstock adapter", b"penstock block"
 
 
 class BlockHasher:
@@ -34,6 +34,7 @@ class BlockHasher:
 
     def __init__(self, fleet_key: bytes = DEVELOPMENT_KEY) -> None:
         self._of_seeds = blake2b(digest_size=HASH_BYTES, key=fleet_key, person=_SEED)
+        self._of_adapter_seeds = blake2b(digest_size=HASH_BYTES, key=fleet_key, person=_ADAPTER_SEED)
         self._of_blocks = blake2b(digest_size=HASH_BYTES, key=fleet_key, person=_BLOCK)
 
     @classmethod
@@ -41,11 +42,16 @@ class BlockHasher:
         """`fleet_key` as the configuration has it: hex digits, "" for none."""
         return cls(bytes.fromhex(fleet_key) or DEVELOPMENT_KEY)
 
-    def seed(self, layout: str, tenant: str = "") -> bytes:
-        """The chain's first link, for KV of `layout` (a worker's fingerprint) that `tenant` alone may use."""
-        hasher = self._of_seeds.copy()
-        stated = layout.encode()
-        hasher.update(len(stated).to_bytes(8, "little") + stated + tenant.encode())
+    def seed(self, layout: str, tenant: str = "", adapter: str = "") -> bytes:
+        """The chain's first link, for KV of `layout` (a worker's fingerprint) that `tenant` alone may use.
+
+        `adapter` is the digest of the one that it was computed with, "" for the model alone.
+        """
+        hasher = (self._of_adapter_seeds if adapter else self._of_seeds).copy()
+        for stated in (layout, adapter) if adapter else (layout,):
+            text = stated.encode()
+            hasher.update(len(text).to_bytes(8, "little") + text)
+        hasher.update(tenant.encode())
         return hasher.digest()
 
     def block_hashes(self, token_ids: Sequence[int], seed: bytes) -> list[bytes]:

@@ -20,6 +20,7 @@ COMMANDS = {
     "drain": "let one instance finish its work and end",
     "index": "build the retriever's index of a folder",
     "config": "show every setting with where it came from, or check them",
+    "distill": "make a draft model for a target of your own",
     "bench": "measure the engine on this machine",
     "completion": "make your shell complete these commands",
 }

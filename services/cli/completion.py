@@ -17,6 +17,7 @@ from services.cli.audit import build_audit_parser
 from services.cli.bench import SUBJECTS
 from services.cli.bench_engine import build_bench_engine_parser
 from services.cli.chat import build_chat_parser
+from services.cli.distill import build_distill_parser
 from services.cli.drain import build_drain_parser
 from services.cli.index import build_index_parser
 from services.cli.keys import build_keys_parser
@@ -29,7 +30,7 @@ HELP_TIMEOUT_S = 60.0
 OPTION = re.compile(r"^  (--[a-z-]+)(?: (\S+))?", re.MULTILINE)
 """A line of argparse's help: the option, and what is to follow it."""
 FOLDERS = ("DIR", "DIR|ID", "DIR|ID|none", "DIR|none")
-FILES = ("FILE", "FILE|TEXT")
+FILES = ("FILE", "FILE|TEXT", "DIR|FILE", "FILE|DIR")
 FREE_TEXT = {"zsh": "()"}
 """Nothing to offer. zsh would else say what it is, and complete no option in its place."""
 EPILOG = """\
@@ -63,6 +64,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "bench": _bench_parser,
         "chat": build_chat_parser,
         "completion": build_completion_parser,
+        "distill": build_distill_parser,
         "drain": build_drain_parser,
         "index": build_index_parser,
         "keys": build_keys_parser,

@@ -172,7 +172,7 @@ class ExamplePacker:
 class Prefetch(Generic[Made]):
     """Runs `make` in a thread, a few batches ahead. Use as a context manager."""
 
-    def __init__(self, make: Callable[[], Batch]) -> None:
+    def __init__(self, make: Callable[[], Made]) -> None:
         self._make = make
         self._queue: Queue[Made | BaseException] = Queue(QUEUED_BATCHES)
         self._stop = Event()

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shared.engine.adapters import AdapterInfo
     from shared.engine.engine import Engine, EngineConfig
     from shared.engine.llm import LLM, Completion
     from shared.engine.loading.config import ModelConfig, load_model_config
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_TOKENS",
     "LLM",
+    "AdapterInfo",
     "AdmitResult",
     "BlockEvent",
     "BlockPool",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "shared.engine.adapters": ("AdapterInfo",),
     "shared.engine.memory.block_pool": ("BlockEvent", "BlockPool"),
     "shared.engine.loading.config": ("ModelConfig", "load_model_config"),
     "shared.engine.engine": ("Engine", "EngineConfig"),

@@ -9,12 +9,20 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 
+class PackedAdapter(Protocol):
+    """The weights of an adapter in the form of the backend that packed them. Nothing changes it."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 class Span(NamedTuple):
     """`num_rows` consecutive tokens of one sequence, the first at absolute position `start`."""
 
     start: int
     num_rows: int
     blocks: Sequence[int]  # the sequence's blocks, at least up to the span's end
+    adapter: PackedAdapter | None = None  # over the model's weights, for these rows
 
     @property
     def end(self) -> int:

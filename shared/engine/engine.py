@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from shared.cores import usable_cores
+from shared.engine.adapters import AdapterInfo, AdapterRegistry, LoadedAdapter
 from shared.engine.affinity import stay_on
 from shared.engine.backends import build_model, build_pool
+from shared.engine.batch import PackedAdapter
 from shared.engine.core_board import CoreSeat
 from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
@@ -21,6 +23,7 @@ from shared.engine.engine_core import EngineCore
 from shared.engine.input_processor import InputProcessor
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
+from shared.engine.memory.allotment import Allotment
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
@@ -45,6 +48,7 @@ from shared.kv_hash import BlockHasher
 from shared.sampling import SamplingParams, TokenLogprob
 
 __all__ = [
+    "AdapterInfo",
     "AdmitResult",
     "Computed",
     "Engine",
@@ -97,10 +101,12 @@ class Engine:
         self._seat: CoreSeat | None = None
         self._offloads = OffloadStore.of(config)
         self._model = build_model(config, self.model_config, self.kv_pool, self.max_model_len, on_loaded)
+        self._adapters = AdapterRegistry(self._model, self.model_config, config)
         self._model_runner = ModelRunner(self._model)
         self.cost = CostModel(config.max_batch_tokens)
         offloader = Offloader(self.kv_pool, self._offloads, self.cost) if self._offloads else None
-        self._block_manager = BlockManager(self.blocks, self.kv_pool.copy_block, offloader)
+        self._allotment = Allotment(self.blocks, self.layout.window, config.max_batch_tokens)
+        self._block_manager = BlockManager(self.blocks, self.kv_pool.copy_block, offloader, self._allotment)
         self._scheduler = Scheduler(
             self._block_manager,
             self.cost,
@@ -133,6 +139,7 @@ class Engine:
         stop_after: int | None = None,
         on_layer: LayerCallback | None = None,
         tenant: str = "",
+        adapter: str = "",
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
     ) -> AdmitResult:
@@ -143,9 +150,10 @@ class Engine:
         `block_hashes` name its first full blocks; None lets the engine name them, an empty list keeps a
         sequence without full blocks out of the prefix cache. With `stop_after` n the sequence is held
         (keeps its blocks, leaves the batch) once n tokens were drawn, until `release`; only then may
-        `on_layer` be given. Names that the engine makes are `tenant`'s own. `priority` 0 (high) to 2 (low),
-        then `deadline_us` of time.monotonic decide who goes first. Raises Overloaded, InvalidRequest or
-        DeadlineExpired (the prompt cannot be computed by then), changing nothing; nothing ends later.
+        `on_layer` be given. `adapter` is the name of a loaded one, "" for the model alone. Names that the
+        engine makes are `tenant`'s and the adapter's own. `priority` 0 (high) to 2 (low), then `deadline_us`
+        of time.monotonic decide who goes first. Raises Overloaded, InvalidRequest or DeadlineExpired (the
+        prompt cannot be computed by then), changing nothing; nothing ends later.
         """
         if stop_after is not None and stop_after < 1:
             raise InvalidRequest(f"stop_after must be at least 1, not {stop_after}")
@@ -153,8 +161,10 @@ class Engine:
             raise InvalidRequest("on_layer needs stop_after: KV that is sent away must stay until released")
         check_priority(priority)
         self._input_processor.check_tokens(token_ids)  # before they are hashed
-        chain = self._input_processor.chain(token_ids, block_hashes, tenant)
+        loaded = self._adapters.find(adapter)
+        chain = self._input_processor.chain(token_ids, block_hashes, tenant, _digest(loaded))
         sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, chain)
+        sequence.adapter = _packed(loaded)
         num_tokens = len(token_ids)
         if stop_after is not None:
             sequence.hold_len = num_tokens + stop_after
@@ -162,17 +172,17 @@ class Engine:
         sequence.on_layer = on_layer
         self._scheduler.check_room(key, priority)
         self._scheduler.check_time(sequence, deadline_us)
-        self._block_manager.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
+        self._allotment.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
         self._add_sequence(sequence, priority, deadline_us)
-        return AdmitResult(sequence.num_computed, tuple(sequence.blocks))
+        return AdmitResult(sequence.num_computed, tuple(sequence.blocks), sequence.first_promised or 0)
 
     def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> Reservation:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
         self._scheduler.check_room(key)
-        num_cached = self._block_manager.allocate_blocks(sequence, num_tokens, len(block_hashes))
+        num_cached = self._allotment.reserve_blocks(sequence, num_tokens)
         self._scheduler.sequences[key] = sequence
-        return Reservation(tuple(sequence.blocks), num_cached)
+        return Reservation(tuple(sequence.blocks), sequence.num_committed_blocks, num_cached)
 
     def attach(
         self,
@@ -181,12 +191,13 @@ class Engine:
         prompt_len: int,
         params: SamplingParams,
         *,
+        adapter: str = "",
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
     ) -> None:
         """KV of `token_ids[:-1]` is now complete in the blocks reserved for `key`: it joins the batch.
 
-        `priority` and `deadline_us` as in `admit`.
+        `adapter`, with which that KV was computed, `priority` and `deadline_us` as in `admit`.
         Raises InvalidRequest when nothing is reserved or the reservation is too small; it then stays.
         """
         check_priority(priority)
@@ -195,12 +206,18 @@ class Engine:
             raise InvalidRequest(f"no KV is reserved for sequence {key!r}; reserve before attaching")
         sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, reserved.chain)
         num_filled = len(token_ids) - 1
-        if not reserved.num_computed <= num_filled <= len(reserved.blocks) * BLOCK_TOKENS or not num_filled:
+        in_window = self._block_manager.can_share(reserved, num_filled)
+        if (
+            not in_window
+            or not reserved.num_computed <= num_filled <= len(reserved.blocks) * BLOCK_TOKENS
+            or not num_filled
+        ):
             raise InvalidRequest(
                 f"{num_filled} filled tokens do not fit the {len(reserved.blocks)} blocks reserved for "
                 f"{key!r}; reserve as many tokens as arrive"
             )
-        sequence.blocks = reserved.blocks
+        sequence.adapter = _packed(self._adapters.find(adapter))
+        sequence.blocks, sequence.num_passed = reserved.blocks, reserved.num_passed
         sequence.num_committed_blocks = reserved.num_committed_blocks
         sequence.num_computed = num_filled
         sequence.num_scored = prompt_len  # by whoever computed the prompt
@@ -214,19 +231,22 @@ class Engine:
         """A new sequence with the prompt of `key`, drawn from with `params` as if it had been admitted.
 
         It shares the blocks of `key` by reference and computes only the prompt's last token; whoever writes
-        into a shared block gets a copy of it. Raises InvalidRequest while the prompt of `key` is not computed
-        or when its KV is promised to somebody (`stop_after`), Overloaded as `admit` does.
-        """
+        into a shared block gets a copy of it. Raises InvalidRequest while the prompt of `key` is not
+        computed, when its KV is promised to somebody (`stop_after`) or when its window has left the
+        prompt's end, Overloaded as `admit` does."""
         source = self._scheduler.sequences.get(key)
         if source is None or source.status is not SequenceStatus.ACTIVE or source.pinned:
             raise InvalidRequest(f"sequence {key!r} is not running here; fork one that is")
         if source.num_computed < source.prompt_len - 1:
             raise InvalidRequest(f"the prompt of {key!r} is not computed yet; fork it after its first token")
+        if not self._block_manager.can_share(source, source.prompt_len - 1):
+            raise InvalidRequest(f"KV of the prompt of {key!r} is behind its window now; admit it once more")
         prompt = source.tokens[: source.prompt_len]
         names = source.chain.hashes[: len(prompt) // BLOCK_TOKENS]
         sequence = self._input_processor.sequence(
             new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed, source.chain.hasher)
         )
+        sequence.adapter = source.adapter
         self._scheduler.check_room(new_key, source.priority)
         sequence.num_scored = len(prompt)  # the source's are the same
         self._block_manager.share_blocks(sequence, source)
@@ -270,7 +290,7 @@ class Engine:
 
     def held(self) -> dict[str, int]:
         """Number of blocks by sequence key, for audits."""
-        return {key: len(sequence.blocks) for key, sequence in self._scheduler.sequences.items()}
+        return {key: sequence.num_held for key, sequence in self._scheduler.sequences.items()}
 
     def tokens_since(self, key: str, position: int) -> list[int]:
         """What sequence `key` has from `position` on; nothing when it is not held."""
@@ -304,6 +324,31 @@ class Engine:
             self._block_manager.free_blocks(sequence)
             raise
         self._scheduler.add_sequence(sequence, priority, deadline_us)
+
+    # --- adapters ---
+
+    def load_adapter(self, name: str, directory: str) -> AdapterInfo:
+        """From now on sequences may name this LoRA adapter, which PEFT has saved in `directory`.
+
+        May be called from any thread, also while another is in `step`: reading and packing are the caller's
+        work, and steps see an adapter only through the sequences that were admitted with it. To load a name
+        again with the same weights changes nothing. Raises NotFound for missing files, InvalidRequest for a
+        name in use with other weights, at the limits `max_adapters` and `max_adapter_rank`, and for what is
+        not an adapter of this model.
+        """
+        return self._adapters.load(name, directory)
+
+    def unload_adapter(self, name: str) -> None:
+        """No new sequence may name it. Those that run with it keep it, and its memory, until they end.
+
+        May be called from any thread. Raises NotFound when it is not loaded.
+        """
+        self._adapters.unload(name)
+
+    @property
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """Those that are loaded, in that order. May be read from any thread."""
+        return self._adapters.infos
 
     # --- work ---
 
@@ -356,15 +401,18 @@ class Engine:
         if self._seat is not None and not self.has_work:
             self._seat.compute(now=False)
 
-    def logits(self, token_ids: Sequence[int]) -> Tensor:
+    def logits(self, token_ids: Sequence[int], adapter: str = "") -> Tensor:
         """float32 [len(token_ids), vocab]: the model's logits after each token. Borrows blocks."""
         self._input_processor.check_tokens(token_ids)
+        packed = _packed(self._adapters.find(adapter))
         blocks = self.blocks.allocate(blocks_for(len(token_ids)))
         size = self.config.max_batch_tokens
         try:
             return torch.cat(
                 [
-                    self._model_runner.compute_logits([ModelInput(chunk, start, blocks, len(chunk))]).clone()
+                    self._model_runner.compute_logits(
+                        [ModelInput(chunk, start, blocks, len(chunk), adapter=packed)]
+                    ).clone()
                     for start in range(0, len(token_ids), size)
                     if (chunk := token_ids[start : start + size])
                 ]
@@ -411,3 +459,11 @@ class Engine:
         self._model.close()
         if self._seat is not None:
             self._seat.close()
+
+
+def _packed(loaded: LoadedAdapter | None) -> PackedAdapter | None:
+    return None if loaded is None else loaded.packed
+
+
+def _digest(loaded: LoadedAdapter | None) -> str:
+    return "" if loaded is None else loaded.info.digest

@@ -108,8 +108,9 @@ class EngineCore:
 
 
 def _model_input(work: Work) -> ModelInput:
+    sequence = work.sequence
     return ModelInput(
-        work.token_ids, work.start, work.sequence.blocks, work.num_logits, work.sequence.on_layer
+        work.token_ids, work.start, sequence.blocks, work.num_logits, sequence.on_layer, sequence.adapter
     )
 
 

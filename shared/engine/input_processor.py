@@ -89,10 +89,16 @@ class InputProcessor:
         chain = HashChain(self._kept_names(block_hashes), None, self._hasher)
         return LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.RESERVED, chain)
 
-    def chain(self, token_ids: Sequence[int], block_hashes: Sequence[bytes] | None, tenant: str) -> HashChain:
+    def chain(
+        self,
+        token_ids: Sequence[int],
+        block_hashes: Sequence[bytes] | None,
+        tenant: str,
+        adapter_digest: str = "",
+    ) -> HashChain:
         """The names of the full blocks of `token_ids`: the caller's, continued, or the engine's own."""
         if block_hashes is None:
-            chain = HashChain([], self._hasher.seed(self._layout, tenant), self._hasher)
+            chain = HashChain([], self._hasher.seed(self._layout, tenant, adapter_digest), self._hasher)
         else:
             _check_hashes(block_hashes, len(token_ids))
             chain = HashChain(self._kept_names(block_hashes), None, self._hasher)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from shared.engine.batch import Batch, Model, Span
+from shared.engine.batch import Batch, Model, PackedAdapter, Span
 
 LayerCallback = Callable[[int, int, int], None]
 """(layer, start_token, end_token): K and V of that token range are in the pool for that layer."""
@@ -21,6 +21,7 @@ class ModelInput(NamedTuple):
     blocks: Sequence[int]
     num_logits: int
     on_layer: LayerCallback | None = None
+    adapter: PackedAdapter | None = None
 
 
 class ModelRunner:
@@ -34,10 +35,10 @@ class ModelRunner:
         token_ids: list[int] = []
         logit_rows: list[int] = []
         spans: list[Span] = []
-        for ids, start, blocks, num_logits, _ in inputs:
+        for ids, start, blocks, num_logits, _, adapter in inputs:
             token_ids += ids
             logit_rows += range(len(token_ids) - num_logits, len(token_ids))
-            spans.append(Span(start, len(ids), blocks))
+            spans.append(Span(start, len(ids), blocks, adapter))
         return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs)))
 
 

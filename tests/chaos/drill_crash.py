@@ -20,6 +20,7 @@ from tests.chaos.report import DrillReport, spread
 from tests.chaos.traffic import Stream, all_started, differences, run_streams, stream_requests
 from tests.chaos.world import (
     Models,
+    counted,
     drill_stack,
     held_for,
     kill,
@@ -39,6 +40,8 @@ IDLE_LIMIT_S = 30.0
 PAUSE_LIMIT_S = 1.5
 ROOM = {"PENSTOCK_DECODE_MAX_SEQUENCES": "64"}
 """A stream that is placed anew shall not have to wait for a seat."""
+DECODE_PREFILLS = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "512"}
+"""Prompts are computed where their streams run, if nobody is hurt by it: most of 20 sent at once are not."""
 LATE_IDLE_S = 3.0
 
 Disturb = Callable[[], Awaitable[None]]
@@ -58,6 +61,7 @@ class Scale:
 
 FULL = Scale(20, 1200, ROLES, (3.0, 30.0), 3.0, ("start", "stream"))
 SHORT = Scale(8, 500, ("decode", "prefill", "detokenizer"), (), 0.0, ("stream",))
+LOCAL = Scale(20, 1200, ("decode", "detokenizer"), (3.0,), 0.0, ("start", "stream"))
 
 
 class CrashDrill:
@@ -225,7 +229,7 @@ async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> None:
             for stop_s in scale.stops_s:
                 await drill.stop(role, moment, stop_s)
         await drill.kill_nats(moment)
-    if scale.stops_s:
+    if scale is FULL:
         for role in ("decode", "prefill", "detokenizer"):
             await drill.role_gone(role, 5.0)
         await drill.two_roles_in_turn(4.0)
@@ -244,4 +248,8 @@ async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
         for moment in scale.moments:
             for role in scale.roles:
                 await drill.cut(cable, role, moment, scale.cut_s)
+    with drill_stack(models, environ={**ROOM, **DECODE_PREFILLS}) as stack:
+        await hold_on(stack, LOCAL, report)
+        local = counted(stack.instances("gateway")[0], "penstock_placements_total", path="local")
+        report.claim("decode workers computed prompts of their own", f"{local:g}", holds=local > 0)
     return report

@@ -1,4 +1,4 @@
-"""GPTQ and AWQ checkpoints, packed code by code as the formats are described; slow and plain on purpose."""
+"""Packed checkpoints, code by code as their formats are described; slow and plain on purpose."""
 
 from __future__ import annotations
 
@@ -94,3 +94,29 @@ def _awq_words(values: NDArray[np.int64]) -> Tensor:
         for nibble, column in enumerate(AWQ_ORDER):
             words[:, word] |= (values[:, 8 * word + column] << (4 * nibble)).astype(np.uint32)
     return torch.from_numpy(words.view(np.int32))
+
+
+def fp8_block_tensors(module: str, weight: Tensor, block: tuple[int, int]) -> dict[str, Tensor]:
+    """What DeepSeek and Qwen publish: e4m3 beside a float32 scale per block."""
+    rows, columns = weight.shape
+    scales = torch.empty(-(-rows // block[0]), -(-columns // block[1]))
+    codes = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            place = (slice(i * block[0], (i + 1) * block[0]), slice(j * block[1], (j + 1) * block[1]))
+            scales[i, j] = weight[place].abs().max() / 448
+            codes[place] = (weight[place] / scales[i, j]).to(torch.float8_e4m3fn)
+    return {f"{module}.weight": codes, f"{module}.weight_scale_inv": scales}
+
+
+def mxfp4_tensors(parameter: str, weight: Tensor) -> dict[str, Tensor]:
+    """What gpt-oss publishes, of a `weight` [..., out, in]."""
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    blocks = weight.float().view(*weight.shape[:-1], -1, 32)
+    exponents = (blocks.abs().amax(-1) / 6).log2().ceil()
+    codes = (blocks[..., None] / torch.exp2(exponents)[..., None, None] - values).abs().argmin(-1)
+    pairs = codes[..., 0::2] | codes[..., 1::2] << 4
+    return {
+        f"{parameter}_blocks": pairs.to(torch.uint8),
+        f"{parameter}_scales": (exponents + 127).to(torch.uint8),
+    }

@@ -8,6 +8,8 @@ from typing import Any
 
 from shared.engine.loading.families import find_family
 from shared.engine.loading.families.raw_config import RawConfig, shown, token_ids
+from shared.engine.loading.gguf.find_file import find_gguf
+from shared.engine.loading.gguf.read_config import read_gguf_config
 from shared.engine.loading.model_config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.errors import InvalidRequest, NotFound
 
@@ -15,22 +17,34 @@ __all__ = ["LayerConfig", "ModelConfig", "MoeConfig", "RopeConfig", "load_model_
 
 _AUTO_DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "bfloat16"}
 """What `auto` computes in. No backend computes in float16, in which activations overflow."""
-PACKED_BITS = {"gptq": (4, 8), "awq": (4,)}
-"""Quantization methods of checkpoints that are read, and their bits per weight."""
+READABLE_METHODS: dict[str, tuple[int, ...]] = {
+    "gptq": (4, 8),
+    "awq": (4,),
+    "compressed-tensors": (),
+    "fp8": (),
+    "mxfp4": (),
+}
+"""Quantization methods of checkpoints that are read, and their bits per weight where `bits` says so."""
 MAX_CONFIG_BYTES = 4 << 20
 
 _DTYPE_NAMES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
 
 
 def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig:
-    """Read config.json and generation_config.json of a Hugging Face directory.
+    """Read config.json and generation_config.json of a Hugging Face directory, or a GGUF file's metadata.
 
     Raises NotFound when the directory or config.json is missing, InvalidRequest when the model is one
     that this engine cannot run; the sentence names the architecture or field.
     """
+    gguf = find_gguf(model_dir)
+    if gguf is not None:
+        return read_gguf_config(gguf, _known_dtype(dtype))
     folder = Path(model_dir)
     if not folder.is_dir():
-        raise NotFound(f"model directory {str(folder)!r} does not exist; give a Hugging Face model directory")
+        raise NotFound(
+            f"model directory {str(folder)!r} does not exist; "
+            "give a Hugging Face model directory or a GGUF file"
+        )
     fields = _read_json(folder / "config.json")
     if fields is None:
         raise NotFound(f"{str(folder)!r} has no config.json; give a Hugging Face model directory")
@@ -44,35 +58,44 @@ def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig
 
 
 def _check_quantization(fields: dict[str, Any]) -> None:
-    """Refuse packed checkpoints that `packed_checkpoints.py` cannot read."""
+    """Refuse packed checkpoints that `packed_checkpoints/` cannot read."""
     packed = fields.get("quantization_config")
     if packed is None:
         return
     stated = packed if isinstance(packed, dict) else {}
     method, bits = stated.get("quant_method"), stated.get("bits")
-    if bits not in PACKED_BITS.get(str(method), ()):
-        known = " or ".join(f"{name} with {_or(bits)} bits" for name, bits in PACKED_BITS.items())
+    readable = READABLE_METHODS.get(method) if isinstance(method, str) else None
+    if readable is None or (readable and bits not in readable):
+        known = ", ".join(name + _with_bits(bits) for name, bits in READABLE_METHODS.items())
         raise InvalidRequest(
             f"checkpoints quantized with {shown(method)} at {shown(bits)} bits are not supported; "
             f"use {known}, or the unquantized checkpoint"
         )
 
 
-def _or(values: tuple[int, ...]) -> str:
-    return " or ".join(map(str, values))
+def _with_bits(values: tuple[int, ...]) -> str:
+    return f" with {' or '.join(map(str, values))} bits" if values else ""
 
 
 def _compute_dtype(fields: dict[str, Any], wanted: str) -> str:
-    if wanted != "auto":
-        if wanted not in _DTYPE_NAMES:
-            raise InvalidRequest(f"dtype {wanted!r} is not supported; use auto, float32 or bfloat16")
-        return _DTYPE_NAMES[wanted]
+    known = _known_dtype(wanted)
+    if known is not None:
+        return known
     stated = fields.get("dtype") or fields.get("torch_dtype")
     if not isinstance(stated, str) or stated not in _AUTO_DTYPES:
         raise InvalidRequest(
             f"config.json: dtype is {shown(stated)}; choose dtype float32 or bfloat16 yourself"
         )
     return _AUTO_DTYPES[stated]
+
+
+def _known_dtype(wanted: str) -> str | None:
+    """None for auto: what the checkpoint is stored in decides."""
+    if wanted == "auto":
+        return None
+    if wanted not in _DTYPE_NAMES:
+        raise InvalidRequest(f"dtype {wanted!r} is not supported; use auto, float32 or bfloat16")
+    return _DTYPE_NAMES[wanted]
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -32,13 +32,15 @@ class DenseLinear:
 class QuantLinear:
     """Group-wise quantized: W[n, k] = (codes[n, k] - zeros[n, k // group]) * scales[n, k // group].
 
-    `in` need not be a multiple of `group`: the last group is then shorter. `group` is a multiple of 32, at
-    most 512.
+    With `minima`, minima[n, k // group] is added to that, and all zeros are 0: GGUF's formats that store a
+    group's least weight. `in` need not be a multiple of `group`: the last group is then shorter. `group` is a
+    multiple of 16, at most 512.
 
     The product quantizes the rows as well, since integer dot products are what CPUs are fast at: every row
     and group of columns gets the scale sa = amax / 127 and the codes a = round(x / sa), ties to even, and
 
         y[t, n] = sum over g of sa[t, g] * scales[n, g] * sum over k in g of a[t, k] * (codes - zeros)[n, k]
+                + sum over g of sa[t, g] * minima[n, g] * sum over k in g of a[t, k]
 
     plus bias. The inner sums are exact in float32, so a row's result does not depend on its batch.
     """
@@ -49,6 +51,12 @@ class QuantLinear:
     bits: int  # 8 or 4
     group: int
     bias: Tensor | None = None  # [out]
+    minima: Tensor | None = None  # float16 [out, ceil(in / group)]
+
+    @property
+    def format(self) -> tuple[int, int, bool]:
+        """What two of them must share to be one: bits, group and whether they have minima."""
+        return self.bits, self.group, self.minima is not None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -60,12 +68,16 @@ class QuantLinear:
         row_codes, row_scales = quantize_rows(rows, self.group)
         scales = self.scales.float().T.contiguous()  # [groups, out]
         zeros = self.zeros.float()
+        minima = None if self.minima is None else self.minima.float().T.contiguous()  # [groups, out]
         sums = rows.new_zeros((len(rows), len(self.codes)), dtype=torch.float32)
         for index, start in enumerate(range(0, self.codes.shape[1], self.group)):
             columns = slice(start, start + self.group)
             steps = self.codes[:, columns].float() - zeros[:, index, None]  # [out, group]
             products = row_codes[:, columns] @ steps.T  # [T, out], whole numbers
             sums.addcmul_(products, torch.outer(row_scales[:, index], scales[index]))
+            if minima is not None:
+                row_sums = row_codes[:, columns].sum(1) * row_scales[:, index]
+                sums.addcmul_(row_sums[:, None], minima[index])
         if self.bias is not None:
             sums += self.bias.float()
         return sums.to(rows.dtype)
@@ -87,11 +99,15 @@ def quantize_rows(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
 def dequantize(linear: QuantLinear, dtype: torch.dtype) -> Tensor:
     """[out, in]: the weights that the codes stand for.
 
-    A code's distance from its zero has 8 bits and a scale 11: exact in float32, rounded once to `dtype`.
+    A code's distance from its zero has 8 bits and a scale 11: exact in float32, rounded once to `dtype` (with
+    minima also when the least weight is added, in float32).
     """
     groups = torch.arange(linear.codes.shape[1], device=linear.codes.device) // linear.group
     distances = linear.codes.float() - linear.zeros.float()[:, groups]
-    return (distances * linear.scales.float()[:, groups]).to(dtype)
+    weights = distances * linear.scales.float()[:, groups]
+    if linear.minima is not None:
+        weights += linear.minima.float()[:, groups]
+    return weights.to(dtype)
 
 
 def fuse(parts: Sequence[Linear], dtype: torch.dtype) -> Linear:
@@ -106,11 +122,12 @@ def fuse(parts: Sequence[Linear], dtype: torch.dtype) -> Linear:
         biases = [biases[0].new_zeros(part.shape[0]) if part.bias is None else part.bias for part in parts]
     bias = torch.cat(biases) if biases else None
     quantized = [part for part in parts if isinstance(part, QuantLinear)]
-    if len(quantized) < len(parts) or len({(part.bits, part.group) for part in quantized}) > 1:
+    if len(quantized) < len(parts) or len({part.format for part in quantized}) > 1:
         weights = [
             part.weight if isinstance(part, DenseLinear) else dequantize(part, dtype) for part in parts
         ]
         return DenseLinear(torch.cat(weights), bias)
+    minima = [part.minima for part in quantized if part.minima is not None]
     return QuantLinear(
         torch.cat([part.codes for part in quantized]),
         torch.cat([part.scales for part in quantized]),
@@ -118,4 +135,5 @@ def fuse(parts: Sequence[Linear], dtype: torch.dtype) -> Linear:
         quantized[0].bits,
         quantized[0].group,
         bias,
+        torch.cat(minima) if minima else None,
     )

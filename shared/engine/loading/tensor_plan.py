@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.families import find_family
 from shared.engine.loading.packed_checkpoints import PackedFormat, TensorSpec, packed_format
+from shared.engine.loading.packed_checkpoints.mxfp4 import Mxfp4Format
 
 READABLE_DTYPES = ("F32", "BF16", "F16")
 
@@ -105,7 +106,14 @@ class TensorPlan:
         for every family."""
         prefix = f"{self._prefix(layer)}mlp.experts."
         stacked = StackedExperts(prefix + "gate_up_proj", prefix + "down_proj")
-        return stacked if stacked.gate_up in self._stored else None
+        found = stacked.gate_up in self._stored or self.packed_experts(stacked.gate_up) is not None
+        return stacked if found else None
+
+    def packed_experts(self, name: str) -> Mxfp4Format | None:
+        """The format in which the experts' stacked matrix `name` is stored; None where it is a plain
+        tensor."""
+        packed = self.packed if isinstance(self.packed, Mxfp4Format) else None
+        return packed if packed is not None and f"{name}_blocks" in self._stored else None
 
     def router(self, layer: int) -> str:
         name = "mlp.gate" if self.stacked_experts(layer) else self._family.names.router
@@ -133,6 +141,7 @@ class TensorPlan:
         """Old exports carry rope buffers; tied models may carry the head that is the embedding again."""
         return (
             name.endswith("rotary_emb.inv_freq")
+            or (self.packed is not None and self.packed.may_ignore(name))
             or (name == self._family.head + ".weight" and self._config.tie_word_embeddings)
             or name.startswith(self._family.ignored)
         )
@@ -146,14 +155,18 @@ class TensorPlan:
             specs = {self.router(layer): _floats(moe.num_experts, hidden)}
             stacked, inner = self.stacked_experts(layer), moe.intermediate_size
             if stacked is not None:
-                specs[stacked.gate_up] = _floats(moe.num_experts, 2 * inner, hidden)
-                specs[stacked.down] = _floats(moe.num_experts, hidden, inner)
+                specs.update(self._of_stacked(stacked.gate_up, (moe.num_experts, 2 * inner, hidden)))
+                specs.update(self._of_stacked(stacked.down, (moe.num_experts, hidden, inner)))
                 return specs
             pairs = self.experts(layer)
         for pair in pairs:
             for matrix in pair:
                 specs.update(self._of_matrix(matrix))
         return specs
+
+    def _of_stacked(self, name: str, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
+        packed = self.packed_experts(name)
+        return {name: _floats(*shape)} if packed is None else packed.parameter_tensors(name, shape)
 
     def _of_matrix(self, matrix: Matrix) -> Iterator[tuple[str, TensorSpec]]:
         for module, num_out in zip(matrix.modules, matrix.num_out, strict=True):

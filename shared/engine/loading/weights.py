@@ -12,9 +12,11 @@ from torch import Tensor
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.checkpoint import Checkpoint, OpenTensors
 from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.gguf.checkpoint import GgufCheckpoint, OpenGguf
+from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize, fuse
-from shared.engine.loading.packed_checkpoints import read_packed
+from shared.engine.loading.packed_checkpoints import PackedTensors
 from shared.engine.loading.quantize import policy, quantize
 from shared.engine.loading.tensor_plan import Matrix, TensorPlan
 from shared.errors import InvalidRequest
@@ -22,6 +24,7 @@ from shared.errors import InvalidRequest
 MAX_NAMES_IN_ERROR = 3
 
 
+OpenFiles = OpenTensors | OpenGguf
 LoadProgress = Callable[[int, int], None]
 """(layers loaded, layers in all)"""
 
@@ -51,7 +54,8 @@ class WeightReader:
     Everything is checked when this is made: NotFound for missing files, InvalidRequest for missing, unknown,
     misshapen or non-float tensors and for damaged files. What is returned is a copy on `device`, in the
     config's dtype; between calls nothing of the files stays in memory. `quantization` and `quant_group` are
-    EngineConfig's: dense matrices are quantized as `quantize.policy` says, packed ones stay as they are.
+    EngineConfig's: dense matrices, also those that were dequantized, are quantized as `quantize.policy` says;
+    codes of a packed checkpoint stay as they are.
     """
 
     def __init__(
@@ -70,7 +74,10 @@ class WeightReader:
             "layer": policy(quantization, quant_group, "layer"),
             "head": policy(quantization, quant_group, "head"),
         }
-        self._checkpoint = Checkpoint(model_dir)
+        gguf = find_gguf(model_dir)
+        self._checkpoint = (
+            Checkpoint(model_dir) if gguf is None else GgufCheckpoint(gguf, config, self._dtype)
+        )
         self._plan = TensorPlan(config, self._checkpoint.tensors.keys())
         self._check_tensors()
 
@@ -112,7 +119,7 @@ class WeightReader:
                 mlp_out_norm=norms.get("mlp_out_norm"),
             )
 
-    def linear(self, files: OpenTensors, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
+    def linear(self, files: OpenFiles, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
         """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""
         packed, names = self._plan.packed, self._checkpoint.tensors.keys()
         if packed is None or not any(packed.holds(module, names) for module in matrix.modules):
@@ -121,20 +128,22 @@ class WeightReader:
         for module, num_out in zip(matrix.modules, matrix.num_out, strict=True):
             if packed.holds(module, names):
                 # What comes out may share the file's memory, which ends with `files`.
-                parts.append(
-                    read_packed(packed, module, names, lambda name: self._stored(files, name), self._dtype)
+                stored = PackedTensors(
+                    module, (num_out, matrix.num_in), names, lambda name: self._stored(files, name)
                 )
+                parts.append(packed.read(stored, self._dtype))
             else:
                 alone = Matrix((module,), (num_out,), matrix.num_in, matrix.has_bias)
                 parts.append(self._dense(files, alone))
-        return fuse(parts, self._dtype)
+        fused = fuse(parts, self._dtype)
+        return fused if isinstance(fused, QuantLinear) else self._quantized(fused, part, *matrix.modules)
 
-    def _dense(self, files: OpenTensors, matrix: Matrix) -> DenseLinear:
+    def _dense(self, files: OpenFiles, matrix: Matrix) -> DenseLinear:
         weights = [files.read(f"{module}.weight") for module in matrix.modules]
         biases = [files.read(f"{module}.bias") for module in matrix.modules] if matrix.has_bias else []
         return DenseLinear(self._stacked(weights), self._stacked(biases) if biases else None)
 
-    def _mlp(self, files: OpenTensors, layer: int) -> DenseMlp | MoeMlp:
+    def _mlp(self, files: OpenFiles, layer: int) -> DenseMlp | MoeMlp:
         moe = self._config.layers[layer].moe
         if moe is None:
             gate_up, down = self._plan.mlp(layer)
@@ -149,14 +158,22 @@ class WeightReader:
             )
         experts = []
         for expert in range(moe.num_experts):
-            pair = [
-                self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
-                for name in (stacked.gate_up, stacked.down)
-            ]
+            pair = [self._stacked_expert(files, name, expert) for name in (stacked.gate_up, stacked.down)]
             experts.append(DenseMlp(*pair))
         return MoeMlp(router, tuple(experts))
 
-    def _norm(self, files: OpenTensors, name: str) -> Tensor:
+    def _stacked_expert(self, files: OpenFiles, name: str, expert: int) -> Linear:
+        packed = self._plan.packed_experts(name)
+        if packed is None:
+            return self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
+
+        def read(part: str) -> Tensor:
+            return files.read_part(part, expert).to(self._device, copy=True)
+
+        linear = packed.read_parameter(name, read, self._dtype)
+        return linear if isinstance(linear, QuantLinear) else self._quantized(linear, "layer", name)
+
+    def _norm(self, files: OpenFiles, name: str) -> Tensor:
         weight = files.read(name).to(self._device, torch.float32, copy=True)
         return weight + self._config.norm_offset
 
@@ -174,7 +191,7 @@ class WeightReader:
             first += len(part)
         return out
 
-    def _stored(self, files: OpenTensors, name: str) -> Tensor:
+    def _stored(self, files: OpenFiles, name: str) -> Tensor:
         return files.read(name).to(self._device, copy=True)
 
     def _copy(self, tensor: Tensor) -> Tensor:
@@ -194,7 +211,7 @@ class WeightReader:
                 f"checkpoint holds {_some(unknown)}, which a {self._config.architecture} does not have"
             )
         for name, spec in expected.items():
-            if stored[name].shape != spec.shape:
+            if stored[name].shape not in (spec.shape, spec.other_shape):
                 raise InvalidRequest(
                     f"tensor {name} has shape {stored[name].shape}, config.json says {spec.shape}; "
                     "config.json and weights do not belong together"

@@ -76,9 +76,10 @@ def _formats(engine: EngineConfig, model: ModelConfig) -> tuple[QuantFormat | No
     inside = policy(engine.quantization, engine.quant_group, "layer")
     head = policy(engine.quantization, engine.quant_group, "head")
     if model.quantization is not None:  # packed in the checkpoint, where the head usually stays as it was
-        packed = packed_format(model.quantization)
-        group = packed.group_size if packed.group_size > 0 else model.hidden_size
-        return QuantFormat(packed.bits, group), head
+        codes = packed_format(model.quantization).held_codes
+        if codes is not None:
+            bits, group = codes
+            return QuantFormat(bits, group if group > 0 else model.hidden_size), head
     return inside, head
 
 

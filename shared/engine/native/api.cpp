@@ -14,7 +14,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 18;
+  return 22;
 }
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
@@ -26,9 +26,10 @@ void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, 
 }
 
 void* penstock_quantized_linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
-                                const float* bias, int out, int in, int bits, int group, int gated) {
+                                const uint16_t* minima, const float* bias, int out, int in, int bits,
+                                int group, int gated) {
   try {
-    return new Linear(codes, scales, zeros, bias, out, in, bits, group, gated != 0);
+    return new Linear(codes, scales, zeros, minima, bias, out, in, bits, group, gated != 0);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 18
+ABI = 22
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -38,8 +38,8 @@ class PackedShape(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("kind", "out", "width", "group", "gated")),
-        ("parts", Pointer * 4),
-        ("bytes", ctypes.c_long * 4),
+        ("parts", Pointer * 5),
+        ("bytes", ctypes.c_long * 5),
     ]
 
 
@@ -73,9 +73,18 @@ class BatchShape(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("rows", "spans", "logit_rows")),
         *(
             (name, Pointer)
-            for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row")
+            for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row", "adapters")
         ),
         ("on_kv_written", KvWritten),
+    ]
+
+
+class LowRankShape(ctypes.Structure):
+    """Twin of LowRankShape in adapter.h."""
+
+    _fields_ = [
+        *((name, Pointer) for name in ("down", "scales", "up", "columns")),
+        *((name, ctypes.c_long) for name in ("ranks", "num_in")),
     ]
 
 
@@ -101,7 +110,7 @@ _INT, _LONG, _UNSIGNED_LONG = ctypes.c_int, ctypes.c_long, ctypes.c_ulong
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_abi": (_INT, []),
     "penstock_dense_linear": (Pointer, [Pointer, _INT, Pointer, _INT, _INT, _INT]),
-    "penstock_quantized_linear": (Pointer, [Pointer, Pointer, Pointer, Pointer, *[_INT] * 5]),
+    "penstock_quantized_linear": (Pointer, [*[Pointer] * 5, *[_INT] * 5]),
     "penstock_packed_parts": (None, [Pointer, Pointer]),
     "penstock_linear_over": (Pointer, [Pointer]),
     "penstock_map": (Pointer, [_INT, _LONG]),

@@ -10,10 +10,11 @@ constexpr int DOT_WIDTH = 4;  // int8 products that one VNNI lane adds up
 
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
 // W = (code - zero) * scale, so sum(W a) = scale * scale_a * (sum(code * code_a) - zero * sum(code_a)).
-template <int R, Kind KIND>
+// W = code * scale + minimum, so sum(W a) = scale_a * (scale * sum(code * code_a) + minimum * sum(code_a)).
+template <int R, Kind KIND, bool MINIMA>
 void multiply_quantized(const int8_t* rows, long stride, const float* row_scales, const float* row_sums,
                         int groups, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
-                        int group, float* tile) {
+                        const uint16_t* minima, int group, float* tile) {
   const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
   __m512 total[R][2];
   clear<R>(total);
@@ -48,18 +49,32 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + half * LANES)));
-      const __m512 zero =
-          _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(zeros + half * LANES))));
+      if constexpr (MINIMA) {
+        const __m512 minimum = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(minima + half * LANES)));
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        const __m512 exact = _mm512_fnmadd_ps(zero, _mm512_set1_ps(row_sums[r * groups + g]),
-                                              _mm512_cvtepi32_ps(sum[r][half]));
-        const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scales[r * groups + g]));
-        total[r][half] = _mm512_fmadd_ps(exact, factor, total[r][half]);
+        for (int r = 0; r < R; ++r) {
+          const float row_scale = row_scales[r * groups + g], row_sum = row_sums[r * groups + g];
+          const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
+          total[r][half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][half]), factor, total[r][half]);
+          total[r][half] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(row_scale * row_sum), total[r][half]);
+        }
+      } else {
+        const __m512 zero =
+            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(zeros + half * LANES))));
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
+          const __m512 exact = _mm512_fnmadd_ps(zero, _mm512_set1_ps(row_sums[r * groups + g]),
+                                                _mm512_cvtepi32_ps(sum[r][half]));
+          const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scales[r * groups + g]));
+          total[r][half] = _mm512_fmadd_ps(exact, factor, total[r][half]);
+        }
       }
     }
     scales += PANEL;
-    zeros += PANEL;
+    if constexpr (MINIMA)
+      minima += PANEL;
+    else
+      zeros += PANEL;
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
@@ -119,16 +134,20 @@ Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in
   pack_bias(bias);
 }
 
-Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out,
-               int in, int bits, int group, bool gated)
+Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const uint16_t* minima,
+               const float* bias, int out, int in, int bits, int group, bool gated)
     : Linear(bits == 8 ? Kind::INT8 : Kind::INT4, out, in, group, gated) {
   const int groups = k_ / group;
   weights_ = Buffer<uint8_t>(weight_bytes());
   scales_ = Buffer<uint16_t>(scale_count());
-  zeros_ = Buffer<uint8_t>(scale_count());
+  if (minima == nullptr)
+    zeros_ = Buffer<uint8_t>(scale_count());
+  else
+    minima_ = Buffer<uint16_t>(scale_count());
   std::memset(weights_.data(), 0, weights_.bytes());
   std::memset(scales_.data(), 0, scales_.bytes());
-  std::memset(zeros_.data(), 0, zeros_.bytes());
+  if (zeros_.bytes() > 0) std::memset(zeros_.data(), 0, zeros_.bytes());
+  if (minima_.bytes() > 0) std::memset(minima_.data(), 0, minima_.bytes());
 #pragma omp parallel for
   for (int panel = 0; panel < panels_; ++panel)
     for (int lane = 0; lane < PANEL; ++lane) {
@@ -145,8 +164,12 @@ Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zero
       }
       for (int g = 0; g < groups; ++g) {
         const long place = (static_cast<long>(panel) * groups + g) * PANEL + lane;
-        scales_.data()[place] = scales[static_cast<long>(row) * groups + g];
-        zeros_.data()[place] = zeros[static_cast<long>(row) * groups + g];
+        const long source = static_cast<long>(row) * groups + g;
+        scales_.data()[place] = scales[source];
+        if (minima == nullptr)
+          zeros_.data()[place] = zeros[source];
+        else
+          minima_.data()[place] = minima[source];
       }
     }
   pack_bias(bias);
@@ -154,15 +177,17 @@ Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zero
 
 Linear::Linear(const PackedShape& packed)
     : Linear(static_cast<Kind>(packed.kind), packed.out, packed.in, packed.group, packed.gated != 0) {
-  const size_t expected[] = {weight_bytes(), 2 * scale_count(), scale_count(),
-                             packed.parts[3] == nullptr ? 0 : panels_ * PANEL * sizeof(float)};
-  for (int part = 0; part < 4; ++part)
+  const size_t minima = packed.parts[4] == nullptr ? 0 : scale_count();
+  const size_t expected[] = {weight_bytes(), 2 * scale_count(), scale_count() - minima,
+                             packed.parts[3] == nullptr ? 0 : panels_ * PANEL * sizeof(float), 2 * minima};
+  for (int part = 0; part < 5; ++part)
     if (static_cast<size_t>(packed.bytes[part]) != expected[part])
       throw std::invalid_argument("a part is not as long as the shape demands");
   weights_ = Buffer<uint8_t>::over(packed.parts[0], expected[0]);
   scales_ = Buffer<uint16_t>::over(packed.parts[1], scale_count());
-  zeros_ = Buffer<uint8_t>::over(packed.parts[2], scale_count());
+  zeros_ = Buffer<uint8_t>::over(packed.parts[2], expected[2]);
   bias_ = Buffer<float>::over(packed.parts[3], expected[3] / sizeof(float));
+  minima_ = Buffer<uint16_t>::over(packed.parts[4], minima);
 }
 
 PackedShape Linear::packed() const {
@@ -171,9 +196,10 @@ PackedShape Linear::packed() const {
           in_,
           group_,
           gated_,
-          {weights_.data(), scales_.data(), zeros_.data(), bias_.data()},
+          {weights_.data(), scales_.data(), zeros_.data(), bias_.data(), minima_.data()},
           {static_cast<long>(weights_.bytes()), static_cast<long>(scales_.bytes()),
-           static_cast<long>(zeros_.bytes()), static_cast<long>(bias_.bytes())}};
+           static_cast<long>(zeros_.bytes()), static_cast<long>(bias_.bytes()),
+           static_cast<long>(minima_.bytes())}};
 }
 
 int Linear::source_row(int panel, int lane) const {
@@ -249,7 +275,11 @@ void Linear::column(int index, float* row) const {
       const int code = kind_ == Kind::INT8 ? packed[(quad * PANEL + lane) * DOT_WIDTH + byte]
                                            : (lane < LANES ? both & 15 : both >> 4);
       const long place = (static_cast<long>(panel) * (k_ / group_) + k / group_) * PANEL + lane;
-      row[k] = static_cast<float>(code - zeros_.data()[place]) * _cvtsh_ss(scales_.data()[place]);
+      const float scale = _cvtsh_ss(scales_.data()[place]);
+      if (minima_.data() == nullptr)
+        row[k] = static_cast<float>(code - zeros_.data()[place]) * scale;
+      else
+        row[k] = static_cast<float>(code) * scale + _cvtsh_ss(minima_.data()[place]);
     }
   }
 }
@@ -265,11 +295,15 @@ void Linear::multiply_tile(const Rows& rows, int first, int num, int panel, floa
                         tile);
     } else {
       const long place = static_cast<long>(panel) * rows.groups * PANEL;
-      auto* run =
-          kind_ == Kind::INT8 ? &multiply_quantized<R, Kind::INT8> : &multiply_quantized<R, Kind::INT4>;
+      const bool with_minima = minima_.data() != nullptr;
+      auto* run = kind_ == Kind::INT8 ? with_minima ? &multiply_quantized<R, Kind::INT8, true>
+                                                    : &multiply_quantized<R, Kind::INT8, false>
+                  : with_minima       ? &multiply_quantized<R, Kind::INT4, true>
+                                      : &multiply_quantized<R, Kind::INT4, false>;
       run(rows.row<int8_t>(first), rows.stride, rows.scales.data() + static_cast<long>(first) * rows.groups,
           rows.sums.data() + static_cast<long>(first) * rows.groups, rows.groups, packed,
-          scales_.data() + place, zeros_.data() + place, group_, tile);
+          scales_.data() + place, with_minima ? nullptr : zeros_.data() + place,
+          with_minima ? minima_.data() + place : nullptr, group_, tile);
     }
   });
   if (bias_.data() == nullptr) return;

@@ -19,8 +19,8 @@ constexpr long CLAIM_BYTES =
 // A packed matrix as it lies in memory or in a file; the field order is that of its ctypes twin.
 struct PackedShape {
   int kind, out, in, group, gated;
-  const void* parts[4];  // weights, scales, zeros, bias; null: has none
-  long bytes[4];
+  const void* parts[5];  // weights, scales, zeros, bias, minima; null: has none
+  long bytes[5];
 };
 
 // Rows of activations in the form that linears of one kind take: fp32, bf16, or int8 codes with a scale and
@@ -50,9 +50,10 @@ class Linear {
   // rows are gates, the second half their partners; a panel then holds 16 gates and the 16 partners.
   Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated);
 
-  // codes [out, in], scales fp16 and zeros [out, ceil(in / group)]: W = (code - zero) * scale.
-  Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const float* bias, int out,
-         int in, int bits, int group, bool gated);
+  // codes [out, in], scales fp16 and zeros [out, ceil(in / group)]: W = (code - zero) * scale. With minima,
+  // fp16 of the same shape, W = code * scale + minimum, and zeros are not read.
+  Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const uint16_t* minima,
+         const float* bias, int out, int in, int bits, int group, bool gated);
 
   // A matrix over parts that were packed before, which stay where they are and outlive this.
   // Throws std::invalid_argument where they do not have the sizes that the shape demands.
@@ -66,7 +67,7 @@ class Linear {
   Kind kind() const { return kind_; }
   int group() const { return group_; }
   bool quantized() const { return kind_ == Kind::INT8 || kind_ == Kind::INT4; }
-  size_t bytes() const { return weights_.bytes() + scales_.bytes() + zeros_.bytes(); }
+  size_t bytes() const { return weights_.bytes() + scales_.bytes() + zeros_.bytes() + minima_.bytes(); }
 
   // Room for `count` rows of this linear's input. Not while a team runs.
   void reserve(Rows& rows, int count) const;
@@ -120,7 +121,8 @@ class Linear {
   long panel_bytes_;
   Buffer<uint8_t> weights_;
   Buffer<uint16_t> scales_;  // fp16 [panels, groups, 32]
-  Buffer<uint8_t> zeros_;    // [panels, groups, 32]
+  Buffer<uint8_t> zeros_;    // [panels, groups, 32]; none where there are minima
+  Buffer<uint16_t> minima_;  // fp16 [panels, groups, 32]
   Buffer<float> bias_;       // [panels, 32]
 };
 

@@ -12,7 +12,7 @@ from shared.engine.native.library import PackedShape, free_with
 from shared.errors import InternalError, InvalidRequest
 
 PANEL = 32
-GROUP_MULTIPLE = 32
+GROUP_MULTIPLE = 16  # a vector of the floats that rows are quantized from
 
 
 class NativeLinear:
@@ -46,8 +46,10 @@ class NativeLinear:
                     "use another group or the torch backend"
                 )
             parts = [part.contiguous() for part in (linear.codes, linear.scales, linear.zeros)]
+            minima = None if linear.minima is None else linear.minima.contiguous()
             handle = kernels.penstock_quantized_linear(
                 *(part.data_ptr() for part in parts),
+                pointer(minima),
                 pointer(bias),
                 out,
                 width,

@@ -6,10 +6,13 @@
 namespace penstock {
 
 // projected[row] = down(act(gate) * up), or with `targets` projected[targets[row]] += shares[row] * that.
-void Model::run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count,
-                    Team& team, const int* targets, const float* shares) {
+// Layer `index` of adapters; of a sparse layer they change nothing here.
+void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const Rows& in, Rows& down_in,
+                    int count, Team& team, const int* targets, const float* shares) {
   const bool gelu = shape_.activation == static_cast<int>(Activation::GELU_TANH);
+  sum_ranks(index, Adapted::GATE_UP, gate_up, in, team);
   gate_up.apply(in, count, team, [&](int row, int panel, __m512 gate, __m512 up) {
+    adapt(index, Adapted::GATE_UP, row, panel, gate, up);
     const __m512 value = _mm512_mul_ps(gelu ? gelu_tanh(gate) : silu(gate), up);
     if (down.kind() == Kind::BF16)
       _mm256_storeu_si256((__m256i*)(down_in.row<bf16>(row) + panel * LANES), narrow(value));
@@ -20,10 +23,15 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, R
   });
   if (down.quantized())
     team.share(count, rows_per_claim(inner_width_), [&](int first, int last, int) {
-      for (int row = first; row < last; ++row)
-        down.prepare(inner_.data() + static_cast<long>(row) * inner_width_, down_in, row);
+      for (int row = first; row < last; ++row) {
+        const float* inner = inner_.data() + static_cast<long>(row) * inner_width_;
+        down.prepare(inner, down_in, row);
+        take(down, inner, row);
+      }
     });
+  sum_ranks(index, Adapted::DOWN, down, down_in, team);
   down.apply(down_in, count, team, [&](int row, int panel, __m512 low, __m512 high) {
+    adapt(index, Adapted::DOWN, row, panel, low, high);
     float* out = projected(targets == nullptr ? row : targets[row]) + panel * PANEL;
     if (targets != nullptr) {
       const __m512 share = _mm512_set1_ps(shares[row]);
@@ -62,7 +70,7 @@ void Model::sort_by_expert(int experts, int count, int per_token) {
 }
 
 // A sparse MLP. Experts work one after the other, so a row's sum has one order whatever the batch.
-void Model::feed_experts(const Layer& layer, int count, Team& team) {
+void Model::feed_experts(const Layer& layer, int index, int count, Team& team) {
   const LayerShape& shape = layer.shape;
   shape.router->apply(*layer.router_in, count, team, [&](int row, int panel, __m512 low, __m512 high) {
     float* out = router_.data() + static_cast<long>(row) * most_experts_ + panel * PANEL;
@@ -91,7 +99,7 @@ void Model::feed_experts(const Layer& layer, int count, Team& team) {
         std::copy_n(from.sums.data() + source, from.groups, to.sums.data() + target);
       }
     });
-    run_mlp(*shape.gate_up[expert], *shape.down[expert], to, *layer.down_in, num, team, rows,
+    run_mlp(*shape.gate_up[expert], *shape.down[expert], index, to, *layer.down_in, num, team, rows,
             expert_shares_.data() + expert_begin_[expert]);
   }
 }

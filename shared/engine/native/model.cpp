@@ -8,7 +8,8 @@ Model::Model(const ModelShape& shape, const PoolShape& pool)
     : shape_(shape),
       pool_{pool.base,      pool.num_blocks, pool.layer_block_bytes, static_cast<KvKind>(pool.kind),
             shape.kv_heads, shape.head_dim},
-      width_(round_up(shape.hidden, PANEL)) {
+      width_(round_up(shape.hidden, PANEL)),
+      low_ranks_(shape.bf16 != 0) {
   const AttentionShape attention{shape.heads, shape.kv_heads, shape.head_dim, shape.attention_scale,
                                  shape.attention_soft_cap};
   for (int thread = 0; thread < shape.threads; ++thread) {
@@ -60,6 +61,7 @@ void Model::forward(const BatchShape& batch, float* logits) {
   last_view_ = view_of(batch, true, layers_.back().shape.window, team.size());
   long sums = last_view_.sums;
   for (const View& view : views_) sums = std::max(sums, view.sums);
+  reserve_adapters(batch);
   sums_.reserve(sums * (shape_.bf16 ? attention_bf16_[0].sums_stride() : attention_f32_[0].sums_stride()));
   compute(batch, logits, team);
 }
@@ -84,12 +86,27 @@ void Model::reserve(const BatchShape& batch) {
     }
 }
 
+void Model::reserve_adapters(const BatchShape& batch) {
+  std::vector<const LowRankShape*> by_row, by_last_row;
+  if (batch.adapters != nullptr) {
+    for (int span = 0; span < batch.spans; ++span)
+      by_row.insert(by_row.end(), batch.counts[span], batch.adapters[span]);
+    for (const int source : last_view_.sources) by_last_row.push_back(by_row[source]);
+  }
+  all_adapted_.assign(std::move(by_row));
+  last_adapted_.assign(std::move(by_last_row));
+  if (!all_adapted_.any()) return;
+  const int most_in = std::max({shape_.hidden, shape_.heads * shape_.head_dim, inner_width_});
+  low_ranks_.reserve(all_adapted_, static_cast<int>(layers_.size()), batch.rows, most_in);
+}
+
 void Model::compute(const BatchShape& batch, float* logits, Team& team) {
   const int claim = rows_per_claim(width_);
   team.share(batch.rows, claim, [&](int first, int end, int) {
     for (int row = first; row < end; ++row) embed(batch.token_ids[row], hidden(row));
   });
   const float* out_norm = nullptr;
+  adapted_ = all_adapted_.any() ? &all_adapted_ : nullptr;
   int rows = batch.rows;
   for (int index = 0; index < static_cast<int>(layers_.size()); ++index) {
     const Layer& layer = layers_[index];
@@ -100,10 +117,14 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
     team.share(rows, claim, [&](int first, int end, int rank) {
       for (int row = first; row < end; ++row) {
         if (index > 0) add_projected(row, out_norm, rank);
-        shape.qkv->prepare(normalized(hidden(row), shape.attention_in_norm, rank), *layer.qkv_in, row);
+        const float* normed = normalized(hidden(row), shape.attention_in_norm, rank);
+        shape.qkv->prepare(normed, *layer.qkv_in, row);
+        take(*shape.qkv, normed, row);
       }
     });
+    sum_ranks(index, Adapted::QKV, *shape.qkv, *layer.qkv_in, team);
     shape.qkv->apply(*layer.qkv_in, rows, team, [&](int row, int panel, __m512 low, __m512 high) {
+      adapt(index, Adapted::QKV, row, panel, low, high);
       float* out = qkv_.data() + static_cast<long>(row) * qkv_width_ + panel * PANEL;
       _mm512_storeu_ps(out, low);
       _mm512_storeu_ps(out + LANES, high);
@@ -119,11 +140,14 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
             std::memcpy(hidden(row), hidden(view.sources[row]), shape_.hidden * sizeof(float));
     };
     rows = static_cast<int>(view.sources.size());
+    if (is_last) adapted_ = last_adapted_.any() ? &last_adapted_ : nullptr;
     if (shape_.bf16)
       attend(attention_bf16_, layer, index, view, team, written);
     else
       attend(attention_f32_, layer, index, view, team, written);
+    sum_ranks(index, Adapted::OUTPUT, *shape.output, *layer.output_in, team);
     shape.output->apply(*layer.output_in, rows, team, [&](int row, int panel, __m512 low, __m512 high) {
+      adapt(index, Adapted::OUTPUT, row, panel, low, high);
       _mm512_storeu_ps(projected(row) + panel * PANEL, low);
       _mm512_storeu_ps(projected(row) + panel * PANEL + LANES, high);
     });
@@ -132,13 +156,15 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
         add_projected(row, shape.attention_out_norm, rank);
         const float* normed = normalized(hidden(row), shape.mlp_in_norm, rank);
         shape.gate_up[0]->prepare(normed, *layer.mlp_in, row);
+        take(*shape.gate_up[0], normed, row);
         if (shape.router != nullptr) shape.router->prepare(normed, *layer.router_in, row);
       }
     });
     if (shape.router == nullptr)
-      run_mlp(*shape.gate_up[0], *shape.down[0], *layer.mlp_in, *layer.down_in, rows, team, nullptr, nullptr);
+      run_mlp(*shape.gate_up[0], *shape.down[0], index, *layer.mlp_in, *layer.down_in, rows, team, nullptr,
+              nullptr);
     else
-      feed_experts(layer, rows, team);
+      feed_experts(layer, index, rows, team);
     out_norm = shape.mlp_out_norm;
   }
 
@@ -283,8 +309,11 @@ void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, int i
   if (!layer.shape.output->quantized()) return;
   const int rows = static_cast<int>(view.sources.size()), width = shape_.heads * dim;
   team.share(rows, rows_per_claim(width), [&](int first, int last, int) {
-    for (int row = first; row < last; ++row)
-      layer.shape.output->prepare(mixed_.data() + static_cast<long>(row) * width, *layer.output_in, row);
+    for (int row = first; row < last; ++row) {
+      const float* mixed = mixed_.data() + static_cast<long>(row) * width;
+      layer.shape.output->prepare(mixed, *layer.output_in, row);
+      take(*layer.shape.output, mixed, row);
+    }
   });
 }
 

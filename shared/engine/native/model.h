@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "adapter.h"
 #include "attention.h"
 #include "linear.h"
 
@@ -56,8 +57,9 @@ struct BatchShape {
   const int* counts;        // [spans] rows
   const int* first_blocks;  // [spans] where the span's blocks begin in `blocks`
   const int* blocks;
-  const int* logit_row;              // [logit_rows] ascending
-  void (*on_kv_written)(int layer);  // may be null; called on the caller's thread
+  const int* logit_row;                 // [logit_rows] ascending
+  const LowRankShape* const* adapters;  // [spans] each [layers][matrices], null: none; null: no span has one
+  void (*on_kv_written)(int layer);     // may be null; called on the caller's thread
 };
 
 // A row against one KV head, whose keys several items share.
@@ -100,6 +102,7 @@ class Model {
   Rows* input(Role role, const Linear* linear);
   void reserve(const BatchShape& batch);
   void reserve_experts(size_t rows);
+  void reserve_adapters(const BatchShape& batch);
   View view_of(const BatchShape& batch, bool logits_only, int window, int threads) const;
   void add_items(View& view, int span, int shares, double fair_keys) const;
   void compute(const BatchShape& batch, float* logits, Team& team);
@@ -110,14 +113,35 @@ class Model {
               Meanwhile&& meanwhile);
   template <class E, class Put>
   void join_partitions(std::vector<Attention<E>>& workers, const View& view, Team& team, Put&& put);
-  void feed_experts(const Layer& layer, int count, Team& team);
+  void feed_experts(const Layer& layer, int index, int count, Team& team);
   void choose_experts(const Layer& layer, int row, int rank);
   void sort_by_expert(int experts, int count, int per_token);
-  void run_mlp(const Linear& gate_up, const Linear& down, const Rows& in, Rows& down_in, int count,
+  void run_mlp(const Linear& gate_up, const Linear& down, int index, const Rows& in, Rows& down_in, int count,
                Team& team, const int* targets, const float* shares);
   const float* normalized(const float* row, const float* weight, int rank);
   void normalize(const float* row, const float* weight, int width, float* out) const;
   void add_projected(int row, const float* norm, int rank);
+
+  // Whether adapters read the rows of this linear's input as they are prepared for it.
+  bool shares_rows(const Linear& linear) const {
+    return linear.kind() == (shape_.bf16 ? Kind::BF16 : Kind::F32);
+  }
+  // An input row of `linear`, for its adapter.
+  void take(const Linear& linear, const float* values, int row) {
+    if (adapted_ != nullptr && !shares_rows(linear) && adapted_->has(row))
+      low_ranks_.take(values, linear.in(), row);
+  }
+  // The sums of the ranks, before `linear` is applied to the same rows.
+  void sum_ranks(int layer, Adapted matrix, const Linear& linear, const Rows& input, Team& team) {
+    if (adapted_ != nullptr)
+      low_ranks_.sum(*adapted_, layer, matrix, shares_rows(linear) ? &input : nullptr, team);
+  }
+  // What the row's adapter adds to a panel of the matrix's output.
+  void adapt(int layer, Adapted matrix, int row, int panel, __m512& low, __m512& high) const {
+    if (adapted_ == nullptr) return;
+    if (const LowRankShape* own = adapted_->of(row, layer, matrix))
+      low_ranks_.add(*own, row, panel, low, high);
+  }
 
   // Rows of so many numbers that are worth a claim: microseconds.
   static int rows_per_claim(int width) { return std::max(1, static_cast<int>(CLAIM_BYTES / 4) / width); }
@@ -140,6 +164,9 @@ class Model {
   std::vector<int> positions_, blocks_;  // [rows]
   std::vector<View> views_;              // of all rows, by Layer::view
   View last_view_;
+  AdaptedRows all_adapted_, last_adapted_;  // of those views
+  const AdaptedRows* adapted_ = nullptr;    // of the rows at hand; null: none of them has an adapter
+  LowRankSums low_ranks_;
   Buffer<float> hidden_;          // [rows, width]: the residual stream
   Buffer<float> projected_;       // [rows, width]: what is added to it next
   Buffer<float> normed_;          // [threads, width]

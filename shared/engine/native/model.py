@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch
+from shared.engine.loading.adapter import AdapterWeights
 from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
 from shared.engine.memory.kv_pool import KvPool
+from shared.engine.native.adapter import NativeAdapter
 from shared.engine.native.library import BatchShape, KvWritten, LayerShape, ModelShape, PoolShape, free_with
 from shared.engine.native.linear import NativeLinear, pointer
 from shared.engine.native.packing import NORMS, PackedPart
@@ -97,6 +99,7 @@ class NativeModel:
         starts = array("i", [span.start for span in batch.spans])
         counts = array("i", [span.num_rows for span in batch.spans])
         logit_rows = array("i", batch.logit_rows)
+        adapters = _adapters(batch)
         num_logits = len(logit_rows)
         if num_logits > len(self._logits):
             self._logits = torch.empty(num_logits, self._config.vocab_size)
@@ -109,6 +112,7 @@ class NativeModel:
                 each.buffer_info()[0]
                 for each in (token_ids, starts, counts, first_blocks, blocks, logit_rows)
             ),
+            None if adapters is None else ctypes.addressof(adapters),
             _heard(batch.on_kv_written, failures),
         )
         if self._kernels.penstock_forward(self._handle, ctypes.byref(shape), self._logits.data_ptr()):
@@ -116,6 +120,10 @@ class NativeModel:
         if failures:
             raise failures[0]
         return self._logits[:num_logits]
+
+    def pack_adapter(self, weights: AdapterWeights) -> NativeAdapter:
+        """See `AdaptableModel`."""
+        return NativeAdapter(self._config, weights)
 
     def close(self) -> None:
         """See `Model`. The packed weights go with this object."""
@@ -156,6 +164,16 @@ class NativeModel:
         if part is None:
             return None
         return part.handle if isinstance(part, NativeLinear) else part.address
+
+
+def _adapters(batch: Batch) -> ctypes.Array[ctypes.c_void_p] | None:
+    """The address of each span's, null where it has none; None where no span has one."""
+    if all(span.adapter is None for span in batch.spans):
+        return None
+    addresses = (
+        span.adapter.address if isinstance(span.adapter, NativeAdapter) else None for span in batch.spans
+    )
+    return (ctypes.c_void_p * len(batch.spans))(*addresses)
 
 
 def _heard(listener: Callable[[int], None] | None, failures: list[BaseException]) -> ctypes._FuncPointer:

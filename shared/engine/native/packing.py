@@ -79,7 +79,7 @@ def _layer_parts(
 
 def _alike(config: ModelConfig, linears: Sequence[Linear]) -> list[Linear]:
     """In one format, for experts take the same rows: dense where a checkpoint packed only some."""
-    formats = {(each.bits, each.group) if isinstance(each, QuantLinear) else None for each in linears}
+    formats = {each.format if isinstance(each, QuantLinear) else None for each in linears}
     if len(formats) == 1:
         return list(linears)
     dtype = TORCH_DTYPES[config.dtype]

@@ -131,7 +131,12 @@ def _take_rows(linear: Linear, parts: list[slice]) -> Linear:
     if isinstance(linear, DenseLinear):
         return DenseLinear(take(linear.weight), bias)
     return replace(
-        linear, codes=take(linear.codes), scales=take(linear.scales), zeros=take(linear.zeros), bias=bias
+        linear,
+        codes=take(linear.codes),
+        scales=take(linear.scales),
+        zeros=take(linear.zeros),
+        bias=bias,
+        minima=None if linear.minima is None else take(linear.minima),
     )
 
 
@@ -152,4 +157,5 @@ def _take_columns(linear: Linear, part: slice) -> Linear:
         codes=linear.codes[:, part].clone(),
         scales=linear.scales[:, groups].clone(),
         zeros=linear.zeros[:, groups].clone(),
+        minima=None if linear.minima is None else linear.minima[:, groups].clone(),
     )

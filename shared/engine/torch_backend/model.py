@@ -11,9 +11,12 @@ from torch.nn import functional
 
 from shared.engine.batch import Batch, Span
 from shared.engine.dtypes import TORCH_DTYPES
-from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
+from shared.engine.loading.adapter import AdaptedMatrix, AdapterWeights
+from shared.engine.loading.config import ModelConfig, MoeConfig, RopeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.loading.linear import Linear
 from shared.engine.memory.kv_pool import KvPool
+from shared.engine.torch_backend.adapter import AdaptedRows, TorchAdapter, adapted_rows
 from shared.engine.torch_backend.attention import SHORT_SPAN_ROWS, AttentionPlan, attend, plan_attention
 from shared.engine.torch_backend.rope import apply_rope, rope_table
 
@@ -25,6 +28,14 @@ class Part:
     token_ids: Tensor  # [T]
     angles: dict[RopeConfig, Tensor]  # [T, rotary_dim] of each of the model's ropes
     plan: AttentionPlan
+    adapted: tuple[AdaptedRows, ...]
+
+    def apply(self, linear: Linear, rows: Tensor, layer: int, matrix: AdaptedMatrix) -> Tensor:
+        """[T, in] -> [T, out], with what the rows' adapters add."""
+        out = linear(rows)
+        for each in self.adapted:
+            each.add(layer, matrix, rows, out)
+        return out
 
 
 class TorchModel:
@@ -66,7 +77,9 @@ class TorchModel:
         place = torch.empty_like(rows).scatter_(0, rows, torch.arange(len(rows)))  # batch row -> computed row
         token_ids = torch.tensor(batch.token_ids)[rows]
         if self._deterministic:
-            lone = [Span(at, 1, span.blocks) for span in spans for at in range(span.start, span.end)]
+            lone = [
+                span._replace(start=at, num_rows=1) for span in spans for at in range(span.start, span.end)
+            ]
             parts = [self._part(token_ids[row : row + 1], [span]) for row, span in enumerate(lone)]
         else:
             parts = [self._part(token_ids, spans)]
@@ -74,6 +87,10 @@ class TorchModel:
         hidden = self._layers(parts, batch)
         together = torch.split(logit_rows, 1) if self._deterministic else [logit_rows]
         return torch.cat([self._logits(hidden.index_select(0, chosen)) for chosen in together]).cpu()
+
+    def pack_adapter(self, weights: AdapterWeights) -> TorchAdapter:
+        """See `AdaptableModel`."""
+        return TorchAdapter(weights)
 
     def close(self) -> None:
         """See `Model`. The weights go with this object."""
@@ -85,13 +102,13 @@ class TorchModel:
             token_ids.to(self._device),
             {rope: table.index_select(0, positions) for rope, table in self._ropes.items()},
             plan_attention(spans, self._windows, self._dtype, self._device),
+            adapted_rows(spans),
         )
 
     def _layers(self, parts: Sequence[Part], batch: Batch) -> Tensor:
         """[T, hidden] after the last layer."""
         states = [self._embed(part.token_ids) for part in parts]
         for layer, weights in enumerate(self._weights.layers):
-            config = self._config.layers[layer]
             queries = [
                 self._project(layer, weights, hidden, part)
                 for hidden, part in zip(states, parts, strict=True)
@@ -99,9 +116,10 @@ class TorchModel:
             if batch.on_kv_written is not None:
                 batch.on_kv_written(layer)
             for index, part in enumerate(parts):
-                mixed = weights.output(self._attend(layer, queries[index], part.plan))
+                attended = self._attend(layer, queries[index], part.plan)
+                mixed = part.apply(weights.output, attended, layer, "output")
                 hidden = states[index] + self._normed(mixed, weights.attention_out_norm)
-                states[index] = hidden + self._mlp(hidden, weights, config)
+                states[index] = hidden + self._mlp(layer, weights, hidden, part)
         return torch.cat(states)
 
     def _embed(self, token_ids: Tensor) -> Tensor:
@@ -111,7 +129,7 @@ class TorchModel:
     def _project(self, layer: int, weights: LayerWeights, hidden: Tensor, part: Part) -> Tensor:
         """Queries [T, heads, D]; keys and values go straight into the pool."""
         config = self._config
-        heads = weights.qkv(self._normed(hidden, weights.attention_in_norm))
+        heads = part.apply(weights.qkv, self._normed(hidden, weights.attention_in_norm), layer, "qkv")
         heads = heads.view(len(hidden), -1, config.head_dim)
         num_rotated = config.num_heads + config.num_kv_heads
         queries, keys = heads[:, : config.num_heads], heads[:, config.num_heads : num_rotated]
@@ -143,21 +161,24 @@ class TorchModel:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _mlp(self, hidden: Tensor, weights: LayerWeights, config: LayerConfig) -> Tensor:
+    def _mlp(self, layer: int, weights: LayerWeights, hidden: Tensor, part: Part) -> Tensor:
         """[T, hidden] -> what is added to it."""
         normed = self._normed(hidden, weights.mlp_in_norm)
         if isinstance(weights.mlp, MoeMlp):
-            assert config.moe is not None
-            out = self._mixture(normed, weights.mlp, config.moe)
+            moe = self._config.layers[layer].moe
+            assert moe is not None
+            out = self._mixture(normed, weights.mlp, moe)
         else:
-            out = self._dense(normed, weights.mlp)
+            inner = self._activated(part.apply(weights.mlp.gate_up, normed, layer, "gate_up"))
+            out = part.apply(weights.mlp.down, inner, layer, "down")
         return self._normed(out, weights.mlp_out_norm)
 
-    def _dense(self, rows: Tensor, mlp: DenseMlp) -> Tensor:
-        gate, up = mlp.gate_up(rows).chunk(2, dim=-1)
+    def _activated(self, gate_up: Tensor) -> Tensor:
+        """[T, 2 * intermediate] -> [T, intermediate]"""
+        gate, up = gate_up.chunk(2, dim=-1)
         if self._config.activation == "silu":
-            return mlp.down(functional.silu(gate) * up)
-        return mlp.down(functional.gelu(gate, approximate="tanh") * up)
+            return functional.silu(gate) * up
+        return functional.gelu(gate, approximate="tanh") * up
 
     def _mixture(self, rows: Tensor, mlp: MoeMlp, config: MoeConfig) -> Tensor:
         """Each expert computes the rows that chose it together; sums in fp32, by ascending expert."""
@@ -171,6 +192,9 @@ class TorchModel:
             computed = self._dense(rows.index_select(0, row), mlp.experts[expert]).float()
             out.index_add_(0, row, computed * weights[row, rank, None])
         return out.to(rows.dtype)
+
+    def _dense(self, rows: Tensor, mlp: DenseMlp) -> Tensor:
+        return mlp.down(self._activated(mlp.gate_up(rows)))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> float32 [R, vocab]"""

@@ -56,6 +56,20 @@ def test_keys_tenants_and_layouts_never_share_a_seed() -> None:
     assert len(seeds | {hasher.seed("", "abc"), BlockHasher(OTHER_KEY).seed("abc")}) == 6
 
 
+def test_the_seed_of_an_adapter_is_that_of_no_model_and_of_no_other_adapter() -> None:
+    hasher = BlockHasher(KEY)
+    stated = [
+        ("a", "", "x"),
+        ("ax", "", ""),
+        ("a", "x", ""),
+        ("a", "", "y"),
+        ("ax", "", "x"),
+        ("a", "x", "x"),
+    ]
+    stated += [("", "", "a"), ("", "a", "x"), ("a", "", "")]
+    assert len({hasher.seed(*each) for each in stated}) == len(stated)
+
+
 def test_names_depend_on_the_key_even_where_the_seed_is_known() -> None:
     ids = list(range(32))
     assert not set(block_hashes(ids, SEED)) & set(BlockHasher(OTHER_KEY).block_hashes(ids, SEED))

@@ -68,7 +68,10 @@ def test_the_old_spelling_of_dtype_and_rope_is_read(tmp_path: Path) -> None:
         ),
         ({"architectures": None}, "architecture None"),
         ({"quantization_config": {"quant_method": "gguf", "bits": 4}}, "quantized with 'gguf' at 4 bits"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "use gptq with 4 or 8 bits or awq"),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 3}},
+            "4 bits, compressed-tensors, fp8",
+        ),
         ({"quantization_config": "gptq"}, "quantized with None"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"rope_parameters": {"rope_type": "su"}}, "rope type 'su'"),

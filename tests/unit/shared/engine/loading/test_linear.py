@@ -12,18 +12,27 @@ SHAPES = [(24, 256), (24, 200), (1, 64), (7, 20)]
 
 
 def random_linear(
-    out: int, columns: int, bits: int = 8, group: int = 64, *, bias: bool = False, seed: int = 0
+    out: int,
+    columns: int,
+    bits: int = 8,
+    group: int = 64,
+    *,
+    bias: bool = False,
+    minima: bool = False,
+    seed: int = 0,
 ) -> QuantLinear:
-    """Any codes, scales and zero points: also those that no quantizer of ours makes."""
+    """Any codes, scales and zero points or minima: also those that no quantizer of ours makes."""
     generator = torch.Generator().manual_seed(seed)
     groups = (out, -(-columns // group))
+    zeros = torch.randint(0, 2**bits, groups, generator=generator, dtype=torch.uint8)
     return QuantLinear(
         torch.randint(0, 2**bits, (out, columns), generator=generator, dtype=torch.uint8),
         (torch.rand(groups, generator=generator) * 0.01 + 0.001).half(),
-        torch.randint(0, 2**bits, groups, generator=generator, dtype=torch.uint8),
+        torch.zeros_like(zeros) if minima else zeros,
         bits,
         group,
         torch.randn(out, generator=generator) if bias else None,
+        -torch.rand(groups, generator=generator).half() if minima else None,
     )
 
 
@@ -45,16 +54,19 @@ def reference(linear: QuantLinear, rows: Tensor) -> Tensor:
                 acc = int((codes * linear.codes[n, part].to(torch.int64)).sum())
                 exact = acc - int(linear.zeros[n, index]) * int(codes.sum())
                 result[row, n] += scale.double() * linear.scales[n, index].double() * exact
+                if linear.minima is not None:
+                    result[row, n] += scale.double() * linear.minima[n, index].double() * int(codes.sum())
     return result if linear.bias is None else result + linear.bias.double()
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("minima", [False, True])
 def test_the_product_is_its_definition_in_whole_numbers(
-    bits: int, shape: tuple[int, int], bias: bool
+    bits: int, shape: tuple[int, int], bias: bool, minima: bool
 ) -> None:
-    linear = random_linear(*shape, bits, bias=bias)
+    linear = random_linear(*shape, bits, bias=bias, minima=minima)
     rows = rows_of(5, shape[1])
     assert torch.allclose(linear(rows).double(), reference(linear, rows), rtol=1e-5, atol=1e-5)
 
@@ -73,16 +85,18 @@ def test_the_longest_group_of_the_largest_codes_sums_exactly() -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_a_row_has_the_same_bits_alone_and_in_a_batch(bits: int) -> None:
-    linear = random_linear(64, 320, bits)
+@pytest.mark.parametrize("minima", [False, True])
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(bits: int, minima: bool) -> None:
+    linear = random_linear(64, 320, bits, minima=minima)
     rows = rows_of(33, 320)
     together = linear(rows)
     assert all(torch.equal(together[[row]], linear(rows[[row]])) for row in range(33))
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_the_product_is_near_that_of_the_dequantized_weights(bits: int) -> None:
-    linear = random_linear(64, 512, bits)
+@pytest.mark.parametrize("minima", [False, True])
+def test_the_product_is_near_that_of_the_dequantized_weights(bits: int, minima: bool) -> None:
+    linear = random_linear(64, 512, bits, minima=minima)
     rows = rows_of(16, 512)
     exact = rows @ dequantize(linear, torch.float32).T
     assert (linear(rows) - exact).square().mean() < 1e-4 * exact.square().mean()
@@ -118,8 +132,9 @@ def test_row_codes_are_rounded_to_even_per_row_and_group() -> None:
     assert codes[1].tolist() == [127.0 if column == 5 else 0.0 for column in range(40)]
 
 
-def test_fused_parts_compute_what_each_computes() -> None:
-    parts = [random_linear(out, 128, bias=out == 16, seed=out) for out in (24, 8, 16)]
+@pytest.mark.parametrize("minima", [False, True])
+def test_fused_parts_compute_what_each_computes(minima: bool) -> None:
+    parts = [random_linear(out, 128, bias=out == 16, minima=minima, seed=out) for out in (24, 8, 16)]
     rows = rows_of(4, 128)
     fused = fuse(parts, torch.float32)
     assert isinstance(fused, QuantLinear)
@@ -133,7 +148,12 @@ def test_one_part_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [DenseLinear(rows_of(8, 128), torch.ones(8)), random_linear(8, 128, 4), random_linear(8, 128, group=32)],
+    [
+        DenseLinear(rows_of(8, 128), torch.ones(8)),
+        random_linear(8, 128, 4),
+        random_linear(8, 128, group=32),
+        random_linear(8, 128, minima=True),
+    ],
 )
 def test_parts_of_different_formats_become_dense(other: DenseLinear | QuantLinear) -> None:
     part = random_linear(24, 128)

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
-from shared.engine.loading.packed_checkpoints import PackedFormat, packed_format, read_packed
+from shared.engine.loading.packed_checkpoints import PackedFormat, PackedTensors, packed_format
 from shared.errors import InvalidRequest
 from tests.support.packed import Codes, awq_tensors, gptq_tensors, quantize_plainly
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 MODULE = "model.layers.0.mlp.up_proj"
+SHAPE = (48, 160)
 
 
 def weight_of(out: int = 48, columns: int = 160, seed: int = 0) -> Tensor:
@@ -23,7 +24,8 @@ def weight_of(out: int = 48, columns: int = 160, seed: int = 0) -> Tensor:
 
 
 def read(fields: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> Linear:
-    return read_packed(packed_format(fields), MODULE, tensors, tensors.__getitem__, dtype)
+    stored = PackedTensors(MODULE, SHAPE, tensors, tensors.__getitem__)
+    return packed_format(fields).read(stored, dtype)
 
 
 def weight_in(linear: Linear) -> Tensor:
@@ -199,7 +201,7 @@ def test_a_module_is_packed_where_its_codes_are() -> None:
     ("fields", "sentence"),
     [
         ({}, "quant_method None is not supported"),
-        ({"quant_method": "fp8"}, "quant_method 'fp8' is not supported"),
+        ({"quant_method": "hqq"}, "quant_method 'hqq' is not supported"),
         (GPTQ | {"bits": 3}, "bits is 3, it must be 4 or 8"),
         (GPTQ | {"bits": None}, "bits is None"),
         (GPTQ | {"group_size": 0}, "group_size is 0, it must be -1 or a multiple of 32"),

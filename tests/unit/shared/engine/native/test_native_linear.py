@@ -13,7 +13,8 @@ from shared.engine.native.linear import NativeLinear
 from shared.errors import InvalidRequest
 
 SHAPES = [(1, 1), (3, 2), (32, 64), (33, 65), (97, 130), (70, 257)]  # (out, in)
-FORMATS = ["float32", "bfloat16", "int8", "int4"]
+QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima"]
+FORMATS = ["float32", "bfloat16", *QUANTIZED]
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +31,15 @@ def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: 
     if kind in ("float32", "bfloat16"):
         weight = torch.randn(out, width, generator=generator)
         return DenseLinear(weight.to(getattr(torch, kind)), added)
-    bits = 8 if kind == "int8" else 4
+    bits = 8 if kind.startswith("int8") else 4
     groups = -(-width // group)
     codes = torch.randint(0, 2**bits, (out, width), dtype=torch.uint8, generator=generator)
     zeros = torch.randint(0, 2**bits, (out, groups), dtype=torch.uint8, generator=generator)
     scales = torch.rand(out, groups, generator=generator).half() / 2**bits
-    return QuantLinear(codes, scales, zeros, bits, group, added)
+    if not kind.endswith("minima"):
+        return QuantLinear(codes, scales, zeros, bits, group, added)
+    minima = -torch.rand(out, groups, generator=generator).half() / 2
+    return QuantLinear(codes, scales, torch.zeros_like(zeros), bits, group, added, minima)
 
 
 def expected(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
@@ -57,8 +61,8 @@ def test_products_equal_torch(kernels: ctypes.CDLL, kind: str, shape: tuple[int,
     )
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("group", [16, 32, 48, 64, 128])
+@pytest.mark.parametrize("kind", QUANTIZED)
 def test_every_group_size_equals_torch(kernels: ctypes.CDLL, kind: str, group: int) -> None:
     linear = random_linear(kind, 40, 300, group=group)
     rows = torch.randn(9, 300, generator=torch.Generator().manual_seed(group))
@@ -98,6 +102,27 @@ def test_a_row_with_what_is_no_number_gives_none(kernels: ctypes.CDLL, kind: str
     assert linear(rows)[1].isnan().all()
 
 
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_what_is_laid_over_the_parts_of_a_packed_matrix_multiplies_as_it_does(
+    kernels: ctypes.CDLL, kind: str
+) -> None:
+    packed = NativeLinear.pack(kernels, random_linear(kind, 70, 130))
+    over = NativeLinear.over(kernels, packed.packed(), packed)
+    assert over is not None
+    rows = torch.randn(3, 130, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(over(rows), packed(rows))
+    assert over.nbytes == packed.nbytes
+
+
+@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_a_part_of_another_length_is_refused(kernels: ctypes.CDLL, kind: str, part: int) -> None:
+    packed = NativeLinear.pack(kernels, random_linear(kind, 70, 130))
+    parts = packed.packed()
+    parts.bytes[part] += 1
+    assert NativeLinear.over(kernels, parts, packed) is None
+
+
 def test_a_group_that_the_kernels_cannot_take_is_refused(kernels: ctypes.CDLL) -> None:
-    with pytest.raises(InvalidRequest, match="multiple of 32"):
+    with pytest.raises(InvalidRequest, match="multiple of 16"):
         NativeLinear.pack(kernels, random_linear("int4", 8, 40, group=20))

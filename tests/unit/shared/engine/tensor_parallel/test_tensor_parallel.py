@@ -245,19 +245,23 @@ def test_quantized_columns_are_cut_at_a_group_border_only(tmp_path: Path) -> Non
         shard_layer(cut, config, 0, 2)
 
 
-def test_shares_of_a_quantized_map_compute_its_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_minima", [False, True])
+def test_shares_of_a_quantized_map_compute_its_parts(tmp_path: Path, with_minima: bool) -> None:
     config = tiny_config(tmp_path)
     layer = load_weights(tmp_path, config, torch.device("cpu")).layers[0]
     wide = quantize(DenseLinear(torch.randn(32, 64)), 8, 32)
-    whole = replace(layer, output=wide)
+    qkv = quantize(DenseLinear(torch.randn(128, 32)), 8, 32)
+    if with_minima:
+        wide = replace(wide, zeros=torch.zeros_like(wide.zeros), minima=torch.randn(32, 2).half())
+        qkv = replace(qkv, zeros=torch.zeros_like(qkv.zeros), minima=torch.randn(128, 1).half())
+    whole = replace(layer, output=wide, qkv=qkv)
     wide_heads = replace(config, head_dim=16)
-    shares = [
-        shard_layer(replace(whole, qkv=DenseLinear(torch.zeros(128, 32))), wide_heads, rank, 2)
-        for rank in (0, 1)
-    ]
+    shares = [shard_layer(whole, wide_heads, rank, 2) for rank in (0, 1)]
     rows = torch.randn(3, 64)
     parts = [share.output(rows[:, 32 * rank :][:, :32]) for rank, share in enumerate(shares)]
     torch.testing.assert_close(parts[0] + parts[1], wide(rows))
+    queries = [share.qkv(rows[:, :32])[:, :32] for share in shares]
+    torch.testing.assert_close(torch.cat(queries, 1), qkv(rows[:, :32])[:, :64])
 
 
 # --- wire ---

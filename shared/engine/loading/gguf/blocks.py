@@ -1,0 +1,208 @@
+"""GGML's blocks of quantized weights (ggml-common.h of llama.cpp) as codes, scales and zeros of our own.
+
+| type | block | codes | in groups of | W = |
+|---|---|---|---|---|
+| Q4_0, Q5_0, Q8_0 | 32 weights | 4, 5, 8 bits | 32 | d (code - 8, 16, 128) |
+| Q4_1, Q5_1 | 32 | 4, 5 bits | 32 | d code + m |
+| Q4_K, Q5_K | 256 | 4, 5 bits | 32 | (d s) code - (d' s'), s and s' of 6 bits |
+| Q6_K | 256 | 6 bits | 16 | (d s) (code - 32), s of 8 bits |
+
+Codes of 5 and 6 bits are held in 8. The float16 numbers of a block are taken as they are, so the weights of
+the first five types are exactly those of the file. A product d s of the others is rounded to float16: a scale
+or a least weight is off by 2 ** -11 of itself at most, where bfloat16 would round a weight by 2 ** -9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from shared.engine.loading.linear import QuantLinear
+from shared.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpacked:
+    """n blocks, in order."""
+
+    codes: Tensor  # uint8 [n, weights of a block]
+    scales: Tensor  # float16 [n, groups of a block]
+    zero: int = 0
+    minima: Tensor | None = None  # float16 [n, groups of a block]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """How weights of one row lie together."""
+
+    num_weights: int
+    num_bytes: int
+    bits: int  # of the codes that it becomes: 8 or 4
+    group: int
+    unpack: Callable[[Tensor], _Unpacked]  # uint8 [n, num_bytes]
+
+
+def read_blocks(stored: Tensor, type_name: str, name: str) -> QuantLinear:
+    """The matrix of uint8 [out, bytes of a row], stored in GGML's type `type_name`, one of BLOCK_TYPES.
+
+    Raises InvalidRequest, naming the tensor `name`, for rows that are no whole blocks and for scales that
+    are not finite in float16.
+    """
+    kind = BLOCK_TYPES[type_name]
+    num_out, row_bytes = stored.shape
+    if row_bytes == 0 or row_bytes % kind.num_bytes:
+        raise InvalidRequest(
+            f"tensor {name}: a row of {row_bytes} bytes is not made of whole {type_name} blocks of "
+            f"{kind.num_bytes}; the file is damaged"
+        )
+    blocks = kind.unpack(stored.reshape(-1, kind.num_bytes))
+    for factors in (blocks.scales, blocks.minima):
+        if factors is not None and not torch.isfinite(factors).all():
+            raise InvalidRequest(
+                f"tensor {name}: scales of its {type_name} blocks are no finite float16 numbers; "
+                "the file is damaged"
+            )
+    scales = blocks.scales.reshape(num_out, -1)
+    return QuantLinear(
+        blocks.codes.reshape(num_out, -1),
+        scales,
+        torch.full(scales.shape, blocks.zero, dtype=torch.uint8, device=scales.device),
+        kind.bits,
+        kind.group,
+        minima=None if blocks.minima is None else blocks.minima.reshape(num_out, -1),
+    )
+
+
+def in_one_format(parts: Sequence[QuantLinear]) -> list[QuantLinear]:
+    """The same weights, to be fused: in the bits and groups that hold all parts, with minima where one has.
+
+    Files mix types within a layer. Zeros of powers of two become minima exactly; parts where that is not so,
+    by their zeros or float16's range, stay as they are.
+    """
+    if len({part.format for part in parts}) == 1:
+        return list(parts)
+    bits, group = max(part.bits for part in parts), math.gcd(*(part.group for part in parts))
+    with_minima = any(part.minima is not None for part in parts)
+    alike = [_in_format(part, bits, group, with_minima) for part in parts]
+    same = all(map(_is_exact, parts)) if with_minima else True
+    return alike if same else list(parts)
+
+
+def _in_format(part: QuantLinear, bits: int, group: int, with_minima: bool) -> QuantLinear:
+    width = part.codes.shape[1]
+
+    def spread(values: Tensor) -> Tensor:
+        return values.repeat_interleave(part.group // group, dim=1)[:, : -(-width // group)].contiguous()
+
+    scales, zeros = spread(part.scales), spread(part.zeros)
+    if not with_minima:
+        return replace(part, scales=scales, zeros=zeros, bits=bits, group=group)
+    minima = _minima(part) if part.minima is None else part.minima
+    return replace(
+        part, scales=scales, zeros=torch.zeros_like(zeros), bits=bits, group=group, minima=spread(minima)
+    )
+
+
+def _is_exact(part: QuantLinear) -> bool:
+    return part.minima is not None or torch.equal(
+        _minima(part).float(), -part.zeros.float() * part.scales.float()
+    )
+
+
+def _minima(part: QuantLinear) -> Tensor:
+    return (-part.zeros.float() * part.scales.float()).half()
+
+
+# ---- the types ----------------------------------------------------------------------------------
+
+
+def _unpack_q4_0(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(_nibbles(blocks[:, 2:], 16), _halves(blocks[:, :2]), 8)
+
+
+def _unpack_q4_1(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(_nibbles(blocks[:, 4:], 16), _halves(blocks[:, :2]), minima=_halves(blocks[:, 2:4]))
+
+
+def _unpack_q5_0(blocks: Tensor) -> _Unpacked:
+    codes = _nibbles(blocks[:, 6:], 16) | _fifth_bits(blocks[:, 2:6])
+    return _Unpacked(codes, _halves(blocks[:, :2]), 16)
+
+
+def _unpack_q5_1(blocks: Tensor) -> _Unpacked:
+    codes = _nibbles(blocks[:, 8:], 16) | _fifth_bits(blocks[:, 4:8])
+    return _Unpacked(codes, _halves(blocks[:, :2]), minima=_halves(blocks[:, 2:4]))
+
+
+def _unpack_q8_0(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(blocks[:, 2:] ^ 128, _halves(blocks[:, :2]), 128)  # two's complement + 128
+
+
+def _unpack_q4_k(blocks: Tensor) -> _Unpacked:
+    scales, minima = _six_bit_factors(blocks)
+    return _Unpacked(_nibbles(blocks[:, 16:], 32), scales, minima=minima)
+
+
+def _unpack_q5_k(blocks: Tensor) -> _Unpacked:
+    scales, minima = _six_bit_factors(blocks)
+    group = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
+    high = blocks[:, None, 16:48] >> group & 1  # [n, 8, 32]: bit g of a byte belongs to group g
+    return _Unpacked(_nibbles(blocks[:, 48:], 32) | high.flatten(1) << 4, scales, minima=minima)
+
+
+def _unpack_q6_k(blocks: Tensor) -> _Unpacked:
+    # Twice 128 weights, in four runs of 32: the low bits of runs 0 and 1 are low nibbles, of 2 and 3 high
+    # ones, and byte i of the high bits holds two bits for weight i of each run.
+    low = _nibbles(blocks[:, :128], 64).view(-1, 2, 4, 32)
+    shift = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shift & 3
+    steps = blocks[:, 192:208].contiguous().view(torch.int8)  # [n, 16]
+    scales = _halves(blocks[:, 208:]).float() * steps.float()
+    return _Unpacked((low | high << 4).flatten(1), scales.half(), 32)
+
+
+def _halves(stored: Tensor) -> Tensor:
+    """uint8 [n, 2 m] -> float16 [n, m]"""
+    return stored.contiguous().view(torch.float16)
+
+
+def _nibbles(stored: Tensor, run: int) -> Tensor:
+    """uint8 [n, m] -> [n, 2 m]: of each `run` bytes first all low nibbles, then all high ones."""
+    runs = stored.reshape(len(stored), -1, 1, run)
+    return torch.cat((runs & 15, runs >> 4), dim=2).flatten(1)
+
+
+def _fifth_bits(stored: Tensor) -> Tensor:
+    """uint8 [n, 4] -> [n, 32]: 16 where a weight's bit is set."""
+    place = torch.arange(8, dtype=torch.uint8, device=stored.device)
+    return (stored[:, :, None] >> place & 1).flatten(1) << 4
+
+
+def _six_bit_factors(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales and minima, float16 [n, 8], of Q4_K and Q5_K.
+
+    Of 12 bytes, the low six bits of 0 to 3 and of 4 to 7 are the scales and minima of groups 0 to 3. Those of
+    groups 4 to 7 have their low four bits in the nibbles of 8 to 11, and their two high ones in the bytes'
+    tops.
+    """
+    first, second, mixed = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    scales = torch.cat((first & 63, mixed & 15 | first >> 6 << 4), dim=1)
+    minima = torch.cat((second & 63, mixed >> 4 | second >> 6 << 4), dim=1)
+    factors = _halves(blocks[:, :4]).float()  # [n, 2]
+    return (factors[:, :1] * scales.float()).half(), (-factors[:, 1:] * minima.float()).half()
+
+
+BLOCK_TYPES = {
+    "Q4_0": BlockType(32, 18, 4, 32, _unpack_q4_0),
+    "Q4_1": BlockType(32, 20, 4, 32, _unpack_q4_1),
+    "Q5_0": BlockType(32, 22, 8, 32, _unpack_q5_0),
+    "Q5_1": BlockType(32, 24, 8, 32, _unpack_q5_1),
+    "Q8_0": BlockType(32, 34, 8, 32, _unpack_q8_0),
+    "Q4_K": BlockType(256, 144, 4, 32, _unpack_q4_k),
+    "Q5_K": BlockType(256, 176, 8, 32, _unpack_q5_k),
+    "Q6_K": BlockType(256, 210, 8, 16, _unpack_q6_k),
+}

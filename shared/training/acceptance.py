@@ -1,0 +1,110 @@
+"""How many of a draft's tokens the target would have said itself, and how many an n-gram lookup's.
+
+Drafts are accepted where they equal the target's own draw, and draws depend on seed, position and id alone:
+so a draft that goes on from a part of the target's answer, with its parameters, is accepted up to where the
+two part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from shared.engine import LLM, SamplingParams
+
+LONGEST_DRAFT = 8
+STRIDE_TOKENS = 8
+"""Of every so many places of an answer one is drafted from."""
+LONGEST_NGRAM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAnswer:
+    """A prompt, what the target answers to it, and how it draws."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    params: SamplingParams
+
+    @property
+    def places(self) -> range:
+        """Where drafts begin: with room for a whole one behind it."""
+        return range(1, len(self.tokens) - LONGEST_DRAFT + 1, STRIDE_TOKENS)
+
+    def text_at(self, place: int) -> tuple[int, ...]:
+        """Prompt and answer up to `place`."""
+        return self.prompt + self.tokens[:place]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAcceptance:
+    """`alone[j]`: how often draft token j + 1 is right where all before it are; `together[j]`: with them."""
+
+    drafts: int
+    alone: tuple[float, ...]
+    together: tuple[float, ...]
+
+    def tokens_per_step(self, length: int) -> float:
+        """Of the target, if each step verifies `length` drafts: the accepted ones and the target's own."""
+        return 1 + sum(self.together[:length])
+
+
+def target_answers(
+    target: LLM, prompts: Sequence[Sequence[int]], temperature: float, num_tokens: int, seed: int
+) -> list[TargetAnswer]:
+    """Answers of up to `num_tokens` tokens."""
+    params = [
+        SamplingParams(temperature=temperature, seed=seed + index, max_tokens=num_tokens)
+        for index in range(len(prompts))
+    ]
+    said = target.generate(prompts, params)
+    return [
+        TargetAnswer(tuple(prompt), answer.token_ids, each)
+        for prompt, answer, each in zip(prompts, said, params, strict=True)
+    ]
+
+
+def accept_draft_model(draft: LLM, answers: Sequence[TargetAnswer]) -> DraftAcceptance:
+    """Of the draft model's guesses, at every place of the answers."""
+    places = [(answer, place) for answer in answers for place in answer.places]
+    guesses = draft.generate(
+        [answer.text_at(place) for answer, place in places],
+        [replace(answer.params, max_tokens=LONGEST_DRAFT, ignore_eos=True) for answer, _ in places],
+    )
+    return _acceptance(
+        (answer.tokens[place:], guess.token_ids)
+        for (answer, place), guess in zip(places, guesses, strict=True)
+    )
+
+
+def accept_lookup(answers: Sequence[TargetAnswer]) -> DraftAcceptance:
+    """Of what followed the last words where they stood before (prompt lookup)."""
+    return _acceptance(
+        (answer.tokens[place:], look_up(answer.text_at(place)))
+        for answer in answers
+        for place in answer.places
+    )
+
+
+def look_up(text: Sequence[int]) -> Sequence[int]:
+    """What followed the latest earlier occurrence of the longest possible ending of `text`."""
+    for length in range(LONGEST_NGRAM, 0, -1):
+        ending = text[-length:]
+        for start in range(len(text) - length - 1, -1, -1):
+            if text[start : start + length] == ending:
+                return text[start + length : start + length + LONGEST_DRAFT]
+    return ()
+
+
+def _acceptance(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> DraftAcceptance:
+    right = [0] * LONGEST_DRAFT
+    count = 0
+    for said, guess in pairs:
+        count += 1
+        for place, (one, other) in enumerate(zip(said, guess, strict=False)):
+            if one != other:
+                break
+            right[place] += 1
+    before = [count, *right[:-1]]
+    alone = tuple(hit / of if of else 0.0 for hit, of in zip(right, before, strict=True))
+    return DraftAcceptance(count, alone, tuple(hit / count if count else 0.0 for hit in right))
