@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from shared.demo.chats import draw_requests
-from shared.demo.checkpoint import load_model
+from shared.demo.checkpoint import export_model, load_model
 from shared.demo.invent import Inventor, default_vocabulary
 from shared.demo.lesson_rows import branched_row, lesson_row
 from shared.demo.lessons.lesson import Lesson, LessonPlan
 from shared.demo.llama import Llama, LlamaShape
-from shared.demo.lora import LoraLinear, add_adapter, export_adapter, merged_weights, without_adapter
+from shared.demo.lora import LoraLinear, add_adapter, export_adapter, without_adapter
 from shared.demo.teach import Teacher, keep_row, learn_row, read_chats, step_maker
+from shared.engine import LLM
+from shared.errors import InvalidRequest
 from shared.text.model_source import DEMO_MODEL
 from shared.text.tokenizer import TextTokenizer
+from tests.support.gguf_files import GgufModel
 
 SHAPE = LlamaShape(
     vocab_size=4096, hidden_size=32, intermediate_size=48, num_hidden_layers=2, max_position_embeddings=1024
@@ -102,20 +104,18 @@ def test_without_its_adapter_a_model_answers_as_before(model: Llama) -> None:
         assert not torch.allclose(adapted, fresh(ids), atol=1e-2)
 
 
-def test_an_exported_adapter_merges_into_what_was_trained(model: Llama, tmp_path: Path) -> None:
-    weights = {name: value.clone() for name, value in model.state_dict().items()}
-    ids = torch.tensor([[5, 6, 7, 8]])
+def test_the_engine_computes_an_exported_adapter_as_it_was_trained(model: Llama, tmp_path: Path) -> None:
+    export_model(model, tmp_path / "base")
+    ids = [5, 6, 7, 8]
     with torch.autocast("cpu", torch.bfloat16):
-        adapted = moved(model)(ids).float()
-    export_adapter(model, tmp_path, "somebody/base")
-    merged = Llama(SHAPE)
-    merged.load_state_dict(merged_weights(weights, tmp_path))
-    assert torch.allclose(merged(ids), adapted, atol=0.1 * adapted.abs().max().item())
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"]) == (4, 8, "somebody/base")
-    names = set(load_file(tmp_path / "adapter_model.safetensors"))
-    assert "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight" in names
-    assert len(names) == 2 * 7 * SHAPE.num_hidden_layers
+        plain = model(torch.tensor([ids]))[0].float()
+        adapted = moved(model)(torch.tensor([ids]))[0].float()
+    export_adapter(model, tmp_path / "answers", "somebody/base")
+    llm = LLM(tmp_path / "base", backend="torch")
+    assert llm.load_adapter("answers", tmp_path / "answers").rank == 4
+    near = 0.05 * adapted.abs().max().item()
+    assert torch.allclose(llm.logits(ids, "answers"), adapted, atol=near)
+    assert not torch.allclose(plain, adapted, atol=4 * near)
 
 
 def test_answers_are_learned_and_a_chat_is_kept(
@@ -156,14 +156,26 @@ def test_a_stopped_run_goes_on_where_it_was(tokenizer: TextTokenizer, tmp_path: 
     assert run(1).loop.progress.step == 3
 
 
-def test_a_base_with_the_newer_name_of_its_rope_is_read(tmp_path: Path) -> None:
+def test_a_base_is_read_from_a_gguf_file_too(model: Llama, tmp_path: Path) -> None:
+    export_model(model, tmp_path / "base")
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    config["rope_parameters"] = {"rope_theta": config["rope_theta"], "rope_type": "default"}
+    (tmp_path / "base" / "config.json").write_text(json.dumps(config))
+    GgufModel.of(tmp_path / "base").write(tmp_path / "base.gguf")
+    loaded = load_model(tmp_path / "base.gguf")
+    assert loaded.shape == SHAPE
+    for name, value in load_model(tmp_path / "base").state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+
+
+def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     for file in DEMO_MODEL.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
-    theta = config.pop("rope_theta")
-    config["rope_parameters"] = {"rope_theta": theta, "rope_type": "default"}
+    config["architectures"] = ["Qwen2ForCausalLM"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert load_model(tmp_path).shape.rope_theta == theta
+    with pytest.raises(InvalidRequest, match="Qwen2ForCausalLM"):
+        load_model(tmp_path)
 
 
 def test_general_requests_differ_and_are_a_function_of_the_seed() -> None:
