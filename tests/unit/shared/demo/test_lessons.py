@@ -119,6 +119,6 @@ def test_sentences_that_begin_with_no_name_ask_for_nobody() -> None:
 
 def _unsaid(answer: str, text: str) -> list[str]:
     """Words of an answer that the text has in no form, but for those that only bind it to the question."""
-    binders = {"it", "in", "for", "each", "because", "to", "when", "after"}
+    binders = {"it", "in", "for", "each", "because", "to", "when", "after", "one", "with", "every"}
     words = {word.strip(".,").lower() for word in answer.split()} - binders
     return [word for word in words if word[:3] not in text.lower()]
