@@ -96,7 +96,8 @@ def load_model(path: Path) -> Llama:
     Raises InvalidRequest for another architecture.
     """
     config = load_model_config(path)
-    if config.architecture != "LlamaForCausalLM" or not config.tie_word_embeddings:
+    rope = config.layers[0].rope
+    if config.architecture != "LlamaForCausalLM" or not config.tie_word_embeddings or rope is None:
         raise InvalidRequest(
             f"{path} is a {config.architecture}; what is trained here is a LlamaForCausalLM "
             "whose embedding is its head"
@@ -110,7 +111,7 @@ def load_model(path: Path) -> Llama:
             num_attention_heads=config.num_heads,
             num_key_value_heads=config.num_kv_heads,
             max_position_embeddings=config.max_position_embeddings,
-            rope_theta=config.layers[0].rope.theta,
+            rope_theta=rope.theta,
             rms_norm_eps=config.rms_norm_eps,
         )
     )
