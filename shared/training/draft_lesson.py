@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.demo.llama import Llama
-from shared.demo.loop import StepReport, TrainingLoop
+from shared.demo.loop import StepFigures, TrainingLoop
 from shared.demo.optimizer import Optimizer, rate_factor
 from shared.training.taught_rows import TaughtRow
 
@@ -144,12 +144,12 @@ class DraftLesson:
         self._optimizer = optimizer
         self._loop = loop
 
-    def take_step(self, batch: DraftBatch) -> StepReport:
+    def take_step(self, batch: DraftBatch) -> StepFigures:
         """Learn from a batch."""
         divergence, agreed = learn_batch(self._draft, batch)
         nn.utils.clip_grad_norm_(self._draft.parameters(), GRADIENT_LIMIT)
         self._optimizer.step(rate_factor(self._loop.progress.step, self._loop.share, WARMUP_STEPS))
-        return StepReport(batch.ids.numel(), {"divergence": divergence, "agreement": agreed})
+        return StepFigures(batch.ids.numel(), {"divergence": divergence, "agreement": agreed})
 
 
 def learn_batch(draft: Llama, batch: DraftBatch) -> tuple[float, float]:
