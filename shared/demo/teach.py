@@ -72,7 +72,9 @@ def keep_row(model: Llama, row: LessonRow, weight: float) -> float:
             taught = model.head(model.model(batch.ids)[0, batch.positions])  # [N, V]
         said = model.head(model.model(batch.ids)[0, batch.positions])
     wanted = taught.float().log_softmax(-1)
-    divergence = functional.kl_div(said.float().log_softmax(-1), wanted, reduction="batchmean", log_target=True)
+    divergence = functional.kl_div(
+        said.float().log_softmax(-1), wanted, reduction="batchmean", log_target=True
+    )
     (weight * divergence).backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
     return divergence.item()
 
@@ -92,7 +94,9 @@ def step_maker(
     def make() -> LessonStep:
         nonlocal step
         step += 1
-        chat = chats[step // CHAT_EVERY_STEPS % len(chats)] if chats and step % CHAT_EVERY_STEPS == 0 else None
+        chat = (
+            chats[step // CHAT_EVERY_STEPS % len(chats)] if chats and step % CHAT_EVERY_STEPS == 0 else None
+        )
         return LessonStep(tuple(row() for _ in range(LESSONS_PER_STEP)), chat)
 
     return make
@@ -149,7 +153,9 @@ def lesson_plan(books_folder: Path, seed: int, *, held_out: bool = False) -> Les
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True, help="folder of the chat model (a Llama)")
     parser.add_argument("--base-name", required=True, help="what the adapter says that it belongs to")
     parser.add_argument("--books", type=Path, required=True, help="folder of Markdown books")

@@ -29,7 +29,7 @@ from shared.training.draft_files import copy_tokenizer, write_draft
 from shared.training.draft_lesson import DraftLesson, TaughtBatches, draft_optimizer
 from shared.training.draft_shape import plan_draft
 from shared.training.draft_start import start_draft
-from shared.training.model_card import CardFacts, Measured, draft_card, verdicts
+from shared.training.model_card import CardFacts, MeasuredAcceptance, draft_card, verdicts
 from shared.training.prompts import ask_itself, read_prompts, split_held_out
 from shared.training.step_times import measure_steps
 from shared.training.taught_rows import TaughtRow, answer_prompts, load_rows, save_rows
@@ -88,7 +88,6 @@ class DistillRun:
         self._prompts, self._held_out = ([], []) if found is None else split_held_out(found)
         self._checks = [(path.stem, read_prompts(path, self._tokenizer)) for path in options.check]
         self._work = options.out / WORK_FOLDER
-        self._work.mkdir(parents=True, exist_ok=True)
         self._claim()
         torch.set_num_threads(options.threads)
         self._llm: LLM | None = None
@@ -130,7 +129,7 @@ class DistillRun:
         loop = TrainingLoop(
             progress, max(budget_s, 1e-6), lambda: save_checkpoint(self._work, draft, optimizer, progress)
         )
-        if loop.share < 1:
+        if progress.elapsed_s < budget_s:
             batches = TaughtBatches(rows, self._options.seed + progress.step)
             loop.run("draft", batches, DraftLesson(draft, optimizer, loop).take_step)
         write_draft(draft, self._target, self._options.out)
@@ -147,7 +146,7 @@ class DistillRun:
             for temperature in self._options.temperatures:
                 asked = prompts[:: max(1, len(prompts) // MEASURED_PROMPTS)][:MEASURED_PROMPTS]
                 answers = target_answers(target, asked, temperature, MEASURED_TOKENS, HELD_OUT_SEED)
-                found = Measured(
+                found = MeasuredAcceptance(
                     name, temperature, accept_draft_model(draft, answers), accept_lookup(answers)
                 )
                 measured.append(found)
@@ -182,7 +181,8 @@ class DistillRun:
         ]
 
     def _claim(self) -> None:
-        """OUT belongs to one target and one size: what was begun for another is not gone on with."""
+        """OUT belongs to one target and one size: what was begun for another is not gone on with, and no
+        other model is written over."""
         asked = {
             "target": checkpoint_digest(self._options.model),
             "plan": repr(self._plan),
@@ -190,6 +190,9 @@ class DistillRun:
         }
         path = self._work / "run.json"
         if not path.is_file():
+            if (self._options.out / "config.json").exists():
+                raise InvalidRequest(f"{self._options.out} holds a model already; give another --out")
+            self._work.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(asked), encoding="utf-8")
         elif path.read_text("utf-8") != json.dumps(asked):
             raise InvalidRequest(

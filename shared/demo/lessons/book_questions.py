@@ -43,12 +43,16 @@ _WAYS = {
 _NUMBERS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|a hundred|[0-9]{1,4}"
 _DID = re.compile(rf"^({_NAME}) ({'|'.join(_PAST)}) ((?!that\b|how\b|to\b|out\b|up\b)[a-z][^,.;:!?\"]+)")
 _WENT = re.compile(rf"^({_NAME}) ({'|'.join(_WAYS)}) ([^,.;:!?\"]+)")
-_WHO = re.compile(rf"^({_NAME}) ((?:[a-z]{{3,}}ed|was|had|came|went|ran|stood|sat|lay|began|knew|took|gave) [^,.;:!?\"]+)")
+_WHO = re.compile(
+    rf"^({_NAME}) ((?:[a-z]{{3,}}ed|was|had|came|went|ran|stood|sat|lay|began|knew|took|gave) [^,.;:!?\"]+)"
+)
 _WAS = re.compile(rf"^({_NAME}) was ((?:a|an|the) [a-z][^,.;:!?\"]+)")
 _SAID = re.compile(rf"^[\"']([^\"']{{15,120}})[,?!.][\"'] (?:said|asked|cried|replied|answered) ({_NAME})\b")
 _MANY = re.compile(rf"\b({_NUMBERS}) ([a-z]{{3,}}s)\b(?! of)")
 _BECAUSE = re.compile(r"^([A-Z][^,.;:!?\"]{15,90}),? because ([^,.;:!?\"]{8,90})[,.;!?]")
-_HOUR = re.compile(r"^([A-Z][^,.;:!?\"]{10,80}) at ((?:half[- ]past )?[a-z]+ o'clock|noon|midnight|dawn|sunset)\b")
+_HOUR = re.compile(
+    r"^([A-Z][^,.;:!?\"]{10,80}) at ((?:half[- ]past )?[a-z]+ o'clock|noon|midnight|dawn|sunset)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,8 @@ def _first_words(text: str) -> str:
 
 def _lowered(clause: str) -> str:
     first = clause.split(" ", 1)[0]
-    return clause if first == "I" or first not in _NO_NAMES | {"He", "It", "We", "A", "An", "In"} else (
-        clause[0].lower() + clause[1:]
+    return (
+        clause
+        if first == "I" or first not in _NO_NAMES | {"He", "It", "We", "A", "An", "In"}
+        else (clause[0].lower() + clause[1:])
     )

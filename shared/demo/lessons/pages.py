@@ -26,7 +26,9 @@ DEVICE_KINDS = tuple(
     "pump oven lift press heater camera printer scale saw mixer lamp fridge boiler door drill room hall "
     "library workshop garage boat cart tent stove".split()
 )
-CREATURES = tuple("owl fern moth carp lichen viper thistle newt finch cedar shrew beetle orchid heron".split())
+CREATURES = tuple(
+    "owl fern moth carp lichen viper thistle newt finch cedar shrew beetle orchid heron".split()
+)
 COMMON_RELATIONS_PROBABILITY = 0.6
 PRONOUN_PROBABILITY = 0.25
 FILLER_PROBABILITY = 0.12
@@ -109,7 +111,9 @@ def invent_site(inventor: Inventor) -> Site:
     """Pages of two to five subjects, which often say the same sort of thing with other values."""
     random = inventor.random
     kinds = random.choices([kind for kind, _ in SUBJECTS], [share for _, share in SUBJECTS])[0]
-    names = list(dict.fromkeys(kinds.name(inventor) for _ in range(random.randint(MIN_SUBJECTS, MAX_SUBJECTS))))
+    names = list(
+        dict.fromkeys(kinds.name(inventor) for _ in range(random.randint(MIN_SUBJECTS, MAX_SUBJECTS)))
+    )
     common = random.sample(kinds.relations, min(len(kinds.relations), MAX_FACTS))
     passages: list[str] = []
     facts: list[PageFact] = []

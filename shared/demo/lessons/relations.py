@@ -68,7 +68,9 @@ def _count(inventor: Inventor) -> str:
         return _pick(inventor, words)
     if inventor.chance(0.5):
         return str(inventor.random.randint(2, 60))
-    return _pick(inventor, "8 16 24 32 48 64 96 100 120 128 150 200 256 300 400 500 512 600 750 1000 1024 2048")
+    return _pick(
+        inventor, "8 16 24 32 48 64 96 100 120 128 150 200 256 300 400 500 512 600 750 1000 1024 2048"
+    )
 
 
 def _span(inventor: Inventor) -> str:
@@ -96,7 +98,9 @@ def _percent(inventor: Inventor) -> str:
 
 
 def _money(inventor: Inventor) -> str:
-    amount = inventor.random.choice((5, 9, 12, 15, 20, 25, 40, 60, 75, 80, 120, 150, 240, 300, 450, 900, 1500))
+    amount = inventor.random.choice(
+        (5, 9, 12, 15, 20, 25, 40, 60, 75, 80, 120, 150, 240, 300, 450, 900, 1500)
+    )
     return f"{amount} " + _pick(inventor, "euros dollars pounds crowns francs")
 
 
@@ -137,12 +141,16 @@ def _file(inventor: Inventor) -> str:
 def _product(inventor: Inventor) -> str:
     """A library, a model, an algorithm: a name with a version or a number."""
     name = inventor.name()
-    form = inventor.random.choice(("{n}", "{n}", "{l}", "{n}-{d}", "{u}{d}", "lib{l}", "{n}DB", "{l}-{n}-v{d}"))
+    form = inventor.random.choice(
+        ("{n}", "{n}", "{l}", "{n}-{d}", "{u}{d}", "lib{l}", "{n}DB", "{l}-{n}-v{d}")
+    )
     return form.format(n=name, l=name.lower(), u=name.upper(), d=inventor.random.randint(2, 64))
 
 
 def _measure(inventor: Inventor) -> str:
-    number = inventor.random.choice(("1.5", "2.4", "3", "4.8", "6", "7.5", "12", "18", "24", "35", "60", "140"))
+    number = inventor.random.choice(
+        ("1.5", "2.4", "3", "4.8", "6", "7.5", "12", "18", "24", "35", "60", "140")
+    )
     return f"{number} " + _pick(inventor, "metres kilometres centimetres miles feet")
 
 

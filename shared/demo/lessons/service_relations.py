@@ -102,8 +102,30 @@ MEANS = (
     "a dedicated cable",
     "a ring buffer",
 )
-ORDERS = ("age", "size", "priority", "name", "price", "distance", "arrival time", "weight", "customer", "region")
-FORMATS = ("JSON", "CSV", "Parquet", "XML", "YAML", "Avro", "MessagePack", "plain text", "PNG", "the OpenMetrics format")
+ORDERS = (
+    "age",
+    "size",
+    "priority",
+    "name",
+    "price",
+    "distance",
+    "arrival time",
+    "weight",
+    "customer",
+    "region",
+)
+FORMATS = (
+    "JSON",
+    "CSV",
+    "Parquet",
+    "XML",
+    "YAML",
+    "Avro",
+    "MessagePack",
+    "plain text",
+    "PNG",
+    "the OpenMetrics format",
+)
 HASHES = ("SHA-256", "MD5", "CRC32", "SHA-1", "Adler-32", "xxHash64", "SipHash", "BLAKE3", "FNV-1a")
 LANGUAGES = ("Rust", "Go", "Python", "Java", "Erlang", "C", "OCaml", "Kotlin", "Ruby", "Haskell")
 PARTS_OF_DATA = (
@@ -121,73 +143,174 @@ PARTS_OF_DATA = (
 
 SERVICE_RELATIONS = (
     Relation(
-        says=("The default {p} port of {e} is {v}.", "{e} listens for {p} on port {v}.", "{p} of {e} is served on port {v}."),
-        asks=("On which port does {e} listen for {p}?", "Which {p} port does {e} have by default?", "Where can I reach {e} by {p}?"),
+        says=(
+            "The default {p} port of {e} is {v}.",
+            "{e} listens for {p} on port {v}.",
+            "{p} of {e} is served on port {v}.",
+        ),
+        asks=(
+            "On which port does {e} listen for {p}?",
+            "Which {p} port does {e} have by default?",
+            "Where can I reach {e} by {p}?",
+        ),
         slots={"p": PROTOCOLS, "v": "port"},
     ),
     Relation(
-        says=("The job of {e} is to {j[0]}.", "{e} {j[1]}.", "The task of {e} is to {j[0]}.", "{e} is there to {j[0]}."),
-        asks=("What is {e} there for?", "What does {e} do?", "What is the purpose of {e}?", "What is the task of {e}?"),
+        says=(
+            "The job of {e} is to {j[0]}.",
+            "{e} {j[1]}.",
+            "The task of {e} is to {j[0]}.",
+            "{e} is there to {j[0]}.",
+        ),
+        asks=(
+            "What is {e} there for?",
+            "What does {e} do?",
+            "What is the purpose of {e}?",
+            "What is the task of {e}?",
+        ),
         slots={"j": JOBS},
         answer="to {j[0]}",
         backwards=("Which part {j[2]}?", "What {j[2]}?", "Which service {j[1]}?"),
     ),
     Relation(
         says=("{e} {a[0]} when {c[0]}.", "When {c[0]}, {e} {a[0]}.", "If {c[0]}, {e} {a[0]}."),
-        asks=("What does {e} do if {c[1]}?", "How does {e} react when {c[1]}?", "What happens in {e} when {c[0]}?"),
+        asks=(
+            "What does {e} do if {c[1]}?",
+            "How does {e} react when {c[1]}?",
+            "What happens in {e} when {c[0]}?",
+        ),
         slots={"c": EVENTS, "a": ACTS},
         answer="{a[2]}",
     ),
     Relation(
         says=("{e} {a[0]} when {c[0]}.", "When {c[0]}, {e} {a[0]}.", "{e} {a[0]} once {c[0]}."),
-        asks=("When does {e} {a[1]}?", "In which case does {e} {a[1]}?", "Under what condition does {e} {a[1]}?"),
+        asks=(
+            "When does {e} {a[1]}?",
+            "In which case does {e} {a[1]}?",
+            "Under what condition does {e} {a[1]}?",
+        ),
         slots={"c": EVENTS, "a": ACTS},
         answer="when {c[0]}",
         backwards=("Which part {a[0]} when {c[1]}?",),
     ),
     Relation(
-        says=("{e} holds {v} {t[0]}.", "{e} takes at most {v} {t[0]}.", "The limit of {e} is {v} {t[0]}.", "{e} keeps {v} {t[0]} at once."),
-        asks=("How many {t[0]} can {e} hold?", "What is the largest number of {t[0]} for {e}?", "How many {t[0]} fit into {e}?", "How many {t[0]} may {e} have at the same time?"),
+        says=(
+            "{e} holds {v} {t[0]}.",
+            "{e} takes at most {v} {t[0]}.",
+            "The limit of {e} is {v} {t[0]}.",
+            "{e} keeps {v} {t[0]} at once.",
+        ),
+        asks=(
+            "How many {t[0]} can {e} hold?",
+            "What is the largest number of {t[0]} for {e}?",
+            "How many {t[0]} fit into {e}?",
+            "How many {t[0]} may {e} have at the same time?",
+        ),
         slots={"v": "count", "t": THINGS},
     ),
     Relation(
-        says=("A {t[1]} of {e} may have {v} {u[0]}.", "{e} allows {v} {u[0]} for each {t[1]}.", "Each {t[1]} in {e} has up to {v} {u[0]}."),
-        asks=("How many {u[0]} may one {t[1]} of {e} have?", "What is the maximum of {u[0]} per {t[1]} in {e}?"),
+        says=(
+            "A {t[1]} of {e} may have {v} {u[0]}.",
+            "{e} allows {v} {u[0]} for each {t[1]}.",
+            "Each {t[1]} in {e} has up to {v} {u[0]}.",
+        ),
+        asks=(
+            "How many {u[0]} may one {t[1]} of {e} have?",
+            "What is the maximum of {u[0]} per {t[1]} in {e}?",
+        ),
         slots={"v": "count", "t": THINGS[:9], "u": THINGS[9:]},
     ),
     Relation(
-        says=("{e} reports its state every {v}.", "The report interval of {e} is {v}.", "Every {v} {e} tells how it is."),
-        asks=("How often does {e} report its state?", "At what interval does {e} say how it is?", "How much time passes between two reports of {e}?"),
+        says=(
+            "{e} reports its state every {v}.",
+            "The report interval of {e} is {v}.",
+            "Every {v} {e} tells how it is.",
+        ),
+        asks=(
+            "How often does {e} report its state?",
+            "At what interval does {e} say how it is?",
+            "How much time passes between two reports of {e}?",
+        ),
         slots={"v": "moment"},
     ),
     Relation(
         says=("The timeout of {e} is {v}.", "{e} gives up after {v}.", "{e} waits {v} for an answer."),
-        asks=("After how long does {e} give up?", "How long does {e} wait for an answer?", "What timeout does {e} have?"),
+        asks=(
+            "After how long does {e} give up?",
+            "How long does {e} wait for an answer?",
+            "What timeout does {e} have?",
+        ),
         slots={"v": "moment"},
     ),
     Relation(
-        says=("The lease of {e} lasts {v}.", "A lock taken by {e} expires after {v}.", "{e} keeps a lock for {v}."),
-        asks=("For how long does {e} keep a lock?", "When does a lock of {e} run out?", "How long is a lock by {e} valid?"),
+        says=(
+            "The lease of {e} lasts {v}.",
+            "A lock taken by {e} expires after {v}.",
+            "{e} keeps a lock for {v}.",
+        ),
+        asks=(
+            "For how long does {e} keep a lock?",
+            "When does a lock of {e} run out?",
+            "How long is a lock by {e} valid?",
+        ),
         slots={"v": "span"},
     ),
     Relation(
-        says=("The memory of {e} is limited to {v}.", "{e} may use {v} of memory.", "The memory limit of {e} is {v}."),
-        asks=("How much memory may {e} use?", "How much RAM does {e} get?", "What is the memory limit of {e}?"),
+        says=(
+            "The memory of {e} is limited to {v}.",
+            "{e} may use {v} of memory.",
+            "The memory limit of {e} is {v}.",
+        ),
+        asks=(
+            "How much memory may {e} use?",
+            "How much RAM does {e} get?",
+            "What is the memory limit of {e}?",
+        ),
         slots={"v": "bytes"},
     ),
     Relation(
-        says=("The size limit of {t[1]} in {e} is {v}.", "{e} takes a {t[1]} of up to {v}.", "A {t[1]} for {e} has at most {v}."),
-        asks=("How big may a {t[1]} for {e} be?", "What is the largest {t[1]} that {e} takes?", "How large can a {t[1]} in {e} get?"),
-        slots={"v": "bytes", "t": ("message/message", "picture/picture", "report/report", "file/file", "mail/mail", "page/page")},
+        says=(
+            "The size limit of {t[1]} in {e} is {v}.",
+            "{e} takes a {t[1]} of up to {v}.",
+            "A {t[1]} for {e} has at most {v}.",
+        ),
+        asks=(
+            "How big may a {t[1]} for {e} be?",
+            "What is the largest {t[1]} that {e} takes?",
+            "How large can a {t[1]} in {e} get?",
+        ),
+        slots={
+            "v": "bytes",
+            "t": (
+                "message/message",
+                "picture/picture",
+                "report/report",
+                "file/file",
+                "mail/mail",
+                "page/page",
+            ),
+        },
     ),
     Relation(
         says=("{e} is written in {v}.", "The code of {e} is {v}.", "{e} is a program in {v}."),
-        asks=("In which language is {e} written?", "What programming language does {e} use?", "What was {e} programmed in?"),
+        asks=(
+            "In which language is {e} written?",
+            "What programming language does {e} use?",
+            "What was {e} programmed in?",
+        ),
         slots={"v": LANGUAGES},
     ),
     Relation(
-        says=("{e} stores its data with {v}.", "The storage of {e} is built with {v}.", "{e} keeps everything in {v}."),
-        asks=("What does {e} use to store data?", "Which product holds the data of {e}?", "With what is the storage of {e} built?"),
+        says=(
+            "{e} stores its data with {v}.",
+            "The storage of {e} is built with {v}.",
+            "{e} keeps everything in {v}.",
+        ),
+        asks=(
+            "What does {e} use to store data?",
+            "Which product holds the data of {e}?",
+            "With what is the storage of {e} built?",
+        ),
         slots={"v": "product"},
     ),
     Relation(
@@ -197,32 +320,77 @@ SERVICE_RELATIONS = (
     ),
     Relation(
         says=("The checksum of {e} is {v}.", "{e} guards its data with {v}.", "{e} names its files by {v}."),
-        asks=("Which hash does {e} use?", "What kind of checksum protects the data of {e}?", "By which algorithm does {e} check its data?"),
+        asks=(
+            "Which hash does {e} use?",
+            "What kind of checksum protects the data of {e}?",
+            "By which algorithm does {e} check its data?",
+        ),
         slots={"v": HASHES},
     ),
     Relation(
-        says=("The output of {e} is in {v}.", "{e} writes {v}.", "The reports of {e} are {v}.", "{e} exports its numbers as {v}."),
-        asks=("In what format does {e} write?", "What format does {e} export?", "Which format has the output of {e}?"),
+        says=(
+            "The output of {e} is in {v}.",
+            "{e} writes {v}.",
+            "The reports of {e} are {v}.",
+            "{e} exports its numbers as {v}.",
+        ),
+        asks=(
+            "In what format does {e} write?",
+            "What format does {e} export?",
+            "Which format has the output of {e}?",
+        ),
         slots={"v": FORMATS},
     ),
     Relation(
-        says=("The queue of {e} is ordered by {v}.", "{e} sorts its queue by {v}.", "{e} works on jobs in the order of {v}."),
-        asks=("By what does {e} sort its queue?", "In which order does {e} work on jobs?", "What decides the order in the queue of {e}?"),
+        says=(
+            "The queue of {e} is ordered by {v}.",
+            "{e} sorts its queue by {v}.",
+            "{e} works on jobs in the order of {v}.",
+        ),
+        asks=(
+            "By what does {e} sort its queue?",
+            "In which order does {e} work on jobs?",
+            "What decides the order in the queue of {e}?",
+        ),
         slots={"v": ORDERS},
     ),
     Relation(
-        says=("{e} talks to {o} through {v}.", "Between {e} and {o} data pass through {v}.", "{e} sends its results to {o} by {v}."),
-        asks=("How do data get from {e} to {o}?", "By what means does {e} reach {o}?", "What connects {e} with {o}?"),
+        says=(
+            "{e} talks to {o} through {v}.",
+            "Between {e} and {o} data pass through {v}.",
+            "{e} sends its results to {o} by {v}.",
+        ),
+        asks=(
+            "How do data get from {e} to {o}?",
+            "By what means does {e} reach {o}?",
+            "What connects {e} with {o}?",
+        ),
         slots={"o": "part", "v": MEANS},
     ),
     Relation(
-        says=("{e} restores its state from {v}.", "After a crash {e} is rebuilt from {v}.", "{e} recovers from {v}."),
-        asks=("From what does {e} recover?", "What does {e} use to restore its state?", "Where does {e} get its state from after a crash?"),
+        says=(
+            "{e} restores its state from {v}.",
+            "After a crash {e} is rebuilt from {v}.",
+            "{e} recovers from {v}.",
+        ),
+        asks=(
+            "From what does {e} recover?",
+            "What does {e} use to restore its state?",
+            "Where does {e} get its state from after a crash?",
+        ),
         slots={"v": PARTS_OF_DATA},
     ),
     Relation(
-        says=("{e} keeps its history in {v}.", "The history of {e} stays in {v}.", "Old entries of {e} are in {v}."),
-        asks=("Where does {e} keep its history?", "Where are old entries of {e}?", "In which place can the history of {e} be found?"),
+        says=(
+            "{e} keeps its history in {v}.",
+            "The history of {e} stays in {v}.",
+            "Old entries of {e} are in {v}.",
+        ),
+        asks=(
+            "Where does {e} keep its history?",
+            "Where are old entries of {e}?",
+            "In which place can the history of {e} be found?",
+        ),
         slots={"v": PARTS_OF_DATA},
         answer="in {v}",
     ),
@@ -232,29 +400,72 @@ SERVICE_RELATIONS = (
         slots={"v": "command"},
     ),
     Relation(
-        says=("The command {v} prepares {e} ahead of time.", "{v} builds the data of {e} in advance.", "{e} is prepared by {v}."),
-        asks=("Which command prepares {e}?", "With what are the data of {e} built beforehand?", "How is {e} prepared?"),
+        says=(
+            "The command {v} prepares {e} ahead of time.",
+            "{v} builds the data of {e} in advance.",
+            "{e} is prepared by {v}.",
+        ),
+        asks=(
+            "Which command prepares {e}?",
+            "With what are the data of {e} built beforehand?",
+            "How is {e} prepared?",
+        ),
         slots={"v": "command"},
     ),
     Relation(
-        says=("The settings of {e} are in {v}.", "{e} reads its configuration from {v}.", "{v} configures {e}."),
-        asks=("Where are the settings of {e}?", "Which file configures {e}?", "From where does {e} take its configuration?"),
+        says=(
+            "The settings of {e} are in {v}.",
+            "{e} reads its configuration from {v}.",
+            "{v} configures {e}.",
+        ),
+        asks=(
+            "Where are the settings of {e}?",
+            "Which file configures {e}?",
+            "From where does {e} take its configuration?",
+        ),
         slots={"v": "file"},
     ),
     Relation(
-        says=("{e} exits with code {v} when {c[0]}.", "The exit code of {e} is {v} when {c[0]}.", "When {c[0]}, {e} ends with code {v}."),
+        says=(
+            "{e} exits with code {v} when {c[0]}.",
+            "The exit code of {e} is {v} when {c[0]}.",
+            "When {c[0]}, {e} ends with code {v}.",
+        ),
         asks=("Which exit code does {e} have when {c[1]}?", "With what code does {e} end if {c[0]}?"),
         slots={"v": "exit_code", "c": EVENTS},
     ),
     Relation(
-        says=("{e} degrades at {v} of its {q}.", "The soft limit of {e} is {v} of the {q}.", "{e} warns at {v} of the {q}."),
-        asks=("At what share of the {q} is the soft limit of {e}?", "From how much of its {q} on does {e} degrade?", "Which part of the {q} may {e} use before it warns?"),
+        says=(
+            "{e} degrades at {v} of its {q}.",
+            "The soft limit of {e} is {v} of the {q}.",
+            "{e} warns at {v} of the {q}.",
+        ),
+        asks=(
+            "At what share of the {q} is the soft limit of {e}?",
+            "From how much of its {q} on does {e} degrade?",
+            "Which part of the {q} may {e} use before it warns?",
+        ),
         slots={"v": "percent", "q": ("memory", "budget", "disk", "time", "quota", "bandwidth")},
     ),
     Relation(
-        says=("{e} sends one message per {v}.", "For each {v} {e} sends a message.", "{e} writes a line for every {v}."),
+        says=(
+            "{e} sends one message per {v}.",
+            "For each {v} {e} sends a message.",
+            "{e} writes a line for every {v}.",
+        ),
         asks=("For what does {e} send a message?", "What makes {e} write or send something?"),
-        slots={"v": ("order", "night shift", "failed login", "upload", "block and minute", "customer and day", "step", "truck")},
+        slots={
+            "v": (
+                "order",
+                "night shift",
+                "failed login",
+                "upload",
+                "block and minute",
+                "customer and day",
+                "step",
+                "truck",
+            )
+        },
         answer="for each {v}",
     ),
     Relation(
@@ -263,9 +474,20 @@ SERVICE_RELATIONS = (
         slots={"v": ("it is optional",)},
     ),
     Relation(
-        says=("When {e} dies, only {v} is lost.", "A dead {b} costs only {v}; this is {e}.", "Without {e} there is less {v} and nothing else is lost."),
-        asks=("What is lost when {e} dies?", "What does a failure of {e} cost?", "What suffers when {e} is gone?"),
-        slots={"v": ("speed", "comfort", "precision", "history", "sound", "accuracy", "time"), "b": ("service", "process", "part")},
+        says=(
+            "When {e} dies, only {v} is lost.",
+            "A dead {b} costs only {v}; this is {e}.",
+            "Without {e} there is less {v} and nothing else is lost.",
+        ),
+        asks=(
+            "What is lost when {e} dies?",
+            "What does a failure of {e} cost?",
+            "What suffers when {e} is gone?",
+        ),
+        slots={
+            "v": ("speed", "comfort", "precision", "history", "sound", "accuracy", "time"),
+            "b": ("service", "process", "part"),
+        },
     ),
     Relation(
         says=("{e} never {a[0]}.", "At no time does {e} {a[1]}."),
@@ -274,45 +496,112 @@ SERVICE_RELATIONS = (
         answer="{a[1]}",
     ),
     Relation(
-        says=("{e} frees its memory after {o} has answered.", "Only after {o} has answered does {e} free its memory.", "{e} frees its memory as soon as {o} has answered."),
-        asks=("When does {e} free its memory?", "What must happen before {e} frees its memory?", "At which moment is the memory of {e} released?"),
+        says=(
+            "{e} frees its memory after {o} has answered.",
+            "Only after {o} has answered does {e} free its memory.",
+            "{e} frees its memory as soon as {o} has answered.",
+        ),
+        asks=(
+            "When does {e} free its memory?",
+            "What must happen before {e} frees its memory?",
+            "At which moment is the memory of {e} released?",
+        ),
         slots={"o": "part"},
         answer="after {o} has answered",
     ),
     Relation(
-        says=("{e} picks the machines by {v}.", "{e} chooses machines from {v}.", "{e} looks at {v} to choose the machines."),
-        asks=("On what basis does {e} choose machines?", "How does {e} pick the machines?", "What does {e} look at when it selects machines?"),
-        slots={"v": ("the load table", "the price list", "the map of the site", "the node registry", "the weather report", "their free memory", "the rota")},
+        says=(
+            "{e} picks the machines by {v}.",
+            "{e} chooses machines from {v}.",
+            "{e} looks at {v} to choose the machines.",
+        ),
+        asks=(
+            "On what basis does {e} choose machines?",
+            "How does {e} pick the machines?",
+            "What does {e} look at when it selects machines?",
+        ),
+        slots={
+            "v": (
+                "the load table",
+                "the price list",
+                "the map of the site",
+                "the node registry",
+                "the weather report",
+                "their free memory",
+                "the rota",
+            )
+        },
     ),
     Relation(
         says=("The version of {e} is {v}.", "{e} is at version {v}.", "The current release of {e} is {v}."),
-        asks=("Which version of {e} is this?", "What is the latest release of {e}?", "At which version is {e}?"),
+        asks=(
+            "Which version of {e} is this?",
+            "What is the latest release of {e}?",
+            "At which version is {e}?",
+        ),
         slots={"v": ("1.4", "2.0", "0.9.3", "3.12", "4.1.7", "5.0", "7.2", "11.6", "0.3", "2.25")},
     ),
     Relation(
-        says=("{e} belongs to {v}.", "{v} maintains {e}.", "The owner of {e} is {v}.", "{e} is maintained by {v}."),
+        says=(
+            "{e} belongs to {v}.",
+            "{v} maintains {e}.",
+            "The owner of {e} is {v}.",
+            "{e} is maintained by {v}.",
+        ),
         asks=("Who maintains {e}?", "Who is responsible for {e}?", "Whom should I ask about {e}?"),
         slots={"v": "person"},
     ),
     Relation(
-        says=("{e} works in batches of {v} {t[0]}.", "{e} handles {v} {t[0]} at a time.", "The batch of {e} holds {v} {t[0]}."),
-        asks=("How many {t[0]} does {e} handle at a time?", "How large is a batch of {e}?", "How many {t[0]} are in one batch of {e}?"),
+        says=(
+            "{e} works in batches of {v} {t[0]}.",
+            "{e} handles {v} {t[0]} at a time.",
+            "The batch of {e} holds {v} {t[0]}.",
+        ),
+        asks=(
+            "How many {t[0]} does {e} handle at a time?",
+            "How large is a batch of {e}?",
+            "How many {t[0]} are in one batch of {e}?",
+        ),
         slots={"v": "count", "t": THINGS},
         answer="{v} {t[0]}",
     ),
     Relation(
         says=("{e} sends its data {v}.", "The data of {e} are sent {v}."),
         asks=("In what manner does {e} send its data?", "How are the data of {e} sent?"),
-        slots={"v": ("row by row", "file by file", "page by page", "day by day", "all at once", "twice", "in reverse order", "in small pieces")},
+        slots={
+            "v": (
+                "row by row",
+                "file by file",
+                "page by page",
+                "day by day",
+                "all at once",
+                "twice",
+                "in reverse order",
+                "in small pieces",
+            )
+        },
     ),
     Relation(
         says=("The option {v} makes {e} {a[1]}.", "With {v} {e} {a[0]}.", "{v} tells {e} to {a[1]}."),
-        asks=("Which option makes {e} {a[1]}?", "How do I tell {e} to {a[1]}?", "What must be set so that {e} {a[0]}?"),
+        asks=(
+            "Which option makes {e} {a[1]}?",
+            "How do I tell {e} to {a[1]}?",
+            "What must be set so that {e} {a[0]}?",
+        ),
         slots={"v": "code", "a": ACTS},
     ),
     Relation(
         says=("The log of {e} contains {v}.", "{e} writes {v} into its log.", "{v} is in the log of {e}."),
         asks=("What is in the log of {e}?", "What does the log of {e} contain?", "What does {e} log?"),
-        slots={"v": ("the name of the user", "the time of each order", "the address of the client", "the price of the parcel", "the size of every file", "the speed of the fan")},
+        slots={
+            "v": (
+                "the name of the user",
+                "the time of each order",
+                "the address of the client",
+                "the price of the parcel",
+                "the size of every file",
+                "the speed of the fan",
+            )
+        },
     ),
 )
