@@ -25,6 +25,9 @@ MODEL_SETTINGS = (
     "quantization",
     "quant_group",
     "deterministic",
+    "adapter_file",
+    "max_adapters",
+    "max_adapter_rank",
 )
 """What all who serve a model must do alike, or no prefill worker finds a decode worker that takes its KV, and
 an answer depends on who computed it. They are said once, in the table [model]."""
@@ -44,7 +47,7 @@ class PathRule(Enum):
 
     NO = "no"
     ALWAYS = "always"
-    IF_THERE = "if a folder is there"
+    IF_THERE = "if a folder or file is there"
     """Else it is the id of a model."""
 
 
@@ -106,7 +109,7 @@ class ServiceConfig:
     )
     model: str = field_of(
         "",
-        help="model directory or hub id; empty = the demo model shipped with Penstock",
+        help="model directory, GGUF file or hub id; empty = the demo model shipped with Penstock",
         path=PathRule.IF_THERE,
     )
     served_name: str = field_of(

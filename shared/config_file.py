@@ -46,7 +46,7 @@ class ConfigFile:
         if self.path is None or rule is PathRule.NO or not isinstance(given, str) or given[:1] in ("", "~"):
             return given
         path = self.path.absolute().parent / given
-        return str(path) if rule is PathRule.ALWAYS or path.is_dir() else given
+        return str(path) if rule is PathRule.ALWAYS or path.exists() else given
 
     def wrong_tables(self, section: str) -> list[str]:
         """A sentence for each table that nobody reads; `section` is read by the one who asks."""

@@ -63,7 +63,9 @@ def build_bench_engine_parser() -> argparse.ArgumentParser:
         prog="penstock bench engine",
         description="Measure the engine in process: a row for each batch. Exit code 2 for bad input.",
     )
-    parser.add_argument("--model", required=True, metavar="DIR", help="Hugging Face model directory")
+    parser.add_argument(
+        "--model", required=True, metavar="DIR|FILE", help="Hugging Face model directory or GGUF file"
+    )
     parser.add_argument("--prompt-tokens", type=_positive, default=512, metavar="N")
     parser.add_argument(
         "--output-tokens", type=_positive, default=64, metavar="N", help="of each sequence, 2 or more"
@@ -71,7 +73,7 @@ def build_bench_engine_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=_batches, default=[1, 8, 32], metavar="N,…", help="default 1,8,32")
     parser.add_argument("--repeats", type=_positive, default=3, metavar="N", help="default 3")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), help="default: the checkpoint's")
-    parser.add_argument("--quant", choices=("none", "int8", "int4"), help="of the weights")
+    parser.add_argument("--quant", choices=("none", "dense", "int8", "int4"), help="of the weights")
     parser.add_argument("--kv-dtype", choices=("auto", "int8", "fp8"), help="of the KV")
     parser.add_argument(
         "--threads", type=_positive, default=usable_cores(), metavar="N", help="default: all cores"

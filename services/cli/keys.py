@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import secrets
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from services.cli.exit_codes import EXIT_FAILED
@@ -26,12 +23,14 @@ from shared.api_key_file import (
 from shared.config import ConfigError, ConfigField, PathRule, Rule, checked_value
 from shared.config_file import DEFAULT_FILE, find_config_file
 from shared.errors import InvalidRequest
+from shared.file_edit import locked_folder, replace_file
 
 FILE_VARIABLE = "PENSTOCK_GATEWAY_API_KEYS"
 TENANT_CHARS = 50
 NAME_BYTES = 3
 """What a name is made of that nobody gave."""
 MODE = 0o600
+"""Nobody else may read it, whatever was before."""
 HELP = {
     "requests_per_min": "requests that it may begin in a minute",
     "concurrency": "requests that it may have at a time",
@@ -100,37 +99,8 @@ def add_api_key(file: Path, key: ApiKey) -> None:
     Raises InvalidRequest when the file, or what it would become, is none that a gateway takes; OSError.
     """
     file = file.resolve()  # what a link leads to is replaced, not the link
-    with _locked(file.parent):
+    with locked_folder(file.parent):
         text = read_key_file(file) if file.exists() else ""
         text += ("\n" if text else "") + describe_api_key(key)
         parse_api_keys(text, file)
-        _replace(file, text)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """The folder, because the file itself is another one after each change."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _replace(file: Path, text: str) -> None:
-    """Nobody else may read it, whatever was before; its owner stays, who may be the gateway's user."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    new = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fchmod(out.fileno(), MODE)
-            if file.exists() and (owner := file.stat()).st_uid != os.geteuid():
-                os.fchown(out.fileno(), owner.st_uid, owner.st_gid)
-            os.fsync(out.fileno())
-        new.replace(file)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+        replace_file(file, text, MODE)

@@ -19,7 +19,7 @@ with interrupts_end_at_once():
     from shared.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor
     from shared.worker.prefix_mirror import PrefixMirror
 
 
@@ -36,7 +36,7 @@ async def body(service: Service[DecodeConfig]) -> None:
             transfers_kv=True,
         )
     )
-    await engines.preload()
+    engine = await engines.preload()
     announce_checkpoint(service, model)
     bulk = await BulkConnection.connect(
         config.nats_url, name=f"decode/{service.instance}/kv", credentials=service.credentials
@@ -57,9 +57,15 @@ async def body(service: Service[DecodeConfig]) -> None:
             on_released=on_released,
         )
 
+    adapters = await load_adapters(service, config, model.name, engine)
     try:
         await asyncio.sleep(ROLL_CALL_S)  # by then every prefill worker that may be named to us is known
-        await serve_actor(service, lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror))
+        await serve_actor(
+            service,
+            lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror, adapters),
+            adapters,
+            engine,
+        )
     finally:
         await service.supervisor.stop()
         await bulk.close()

@@ -28,6 +28,7 @@ from shared.kv.transfer_key import TransferKey
 from shared.messages import Accepted, Held
 from shared.service import Service
 from shared.telemetry import metrics
+from shared.worker.adapters import WorkerAdapters
 from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
@@ -60,8 +61,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
         load: Callable[[], Engine],
         make_receiver: MakeReceiver,
         mirror: PrefixMirror,
+        adapters: WorkerAdapters | None = None,
     ) -> None:
-        super().__init__(service, DecodeDriver("decode-engine", load, mirror, self.wake), mirror)
+        super().__init__(service, DecodeDriver("decode-engine", load, mirror, self.wake), mirror, adapters)
         self._make_receiver = make_receiver
         self._drafts = DraftBook(
             service.instance, service.config.draft_tokens, service.config.draft_batch_tokens
@@ -75,6 +77,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
             max_jobs=engine.config.max_sequences,
             kv_blocks=engine.config.kv_blocks,
             is_alive=gateway_alive(self._service.fleet),
+            window=engine.layout.window,
+            chunk_tokens=engine.config.max_batch_tokens,
         )
         self._pace = DecodePace(engine.config.max_batch_tokens)
         self._receiver = self._make_receiver(engine, self._on_complete, self._on_failed, self._on_released)
@@ -134,7 +138,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         await self.replace_earlier(job, delivery.sender)
         if job.key in self._book.jobs:
             raise StaleEpoch("this placement of the request is here already")
-        self.take_in(job, lambda: self._book.add(job))
+        self.take_in(job, reserve.adapter, lambda: self._book.add(job))
         if job.is_local:
             job.arrived_s = time.monotonic()
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])
@@ -244,7 +248,13 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     def _open_draft(self, job: DecodeJob) -> None:
         self._drafts.open_draft(
-            job.request_id, job.epoch, job.speculator, job.token_ids, job.spec.prompt_len, job.spec.params
+            job.request_id,
+            job.epoch,
+            job.speculator,
+            job.token_ids,
+            job.spec.prompt_len,
+            job.spec.params,
+            adapter=job.adapter_name,
         )
 
     async def _begun(self, job: DecodeJob, admitted: AdmitResult) -> None:
@@ -274,9 +284,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 f"prefill worker {job.peer} is not known here; try again or use another one",
                 retry_after_ms=UNKNOWN_PREFILL_RETRY_MS,
             )
-        first = reserved.num_cached_blocks
+        first = reserved.first_block
         metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.block_hashes))
-        metrics.PREFIX_CACHE_HITS.inc(first)
+        metrics.PREFIX_CACHE_HITS.inc(reserved.num_cached_blocks)
         job.phase = JobPhase.TRANSFERRING
         self._receiver.expect_transfer(
             job.request_id,

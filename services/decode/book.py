@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.decode.job import DecodeJob
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
+from shared.kv_window import NO_WINDOW, KvWindow
 from shared.messages import Held
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase
@@ -23,12 +24,22 @@ class DecodeBook(JobBook[DecodeJob]):
     at_work = tuple(phase for phase in JobPhase if phase is not JobPhase.STOPPING)
 
     def __init__(
-        self, *, max_jobs: int, kv_blocks: int, is_alive: IsAlive, clock: Clock = SYSTEM_CLOCK
+        self,
+        *,
+        max_jobs: int,
+        kv_blocks: int,
+        is_alive: IsAlive,
+        window: KvWindow = NO_WINDOW,
+        chunk_tokens: int = 1,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """`window` is the engine's; it computes at most `chunk_tokens` of a prompt in a step."""
         super().__init__("decode", is_alive)
         self._clock = clock
         self._max_jobs = max_jobs
         self._kv_blocks = kv_blocks
+        self._window = window
+        self._chunk_tokens = chunk_tokens
         self._counted_blocks = 0
 
     def add(self, job: DecodeJob) -> None:
@@ -39,19 +50,20 @@ class DecodeBook(JobBook[DecodeJob]):
                 hop="decode",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        if job.needed_blocks > self.free_blocks:
+        needed = self._needed_blocks(job)
+        if needed > self.free_blocks:
             raise Overloaded(
-                f"{job.needed_blocks} KV blocks are needed and {self.free_blocks} are not taken; "
+                f"{needed} KV blocks are needed and {self.free_blocks} are not taken; "
                 "try another worker or later",
                 hop="decode",
                 retry_after_ms=RETRY_AFTER_MS,
             )
         self._take_in(job)
-        self._count(job, job.needed_blocks)
+        self._count(job, needed)
 
     def grow(self, job: DecodeJob) -> None:
         """It has got tokens."""
-        self._count(job, job.needed_blocks)
+        self._count(job, self._needed_blocks(job))
 
     def expired_at_work(self) -> list[DecodeJob]:
         """Those too whose tokens do not come as fast as their clients wait for them."""
@@ -83,6 +95,9 @@ class DecodeBook(JobBook[DecodeJob]):
     def free_blocks(self) -> int:
         """Blocks that are not counted for any job."""
         return max(0, self._kv_blocks - self._counted_blocks)
+
+    def _needed_blocks(self, job: DecodeJob) -> int:
+        return job.needed_blocks(self._window, self._chunk_tokens)
 
     def _count(self, job: DecodeJob, blocks: int) -> None:
         self._counted_blocks += blocks - job.counted_blocks

@@ -56,6 +56,7 @@ class _Session:
     reopen_after: int = REOPEN_AFTER_TOKENS
     lag: int = 1  # tokens that were decoded between the last commit and the use of its answer
     block: tuple[int, tuple[int, ...]] | None = None  # (base, ids) of the newest answer
+    adapter: str = ""  # what clients call it
 
 
 @dataclass(slots=True)
@@ -93,11 +94,20 @@ class DraftBook:
         token_ids: Sequence[int],
         prompt_len: int,
         sampling: SamplingParams,
+        *,
+        adapter: str = "",
     ) -> None:
         if self.longest == 0 or not speculator:
             return
         self._sessions[sequence_key(request_id, epoch)] = _Session(
-            request_id, epoch, speculator, list(token_ids), prompt_len, sampling, DraftLength(self.longest)
+            request_id,
+            epoch,
+            speculator,
+            list(token_ids),
+            prompt_len,
+            sampling,
+            DraftLength(self.longest),
+            adapter=adapter,
         )
 
     def advance(self, key: str, token_ids: Sequence[int], proposed: int, accepted: int) -> None:
@@ -203,7 +213,9 @@ class DraftBook:
             session.told = len(session.tokens)
             session.open_at = session.told + session.reopen_after
             session.reopen_after = min(2 * session.reopen_after, MAX_REOPEN_AFTER_TOKENS)
-            message = DraftOpen(pack_ids(session.tokens), session.prompt_len, session.sampling, self.decode)
+            message = DraftOpen(
+                pack_ids(session.tokens), session.prompt_len, session.sampling, self.decode, session.adapter
+            )
             yield Outgoing(session.speculator, session.request_id, session.epoch, message)
 
     def _closes(self) -> list[Outgoing]:

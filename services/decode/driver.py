@@ -168,6 +168,7 @@ def _admit(engine: Engine, job: DecodeJob) -> AdmitResult | PenstockError:
             job.spec.prompt_len,
             job.params,
             job.spec.block_hashes,
+            adapter=job.adapter,
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
         )
@@ -182,6 +183,7 @@ def _attach(engine: Engine, job: DecodeJob) -> PenstockError | None:
             job.token_ids,
             job.spec.prompt_len,
             job.params,
+            adapter=job.adapter,
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
         )

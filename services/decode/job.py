@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shared.deadline import Deadline
 from shared.kv_room import blocks_ahead
+from shared.kv_window import KvWindow
 from shared.messages import Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
@@ -21,6 +22,7 @@ class DecodeJob(Job):
     """
 
     speculator: str
+    adapter_name: str  # what clients call it
     longest: int  # the most tokens it can grow to
     envelope: Envelope  # of the Reserve, for its answer
     counted_blocks: int = 0  # of the pool, in the book
@@ -45,11 +47,11 @@ class DecodeJob(Job):
             return False
         return now_s - self.last_token_s >= self.inter_token_s
 
-    @property
-    def needed_blocks(self) -> int:
-        """KV blocks that it holds or comes to next."""
+    def needed_blocks(self, window: KvWindow, chunk_tokens: int) -> int:
+        """KV blocks that it holds or comes to next. `chunk_tokens`: of a prompt, in a step at most."""
         num_tokens = len(self.spec.token_ids) + len(self.first_tokens) + self.num_outputs
-        return blocks_ahead(num_tokens, self.longest - num_tokens)
+        num_rows = chunk_tokens if self.uncomputed_tokens else 1
+        return blocks_ahead(num_tokens, self.longest - num_tokens, window, num_rows=num_rows)
 
     @property
     def is_local(self) -> bool:
@@ -91,6 +93,7 @@ def read_job(
         spec=spec,
         peer=reserve.prefill,
         speculator=reserve.speculator,
+        adapter_name=reserve.adapter.name,
         priority=engine_priority(reserve.priority),
         longest=min(spec.longest, max_model_len),
         envelope=envelope,

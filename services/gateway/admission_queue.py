@@ -54,6 +54,7 @@ class Ticket:
 
 class AdmissionQueue:
     """`free_seats(model, blocks)`: how many requests of that size the fleet has room for; None: nobody knows.
+    `contends(ahead, behind)`: whether requests of `ahead` take seats that one of `behind` waits for.
 
     `start` runs the loop that hands out turns, which ends when nobody waits.
     """
@@ -61,10 +62,12 @@ class AdmissionQueue:
     def __init__(
         self,
         free_seats: Callable[[ModelIdentity, int], int | None],
+        contends: Callable[[ModelIdentity, ModelIdentity], bool],
         start: Callable[[str, Coroutine[Any, Any, None]], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._free_seats = free_seats
+        self._contends = contends
         self._start = start
         self._clock = clock
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
@@ -99,7 +102,9 @@ class AdmissionQueue:
     def expected_wait_s(self, model: ModelIdentity, priority_class: int) -> float:
         """How long a request that came now would wait for its turn; 0 when nobody can tell, too."""
         ahead = sum(
-            1 for ticket in self._waiting if ticket.model == model and ticket.priority_class <= priority_class
+            1
+            for ticket in self._waiting
+            if ticket.priority_class <= priority_class and self._contends(ticket.model, model)
         )
         if not ahead and self._seats(model, 1) != 0:
             return 0.0
@@ -109,7 +114,9 @@ class AdmissionQueue:
         """How long a ticket that had its turn and found no seat would wait for the next one; 0 as above."""
         order = partial(Ticket.order, now_s=self._clock.monotonic_s())
         ahead = sum(
-            1 for other in self._waiting if other.model == ticket.model and order(other) < order(ticket)
+            1
+            for other in self._waiting
+            if order(other) < order(ticket) and self._contends(other.model, ticket.model)
         )
         if not ahead and self._has_seat(ticket):
             return 0.0
@@ -147,15 +154,14 @@ class AdmissionQueue:
     async def _hand_out_turns(self) -> None:
         while self._waiting:
             now_s = self._clock.monotonic_s()
-            blocked: Counter[ModelIdentity] = (
-                Counter()
-            )  # by model: a request without a seat blocks all behind it
+            blocked: Counter[ModelIdentity] = Counter()  # a request without a seat blocks all behind it
             for ticket in sorted(self._waiting, key=lambda ticket: ticket.order(now_s)):
-                if not blocked[ticket.model] and self._has_seat(ticket):
+                ahead = sum(count for model, count in blocked.items() if self._contends(model, ticket.model))
+                if not ahead and self._has_seat(ticket):
                     self._placing.add(ticket)
                     self._waiting.pop(ticket).set_result(None)
-                elif self._is_late(ticket, blocked[ticket.model]):
-                    self._send_away(ticket, blocked[ticket.model])
+                elif self._is_late(ticket, ahead):
+                    self._send_away(ticket, ahead)
                 else:
                     blocked[ticket.model] += 1
             await asyncio.sleep(POLL_S)
@@ -178,7 +184,7 @@ class AdmissionQueue:
         seats = self._free_seats(model, blocks)
         if seats is None:
             return None
-        return max(0, seats - sum(1 for ticket in self._placing if ticket.model == model))
+        return max(0, seats - sum(1 for ticket in self._placing if self._contends(ticket.model, model)))
 
 
 def too_long(wait_s: float, remaining_s: float) -> Overloaded:

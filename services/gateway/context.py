@@ -10,7 +10,7 @@ from services.gateway.canceller import Canceller
 from services.gateway.config import GatewayConfig
 from services.gateway.crash_suspects import CrashSuspects
 from services.gateway.degradation import Degradation
-from services.gateway.model_identity import ModelIdentity
+from services.gateway.model_identity import ModelIdentity, contends
 from services.gateway.placement import free_seats, leave_out, serving
 from services.gateway.pressure import Pressure
 from services.gateway.prompt_limits import PromptLimits
@@ -56,7 +56,10 @@ class SessionContext:
             trusted = leave_out(views, breakers.shunned(views, ""))
             return free_seats([sent_load.with_sent(view) for view in trusted], model, blocks)
 
-        queue = AdmissionQueue(seats, tasks.start)
+        def contending(ahead: ModelIdentity, behind: ModelIdentity) -> bool:
+            return contends(ahead, behind, fleet.instances("decode"))
+
+        queue = AdmissionQueue(seats, contending, tasks.start)
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
         suspects = CrashSuspects()

@@ -10,8 +10,8 @@ import grpc
 import structlog
 
 from services.gateway.config import GatewayConfig
-from services.gateway.file_signature import FileSignature, file_signature
 from shared.config import ConfigError
+from shared.file_signature import FileSignature, file_signature
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

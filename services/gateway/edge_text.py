@@ -109,4 +109,5 @@ def _model(model: ServedModel) -> pb.Model:
         context_tokens=model.context_tokens,
         has_chat_template=model.has_chat_template,
         instances=[pb.ModelInstance(role=role, name=name) for role, name in model.instances],
+        base=model.base,
     )

@@ -14,13 +14,13 @@ import structlog
 
 from services.gateway.api_keys import ApiKeys, presented_key
 from services.gateway.config import GatewayConfig
-from services.gateway.file_signature import FileSignature, file_signature
 from services.gateway.rate_limits import Allowance, KeyLedger, LimitReached
 from services.gateway.request import Request
 from shared.api_key_file import ApiKey, parse_api_keys, read_key_file
 from shared.config import ConfigError
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import InvalidRequest, TooLarge, Unauthenticated
+from shared.file_signature import FileSignature, file_signature
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

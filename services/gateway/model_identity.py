@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from services.gateway.request import served_model
-from shared.messages import Heartbeat
-from shared.roles import REQUIRED_ROLES
+from services.gateway.request import served_model, split_model
+from shared.errors import NotFound
+from shared.messages import NO_ADAPTER, AdapterId, Heartbeat
+from shared.roles import REQUIRED_ROLES, TARGET_ROLES
+
+MAX_NAMED = 16
+"""Adapters that an error lists."""
 
 
 class Announced(Protocol):
@@ -21,22 +25,40 @@ class Announced(Protocol):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ModelIdentity:
-    """Two folders of one name are two models, as are two versions of one folder: a request keeps to one."""
+    """Two folders of one name are two models, as are two versions of one folder: a request keeps to one. So
+    it is with the adapter over it, where it is asked for with one."""
 
     name: str
     weights: str = ""
     tokenizer: str = ""
+    adapter: AdapterId = NO_ADAPTER
 
     @classmethod
     def of(cls, worker: Heartbeat) -> ModelIdentity:
+        """The model of a worker, without an adapter."""
         return cls(worker.model, worker.weights_digest, worker.tokenizer_digest)
 
+    @property
+    def base(self) -> ModelIdentity:
+        return replace(self, adapter=NO_ADAPTER) if self.adapter.name else self
+
+    @property
+    def served_name(self) -> str:
+        """What clients ask for, and are told."""
+        return f"{self.name}:{self.adapter.name}" if self.adapter.name else self.name
+
     def is_served_by(self, beat: Heartbeat) -> bool:
-        """A tokenizer or detokenizer has no weights, and serves all models that it can read and write."""
+        """A tokenizer or detokenizer has neither weights nor adapters, and serves all models that it can read
+        and write."""
         return (
             beat.model == self.name
             and beat.tokenizer_digest == self.tokenizer
             and beat.weights_digest in ("", self.weights)
+            and (
+                not self.adapter.name
+                or beat.role not in TARGET_ROLES
+                or any(AdapterId(each.name, each.digest) == self.adapter for each in beat.adapters)
+            )
         )
 
 
@@ -47,8 +69,13 @@ def find_model(wanted: str, instances: Callable[[str], Sequence[Announced]]) -> 
     workers. Raises InvalidRequest or NotFound.
     """
     beats = [view.heartbeat for view in instances("decode")]
-    name = served_model(wanted, {beat.model for beat in beats})
-    workers = Counter(ModelIdentity.of(beat) for beat in beats if beat.model == name)
+    served = {beat.model for beat in beats}
+    model, adapter = split_model(wanted, served)
+    name = served_model(model, served)
+    named = [beat for beat in beats if beat.model == name]
+    workers = Counter(model for beat in named for model in _models_of(beat, adapter))
+    if not workers:
+        raise _no_adapter(name, adapter, named)
     if len(workers) == 1:
         return next(iter(workers))
 
@@ -59,3 +86,29 @@ def find_model(wanted: str, instances: Callable[[str], Sequence[Announced]]) -> 
         return sum(found), workers[model]
 
     return max(sorted(workers), key=preference)
+
+
+def contends(ahead: ModelIdentity, behind: ModelIdentity, workers: Iterable[Announced]) -> bool:
+    """Whether every one of `workers` that serves `behind` serves `ahead`, too: then whoever waits for the one
+    wants what goes to the other."""
+    if ahead == behind:
+        return True
+    beats = [view.heartbeat for view in workers if behind.is_served_by(view.heartbeat)]
+    return ahead.base == behind.base and all(map(ahead.is_served_by, beats))
+
+
+def _models_of(worker: Heartbeat, adapter: str) -> list[ModelIdentity]:
+    """The worker's model, with each adapter of that name that it has loaded; by itself where that is ""."""
+    model = ModelIdentity.of(worker)
+    if not adapter:
+        return [model]
+    found = (each for each in worker.adapters if each.name == adapter and each.digest)
+    return [replace(model, adapter=AdapterId(each.name, each.digest)) for each in found]
+
+
+def _no_adapter(model: str, wanted: str, workers: Sequence[Heartbeat]) -> NotFound:
+    names = sorted({each.name for beat in workers for each in beat.adapters if each.digest})
+    shown = ", ".join(f"{model}:{name}" for name in names[:MAX_NAMED])
+    more = ", …" if len(names) > MAX_NAMED else ""
+    there_is = f"send {model} or one of {shown}{more}" if names else f"it has none now, send {model}"
+    return NotFound(f"model {model!r} has no adapter {wanted!r}: {there_is}")

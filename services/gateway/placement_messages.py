@@ -9,7 +9,7 @@ from services.gateway.request import Request
 from services.gateway.token_log import TokenLog
 from services.gateway.told_prompt import ToldPrompt
 from shared.deadline import Deadline
-from shared.messages import Message, Open, Prefill, Reserve, pack_hashes, pack_ids
+from shared.messages import AdapterId, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
 from shared.sampling import NO_LOGPROBS
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
@@ -23,6 +23,7 @@ def placement_messages(
     ids: tuple[int, ...],
     hashes: tuple[bytes, ...],
     first_token: Deadline,
+    adapter: AdapterId,
 ) -> dict[str, Message]:
     """By role, first whom the first token waits for; decode hears all of what prefill would where it computes
     the prompt. `ids`: of prompt and log, with their blocks' names."""
@@ -40,6 +41,7 @@ def placement_messages(
         decode=placement.decode,
         priority=request.priority,
         first_token_us=first_token.to_unix_us(),
+        adapter=adapter,
     )
     opened = Open(
         gateway=gateway,
@@ -63,6 +65,7 @@ def placement_messages(
         speculator=placement.speculator,
         priority=request.priority,
         inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
+        adapter=adapter,
     )
     if placement.prefill:
         return {"prefill": prefill, "detokenizer": opened, "decode": reserve}

@@ -20,6 +20,7 @@ from services.gateway.placement import (
     Need,
     Placement,
     choose_placement,
+    kv_window,
     leave_out_of_all,
     serving,
 )
@@ -36,6 +37,7 @@ from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.kv_room import blocks_ahead
+from shared.kv_window import KvWindow
 from shared.messages import Accepted, Message
 from shared.roles import PLACED_ROLES
 from shared.sampling import NO_LOGPROBS
@@ -177,9 +179,13 @@ class Placer:
             model=self._model,
             priority_class=STARTED_CLASS if self._state.log.ids else CLASSES[self._request.priority],
             deadline=deadline,
-            blocks=blocks_ahead(tokens, output_tokens),
+            blocks=blocks_ahead(tokens, output_tokens, self._kv_window),
             arrived_s=self._arrived_s,
         )
+
+    @property
+    def _kv_window(self) -> KvWindow:
+        return kv_window(self._fleet.instances("decode"), self._model)
 
     def _sequence(self, layout: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Prompt and log as one prompt, with the names of its blocks for workers of `layout`."""
@@ -193,7 +199,7 @@ class Placer:
 
     async def _choose(self, until: Deadline, attempt: int) -> Placement:
         """A placement on instances that may be tried now; waits for roles that have none."""
-        placed = await wait_for_placed_roles(self._usable, until)
+        placed = await wait_for_placed_roles(self._usable, until, adapter=self._model.adapter.name)
         views = [view for found in placed.values() for view in found]
         shunned = self._breakers.shunned(views, self._request_id) | self._avoided.failed(views)
         preferred = leave_out_of_all(placed, shunned, self._avoided.refused(views))
@@ -240,6 +246,7 @@ class Placer:
             ids,
             hashes,
             deadline,
+            self._model.adapter,
         )
         loads = self._note_sent(placement, ids, hashes)
         asks = [
@@ -269,7 +276,7 @@ class Placer:
         computes = self._fleet.get(role, placement.instance_of(role))
         cached = 0 if computes is None else computes.overlap(hashes) * HASH_BLOCK_TOKENS
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
-        blocks = {"decode": blocks_ahead(len(ids), left)}
+        blocks = {"decode": blocks_ahead(len(ids), left, self._kv_window)}
         tokens = {role: len(ids) - cached}
         roles = [placed for placed in PLACED_ROLES if placement.instance_of(placed)]
         return {

@@ -60,7 +60,7 @@ class Preparation:
     ) -> PreparedPrompt:
         """Raises why it cannot be placed."""
         model = await self._preprocessor.admit_request(request.model)
-        self._state.model = model.name
+        self._state.model = model.served_name
         self._timeline.mark_phase("admit")
         passages, degraded = await self._retrieve_passages(request)
         self._state.phase = "tokenize"
@@ -75,7 +75,7 @@ class Preparation:
         self._response.put_prompt(
             pb.PromptInfo(
                 request_id=request_id,
-                model=model.name,
+                model=model.served_name,
                 prompt_tokens=len(prompt.token_ids),
                 seed=request.sampling.seed,
                 passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],
@@ -87,7 +87,9 @@ class Preparation:
         self._gate.check_prompt(model, budget, len(prompt.token_ids), reusable)
         self._gate.check_turn(model, request, budget)  # others may have come in the meantime
         hasher = BlockHasher.of(self._context.config.fleet_key)
-        block_names = BlockNames(hasher, layout, request.cache_scope, prompt.block_hashes)
+        block_names = BlockNames(
+            hasher, layout, request.cache_scope, prompt.block_hashes, adapter=model.adapter.digest
+        )
         return PreparedPrompt(request, model, prompt.token_ids, block_names)
 
     async def _retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:

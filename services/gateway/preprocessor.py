@@ -130,10 +130,11 @@ class Preprocessor:
             vocab_tokens = max((view.heartbeat.vocab_tokens for view in self._tokenizers()), default=0)
             if vocab_tokens:
                 return self._name_blocks(request.token_ids, vocab_tokens, request.cache_scope, layout)
+        asked = tokenize_message(request, passages)
         share_s = self._config.tokenize_share * self._budget.first_token_s
         answer = await self._ask_any(
             "tokenizer",
-            replace(tokenize_message(request, passages), layout=layout, tenant=request.cache_scope),
+            replace(asked, layout=layout, tenant=request.cache_scope, adapter=self._model.adapter.digest),
             share_s,
             self._budget.first_token,
             self._wait_s(),
@@ -153,7 +154,7 @@ class Preprocessor:
         """What a tokenizer would answer to ids, without the way there."""
         check_vocabulary(token_ids, vocab_tokens)
         hasher = BlockHasher.of(self._config.fleet_key)
-        names = hasher.block_hashes(token_ids, hasher.seed(layout, scope))
+        names = hasher.block_hashes(token_ids, hasher.seed(layout, scope, self._model.adapter.digest))
         return Prompt(token_ids, tuple(names))
 
     def _tokenizers(self) -> list[InstanceView]:

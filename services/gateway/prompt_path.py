@@ -47,7 +47,7 @@ def prompt_rates(decode: Heartbeat, prefill: Heartbeat) -> PromptRates:
 def uncached_tokens(view: Candidate, need: Need) -> int:
     """What of the prompt would be computed there: its last token always."""
     reusable = 0 if need.scored else max_cached_blocks(need.tokens)
-    return need.tokens - HASH_BLOCK_TOKENS * min(view.overlap(need.block_hashes), reusable)
+    return need.tokens - HASH_BLOCK_TOKENS * view.overlap(need.block_hashes[:reusable])
 
 
 def is_local_better(decode: Candidate, prefill: Candidate, need: Need, *, most_tokens: int) -> bool:

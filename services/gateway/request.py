@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -126,19 +127,30 @@ def validate_request(
 
 
 def served_model(wanted: str, served: set[str]) -> str:
-    """The name of the served model that `wanted` means; raises InvalidRequest or NotFound.
-
-    A model is known by its id and, when that is a path, by the last part of it.
-    """
+    """The name of the served model that `wanted` means; raises InvalidRequest or NotFound."""
     if not wanted and len(served) == 1:
         return next(iter(served))
     names = ", ".join(sorted(served))
     if not wanted:
         raise InvalidRequest(f"model is empty but several are served: send one of {names}")
-    for name in sorted(served):
-        if wanted in (name, name.rstrip("/").rsplit("/", 1)[-1]):
-            return name
+    if name := _known_as(wanted, served):
+        return name
     raise NotFound(f"model {wanted!r} is not served: send one of {names}, or leave model empty")
+
+
+def split_model(wanted: str, served: Collection[str]) -> tuple[str, str]:
+    """The model and the adapter over it that `wanted` names as MODEL:ADAPTER; "" for no adapter. A served
+    model may have a colon in its own name."""
+    model, _, adapter = wanted.rpartition(":")
+    if not adapter or _known_as(wanted, served) or not _known_as(model, served):
+        return wanted, ""
+    return model, adapter
+
+
+def _known_as(wanted: str, served: Collection[str]) -> str:
+    """A model is known by its id and, when that is a path, by the last part of it; "" for an unknown one."""
+    names = (name for name in sorted(served) if wanted in (name, name.rstrip("/").rsplit("/", 1)[-1]))
+    return next(names, "") if wanted else ""
 
 
 def _text(text: str) -> str:

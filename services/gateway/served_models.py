@@ -13,18 +13,23 @@ EMBEDDING_ROLE = "retriever"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """`context_tokens` is what every worker takes, 0 while none is ready; `instances` are (role, name)."""
+    """`context_tokens` is what every worker takes, 0 while none is ready; `instances` are (role, name).
+    `base` is the name of the model that an adapter is over, "" for a model."""
 
     name: str
     embeds: bool
     context_tokens: int
     has_chat_template: bool
     instances: tuple[tuple[str, str], ...]
+    base: str = ""
 
 
 def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
-    """Those that a decode worker has, by name; then those that a retriever embeds with."""
-    generating = {view.heartbeat.model for view in fleet.instances("decode")}
+    """Those that a decode worker has, by name, each before its adapters; then those that a retriever embeds
+    with."""
+    beats = [view.heartbeat for view in fleet.instances("decode")]
+    generating = {beat.model for beat in beats}
+    generating |= {f"{beat.model}:{each.name}" for beat in beats for each in beat.adapters if each.digest}
     embedding = {view.heartbeat.model for view in fleet.instances(EMBEDDING_ROLE)}
     found = [_generating_model(fleet, name) for name in generating]
     found += [_embedding_model(fleet, name) for name in embedding]
@@ -40,7 +45,8 @@ def _generating_model(fleet: FleetView, name: str) -> ServedModel:
         for view in fleet.instances(role)
         if identity.is_served_by(view.heartbeat)
     ]
-    return _described(name, views, TARGET_ROLES, embeds=False)
+    base = identity.name if identity.adapter.name else ""
+    return _described(name, views, TARGET_ROLES, embeds=False, base=base)
 
 
 def _embedding_model(fleet: FleetView, name: str) -> ServedModel:
@@ -49,7 +55,7 @@ def _embedding_model(fleet: FleetView, name: str) -> ServedModel:
 
 
 def _described(
-    name: str, views: list[InstanceView], computing: tuple[str, ...], *, embeds: bool
+    name: str, views: list[InstanceView], computing: tuple[str, ...], *, embeds: bool, base: str = ""
 ) -> ServedModel:
     return ServedModel(
         name=name,
@@ -57,6 +63,7 @@ def _described(
         context_tokens=_shortest_context(views, computing),
         has_chat_template=any(view.heartbeat.chat_template for view in views),
         instances=tuple((view.heartbeat.role, view.heartbeat.instance) for view in views),
+        base=base,
     )
 
 

@@ -23,7 +23,7 @@ from services.gateway.key_gate import BYTES_PER_TOKEN, KeyGate
 from services.gateway.model_identity import find_model
 from services.gateway.placement import serving
 from services.gateway.preprocessor import tokenize_message
-from services.gateway.request import MAX_MODEL_CHARS, MAX_TOKEN_ID, Request, served_model
+from services.gateway.request import MAX_MODEL_CHARS, MAX_TOKEN_ID, Request, served_model, split_model
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.served_models import EMBEDDING_ROLE, ServedModel, served_models
 from services.gateway.waiting import wait_for_instances
@@ -153,7 +153,8 @@ class TextAsks:
     async def spell(self, model: str, token_ids: Sequence[int], deadline: Deadline) -> Sequence[bytes]:
         """The bytes that ids stand for, each by itself. Of a request that has been admitted: in no limits."""
         with self._begun(deadline) as call:
-            _, answer = await self._ask_any(call, "tokenizer", model, SpellTokens(pack_ids(token_ids)))
+            ids = SpellTokens(pack_ids(token_ids))
+            _, answer = await self._ask_any(call, "tokenizer", model, ids, is_placed=True)
         if not isinstance(answer, TokenSpellings) or len(answer.spellings) != len(token_ids):
             raise unexpected_answer(answer, "tokenizer")
         return answer.spellings
@@ -201,11 +202,19 @@ class TextAsks:
                 self._idle.set()
 
     async def _ask_any(
-        self, call: TextCall, role: str, wanted_model: str, message: Message
+        self, call: TextCall, role: str, wanted_model: str, message: Message, *, is_placed: bool = False
     ) -> tuple[str, Message]:
-        """The name of the model and the answer of an instance that has it; raises NotFound where none has."""
+        """The name of the model and the answer of an instance that has it; raises NotFound where none has.
+
+        An adapter has the tokenizer of its model. `is_placed`: of a request that goes on when its adapter is
+        there no more.
+        """
         found = await self._ready(call, role, partial(self._fleet.instances, role))
-        model = served_model(wanted_model, {view.heartbeat.model for view in found})
+        served = {view.heartbeat.model for view in found}
+        named, adapter = split_model(wanted_model, served) if role == "tokenizer" else (wanted_model, "")
+        model = served_model(named, served)
+        if adapter and not is_placed:
+            find_model(wanted_model, self._fleet.instances)
 
         async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
             return await self._ready(call, role, partial(self._usable, role, model, avoided))
@@ -217,7 +226,7 @@ class TextAsks:
 
         turn, shunned = next(self._turns), partial(self._context.breakers.shunned, request_id="")
         answer = await ask_in_turn(role, usable, shunned, ask, call.deadline, max_asks=MAX_ASKS, turn=turn)
-        return model, answer
+        return f"{model}:{adapter}" if adapter else model, answer
 
     async def _ask_one(self, call: TextCall, view: InstanceView, message: Message, end: Deadline) -> Message:
         """Who has not answered when nobody listens any more is told so."""

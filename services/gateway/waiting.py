@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from shared.deadline import Deadline
 from shared.errors import Unavailable
-from shared.roles import PLACED_ROLES
+from shared.roles import PLACED_ROLES, TARGET_ROLES
 
 POLL_S = 0.02
 """As often as heartbeats of one instance can come."""
@@ -24,21 +24,28 @@ async def wait_for_instances(views: Callable[[], Sequence[V]], role: str, deadli
 
 
 async def wait_for_placed_roles(
-    views: Callable[[str], Sequence[V]], deadline: Deadline
+    views: Callable[[str], Sequence[V]], deadline: Deadline, *, adapter: str = ""
 ) -> Mapping[str, Sequence[V]]:
     """By role, once every role that a request is placed on has an instance at the same time.
 
-    Raises Unavailable naming the first role that has none at the deadline.
+    Raises Unavailable naming the first role that has none at the deadline. `adapter`: what workers must have
+    loaded, "" for nothing.
     """
     while True:
         fleet = {role: views(role) for role in PLACED_ROLES}
         missing = [role for role, found in fleet.items() if not found]
         if not missing:
             return fleet
-        await _wait_a_little(missing[0], deadline)
+        await _wait_a_little(missing[0], deadline, adapter if missing[0] in TARGET_ROLES else "")
 
 
-async def _wait_a_little(role: str, deadline: Deadline) -> None:
+async def _wait_a_little(role: str, deadline: Deadline, adapter: str = "") -> None:
+    if deadline.expired() and adapter:
+        raise Unavailable(
+            f"no {role} instance that is ready has the adapter {adapter!r} any more, or yet: see `penstock "
+            "adapter list`, or retry later",
+            hop=role,
+        )
     if deadline.expired():
         raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
     await asyncio.sleep(min(POLL_S, deadline.remaining_s()))

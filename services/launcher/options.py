@@ -78,9 +78,11 @@ def build_up_parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{role}", type=count, metavar="N", help=f"{role} instances (default 1, at least {least})"
         )
-    parser.add_argument("--model", metavar="DIR|ID", help="model to serve (default: the demo model)")
+    parser.add_argument("--model", metavar="DIR|FILE|ID", help="model to serve (default: the demo model)")
     parser.add_argument(
-        "--draft", metavar="DIR|ID|none", help="draft model (default: the demo draft, none for another model)"
+        "--draft",
+        metavar="DIR|FILE|ID|none",
+        help="draft model (default: the demo draft, none for another model)",
     )
     parser.add_argument(
         "--corpus", metavar="DIR|none", help="folder to answer from (default: Penstock's own documentation)"
@@ -237,12 +239,12 @@ def _counts(parser: argparse.ArgumentParser, args: argparse.Namespace, draft: st
 
 
 def _model(parser: argparse.ArgumentParser, option: str, model: str) -> str:
-    """A folder as an absolute path, anything else as the hub id it may be."""
+    """A folder or file as an absolute path, anything else as the hub id it may be."""
     path = Path(model).expanduser()
-    if model and path.is_dir():
+    if model and path.exists():
         return str(path.resolve())
     if model.startswith((".", "/", "~")):
-        parser.error(f"{option} {model} is not a folder")
+        parser.error(f"{option} {model} is not there: give a model directory or a GGUF file")
     return model
 
 

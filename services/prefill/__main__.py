@@ -16,7 +16,7 @@ with interrupts_end_at_once():
     from shared.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor
     from shared.worker.prefix_mirror import PrefixMirror
 
 
@@ -28,7 +28,7 @@ async def body(service: Service[PrefillConfig]) -> None:
             config, model.path, model.name, buffer, work_class=WorkClass.PREFILL, transfers_kv=True
         )
     )
-    await engines.preload()
+    engine = await engines.preload()
     announce_checkpoint(service, model)
     bulk = await BulkConnection.connect(
         config.nats_url, name=f"prefill/{service.instance}/kv", credentials=service.credentials
@@ -39,8 +39,14 @@ async def body(service: Service[PrefillConfig]) -> None:
             service.bus, bulk, engine.kv_pool, buffer.shared, on_released=on_released, on_failed=on_failed
         )
 
+    adapters = await load_adapters(service, config, model.name, engine)
     try:
-        await serve_actor(service, lambda: PrefillActor(service, engines.take_engine, make_sender, mirror))
+        await serve_actor(
+            service,
+            lambda: PrefillActor(service, engines.take_engine, make_sender, mirror, adapters),
+            adapters,
+            engine,
+        )
     finally:
         await service.supervisor.stop()
         await bulk.close()

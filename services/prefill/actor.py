@@ -24,6 +24,7 @@ from shared.kv.transfer_key import TransferKey
 from shared.messages import Accepted, Held
 from shared.service import Service
 from shared.telemetry import metrics
+from shared.worker.adapters import WorkerAdapters
 from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
@@ -62,8 +63,9 @@ class PrefillActor(WorkerActor[PrefillJob]):
         load: Callable[[], Engine],
         make_sender: MakeSender,
         mirror: PrefixMirror,
+        adapters: WorkerAdapters | None = None,
     ) -> None:
-        super().__init__(service, PrefillDriver(load, mirror, self.wake), mirror)
+        super().__init__(service, PrefillDriver(load, mirror, self.wake), mirror, adapters)
         self._config = service.config
         self._make_sender = make_sender
         self._rate = TokenRate(min(MEASURED_STEP_TOKENS, service.config.max_batch_tokens))
@@ -129,7 +131,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         if job.key not in self._book.jobs:
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])
             job.cached_tokens = known * BLOCK_TOKENS
-            self.take_in(job, lambda: self._book.add(job, self._rate.tokens_per_s))
+            self.take_in(job, prefill.adapter, lambda: self._book.add(job, self._rate.tokens_per_s))
             engine.serve(self._book.waiting_prompts)
             self._service.changed()
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
@@ -206,7 +208,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
                     raise result
                 job.phase = JobPhase.COMPUTING
                 job.cached_tokens = result.cached_tokens
-                self._announcer.offer(job, result.block_ids)
+                self._announcer.offer(job, result)
             except PenstockError as error:
                 self._refused.append((job, error))
                 self._end(job)

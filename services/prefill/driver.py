@@ -93,6 +93,7 @@ class PrefillDriver(EngineDriver[StepResult]):
                 job.key,
                 dataclasses.replace(job.spec, params=job.params),
                 self._moving(on_layer),
+                adapter=job.adapter,
                 priority=job.priority,
                 deadline_us=round(job.first_token.at_s * 1e6),
             )
@@ -148,6 +149,7 @@ def _admit(
     spec: SequenceSpec,
     on_layer: LayerCallback,
     *,
+    adapter: str = "",
     priority: int,
     deadline_us: int | None = None,
 ) -> AdmitResult | PenstockError:
@@ -160,6 +162,7 @@ def _admit(
             spec.block_hashes,
             stop_after=1,
             on_layer=on_layer,
+            adapter=adapter,
             priority=priority,
             deadline_us=deadline_us,
         )

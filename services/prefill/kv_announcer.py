@@ -6,7 +6,7 @@ from functools import partial
 
 from services.prefill.job import PrefillJob
 from services.prefill.step_news import StepNews
-from shared.engine import BLOCK_TOKENS, LayerCallback
+from shared.engine import BLOCK_TOKENS, AdmitResult, LayerCallback
 from shared.kv.sender import KvSender
 
 
@@ -38,9 +38,17 @@ class KvAnnouncer:
 
         return on_layer
 
-    def offer(self, job: PrefillJob, block_ids: tuple[int, ...]) -> None:
+    def offer(self, job: PrefillJob, admitted: AdmitResult) -> None:
         """The job has its blocks; those that were cached are final in every layer already."""
-        self._sender.offer_transfer(job.request_id, job.epoch, job.gateway, job.peer, block_ids, job.deadline)
+        self._sender.offer_transfer(
+            job.request_id,
+            job.epoch,
+            job.gateway,
+            job.peer,
+            admitted.block_ids,
+            job.deadline,
+            first_block=admitted.first_block,
+        )
         cached_blocks = job.cached_tokens // BLOCK_TOKENS
         if cached_blocks:
             for layer in range(self._num_layers):

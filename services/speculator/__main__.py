@@ -11,7 +11,7 @@ with interrupts_end_at_once():
     from shared.service import Service, run_service
     from shared.text.model_source import DEMO_MODEL, resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor
     from shared.worker.prefix_mirror import PrefixMirror
 
 DEMO_DRAFT = DEMO_MODEL.with_name("draft")
@@ -23,9 +23,12 @@ async def body(service: Service[SpeculatorConfig]) -> None:
     engines = EngineSource(
         lambda: build_engine(config, model.path, model.name, work_class=WorkClass.SPECULATOR)
     )
-    await engines.preload()
+    engine = await engines.preload()
     announce_checkpoint(service, model)
-    await serve_actor(service, lambda: SpeculatorActor(service, engines.take_engine, mirror))
+    adapters = await load_adapters(service, config, model.name, engine)
+    await serve_actor(
+        service, lambda: SpeculatorActor(service, engines.take_engine, mirror, adapters), adapters, engine
+    )
 
 
 if __name__ == "__main__":

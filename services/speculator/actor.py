@@ -22,6 +22,7 @@ from shared.errors import Overloaded, PenstockError, UnknownMessage
 from shared.messages import CancelAck, DraftBlock, DraftResync, Held, unpack_ids
 from shared.service import Service
 from shared.telemetry import metrics
+from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor, WorkerLoad
 from shared.worker.grammar_compiler import GrammarCompiler
@@ -55,8 +56,9 @@ class SpeculatorActor(EngineActor):
         service: Service[SpeculatorConfig],
         load: Callable[[], Engine],
         mirror: PrefixMirror,
+        adapters: WorkerAdapters | None = None,
     ) -> None:
-        super().__init__(service, EngineDriver("draft-engine", load, mirror, self.wake), mirror)
+        super().__init__(service, EngineDriver("draft-engine", load, mirror, self.wake), mirror, adapters)
         self._config = service.config
         self._sessions = DraftSessions(
             limit=service.config.max_sessions, lease_s=LEASE_S, on_drop=self._driver.release_later
@@ -116,6 +118,9 @@ class SpeculatorActor(EngineActor):
     def holds_work(self) -> bool:
         return len(self._sessions) > 0
 
+    def adapters_in_use(self) -> set[str]:
+        return {session.adapter for session in self._sessions.held() if session.adapter}
+
     async def on_tick(self) -> None:
         self._sessions.expire()
 
@@ -138,6 +143,7 @@ class SpeculatorActor(EngineActor):
             unpack_ids(opened.token_ids),
             opened.prompt_len,
             params,
+            adapter=self._adapters.name_for_draft(opened.adapter),
         )
 
     async def _commit(self, commit: messages.DraftCommit) -> None:
@@ -189,7 +195,17 @@ class SpeculatorActor(EngineActor):
         wishes = []
         for key, session, wanted in chosen:
             untold = tuple(session.tokens[session.told :])
-            wishes.append(Wish(key, session.told, untold, session.prompt_len, session.params, wanted))
+            wishes.append(
+                Wish(
+                    key,
+                    session.told,
+                    untold,
+                    session.prompt_len,
+                    session.params,
+                    wanted,
+                    session.adapter,
+                )
+            )
             session.told = len(session.tokens)
         self._driver.begin_step(lambda engine: DraftTick(sessions, self._drafter.draft(engine, wishes)))
 

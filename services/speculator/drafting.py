@@ -17,7 +17,8 @@ from shared.errors import InvalidRequest, Overloaded
 class Wish:
     """`count` tokens after these, drawn as the target model would draw them at those positions.
 
-    `token_ids` are the session's from `base` on; those before are as the last tick had them.
+    `token_ids` are the session's from `base` on; those before are as the last tick had them. `adapter` as the
+    engine calls it.
     """
 
     key: str
@@ -26,6 +27,7 @@ class Wish:
     prompt_len: int
     params: SamplingParams
     count: int
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +92,11 @@ def _continue(engine: Engine, wish: Wish) -> None:
         return
     kept = engine.tokens_since(wish.key, 0)[: wish.base]
     engine.release(wish.key)
-    engine.admit(wish.key, [*kept, *wish.token_ids], wish.prompt_len, wish.params, stop_after=wish.count)
+    engine.admit(
+        wish.key,
+        [*kept, *wish.token_ids],
+        wish.prompt_len,
+        wish.params,
+        stop_after=wish.count,
+        adapter=wish.adapter,
+    )

@@ -17,7 +17,7 @@ class DraftSession:
     """What a decode worker has made final, and how many tokens it wants guessed after that (0 = none now).
 
     `compiling`: its grammar is not there yet, so nothing can be guessed. `told`: how many of its first tokens
-    the engine knows.
+    the engine knows. `adapter`: what the engine calls the one that it guesses with, "" for the draft alone.
     """
 
     request_id: str
@@ -30,6 +30,7 @@ class DraftSession:
     wanted: int = 0
     compiling: bool = False
     told: int = 0
+    adapter: str = ""
 
     @property
     def has_wish(self) -> bool:
@@ -64,6 +65,8 @@ class DraftSessions:
         tokens: list[int],
         prompt_len: int,
         params: SamplingParams,
+        *,
+        adapter: str = "",
     ) -> None:
         self.drop(key)
         while len(self._sessions) >= self._limit:
@@ -78,6 +81,7 @@ class DraftSessions:
             params,
             self._clock.monotonic_s(),
             compiling=params.grammar is not None,
+            adapter=adapter,
         )
 
     def commit(self, key: str, base: int, token_ids: Sequence[int], wanted: int) -> bool:

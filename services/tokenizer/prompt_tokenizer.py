@@ -42,7 +42,7 @@ class PromptTokenizer:
             raise InvalidRequest("the prompt has no tokens; send some text")
         if len(token_ids) > MAX_PROMPT_TOKENS:
             raise TooLarge(f"a prompt of {len(token_ids)} tokens is over the limit of {MAX_PROMPT_TOKENS}")
-        seed = self._hasher.seed(message.layout, message.tenant)
+        seed = self._hasher.seed(message.layout, message.tenant, message.adapter)
         hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
         took_us = (time.perf_counter_ns() - started_ns) // 1000
         if not message.tools:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from shared.deadline import SYSTEM_CLOCK, Clock, ClockOffsets
+from shared.kv_window import KvWindow
 from shared.messages import Heartbeat, Snapshot, unpack_hashes
 from shared.roles import TARGET_ROLES
 from shared.telemetry import metrics
@@ -71,11 +72,8 @@ class InstanceView:
         return self.next_s > HEARTBEAT_S and not self.asked and not self.suspect
 
     def overlap(self, block_hashes: Sequence[bytes]) -> int:
-        """How many leading blocks of a prompt this instance has."""
-        for count, block_hash in enumerate(block_hashes):
-            if block_hash not in self.prefix:
-                return count
-        return len(block_hashes)
+        """How many leading blocks of a prompt this instance need not compute."""
+        return KvWindow(self.heartbeat.window_tokens).reusable_blocks(block_hashes, self.prefix.__contains__)
 
 
 class FleetState:

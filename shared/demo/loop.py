@@ -1,4 +1,4 @@
-"""The loop of every training run here: steps until the time is spent, progress lines, checkpoints, resumes."""
+"""The loop of every training run: steps until the time is spent, progress lines, checkpoints, resumes."""
 
 from __future__ import annotations
 
@@ -47,16 +47,15 @@ class TrainingLoop:
         """One stage: until `is_over` of its steps and averages, the end of `batches` or of the budget."""
         progress = self.progress
         average: dict[str, float] = {}
-        steps, tokens = 0, 0
+        tokens = 0
         began = saved = last = time.monotonic()
-        for batch in batches:
+        for steps, batch in enumerate(batches, start=1):
             report = take_step(batch)
             now = time.monotonic()
             progress.elapsed_s += now - last
             last = now
             progress.step += 1
             progress.tokens += report.tokens
-            steps += 1
             tokens += report.tokens
             blend = max(1 / steps, 1 / AVERAGE_OVER_STEPS)
             for figure, value in report.figures.items():

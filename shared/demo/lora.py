@@ -1,4 +1,4 @@
-"""Low-rank adapters on every linear layer of a Llama (LoRA, arXiv:2106.09685), in and out of PEFT's layout."""
+"""Low-rank adapters on the linear layers of a Llama (LoRA, arXiv:2106.09685), to PEFT's layout and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG_FILE = "adapter_config.json"
 
 
 class LoraLinear(nn.Module):
-    """x W^T + scale (x A^T) B^T, where W is frozen in bf16; A [rank, in] is drawn, B [out, rank] starts at 0."""
+    """x W^T + scale (x A^T) B^T. W is frozen in bf16, A [rank, in] is drawn, B [out, rank] starts at 0."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()

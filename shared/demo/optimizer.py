@@ -39,7 +39,7 @@ class Optimizer:
 
     @classmethod
     def of_adapter(cls, model: nn.Module) -> Optimizer:
-        """AdamW, faster for the half of each low-rank product that starts at zero (LoRA+, arXiv:2402.12354)."""
+        """AdamW, faster for the half of a low-rank product that starts at zero (LoRA+, arXiv:2402.12354)."""
         trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         rates = {"lora_a": ADAPTER_RATE, "lora_b": ADAPTER_RATE * ADAPTER_RATE_RATIO}
         parts = []

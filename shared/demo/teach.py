@@ -3,8 +3,8 @@
     python -m shared.demo.teach --model DIR --books DIR --work-dir DIR --out DIR --minutes M
 
 Only the adapter learns, from the answers of invented lessons. Beside them it sees the model's own answers to
-general requests and is kept to the distribution that the model has there without it. A run that was stopped goes
-on from its work folder, also with more `--minutes` than it had.
+general requests and is kept to the distribution that the model has there without it. A run that was stopped
+goes on from its work folder, also with more `--minutes` than it had.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def learn_row(model: Llama, row: LessonRow, weight: float) -> tuple[float, float
 
 
 def keep_row(model: Llama, row: LessonRow, weight: float) -> float:
-    """Add the gradients of the divergence from the model without its adapter at the row's answer; its mean."""
+    """Add the gradients of the divergence from the model without its adapter at the answer; its mean."""
     batch = row.batch
     with torch.autocast("cpu", torch.bfloat16):
         with torch.no_grad(), without_adapter(model):

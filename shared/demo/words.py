@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 
-def _words(text: str) -> tuple[str, ...]:
+def word_list(text: str) -> tuple[str, ...]:
+    """Words with spaces between them."""
     return tuple(text.split())
 
 
-ONSETS = _words("""
+ONSETS = word_list("""
 b c d f g h j k l m n p r s t v w z br cr dr gr pr tr st sk sp th sh ch fl gl pl qu kr vr
 """)
-VOWELS = _words("a e i o u a e i o ae ai ea ei ia io oa ou y")
+VOWELS = word_list("a e i o u a e i o ae ai ea ei ia io oa ou y")
 CODAS = (
     "",
     "",
@@ -37,7 +38,7 @@ CODAS = (
     "ven",
 )
 
-NOUNS = _words("""
+NOUNS = word_list("""
 harbour master river tower bridge garden market school doctor captain engine clock window lamp library
 temple kitchen mirror ladder bottle letter museum forest island mountain village castle road teacher
 baker painter farmer soldier driver singer judge nurse sailor miller tailor carpenter mayor colour
@@ -47,7 +48,7 @@ flower stone metal fabric instrument song story poem map coin ship wagon train h
 eagle snake frog apple bread cheese honey soup salt pepper tea coffee winter summer autumn spring
 morning evening night storm rain snow wind fire water earth shadow light silver gold copper iron
 """)
-TECHNICAL = _words("""
+TECHNICAL = word_list("""
 gateway tokenizer retriever prefill decode speculator detokenizer worker service server client broker
 request response message stream token prompt answer model engine block cache page pool batch queue
 mailbox actor session deadline lease epoch heartbeat timeline transfer chunk credit layer tensor kernel
@@ -62,7 +63,7 @@ throughput bandwidth memory disk core device accelerator interface transport pro
 priority order state phase hop event error code reason status outcome result usage audit owner sender
 receiver consumer producer subscriber publisher listener handler middleware proxy balancer router
 """)
-ADJECTIVES = _words("""
+ADJECTIVES = word_list("""
 default maximum minimum first last main small large old new red green blue black white secret hidden
 public private local remote shared common active idle slow fast short long wide deep high low open
 closed bounded absolute internal external initial final total inner outer upper lower northern southern
@@ -108,12 +109,12 @@ HOLDING = (
     ("need", "needs"),
     ("send", "sends"),
 )
-UNITS = _words("""
+UNITS = word_list("""
 ms seconds minutes hours days tokens blocks bytes KB MB GB requests workers layers messages % metres
 miles kilograms litres pages coins steps rows instances times
 """)
-TIME_UNITS = _words("ms milliseconds seconds minutes hours days weeks years steps µs")
-NUMBER_WORDS = _words("two three four five six seven eight nine ten eleven twelve twenty forty")
+TIME_UNITS = word_list("ms milliseconds seconds minutes hours days weeks years steps µs")
+NUMBER_WORDS = word_list("two three four five six seven eight nine ten eleven twelve twenty forty")
 IDENTIFIERS = (
     "{a}_{b}",
     "{a}.{b}",
@@ -135,8 +136,8 @@ IDENTIFIERS = (
     "`{a}.{b}`",
 )
 ARTICLES = ("a", "the", "one", "no", "any", "each")
-LINKS = _words("to from with for in on at before after without through over under")
-PLACES = _words("in at on near behind under inside beside from with over through")
+LINKS = word_list("to from with for in on at before after without through over under")
+PLACES = word_list("in at on near behind under inside beside from with over through")
 ROLES = ("job", "purpose", "task", "role", "aim", "duty", "goal", "work")
 REASONS = ("because", "so that", "since", "as")
 CONDITIONS = ("when", "if", "once", "after", "while")
@@ -176,7 +177,7 @@ FILLERS = (
     "This is the simplest arrangement that works, and it can be changed later.",
     "She laughed, closed the book and went down to the garden.",
 )
-HOW = _words("long large big high many much fast old wide far")
+HOW = word_list("long large big high many much fast old wide far")
 # (preposition, how to ask)
 SPANS = (
     ("every", "How often"),

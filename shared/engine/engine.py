@@ -23,6 +23,7 @@ from shared.engine.engine_core import EngineCore
 from shared.engine.input_processor import InputProcessor
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
+from shared.engine.memory.allotment import Allotment
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
@@ -104,7 +105,8 @@ class Engine:
         self._model_runner = ModelRunner(self._model)
         self.cost = CostModel(config.max_batch_tokens)
         offloader = Offloader(self.kv_pool, self._offloads, self.cost) if self._offloads else None
-        self._block_manager = BlockManager(self.blocks, self.kv_pool.copy_block, offloader)
+        self._allotment = Allotment(self.blocks, self.layout.window, config.max_batch_tokens)
+        self._block_manager = BlockManager(self.blocks, self.kv_pool.copy_block, offloader, self._allotment)
         self._scheduler = Scheduler(
             self._block_manager,
             self.cost,
@@ -170,17 +172,17 @@ class Engine:
         sequence.on_layer = on_layer
         self._scheduler.check_room(key, priority)
         self._scheduler.check_time(sequence, deadline_us)
-        self._block_manager.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
+        self._allotment.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
         self._add_sequence(sequence, priority, deadline_us)
-        return AdmitResult(sequence.num_computed, tuple(sequence.blocks))
+        return AdmitResult(sequence.num_computed, tuple(sequence.blocks), sequence.first_promised or 0)
 
     def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> Reservation:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
         self._scheduler.check_room(key)
-        num_cached = self._block_manager.allocate_blocks(sequence, num_tokens, len(block_hashes))
+        num_cached = self._allotment.reserve_blocks(sequence, num_tokens)
         self._scheduler.sequences[key] = sequence
-        return Reservation(tuple(sequence.blocks), num_cached)
+        return Reservation(tuple(sequence.blocks), sequence.num_committed_blocks, num_cached)
 
     def attach(
         self,
@@ -204,13 +206,18 @@ class Engine:
             raise InvalidRequest(f"no KV is reserved for sequence {key!r}; reserve before attaching")
         sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, reserved.chain)
         num_filled = len(token_ids) - 1
-        if not reserved.num_computed <= num_filled <= len(reserved.blocks) * BLOCK_TOKENS or not num_filled:
+        in_window = self._block_manager.can_share(reserved, num_filled)
+        if (
+            not in_window
+            or not reserved.num_computed <= num_filled <= len(reserved.blocks) * BLOCK_TOKENS
+            or not num_filled
+        ):
             raise InvalidRequest(
                 f"{num_filled} filled tokens do not fit the {len(reserved.blocks)} blocks reserved for "
                 f"{key!r}; reserve as many tokens as arrive"
             )
         sequence.adapter = _packed(self._adapters.find(adapter))
-        sequence.blocks = reserved.blocks
+        sequence.blocks, sequence.num_passed = reserved.blocks, reserved.num_passed
         sequence.num_committed_blocks = reserved.num_committed_blocks
         sequence.num_computed = num_filled
         sequence.num_scored = prompt_len  # by whoever computed the prompt
@@ -224,14 +231,16 @@ class Engine:
         """A new sequence with the prompt of `key`, drawn from with `params` as if it had been admitted.
 
         It shares the blocks of `key` by reference and computes only the prompt's last token; whoever writes
-        into a shared block gets a copy of it. Raises InvalidRequest while the prompt of `key` is not computed
-        or when its KV is promised to somebody (`stop_after`), Overloaded as `admit` does.
-        """
+        into a shared block gets a copy of it. Raises InvalidRequest while the prompt of `key` is not
+        computed, when its KV is promised to somebody (`stop_after`) or when its window has left the
+        prompt's end, Overloaded as `admit` does."""
         source = self._scheduler.sequences.get(key)
         if source is None or source.status is not SequenceStatus.ACTIVE or source.pinned:
             raise InvalidRequest(f"sequence {key!r} is not running here; fork one that is")
         if source.num_computed < source.prompt_len - 1:
             raise InvalidRequest(f"the prompt of {key!r} is not computed yet; fork it after its first token")
+        if not self._block_manager.can_share(source, source.prompt_len - 1):
+            raise InvalidRequest(f"KV of the prompt of {key!r} is behind its window now; admit it once more")
         prompt = source.tokens[: source.prompt_len]
         names = source.chain.hashes[: len(prompt) // BLOCK_TOKENS]
         sequence = self._input_processor.sequence(
@@ -281,7 +290,7 @@ class Engine:
 
     def held(self) -> dict[str, int]:
         """Number of blocks by sequence key, for audits."""
-        return {key: len(sequence.blocks) for key, sequence in self._scheduler.sequences.items()}
+        return {key: sequence.num_held for key, sequence in self._scheduler.sequences.items()}
 
     def tokens_since(self, key: str, position: int) -> list[int]:
         """What sequence `key` has from `position` on; nothing when it is not held."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_window import KvWindow
 
 _CHOICES = {
     "device": ("cpu", "cuda"),
     "backend": ("auto", "native", "torch"),
-    "quantization": ("none", "int8", "int4", "fp8"),
+    "quantization": ("none", "dense", "int8", "int4", "fp8"),
     "kv_dtype": ("auto", "int8", "fp8"),
 }
 _AT_LEAST_ONE = ("kv_blocks", "max_batch_tokens", "max_sequences", "tensor_parallel", "max_adapter_rank")
@@ -34,8 +35,9 @@ _AT_LEAST_ZERO = (
 class EngineConfig:
     """What one engine loads and how much it may hold.
 
-    dtype: auto (the checkpoint's), float32 or bfloat16. quantization: of the weights; quant_group weights
-    share a scale (0: 128 for int8, 64 for int4). kv_dtype: auto (the one computed in), int8 or, on cuda, fp8.
+    dtype: auto (the checkpoint's), float32 or bfloat16. quantization: of the weights: none (as they are
+    stored), dense (what a GGUF file stores in blocks is unpacked), int8, int4 or, on cuda, fp8; quant_group
+    weights share a scale (0: 128 for int8, 64 for int4). kv_dtype: auto (the one computed in), int8 or fp8.
     kv_memory_mb: size of the KV pool in MiB; 0: kv_blocks blocks of 16 tokens.
     max_batch_tokens: rows of one step, which is also the longest prefill chunk. max_step_ms: the longest step
     that may be planned while rows decode, prefill chunks are cut to it; 0: no limit. max_step_ratio: how many
@@ -122,7 +124,7 @@ class EngineConfig:
                 "the native backend runs in one process; use backend torch with tensor_parallel",
             ),
             (
-                self.quant_group > 0 and self.quantization == "none",
+                self.quant_group > 0 and self.quantization in ("none", "dense"),
                 f"quant_group {self.quant_group} means nothing without quantization; set it to int8 or int4",
             ),
             (
@@ -143,15 +145,20 @@ class EngineConfig:
 def max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     """The longest sequence, prompt and output: the model's limit, the configured one or the pool's size.
 
-    A model with a dynamic rope may be asked for up to `factor` times its limit; the rope is then that of the
-    longest sequence for all of them, since keys that are cached cannot turn again.
-    A sequence that the whole pool cannot hold could never finish, so the pool is a limit too.
-    """
+    A model with a dynamic rope may be asked for up to `factor` times its limit; the rope is then that of
+    the longest sequence for all of them, since keys that are cached cannot turn again. A sequence that the
+    whole pool cannot hold could never finish, so the pool is a limit too, unless every layer has a window
+    and the pool holds twice that and a step."""
     longest = int(model.max_position_embeddings * _stretch(model))
     if not 0 <= config.max_model_len <= longest:
         raise InvalidRequest(
             f"max_model_len must be from 0 to the model's {longest}, not {config.max_model_len}"
         )
+    window = KvWindow(model.kv_window_tokens)
+    if window.tokens and config.kv_blocks >= window.most_blocks(config.max_batch_tokens) + window.most_blocks(
+        0
+    ):
+        return config.max_model_len or model.max_position_embeddings
     pool_tokens = config.kv_blocks * HASH_BLOCK_TOKENS
     if config.max_model_len > pool_tokens:
         raise InvalidRequest(

@@ -11,7 +11,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from shared.engine.adapters import AdapterInfo
 from shared.engine.engine import Engine, EngineConfig
+from shared.engine.loading.tokenizer_file import read_tokenizer_json
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, NotFound, Overloaded
 from shared.sampling import NO_LOGPROBS, SamplingParams, TokenLogprob
@@ -45,6 +47,7 @@ class _Run:
     prompt_ids: Sequence[int]
     params: SamplingParams
     first: _Run | None
+    adapter: str = ""
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
@@ -62,20 +65,23 @@ class _Run:
 
 
 class LLM:
-    """`LLM(model_dir, **fields of EngineConfig)`. Not thread-safe."""
+    """`LLM(model, **fields of EngineConfig)`: a Hugging Face directory or a GGUF file. Not thread-safe."""
 
     def __init__(self, model_dir: str | Path, **engine: Any) -> None:
         self.engine = Engine(EngineConfig(str(model_dir), **engine))
-        path = Path(model_dir) / "tokenizer.json"
-        self.tokenizer: Tokenizer | None = Tokenizer.from_file(str(path)) if path.is_file() else None
+        spec = read_tokenizer_json(model_dir)
+        self.tokenizer: Tokenizer | None = None if spec is None else Tokenizer.from_str(spec)
 
     def generate(
         self,
         prompts: Sequence[str | Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         n: int = 1,
+        adapters: str | Sequence[str] = "",
     ) -> list[Completion]:
         """Complete all prompts, batched as the engine has room; one params for all, or one each.
+
+        So are `adapters`: the names of loaded ones, "" for the model alone.
 
         Answers n completions for each prompt, those of the first prompt first; completion i draws with seed
         (params.seed + i) mod 2^64, and the prompt is computed once. Text needs the model's tokenizer.json
@@ -84,9 +90,10 @@ class LLM:
         if not 1 <= n <= MAX_COMPLETIONS:
             raise InvalidRequest(f"n is {n}; ask for 1 to {MAX_COMPLETIONS} completions of a prompt")
         each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else params
+        named = [adapters] * len(prompts) if isinstance(adapters, str) else adapters
         runs: list[_Run] = []
-        for number, (prompt, options) in enumerate(zip(prompts, each, strict=True)):
-            runs += _runs_of(number, self._ids(prompt), options, n)
+        for number, (prompt, options, adapter) in enumerate(zip(prompts, each, named, strict=True)):
+            runs += _runs_of(_Run(f"{number}/0", 0, self._ids(prompt), options, None, adapter), n)
         self._complete(runs)
         return [
             Completion(
@@ -100,9 +107,13 @@ class LLM:
             for run in runs
         ]
 
-    def logits(self, token_ids: Sequence[int]) -> Tensor:
+    def load_adapter(self, name: str, directory: str | Path) -> AdapterInfo:
+        """See `Engine.load_adapter`; `engine` has the rest."""
+        return self.engine.load_adapter(name, str(directory))
+
+    def logits(self, token_ids: Sequence[int], adapter: str = "") -> Tensor:
         """float32 [len(token_ids), vocab]: the model's logits after each token."""
-        return self.engine.logits(token_ids)
+        return self.engine.logits(token_ids, adapter)
 
     def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """`SamplingParams.bad_words` for words of text: their ids as they stand at the beginning of a text,
@@ -155,7 +166,7 @@ class LLM:
                 pass
             else:
                 return
-        self.engine.admit(run.key, run.prompt_ids, len(run.prompt_ids), run.params)
+        self.engine.admit(run.key, run.prompt_ids, len(run.prompt_ids), run.params, adapter=run.adapter)
 
     def _ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
         if not isinstance(prompt, str):
@@ -172,15 +183,18 @@ class LLM:
         return "" if self.tokenizer is None else str(self.tokenizer.decode(list(token_ids)))
 
 
-def _runs_of(number: int, prompt_ids: Sequence[int], params: SamplingParams, n: int) -> list[_Run]:
-    first = _Run(f"{number}/0", 0, prompt_ids, params, None)
+def _runs_of(first: _Run, n: int) -> list[_Run]:
+    number, _ = first.key.split("/")
     others = (
         _Run(
             f"{number}/{index}",
             index,
-            prompt_ids,
-            dataclasses.replace(params, seed=(params.seed + index) % 2**64, prompt_logprobs=NO_LOGPROBS),
+            first.prompt_ids,
+            dataclasses.replace(
+                first.params, seed=(first.params.seed + index) % 2**64, prompt_logprobs=NO_LOGPROBS
+            ),
             first,
+            first.adapter,
         )
         for index in range(1, n)
     )

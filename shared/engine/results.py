@@ -10,17 +10,22 @@ from shared.sampling import TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class AdmitResult:
-    """`cached_tokens` need no computing; `block_ids` are all blocks allocated so far, in order."""
+    """`cached_tokens` need no computing; `block_ids` are all blocks allocated so far, in order. With
+    `on_layer` those from `first_block` on stay what they are until the sequence is released; what is before
+    them is behind the window of whoever goes on behind the prompt."""
 
     cached_tokens: int
     block_ids: tuple[int, ...]
+    first_block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Blocks for KV that arrives from outside; the first `num_cached_blocks` are filled already."""
+    """Blocks for KV that arrives from outside, which is wanted from block `first_block` on: those before it
+    are filled already, `num_cached_blocks` of them, or behind the window."""
 
     block_ids: tuple[int, ...]
+    first_block: int
     num_cached_blocks: int
 
 

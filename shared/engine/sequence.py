@@ -12,6 +12,8 @@ from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.sampling import SamplingParams
 
 STARTING_ACCEPTANCE = 0.7
+NO_BLOCK = -1
+"""In a sequence's blocks: nothing is there, because it is behind the window or not given yet."""
 
 
 class SequenceStatus(Enum):
@@ -41,8 +43,21 @@ class HashChain:
 
 
 @dataclass(slots=True)
+class Turnover:
+    """Of a long prompt whose KV is promised to somebody, in a model with windows: what is promised, from
+    block `end` on, is there from the start, and blocks [first, end) are given as those behind the window
+    come back, by now up to `given`. They get their names when they are given back: until then nobody else
+    may hold one, so that each that is given back is one that can be given."""
+
+    first: int
+    given: int
+    end: int
+
+
+@dataclass(slots=True)
 class LiveSequence:
-    """Position i of the sequence is tokens[i]; KV of tokens[:num_computed] is in its blocks."""
+    """Position i of the sequence is tokens[i]; KV of tokens[:num_computed] is in its blocks, as far as rows
+    to come read it: the first `num_passed` blocks are behind the window and not held."""
 
     key: str
     order: int  # admission number
@@ -61,6 +76,9 @@ class LiveSequence:
     waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
     times_preempted: int = 0
     blocks: list[int] = field(default_factory=list)
+    num_passed: int = 0
+    turnover: Turnover | None = None
+    first_promised: int | None = None  # block from which on it keeps all, whatever its window
     anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see BlockManager.commit
     num_computed: int = 0
     num_scored: int = 0  # prompt tokens whose log-probabilities were told, or are not wanted
@@ -73,7 +91,18 @@ class LiveSequence:
     @property
     def all_blocks(self) -> list[int]:
         """Every block that it holds a reference to, in the order in which BlockPool.free wants them."""
-        return [*self.anchors, *self.blocks]
+        return [*self.anchors, *(block for block in self.blocks if block != NO_BLOCK)]
+
+    @property
+    def num_given(self) -> int:
+        """How many of its first blocks it holds, or has held."""
+        return len(self.blocks) if self.turnover is None else self.turnover.given
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that it holds."""
+        missing = 0 if self.turnover is None else self.turnover.end - self.turnover.given
+        return len(self.blocks) - self.num_passed - missing
 
     @property
     def pinned(self) -> bool:

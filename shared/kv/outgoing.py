@@ -32,7 +32,7 @@ class OutgoingPhase(enum.StrEnum):
 
 
 class OutgoingTransfer:
-    """`block_ids[i]` is the pool block that holds request block i."""
+    """`block_ids[i]` is the pool block that holds request block i, from `first_block` on."""
 
     def __init__(
         self,
@@ -44,11 +44,14 @@ class OutgoingTransfer:
         deadline: Deadline,
         num_layers: int,
         now_s: float,
+        *,
+        first_block: int = 0,
     ) -> None:
         self.key = (request_id, epoch)
         self.origin = origin
         self.decode = decode
         self.block_ids = tuple(block_ids)
+        self.first_block = first_block
         self.deadline = deadline
         self.phase = OutgoingPhase.OFFERED
         self.grant: KvGrant | None = None
@@ -56,7 +59,7 @@ class OutgoingTransfer:
         self.finish = ""
         self.abort_reason = ""
         self._finished_s = 0.0
-        self._cells = CellMap(num_layers, 0, len(self.block_ids))
+        self._cells = CellMap(num_layers, first_block, len(self.block_ids))
         self._queue: deque[Run] = deque()
         self._unsent = 0  # granted cells that are not SENT
         self._sent_bytes = 0
@@ -78,8 +81,11 @@ class OutgoingTransfer:
                 raise ProtocolError("a second transfer of the same request and epoch was granted")
             return
         first, end = grant.first_block, grant.first_block + grant.num_blocks
-        if not (0 <= first <= end <= len(self.block_ids)):
-            raise ProtocolError(f"blocks [{first}, {end}) are granted, the request has {len(self.block_ids)}")
+        if not (self.first_block <= first <= end <= len(self.block_ids)):
+            raise ProtocolError(
+                f"blocks [{first}, {end}) are granted, the request has "
+                f"[{self.first_block}, {len(self.block_ids)})"
+            )
         if grant.transport == "nats" and grant.num_blocks and grant.credit_bytes <= 0:
             raise ProtocolError("a grant without credit can never be used")
         self.grant = grant
@@ -98,7 +104,8 @@ class OutgoingTransfer:
             self.phase = OutgoingPhase.SENDING
 
     def layer_ready(self, layer: int, first: int, end: int) -> None:
-        """The bytes of request blocks [first, end) in `layer` are final. Repeating it changes nothing."""
+        """The bytes of request blocks [first, end) in `layer` are final. Repeating it changes nothing, nor do
+        blocks before `first_block`."""
         run = Run(layer, first, end)
         if not (0 <= layer < self._cells.num_layers and 0 <= first <= end <= len(self.block_ids)):
             raise InvalidRequest(f"layer {layer}, blocks [{first}, {end}) are outside of the request")
@@ -164,6 +171,10 @@ class OutgoingTransfer:
         return True
 
     # ---- what it wants -----------------------------------------------------------------------
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.block_ids) - self.first_block
 
     def has_work(self, cell_bytes: int) -> bool:
         """Whether `take_run` would give something."""

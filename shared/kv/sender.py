@@ -78,8 +78,11 @@ class KvSender:
         decode: str,
         block_ids: Sequence[int],
         deadline: Deadline,
+        *,
+        first_block: int = 0,
     ) -> None:
-        """Have KV for `decode`, in pool blocks `block_ids` (request block i is block_ids[i], from 0).
+        """Have KV for `decode`, in pool blocks `block_ids` (request block i is block_ids[i], from 0); what is
+        before `first_block` is not to be had.
 
         The blocks belong to the transfer until `on_released`. Raises InvalidRequest.
         """
@@ -90,9 +93,17 @@ class KvSender:
             raise InvalidRequest(
                 f"epoch {epoch} with {len(block_ids)} blocks is beyond the limits of a transfer"
             )
-        self._memory.check_blocks(block_ids)
+        self._memory.check_blocks(block_ids[first_block:])
         outgoing = OutgoingTransfer(
-            request_id, epoch, origin, decode, block_ids, deadline, self._memory.num_layers, self._now()
+            request_id,
+            epoch,
+            origin,
+            decode,
+            block_ids,
+            deadline,
+            self._memory.num_layers,
+            self._now(),
+            first_block=first_block,
         )
         self._transfers[key] = outgoing
         self._timer.wake()
@@ -138,7 +149,7 @@ class KvSender:
 
     def held(self) -> tuple[Held, ...]:
         return tuple(
-            Held(outgoing.key[0], "transfer", len(outgoing.block_ids), str(outgoing.phase))
+            Held(outgoing.key[0], "transfer", outgoing.num_blocks, str(outgoing.phase))
             for outgoing in self._transfers.values()
         )
 

@@ -2,6 +2,7 @@
 
     packing     lists of ids and of block hashes as bytes
     envelope    what surrounds every message, and the two answers that any ask may get
+    adapters    low-rank changes of a model, as placements and heartbeats name them
     front_half  the gateway asks retriever and tokenizer
     placement   the gateway places a request, cancels it, hears that it cannot go on
     tokens      the hot path, from workers to detokenizer to gateway
@@ -13,6 +14,7 @@ Positions are absolute: position p is the p-th token of prompt + output, counted
 Durations are integers in microseconds. Times are unix microseconds of the sender's clock.
 """
 
+from shared.messages.adapters import MAX_REPORTED_CHARS, NO_ADAPTER, AdapterId, AdapterReport
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
 from shared.messages.fleet import (
@@ -133,8 +135,12 @@ __all__ = [
     "MAX_EMBED_TEXT_BYTES",
     "MAX_HASHES",
     "MAX_PROMPT_TOKENS",
+    "MAX_REPORTED_CHARS",
     "MEANING_VERSION",
+    "NO_ADAPTER",
     "Accepted",
+    "AdapterId",
+    "AdapterReport",
     "AuditReport",
     "AuditRequest",
     "BreakerReport",

@@ -9,12 +9,16 @@ from shared.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class DraftOpen:
-    """decode → speculator: keep a draft session; envelope.request_id + epoch is its key."""
+    """decode → speculator: keep a draft session; envelope.request_id + epoch is its key.
+
+    `adapter` is the name of the one that the target computes with, "" for none.
+    """
 
     token_ids: bytes
     prompt_len: int
     sampling: SamplingParams
     decode: str
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

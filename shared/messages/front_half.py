@@ -44,9 +44,9 @@ class Tokenize:
     """Exactly one of `text`, `chat`, `token_ids` is set.
 
     `template_optional`: render the turns as plain text when the model has no chat template,
-    instead of refusing. The blocks are named for workers of `layout` (as in `Heartbeat`) and for `tenant`
-    alone. `add_special_tokens`: those that the tokenizer puts around a text. `tools`: what the model of a
-    chat is told that it may call.
+    instead of refusing. The blocks are named for workers of `layout` (as in `Heartbeat`), for the adapter
+    whose digest is `adapter` ("" = none) and for `tenant` alone. `add_special_tokens`: those that the
+    tokenizer puts around a text. `tools`: what the model of a chat is told that it may call.
     """
 
     text: str | None = None
@@ -57,6 +57,7 @@ class Tokenize:
     tenant: str = ""
     add_special_tokens: bool = True
     tools: tuple[Tool, ...] = ()
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.messages.adapters import NO_ADAPTER, AdapterId
 from shared.sampling import SamplingParams
 
 
@@ -36,7 +37,7 @@ class Reserve:
     `prefill` is "" where decode itself is to compute the prompt and to send the first token.
     `token_ids` = prompt + tokens generated so far; `prompt_len` marks the border between them.
     `speculator` is "" when drafts are off. `inter_token_us` is the longest time that its client waits from
-    tokens to tokens; 0: any.
+    tokens to tokens; 0: any. `adapter` is what it is computed with, NO_ADAPTER for the model alone.
     """
 
     token_ids: bytes
@@ -49,6 +50,7 @@ class Reserve:
     speculator: str
     priority: int
     inter_token_us: int = 0
+    adapter: AdapterId = NO_ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Prefill:
     """gateway → prefill: compute this, send the next token to `detokenizer`, the KV to `decode`.
 
     `first_token_us` is the deadline of that token, by which prompts are ordered; like `deadline_us` of the
-    envelope, which is the whole request's. 0: the same.
+    envelope, which is the whole request's. 0: the same. `adapter` as in `Reserve`.
     """
 
     token_ids: bytes
@@ -68,6 +70,7 @@ class Prefill:
     decode: str
     priority: int
     first_token_us: int = 0
+    adapter: AdapterId = NO_ADAPTER
 
 
 @dataclass(frozen=True, slots=True)

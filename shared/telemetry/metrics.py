@@ -110,6 +110,11 @@ DEGRADATION_STEPS = Counter(
     "penstock_degradation_steps_total", "Levels of degradation entered and left.", ["step", "direction"]
 )
 
+ADAPTERS = Gauge("penstock_adapters", "Adapters over the model that requests may name here.")
+ADAPTERS_STALE = Gauge(
+    "penstock_adapters_stale",
+    "1 while the file of adapters cannot be used and what it said last is in force.",
+)
 KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
 ENGINE_THREADS = Gauge(
     "penstock_engine_threads", "Threads that a step is computed with: now, and with nobody beside.", ["state"]
@@ -168,6 +173,7 @@ COMMON: tuple[MetricFamily, ...] = (
     STALE_MESSAGES,
 )
 """What every service shows."""
+_ADAPTERS: tuple[MetricFamily, ...] = (ADAPTERS, ADAPTERS_STALE)
 _TRANSFERS: tuple[MetricFamily, ...] = (KV_CELLS_AGAIN, KV_TRANSFERS)
 _PREFIXES: tuple[MetricFamily, ...] = (PREFIX_CACHE_HITS, PREFIX_CACHE_QUERIES)
 
@@ -198,7 +204,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     ),
     "tokenizer": (QUEUE_DEPTH,),
     "retriever": (HOP_SECONDS, QUEUE_DEPTH),
-    "prefill": (ENGINE_THREADS, HOP_SECONDS, KV_BLOCKS, QUEUE_DEPTH, *_PREFIXES, *_TRANSFERS),
+    "prefill": (*_ADAPTERS, ENGINE_THREADS, HOP_SECONDS, KV_BLOCKS, QUEUE_DEPTH, *_PREFIXES, *_TRANSFERS),
     "decode": (
         DRAFT_ACCEPTED,
         DRAFT_LATE,
@@ -213,10 +219,11 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         KV_TRANSFER_SECONDS,
         PREEMPTIONS,
         QUEUE_DEPTH,
+        *_ADAPTERS,
         *_PREFIXES,
         *_TRANSFERS,
     ),
-    "speculator": (DRAFT_SESSIONS_REFUSED, ENGINE_THREADS, KV_BLOCKS),
+    "speculator": (*_ADAPTERS, DRAFT_SESSIONS_REFUSED, ENGINE_THREADS, KV_BLOCKS),
     "detokenizer": (QUEUE_DEPTH,),
 }
 """Role → what it shows beside COMMON: what it can count, and nothing that stays at zero for ever."""

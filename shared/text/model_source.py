@@ -1,4 +1,4 @@
-"""From the name of a model to a directory with its files."""
+"""From the name of a model to a directory with its files, or to its one file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from shared.engine.loading.gguf.find_file import find_gguf
+from shared.engine.loading.gguf.tokenizer_parts import gguf_tokenizer_digest
 from shared.errors import NotFound
 from shared.text.hub_fetch import FetchProgress, fetch_model
 
@@ -26,16 +28,22 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """`path`: a directory in the Hugging Face layout; `name`: what it is called in requests.
+    """`path`: a directory in the Hugging Face layout, or a GGUF file; `name`: what it is called in requests.
 
-    A name says nothing of what is in the directory: `tokenizer_digest` and the checkpoint's do.
+    A name says nothing of what is in there: `tokenizer_digest` and the checkpoint's do.
     """
 
     path: Path
     name: str
 
     def tokenizer_digest(self) -> str:
-        """32 hex digits, of all files that text becomes ids by, and ids text."""
+        """32 hex digits, of all files that text becomes ids by, and ids text.
+
+        Raises InvalidRequest for a GGUF file that is damaged.
+        """
+        gguf = find_gguf(self.path)
+        if gguf is not None:
+            return gguf_tokenizer_digest(gguf)
         digest = blake2b(digest_size=DIGEST_BYTES)
         for name in TOKENIZER_FILES:
             file = self.path / name
@@ -45,11 +53,14 @@ class ModelSource:
 
 
 def resolve_model(model: str, served_name: str = "", progress: FetchProgress | None = None) -> ModelSource:
-    """The model's directory, and its name: `served_name` if there is one, else what it is called by itself.
+    """The model's directory or file, and its name: `served_name` if there is one, else what it is called by
+    itself.
 
-    `model`: "" = the demo model that is shipped; else a local directory, else the id of a model on the hub.
-    Fetches the model from the hub unless its files are in the hub's local cache, and tells `progress`. Raises
-    NotFound when there is no such model, Unavailable when it could not be fetched.
+    `model`: "" = the demo model that is shipped; else a local directory or GGUF file, else the id of a model
+    on the hub. A directory that holds one GGUF file, and no config.json, stands for that file. Fetches the
+    model from the hub unless its files are in the hub's local cache, and tells `progress`. Raises NotFound
+    when there is no such model, Unavailable when it could not be fetched, InvalidRequest where it is not
+    clear which is meant.
     """
     if not model:
         if not DEMO_MODEL.is_dir():
@@ -57,7 +68,12 @@ def resolve_model(model: str, served_name: str = "", progress: FetchProgress | N
         return ModelSource(DEMO_MODEL, served_name or DEMO_MODEL_NAME)
     path = Path(model).expanduser()
     if path.is_dir():
-        return ModelSource(path, served_name or path.resolve().name)
+        return ModelSource(find_gguf(path) or path, served_name or path.resolve().name)
+    if path.is_file():
+        return ModelSource(path, served_name or path.stem)
     if not _HUB_ID.fullmatch(model):
-        raise NotFound(f"there is no directory {model!r}; give a model directory or a hub id like org/name")
+        raise NotFound(
+            f"there is no directory and no file {model!r}; "
+            "give a model directory, a GGUF file or a hub id like org/name"
+        )
     return ModelSource(fetch_model(model, progress), served_name or model)

@@ -10,9 +10,9 @@ A model is asked in the form that it was taught; most were taught none and get t
 
     Question: the question
 
-The instruction is part of the user's message, so that it reaches models whose chat template has no system turn,
-and beside a client's own system turn. Plain Python without dependencies, so that a service can use it without
-loading a model library.
+The instruction is part of the user's message, so that it reaches models whose chat template has no system
+turn, and stands beside a client's own system turn. Plain Python without dependencies, so that a service can
+use it without loading a model library.
 """
 
 from __future__ import annotations

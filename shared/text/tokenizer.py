@@ -1,4 +1,4 @@
-"""The tokenizer of a model directory: text and chats to ids, ids to text."""
+"""The tokenizer of a model: text and chats to ids, ids to text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from shared.engine.loading.gguf.find_file import find_gguf
+from shared.engine.loading.gguf.tokenizer_parts import read_tokenizer_parts
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn, Tool
 from shared.text.chat_rendering import render_chat
@@ -25,7 +27,10 @@ MAX_JSON_BYTES = 256 << 20
 
 
 class TextTokenizer:
-    """`tokenizer.json` and the chat template beside it. Immutable; may be used from several threads."""
+    """`tokenizer.json` and the chat template beside it, or what a GGUF file has of both.
+
+    Immutable; may be used from several threads.
+    """
 
     def __init__(
         self,
@@ -51,26 +56,63 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> TextTokenizer:
-        """Read a model directory. NotFound without tokenizer.json, InvalidRequest when a file is broken."""
+        """Read a model directory or a GGUF file.
+
+        NotFound without tokenizer.json, InvalidRequest when a file is broken.
+        """
+        gguf = find_gguf(path)
+        return cls._load_directory(path) if gguf is None else cls._load_gguf(gguf)
+
+    @classmethod
+    def _load_directory(cls, path: Path) -> TextTokenizer:
         file = path / "tokenizer.json"
         if not file.is_file():
             raise NotFound(f"{path} has no tokenizer.json; give a model directory in the Hugging Face layout")
-        spec = _read_json(file)
+        config = _read_optional_json(path / "tokenizer_config.json")
+        special_tokens = _special_tokens(_read_optional_json(path / "special_tokens_map.json") | config)
+        vocab_size = _read_optional_json(path / "config.json").get("vocab_size", 0)
+        return cls._of_spec(
+            file,
+            _read_json(file),
+            file.read_text("utf-8"),
+            special_tokens,
+            _template_source(path, config),
+            vocab_size if type(vocab_size) is int else 0,
+        )
+
+    @classmethod
+    def _load_gguf(cls, file: Path) -> TextTokenizer:
+        parts = read_tokenizer_parts(file)
+        return cls._of_spec(
+            file,
+            parts.spec,
+            parts.tokenizer_json(),
+            parts.special_tokens,
+            parts.chat_template,
+            parts.model_vocab_size,
+        )
+
+    @classmethod
+    def _of_spec(
+        cls,
+        file: Path,
+        spec: dict[str, Any],
+        tokenizer_json: str,
+        special_tokens: dict[str, str],
+        template: str | None,
+        model_vocab_size: int,
+    ) -> TextTokenizer:
         try:
-            tokenizer = Tokenizer.from_file(str(file))
+            tokenizer = Tokenizer.from_str(tokenizer_json)
             stages = stage_factories(spec.get("decoder"))
         except Exception as error:  # the library raises plain Exception for whatever is wrong
             raise InvalidRequest(f"{file} is not a tokenizer that can be used: {error}") from error
-        config = _read_optional_json(path / "tokenizer_config.json")
-        special_tokens = _special_tokens(_read_optional_json(path / "special_tokens_map.json") | config)
-        template = _template_source(path, config)
-        vocab_size = _read_optional_json(path / "config.json").get("vocab_size", 0)
         return cls(
             tokenizer,
             stages=stages,
             chat_template=None if template is None else ChatTemplate(template, special_tokens),
             special_tokens=special_tokens,
-            model_vocab_size=vocab_size if type(vocab_size) is int else 0,
+            model_vocab_size=model_vocab_size,
         )
 
     @property

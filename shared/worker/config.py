@@ -47,7 +47,9 @@ class EngineServiceConfig(ServiceConfig):
         "auto", help="arithmetic of the CPU; auto = native if built", choices=("auto", "native", "torch")
     )
     quantization: str = field_of(
-        "none", help="of the weights, at load; fp8 on cuda", choices=("none", "int8", "int4", "fp8")
+        "none",
+        help="of the weights, at load; none = as they are stored, dense = unpacked, fp8 on cuda",
+        choices=("none", "dense", "int8", "int4", "fp8"),
     )
     quant_group: int = field_of(
         0, help="weights that share a scale; 0 = 128 for int8, 64 for int4", minimum=0, maximum=1 << 16
@@ -73,6 +75,15 @@ class EngineServiceConfig(ServiceConfig):
     weight_cache_dir: str = field_of(
         "",
         help="directory for them, on disk or tmpfs; empty = penstock/weights in the user's cache directory",
+    )
+    adapter_file: str = field_of(
+        "",
+        help="file that says which adapters there are over the model; empty = none",
+        path=PathRule.ALWAYS,
+    )
+    max_adapters: int = field_of(8, help="adapters loaded at once; 0 = none", minimum=0, maximum=256)
+    max_adapter_rank: int = field_of(
+        64, help="largest rank of an adapter's products", minimum=1, maximum=1 << 12
     )
     cpus: str = field_of("", help="CPUs that the engine's threads stay on, like 0,2-3; empty = any")
 
@@ -101,4 +112,6 @@ class EngineServiceConfig(ServiceConfig):
             weight_cache_mb=self.weight_cache_mb,
             weight_cache_dir=self.weight_cache_dir,
             cpus=parse_cpus(self.cpus),
+            max_adapters=self.max_adapters and self.max_adapters + 1,  # one more while it replaces another
+            max_adapter_rank=self.max_adapter_rank,
         )

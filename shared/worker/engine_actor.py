@@ -15,6 +15,7 @@ from shared.health import Activity
 from shared.messages import Heartbeat, Held, Snapshot
 from shared.service import Service
 from shared.telemetry import metrics
+from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver
 from shared.worker.events import CONTROL_LIMIT, InstanceLost, Started, Tick
 from shared.worker.outbox import Outbox
@@ -41,11 +42,18 @@ class WorkerLoad:
 class EngineActor(BusActor):
     """Subclasses override `worker_load`, `on_message`, `turn`, and what a tick or a loss asks of them."""
 
-    def __init__(self, service: Service[Any], driver: EngineDriver[Any], mirror: PrefixMirror) -> None:
+    def __init__(
+        self,
+        service: Service[Any],
+        driver: EngineDriver[Any],
+        mirror: PrefixMirror,
+        adapters: WorkerAdapters | None = None,
+    ) -> None:
         super().__init__(service.role, service, control_limit=CONTROL_LIMIT)
         self._service = service
         self._driver = driver
         self._mirror = mirror
+        self._adapters = adapters or WorkerAdapters()
         self._rate = TokenRate()
         self._outbox = Outbox(service.bus, service.role)
         self._ages = asyncio.Event()
@@ -60,6 +68,10 @@ class EngineActor(BusActor):
     @abstractmethod
     def holds_work(self) -> bool:
         """Whether a message has left anything here; asked only while there is an engine."""
+
+    @abstractmethod
+    def adapters_in_use(self) -> set[str]:
+        """What the engine calls those that something held here is computed with."""
 
     async def on_tick(self) -> None:
         """Time has passed; nothing else may have happened. None comes while nothing is held."""
@@ -103,9 +115,11 @@ class EngineActor(BusActor):
             best_tokens_per_s=self._rate.best_tokens_per_s,
             steps=self._driver.steps,
             context_tokens=engine.max_model_len,
+            window_tokens=engine.layout.window_tokens,
             prefix_event_id=delta.event_id,
             added=delta.added,
             removed=delta.removed,
+            adapters=self._adapters.reports(),
             **dataclasses.asdict(self.worker_load()),
         )
 

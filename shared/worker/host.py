@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -19,6 +20,8 @@ from shared.errors import PenstockError, Unavailable
 from shared.service import Service
 from shared.telemetry import metrics
 from shared.text.model_source import ModelSource
+from shared.worker.adapters import WorkerAdapters
+from shared.worker.config import EngineServiceConfig
 from shared.worker.engine_actor import EngineActor
 from shared.worker.engine_thread import give_way
 from shared.worker.events import TICK_S, InstanceLost, Started, Tick
@@ -62,7 +65,19 @@ class EngineSource:
         return self._engine
 
 
-async def serve_actor(service: Service[Any], make: Callable[[], EngineActor]) -> None:
+async def load_adapters(
+    service: Service[Any], config: EngineServiceConfig, model_name: str, engine: Engine
+) -> WorkerAdapters:
+    """What the adapter file says over that model: with all of it a worker is ready."""
+    file = Path(config.adapter_file) if config.adapter_file else None
+    adapters = WorkerAdapters(file, model_name, most=config.max_adapters, changed=service.changed)
+    await adapters.follow(engine)
+    return adapters
+
+
+async def serve_actor(
+    service: Service[Any], make: Callable[[], EngineActor], adapters: WorkerAdapters, engine: Engine
+) -> None:
     """The life of a model service: its actor gets the engine, then everything sent to this instance.
 
     A fault of the actor or its engine ends the process: nothing is repaired in place, the launcher or
@@ -73,6 +88,7 @@ async def serve_actor(service: Service[Any], make: Callable[[], EngineActor]) ->
     await service.bus.serve(inbox(service.role, service.instance), actor.receive)
     await service.bus.serve(CANCEL_ALL, actor.receive)
     service.on_drain(actor.drained)
+    service.supervisor.start_task("adapters", lambda: adapters.watch_file(engine, actor.adapters_in_use))
     await service.ready(actor.status)
     await service.run()
 

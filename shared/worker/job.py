@@ -49,6 +49,7 @@ class Job:
     priority: int  # the engine's: the least goes first
     phase: JobPhase = JobPhase.QUEUED
     grammar: CompiledGrammar | None = None
+    adapter: str = ""  # what the engine calls it
 
     @property
     def key(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from shared.engine.memory.block_pool import BlockEvent
 from shared.errors import InvalidRequest
+from shared.kv_window import NO_WINDOW
 from shared.messages import Snapshot, pack_hashes
 
 MAX_EVENTS_PER_BEAT = 4096
@@ -38,6 +39,8 @@ class PrefixMirror:
         """What listeners know that have heard all events."""
         self._untold: OrderedDict[bytes, bool] = OrderedDict()  # hash -> whether it came (or went), in order
         self._event_id = 0
+        self.window = NO_WINDOW
+        """The engine's, once it is there."""
 
     def apply(self, events: Iterable[BlockEvent]) -> None:
         for event in events:
@@ -49,11 +52,8 @@ class PrefixMirror:
             self._note(block_hash, came=False)
 
     def overlap_blocks(self, hashes: Sequence[bytes]) -> int:
-        """How many leading blocks of `hashes` are cached."""
-        for index, block_hash in enumerate(hashes):
-            if not self._has(block_hash):
-                return index
-        return len(hashes)
+        """How many leading blocks of `hashes` the engine need not compute."""
+        return self.window.reusable_blocks(hashes, self._has)
 
     def drain(self) -> PrefixDelta:
         """The oldest untold changes. `event_id` counts every change told so far, these included."""

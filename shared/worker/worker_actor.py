@@ -26,7 +26,7 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import CancelAck, HoldReport, Message
+from shared.messages import AdapterId, CancelAck, HoldReport, Message
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor
@@ -192,9 +192,10 @@ class WorkerActor(EngineActor, Generic[J]):
             if earlier.key != job.key:
                 await self._stop(earlier, "replaced")
 
-    def take_in(self, job: J, add: Callable[[], None]) -> None:
+    def take_in(self, job: J, adapter: AdapterId, add: Callable[[], None]) -> None:
         """`add` puts the job into the book; its grammar is compiled meanwhile. Raises Overloaded, changing
         nothing."""
+        job.adapter = self._adapters.engine_name(adapter)  # from here on the book keeps it loaded
         self._grammar_compiler.check_room(job.spec.params.grammar)
         add()
         if job.spec.params.grammar is not None:
@@ -228,6 +229,9 @@ class WorkerActor(EngineActor, Generic[J]):
 
     def holds_work(self) -> bool:
         return bool(self._book.jobs)
+
+    def adapters_in_use(self) -> set[str]:
+        return {job.adapter for job in self._book.jobs.values() if job.adapter}
 
     async def on_tick(self) -> None:
         for job in self._book.abandoned():

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn import functional
 
-from shared.demo.corpus import pieces, read_books
-from shared.engine import Engine, EngineConfig, SamplingParams
+from shared.engine import Engine, EngineConfig
 from shared.engine.loading.linear import DenseLinear, dequantize
 from shared.engine.loading.quantize import policy, quantize
+from tests.bench.text_scores import TextScores, held_out_windows, score_text
 from tests.support.data import REPOSITORY, data_dir
 
 DEMO_MODEL = REPOSITORY / "shared" / "demo" / "models" / "target"
-CONTEXT_TOKENS = 128  # of every window, read but not scored
-CONTINUATION_TOKENS = 64
-CONTINUATIONS = 20  # of the windows, spread evenly
-PROMPT_TOKENS = 64
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -60,13 +53,6 @@ VARIANTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    nats: float  # mean loss per scored token
-    choices: Tensor  # [scored tokens]: greedy choice after each
-    continuations: tuple[tuple[int, ...], ...]
-
-
 def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
@@ -74,51 +60,30 @@ def main() -> None:
         windows = _windows(model, options.books, options.windows)
         print(f"\n{model.name}: {len(windows)} windows of {len(windows[0]) - 1} tokens of held-out books")
         print(f"{'':22}{'perplexity':>12}{'against bf16':>14}{'same choice':>13}{'same 64':>9}")
-        base: Outcome | None = None
+        base: TextScores | None = None
         for variant in VARIANTS:
-            outcome = _run(model, variant, windows, options)
-            base = base or outcome
-            print(_row(variant.label, outcome, base), flush=True)
+            scores = _run(model, variant, windows, options)
+            base = base or scores
+            print(_row(variant.label, scores, base), flush=True)
 
 
-def _row(label: str, outcome: Outcome, base: Outcome) -> str:
-    worse = math.expm1(outcome.nats - base.nats)
-    same_choice = (outcome.choices == base.choices).double().mean().item()
-    pairs = list(zip(outcome.continuations, base.continuations, strict=True))
-    same = sum(mine == theirs for mine, theirs in pairs) / len(pairs)
-    return f"{label:22}{math.exp(outcome.nats):12.4f}{worse:+14.2%}{same_choice:13.2%}{same:9.0%}"
+def _row(label: str, scores: TextScores, base: TextScores) -> str:
+    return (
+        f"{label:22}{scores.perplexity:12.4f}{scores.worse_than(base):+14.2%}"
+        f"{scores.same_choice(base):13.2%}{scores.same_continuation(base):9.0%}"
+    )
 
 
 def _run(
     model: Path, variant: Variant, windows: Sequence[Sequence[int]], options: argparse.Namespace
-) -> Outcome:
+) -> TextScores:
     with tempfile.TemporaryDirectory() as scratch:
         folder = model
         if variant.weights_only != "none":
             folder = _dequantized_copy(model, Path(scratch), variant.weights_only)
         fields = {"backend": options.backend, "threads": options.threads, **variant.fields}
         engine = Engine(EngineConfig(str(folder), **fields))
-    nats, choices = [], []
-    for window in windows:
-        logits = engine.logits(window[:-1])[CONTEXT_TOKENS:]
-        targets = torch.tensor(window[1 + CONTEXT_TOKENS :])
-        nats.append(functional.cross_entropy(logits, targets).item())
-        choices.append(logits.argmax(-1))
-    spread = windows[:: math.ceil(len(windows) / CONTINUATIONS)]
-    continuations = tuple(_continue(engine, spread))
-    return Outcome(sum(nats) / len(nats), torch.cat(choices), continuations)
-
-
-def _continue(engine: Engine, windows: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """The greedy continuation of each window's first tokens, one sequence at a time."""
-    params = SamplingParams(temperature=0.0, max_tokens=CONTINUATION_TOKENS, ignore_eos=True)
-    for window in windows:
-        engine.admit("bench", window[:PROMPT_TOKENS], PROMPT_TOKENS, params)
-        drawn: list[int] = []
-        while engine.has_work:
-            for output in engine.step().outputs:
-                drawn += output.token_ids
-        yield tuple(drawn)
+    return score_text(engine, windows)
 
 
 def _dequantized_copy(model: Path, folder: Path, quantization: str) -> Path:
@@ -148,14 +113,8 @@ def _dequantized_copy(model: Path, folder: Path, quantization: str) -> Path:
 def _windows(model: Path, books: Path, count: int) -> list[list[int]]:
     """`count` windows spread evenly over the books that no demo model has seen, each with one more token."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    tokens: list[int] = []
-    for text in read_books(books).held_out:
-        for piece in tokenizer.encode_batch_fast(list(pieces(text)), add_special_tokens=False):
-            tokens += piece.ids
     context = json.loads((model / "config.json").read_text("utf-8"))["max_position_embeddings"]
-    size = min(512, context) + 1
-    stride = (len(tokens) - size) // count
-    return [tokens[start : start + size] for start in range(0, stride * count, stride)]
+    return held_out_windows(tokenizer, books, min(512, context), count)
 
 
 def _options() -> argparse.Namespace:

@@ -75,7 +75,9 @@ def tokenized(message: Tokenize) -> Tokenized:
         ids = unpack_ids(message.token_ids)
     else:
         ids = [ord(c) for c in message.text or "".join(turn.content for turn in message.chat)]
-    return Tokenized(pack_ids(ids), pack_hashes(hashes_of(ids, message.layout, message.tenant)), 10)
+    return Tokenized(
+        pack_ids(ids), pack_hashes(hashes_of(ids, message.layout, message.tenant, message.adapter)), 10
+    )
 
 
 def default_answer(message: Message) -> Answer:

@@ -19,9 +19,12 @@ from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.nats_server import nats_server_binary
 from shared.bus.subjects import inbox
+from shared.config import MODEL_SETTINGS
 from shared.deadline import Deadline
 from shared.messages import (
+    NO_ADAPTER,
     Accepted,
+    AdapterId,
     AuditReport,
     AuditRequest,
     Cancel,
@@ -71,7 +74,9 @@ class Workers:
             "OMP_NUM_THREADS": "1",
             f"PENSTOCK_{role.upper()}_KV_MEMORY_MB": "16",
         }
-        environ |= {f"PENSTOCK_{role.upper()}_{name.upper()}": str(value) for name, value in options.items()}
+        for name, value in options.items():
+            table = "MODEL" if name in MODEL_SETTINGS and role != "speculator" else role.upper()
+            environ[f"PENSTOCK_{table}_{name.upper()}"] = str(value)
         self._spawn(instance, [sys.executable, "-m", f"services.{role}"], environ)
 
     def kill(self, instance: str) -> None:
@@ -186,8 +191,8 @@ class Edge:
         layouts = {view.heartbeat.layout for view in self.fleet.all() if view.heartbeat.role == "prefill"}
         return max(layouts, default="")
 
-    def hashes(self, ids: Sequence[int]) -> bytes:
-        return pack_hashes(hashes_of(ids, self.layout))
+    def hashes(self, ids: Sequence[int], adapter: AdapterId = NO_ADAPTER) -> bytes:
+        return pack_hashes(hashes_of(ids, self.layout, adapter=adapter.digest))
 
     async def prefill(
         self,
@@ -200,9 +205,18 @@ class Edge:
         epoch: int = 1,
         seconds: float = 30.0,
         prompt_len: int = 0,
+        adapter: AdapterId = NO_ADAPTER,
     ) -> Accepted:
         message = Prefill(
-            pack_ids(ids), prompt_len or len(ids), self.hashes(ids), how, GATEWAY, DETOKENIZER, decode, 0
+            pack_ids(ids),
+            prompt_len or len(ids),
+            self.hashes(ids, adapter),
+            how,
+            GATEWAY,
+            DETOKENIZER,
+            decode,
+            0,
+            adapter=adapter,
         )
         answer = await self.ask("prefill", prefill, message, request_id, epoch, seconds)
         assert isinstance(answer, Accepted)
@@ -220,17 +234,19 @@ class Edge:
         epoch: int = 1,
         seconds: float = 30.0,
         prompt_len: int = 0,
+        adapter: AdapterId = NO_ADAPTER,
     ) -> Accepted:
         message = Reserve(
             pack_ids(ids),
             prompt_len or len(ids),
-            self.hashes(ids),
+            self.hashes(ids, adapter),
             how,
             GATEWAY,
             DETOKENIZER,
             prefill,
             speculator,
             0,
+            adapter=adapter,
         )
         answer = await self.ask("decode", decode, message, request_id, epoch, seconds)
         assert isinstance(answer, Accepted)
@@ -245,6 +261,7 @@ class Edge:
         speculator: str = "",
         how: SamplingParams = GREEDY,
         prompt_len: int = 0,
+        adapter: AdapterId = NO_ADAPTER,
     ) -> Stream:
         """Place a request as a gateway does, and wait for its end. Without a prefill worker decode computes
         the prompt."""
@@ -257,10 +274,19 @@ class Edge:
             speculator=speculator,
             how=how,
             prompt_len=prompt_len,
+            adapter=adapter,
         )
         if prefill:
             await asyncio.gather(
-                self.prefill(request_id, ids, prefill=prefill, decode=decode, how=how, prompt_len=prompt_len),
+                self.prefill(
+                    request_id,
+                    ids,
+                    prefill=prefill,
+                    decode=decode,
+                    how=how,
+                    prompt_len=prompt_len,
+                    adapter=adapter,
+                ),
                 reserving,
             )
         else:

@@ -24,7 +24,7 @@ def peft_adapter(base: PreTrainedModel, folder: Path, *, seed: int = 0, **fields
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PEFT and transformers about each other
-        model = get_peft_model(base, LoraConfig(**fields))
+        model: Any = get_peft_model(base, LoraConfig(**fields))
         torch.manual_seed(seed)
         with torch.no_grad():
             for name, parameter in model.named_parameters():

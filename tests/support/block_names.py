@@ -21,6 +21,6 @@ def pack_names(*numbers: int) -> bytes:
     return pack_hashes(block_names(numbers))
 
 
-def hashes_of(token_ids: Sequence[int], layout: str = "", tenant: str = "") -> list[bytes]:
+def hashes_of(token_ids: Sequence[int], layout: str = "", tenant: str = "", adapter: str = "") -> list[bytes]:
     hasher = BlockHasher()
-    return hasher.block_hashes(token_ids, hasher.seed(layout, tenant))
+    return hasher.block_hashes(token_ids, hasher.seed(layout, tenant, adapter))

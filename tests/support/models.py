@@ -63,6 +63,20 @@ def make_tiny_checkpoint(directory: Path) -> Path:
     return directory
 
 
+def windowed_of(model: Path, directory: Path, window_tokens: int) -> Path:
+    """`model` with a window on every layer and a longer context, as a Mistral: its answers are others."""
+    shutil.copytree(model, directory)
+    config = json.loads((model / "config.json").read_text())
+    config |= {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": window_tokens,
+        "max_position_embeddings": 2048,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
 def draft_of(model: Path, directory: Path, layers: int = 2) -> Path:
     """A draft for `model`: its first layers and its embeddings, so some drafts are right and some wrong."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ BYTE_LEVEL = ("byte_level", "gpt2", "qwen2")
 def library_tokenizer(kind: str) -> Tokenizer:
     """The plain `tokenizers` object, which decodes all at once. Skips where its data is absent."""
     if kind in REAL:
-        return Tokenizer.from_str(_real_json(kind))
+        return Tokenizer.from_str(real_json(kind))
     if kind == "byte_level":
         return _byte_level()
     tokenizer = _byte_fallback() if kind in ("byte_fallback", "metaspace", "strip", "collected") else _words()
@@ -119,7 +119,7 @@ def passages(language: str, count: int) -> list[str]:
     return texts[:: len(texts) // count][:count]
 
 
-def _real_json(kind: str) -> str:
+def real_json(kind: str) -> str:
     data = data_dir()
     if data is None:
         pytest.skip("the shared data is not here")

@@ -44,6 +44,7 @@ ORDER = (
     "degradation",
     "sampling",
     "kv_hash",
+    "kv_window",
     "kv_room",
     "messages",
     "bus",

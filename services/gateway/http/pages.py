@@ -93,6 +93,7 @@ class Pages:
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
-    """Others have `max_model_len` too; `embeds` is ours."""
+    """Others have `max_model_len`, `root` and `parent` too; `embeds` is ours."""
     described = {"id": model.name, "object": "model", "created": 0, "owned_by": OWNER}
+    described |= {"root": model.base or model.name, "parent": model.base or None}
     return described | {"max_model_len": model.context_tokens or None, "embeds": model.embeds}

@@ -1,4 +1,4 @@
-"""What an encyclopedia says of towns, people, beasts and plants, companies, works. Subjects: invented names."""
+"""What an encyclopedia says of towns, people, beasts and plants, companies. Subjects: invented names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about paragraphs of books, made from their own sentences by their form; answers are words of the text."""
+"""Questions about paragraphs of books, made from the form of their sentences; answers are their words."""
 
 from __future__ import annotations
 
@@ -7,40 +7,57 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shared.demo.invent import Inventor
+from shared.demo.words import word_list
 
 MIN_PASSAGE_WORDS, MAX_PASSAGE_WORDS = 25, 90
 MAX_ANSWER_WORDS = 12
 MAX_QUESTION_WORDS = 18
 
 _SENTENCE = re.compile(r"(?<=[.!?])[\"']?\s+(?=[\"'A-Z])")
-_NAME = r"(?:(?:Mr|Mrs|Dr|St)\. |Miss |Captain |Lady |Lord |Sir |Professor |Aunt |Uncle )?[A-Z][a-z]{2,}(?: [A-Z][a-z]+)?"
+_TITLE = r"(?:Mr|Mrs|Dr|St)\. |Miss |Captain |Lady |Lord |Sir |Professor |Aunt |Uncle "
+_NAME = rf"(?:{_TITLE})?[A-Z][a-z]{{2,}}(?: [A-Z][a-z]+)?"
 _NO_NAMES = frozenset(
-    "The This That These Those There Then They She Her His Its Our Your And But For Not Now When Where While "
-    "What Who Why How With Without After Before Here Yes You All Some One Two Three Even Only Perhaps Nothing "
-    "Such Each Every Both Many Much More Most Once Again Just Still Thus Upon Never Ever Had Was Were Are Let "
-    "Well Come Good God Heaven Suddenly Presently Nobody Everybody Somebody Another Someone Everyone Everything "
-    "Anything Something Though Although Because Since Until Indeed Very Did Does May Might".split()
+    word_list("""
+The This That These Those There Then They She Her His Its Our Your And But For Not Now When Where While
+What Who Why How With Without After Before Here Yes You All Some One Two Three Even Only Perhaps Nothing
+Such Each Every Both Many Much More Most Once Again Just Still Thus Upon Never Ever Had Was Were Are Let
+Well Come Good God Heaven Suddenly Presently Nobody Everybody Somebody Another Someone Everyone
+Everything Anything Something Though Although Because Since Until Indeed Very Did Does May Might
+""")
 )
-_NO_THINGS = frozenset("years days this times hours minutes others was has does his always as".split())
-_PRONOUNS = frozenset("him her it them me us himself herself nothing himself".split())
+_NO_THINGS = frozenset(
+    word_list("""
+years days this times hours minutes others was has does his always as
+""")
+)
+_PRONOUNS = frozenset(
+    word_list("""
+him her it them me us himself herself nothing himself
+""")
+)
 _PAST = {
     "saw": "see", "heard": "hear", "found": "find", "took": "take", "gave": "give", "told": "tell",
     "made": "make", "wrote": "write", "bought": "buy", "brought": "bring", "lost": "lose", "left": "leave",
     "held": "hold", "kept": "keep", "knew": "know", "sent": "send", "opened": "open", "wanted": "want",
     "loved": "love", "hated": "hate", "read": "read", "met": "meet", "wore": "wear", "drew": "draw",
     "broke": "break", "chose": "choose", "felt": "feel", "caught": "catch", "killed": "kill", "asked": "ask",
-    "followed": "follow", "feared": "fear", "seized": "seize", "built": "build", "ate": "eat", "drank": "drink",
+    "followed": "follow", "feared": "fear", "seized": "seize", "built": "build", "ate": "eat",
+    "drank": "drink",
     "carried": "carry", "needed": "need", "noticed": "notice", "remembered": "remember", "offered": "offer",
 }  # fmt: skip
 _WAYS = {
-    "went to": "Where did {n} go?", "came from": "Where did {n} come from?", "lived in": "Where did {n} live?",
+    "went to": "Where did {n} go?", "came from": "Where did {n} come from?",
+    "lived in": "Where did {n} live?",
     "returned to": "Where did {n} return to?", "arrived at": "Where did {n} arrive?",
     "looked at": "What did {n} look at?", "turned to": "What or whom did {n} turn to?",
     "spoke to": "Whom did {n} speak to?", "thought of": "What did {n} think of?",
     "sat in": "Where did {n} sit?", "sat on": "Where did {n} sit?", "ran to": "Where did {n} run?",
     "pointed to": "What did {n} point to?", "waited for": "For what or whom did {n} wait?",
 }  # fmt: skip
-_NUMBERS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|a hundred|[0-9]{1,4}"
+_NUMBERS = (
+    "two|three|four|five|six|seven|eight|nine"
+    "|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|a hundred|[0-9]{1,4}"
+)
 _DID = re.compile(rf"^({_NAME}) ({'|'.join(_PAST)}) ((?!that\b|how\b|to\b|out\b|up\b)[a-z][^,.;:!?\"]+)")
 _WENT = re.compile(rf"^({_NAME}) ({'|'.join(_WAYS)}) ([^,.;:!?\"]+)")
 _WHO = re.compile(
@@ -67,7 +84,9 @@ def book_passages(text: str) -> list[BookPassage]:
     """The parts of `text` about which there is something to ask, in order."""
     found = []
     for paragraph in text.split("\n\n"):
-        plain = re.sub(r"[*_]", "", " ".join(paragraph.split())).translate(str.maketrans("“”‘’", "\"\"''"))
+        plain = re.sub(r"[*_]", "", " ".join(paragraph.split())).translate(
+            str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")
+        )
         if plain.startswith("#"):
             continue
         for sentences in _windows(_SENTENCE.split(plain)):
@@ -124,11 +143,11 @@ def _windows(sentences: list[str]) -> Iterator[list[str]]:
 
 
 def _is_name(words: str) -> bool:
-    return words.split()[0] not in _NO_NAMES
+    return words.split(maxsplit=1)[0] not in _NO_NAMES
 
 
 def _is_short(question: str, answer: str) -> bool:
-    if answer.split()[0] in _PRONOUNS:
+    if answer.split(maxsplit=1)[0] in _PRONOUNS:
         return False
     return len(answer.split()) <= MAX_ANSWER_WORDS and len(question.split()) <= MAX_QUESTION_WORDS
 

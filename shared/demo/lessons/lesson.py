@@ -1,4 +1,4 @@
-"""A lesson: some passages, as a retriever finds them, with questions that they answer and some that they do not."""
+"""Some passages, as a retriever finds them, with questions that they answer and some that they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invented pages: manuals of several parts, articles of an encyclopedia, as the retriever cuts them into passages."""
+"""Invented pages, as the retriever cuts them into passages: manuals of several parts, encyclopedias."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from shared.demo.lessons.article_relations import (
 from shared.demo.lessons.device_relations import DEVICE_RELATIONS
 from shared.demo.lessons.relations import Relation, ToldFact, raised, tell
 from shared.demo.lessons.service_relations import SERVICE_RELATIONS
+from shared.demo.words import word_list
 from shared.retrieval.passages import split_passages
 
-SERVICE_KINDS = tuple(
-    "worker relay broker scheduler indexer collector planner monitor server agent bridge loader exporter "
-    "watcher sorter renderer mailer archiver balancer proxy importer service".split()
-)
-DEVICE_KINDS = tuple(
-    "pump oven lift press heater camera printer scale saw mixer lamp fridge boiler door drill room hall "
-    "library workshop garage boat cart tent stove".split()
-)
-CREATURES = tuple(
-    "owl fern moth carp lichen viper thistle newt finch cedar shrew beetle orchid heron".split()
-)
+SERVICE_KINDS = word_list("""
+worker relay broker scheduler indexer collector planner monitor server agent bridge loader exporter
+watcher sorter renderer mailer archiver balancer proxy importer service
+""")
+DEVICE_KINDS = word_list("""
+pump oven lift press heater camera printer scale saw mixer lamp fridge boiler door drill room hall
+library workshop garage boat cart tent stove
+""")
+CREATURES = word_list("""
+owl fern moth carp lichen viper thistle newt finch cedar shrew beetle orchid heron
+""")
 COMMON_RELATIONS_PROBABILITY = 0.6
 PRONOUN_PROBABILITY = 0.25
 FILLER_PROBABILITY = 0.12

@@ -1,4 +1,4 @@
-"""Relations: what pages say about a subject, in several wordings, and how people ask for it in other words."""
+"""What pages say about a subject, in several wordings, and how people ask for it in other words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shared.demo.invent import Inventor
 
 Slot = str | tuple[str, ...]
-"""What fills a place of a template: the name of a drawer, or choices; forms of one choice stand apart by /."""
+"""What fills a place of a template: a drawer's name, or choices; forms of one choice stand apart by /."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,26 @@ from shared.demo.lessons.relations import Relation
 
 PROTOCOLS = ("HTTP", "HTTPS", "SSH", "MQTT", "SMTP", "FTP", "metrics", "admin", "debug", "TCP", "UDP")
 JOBS = (
-    "collect the readings of all sensors/collects the readings of all sensors/gathers what the sensors measure",
+    "collect the readings of all sensors/collects the readings of all sensors/gathers what the sensors "
+    "measure",
     "sort incoming parcels by weight/sorts incoming parcels by weight/puts parcels into order by weight",
     "resize uploaded pictures/resizes uploaded pictures/changes the size of uploaded images",
     "send invoices to customers/sends invoices to customers/bills the customers",
-    "translate messages into other languages/translates messages into other languages/turns messages into other "
-    "languages",
+    "translate messages into other languages/translates messages into other languages/turns messages into "
+    "other languages",
     "copy records to the second site/copies records to the second site/mirrors records at the other site",
     "remove old sessions/removes old sessions/cleans up sessions that are no longer used",
     "check passwords and issue tickets/checks passwords and issues tickets/authenticates users",
     "turn events into reports/turns events into reports/makes reports from events",
     "plan the routes of the trucks/plans the routes of the trucks/decides how trucks drive",
     "hand jobs to idle machines/hands jobs to idle machines/gives work to machines that have none",
-    "compress files before they are stored/compresses files before they are stored/makes files smaller for storage",
-    "watch the others and restart what died/watches the others and restarts what died/brings dead processes back",
+    "compress files before they are stored/compresses files before they are stored/makes files smaller "
+    "for storage",
+    "watch the others and restart what died/watches the others and restarts what died/brings dead "
+    "processes back",
     "keep the addresses of all nodes/keeps the addresses of all nodes/knows where each node is",
-    "merge changes from several writers/merges changes from several writers/combines what different people wrote",
+    "merge changes from several writers/merges changes from several writers/combines what different "
+    "people wrote",
     "draw the map tiles/draws the map tiles/renders the pieces of the map",
     "count visits per page/counts visits per page/knows how often each page was seen",
     "charge the batteries at night/charges the batteries at night/loads the batteries while it is dark",

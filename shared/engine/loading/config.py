@@ -8,6 +8,8 @@ from typing import Any
 
 from shared.engine.loading.families import find_family
 from shared.engine.loading.families.raw_config import RawConfig, shown, token_ids
+from shared.engine.loading.gguf.find_file import find_gguf
+from shared.engine.loading.gguf.read_config import read_gguf_config
 from shared.engine.loading.model_config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.errors import InvalidRequest, NotFound
 
@@ -29,14 +31,20 @@ _DTYPE_NAMES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16",
 
 
 def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig:
-    """Read config.json and generation_config.json of a Hugging Face directory.
+    """Read config.json and generation_config.json of a Hugging Face directory, or a GGUF file's metadata.
 
     Raises NotFound when the directory or config.json is missing, InvalidRequest when the model is one
     that this engine cannot run; the sentence names the architecture or field.
     """
+    gguf = find_gguf(model_dir)
+    if gguf is not None:
+        return read_gguf_config(gguf, _known_dtype(dtype))
     folder = Path(model_dir)
     if not folder.is_dir():
-        raise NotFound(f"model directory {str(folder)!r} does not exist; give a Hugging Face model directory")
+        raise NotFound(
+            f"model directory {str(folder)!r} does not exist; "
+            "give a Hugging Face model directory or a GGUF file"
+        )
     fields = _read_json(folder / "config.json")
     if fields is None:
         raise NotFound(f"{str(folder)!r} has no config.json; give a Hugging Face model directory")
@@ -70,16 +78,24 @@ def _with_bits(values: tuple[int, ...]) -> str:
 
 
 def _compute_dtype(fields: dict[str, Any], wanted: str) -> str:
-    if wanted != "auto":
-        if wanted not in _DTYPE_NAMES:
-            raise InvalidRequest(f"dtype {wanted!r} is not supported; use auto, float32 or bfloat16")
-        return _DTYPE_NAMES[wanted]
+    known = _known_dtype(wanted)
+    if known is not None:
+        return known
     stated = fields.get("dtype") or fields.get("torch_dtype")
     if not isinstance(stated, str) or stated not in _AUTO_DTYPES:
         raise InvalidRequest(
             f"config.json: dtype is {shown(stated)}; choose dtype float32 or bfloat16 yourself"
         )
     return _AUTO_DTYPES[stated]
+
+
+def _known_dtype(wanted: str) -> str | None:
+    """None for auto: what the checkpoint is stored in decides."""
+    if wanted == "auto":
+        return None
+    if wanted not in _DTYPE_NAMES:
+        raise InvalidRequest(f"dtype {wanted!r} is not supported; use auto, float32 or bfloat16")
+    return _DTYPE_NAMES[wanted]
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

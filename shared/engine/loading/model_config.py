@@ -116,5 +116,11 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def kv_window_tokens(self) -> int:
+        """The widest window, which nothing sees past; 0 where a layer sees everything."""
+        windows = [layer.window_tokens for layer in self.layers]
+        return 0 if None in windows else max(window for window in windows if window is not None)
+
+    @property
     def score_scale(self) -> float:
         return self.attention_scale or self.head_dim**-0.5

@@ -46,10 +46,10 @@ def policy(quantization: str, group: int, part: Literal["layer", "head"]) -> Qua
     it decides between tokens directly and costs the most there. Embeddings, norms and routers stay dense: a
     router's near-ties choose experts, and its bytes do not count. Raises InvalidRequest.
     """
-    if quantization == "none":
+    if quantization in ("none", "dense"):
         return None
     if quantization not in _BITS:
-        raise InvalidRequest(f"quantization {quantization!r} is not supported; use none, int8 or int4")
+        raise InvalidRequest(f"quantization {quantization!r} is not supported; use none, dense, int8 or int4")
     bits = _BITS[quantization]
     chosen = group or DEFAULT_GROUPS[bits]
     check_group(chosen)

@@ -1,4 +1,4 @@
-"""Which safetensors files make up a model, and whether they are whole. Needs no torch."""
+"""Which files make up a model's weights, and whether they are whole. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from shared.engine.loading.gguf.find_file import find_gguf
+from shared.engine.loading.gguf.header import read_header
 from shared.errors import InvalidRequest, NotFound
 
 MAX_INDEX_BYTES = 64 << 20
@@ -16,6 +18,9 @@ MAX_INDEX_BYTES = 64 << 20
 def check_weight_files(folder: Path) -> None:
     """Read the headers of all, which also tell how long the files must be. Raises as `Checkpoint` does."""
     for path in weight_files(folder):
+        if path == find_gguf(folder):
+            read_header(path)
+            continue
         try:
             with safe_open(path, framework="numpy") as file:
                 file.keys()
@@ -29,6 +34,10 @@ def damaged_file(path: Path, error: Exception) -> InvalidRequest:
 
 def weight_files(folder: Path) -> Iterator[Path]:
     """In order. Raises NotFound for missing files, InvalidRequest for an index that cannot be used."""
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        yield gguf
+        return
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         yield single
@@ -36,7 +45,7 @@ def weight_files(folder: Path) -> Iterator[Path]:
     if not index.is_file():
         raise NotFound(
             f"{str(folder)!r} has neither model.safetensors nor model.safetensors.index.json; "
-            "only safetensors checkpoints are read"
+            "only safetensors checkpoints and GGUF files are read"
         )
     if index.stat().st_size > MAX_INDEX_BYTES:
         raise InvalidRequest(f"{index.name} is larger than {MAX_INDEX_BYTES} bytes; download the model again")

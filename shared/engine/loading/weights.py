@@ -12,6 +12,8 @@ from torch import Tensor
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.checkpoint import Checkpoint, OpenTensors
 from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.gguf.checkpoint import GgufCheckpoint, OpenGguf
+from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize, fuse
 from shared.engine.loading.packed_checkpoints import PackedTensors
@@ -22,6 +24,7 @@ from shared.errors import InvalidRequest
 MAX_NAMES_IN_ERROR = 3
 
 
+OpenFiles = OpenTensors | OpenGguf
 LoadProgress = Callable[[int, int], None]
 """(layers loaded, layers in all)"""
 
@@ -71,7 +74,10 @@ class WeightReader:
             "layer": policy(quantization, quant_group, "layer"),
             "head": policy(quantization, quant_group, "head"),
         }
-        self._checkpoint = Checkpoint(model_dir)
+        gguf = find_gguf(model_dir)
+        self._checkpoint = (
+            Checkpoint(model_dir) if gguf is None else GgufCheckpoint(gguf, config, self._dtype)
+        )
         self._plan = TensorPlan(config, self._checkpoint.tensors.keys())
         self._check_tensors()
 
@@ -113,7 +119,7 @@ class WeightReader:
                 mlp_out_norm=norms.get("mlp_out_norm"),
             )
 
-    def linear(self, files: OpenTensors, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
+    def linear(self, files: OpenFiles, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
         """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""
         packed, names = self._plan.packed, self._checkpoint.tensors.keys()
         if packed is None or not any(packed.holds(module, names) for module in matrix.modules):
@@ -132,12 +138,12 @@ class WeightReader:
         fused = fuse(parts, self._dtype)
         return fused if isinstance(fused, QuantLinear) else self._quantized(fused, part, *matrix.modules)
 
-    def _dense(self, files: OpenTensors, matrix: Matrix) -> DenseLinear:
+    def _dense(self, files: OpenFiles, matrix: Matrix) -> DenseLinear:
         weights = [files.read(f"{module}.weight") for module in matrix.modules]
         biases = [files.read(f"{module}.bias") for module in matrix.modules] if matrix.has_bias else []
         return DenseLinear(self._stacked(weights), self._stacked(biases) if biases else None)
 
-    def _mlp(self, files: OpenTensors, layer: int) -> DenseMlp | MoeMlp:
+    def _mlp(self, files: OpenFiles, layer: int) -> DenseMlp | MoeMlp:
         moe = self._config.layers[layer].moe
         if moe is None:
             gate_up, down = self._plan.mlp(layer)
@@ -156,7 +162,7 @@ class WeightReader:
             experts.append(DenseMlp(*pair))
         return MoeMlp(router, tuple(experts))
 
-    def _stacked_expert(self, files: OpenTensors, name: str, expert: int) -> Linear:
+    def _stacked_expert(self, files: OpenFiles, name: str, expert: int) -> Linear:
         packed = self._plan.packed_experts(name)
         if packed is None:
             return self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
@@ -167,7 +173,7 @@ class WeightReader:
         linear = packed.read_parameter(name, read, self._dtype)
         return linear if isinstance(linear, QuantLinear) else self._quantized(linear, "layer", name)
 
-    def _norm(self, files: OpenTensors, name: str) -> Tensor:
+    def _norm(self, files: OpenFiles, name: str) -> Tensor:
         weight = files.read(name).to(self._device, torch.float32, copy=True)
         return weight + self._config.norm_offset
 
@@ -185,7 +191,7 @@ class WeightReader:
             first += len(part)
         return out
 
-    def _stored(self, files: OpenTensors, name: str) -> Tensor:
+    def _stored(self, files: OpenFiles, name: str) -> Tensor:
         return files.read(name).to(self._device, copy=True)
 
     def _copy(self, tensor: Tensor) -> Tensor:

@@ -123,9 +123,10 @@ class Runner:
 def waiting_steps(prompt_tokens: int, batch: int, batch_tokens: int) -> int:
     """The most steps in which a batch's first sequences generate while its last prompts are computed.
 
-    `prompt_tokens` are those of all prompts together.
+    `prompt_tokens` are those of all prompts together. A chunk may end where its prompt does: each prompt but
+    one can leave a step that is not full.
     """
-    return math.ceil(prompt_tokens / (batch_tokens - batch))
+    return math.ceil(prompt_tokens / (batch_tokens - batch)) + batch - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ class BlockEvent(NamedTuple):
 class BlockPool:
     """Counts references to `num_blocks` block ids and remembers which of them hold a known prefix.
 
-    A block is held (references > 0), cached (no reference, but its hash still finds it) or blank.
-    Cached blocks are evicted least recently used first, only when no blank one is left. That is always a
-    leaf, a block whose followers are gone: a follower's holders hold it too, and give it back last.
-    """
+    A block is held (references > 0), cached (no reference, but its hash still finds it) or blank. Cached
+    blocks are evicted least recently used first, only when no blank one is left. Where sequences hold all
+    their blocks that is always a leaf, a block whose followers are gone: a follower's holders hold it too,
+    and give it back last. Where they give back what is behind their window, that goes first."""
 
     def __init__(self, num_blocks: int, *, prefix_cache: bool = True) -> None:
         self.num_blocks = num_blocks
@@ -63,6 +63,12 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
+    def find(self, block_hash: bytes) -> int | None:
+        return self._block_of.get(block_hash)
+
+    def has(self, block_hash: bytes) -> bool:
+        return block_hash in self._block_of
+
     def num_unheld(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` nobody holds: retaining those takes them from `num_free`."""
         return sum(self._references[block] == 0 for block in blocks)
@@ -99,8 +105,8 @@ class BlockPool:
         """The content of held block `block` is final and named `block_hash`; returns who has that name.
 
         That is `block` itself, or the block that had the name first: the caller then holds a reference to it
-        too. Whoever names blocks names them from the start of its sequence and holds those before, by these
-        references: so no block is given back while one that follows it is held.
+        too. Whoever names blocks names them from the start of its sequence and, without a window, holds those
+        before by these references: so no block is given back while one that follows it is held.
         """
         if not self.prefix_cache:
             return block

@@ -15,6 +15,7 @@ from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_window import KvWindow
 
 BLOCK_TOKENS = HASH_BLOCK_TOKENS
 _STORED_DTYPES = {**TORCH_DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -35,12 +36,23 @@ class KvLayout:
     head_dim: int
     dtype: str  # "float32" | "bfloat16" | "int8" | "fp8"
     content: str = ""  # of `kv_content`: checkpoint and rotation
+    window_tokens: int = 0  # of `KvWindow`: KV behind it is neither kept nor sent
 
     @classmethod
     def of(cls, model: ModelConfig, kv_dtype: str) -> KvLayout:
         """The layout of `model` with EngineConfig's `kv_dtype`: auto stores what the model computes in."""
         stored = model.dtype if kv_dtype == "auto" else kv_dtype
-        return cls(model.num_layers, model.num_kv_heads, model.head_dim, stored)
+        return cls(
+            model.num_layers,
+            model.num_kv_heads,
+            model.head_dim,
+            stored,
+            window_tokens=model.kv_window_tokens,
+        )
+
+    @property
+    def window(self) -> KvWindow:
+        return KvWindow(self.window_tokens)
 
     @property
     def scaled(self) -> bool:
@@ -76,7 +88,8 @@ class KvLayout:
     def fingerprint(self) -> str:
         """32 hex digits, equal exactly when the layouts are."""
         shape = f"{self.num_layers}/{self.num_kv_heads}/{self.head_dim}/{self.dtype}/{BLOCK_TOKENS}"
-        return blake2b(f"{shape}/{self.content}".encode(), digest_size=16).hexdigest()
+        window = f"/{self.window_tokens}" if self.window_tokens else ""
+        return blake2b(f"{shape}/{self.content}{window}".encode(), digest_size=16).hexdigest()
 
 
 class KvPool:

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+
+from torch import Tensor
 
 from shared.engine.cost_model import CostModel
 from shared.engine.memory.kv_pool import KvPool
 from shared.engine.memory.offload import OffloadStore
 from shared.engine.sequence import LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class SavedKv:
+    """KV of the first `num_tokens` of a sequence, from block `first` on: behind its window there was none."""
+
+    num_tokens: int
+    first: int
+    data: Tensor  # uint8 [num_layers, blocks, layer_block_bytes]
+    pool: KvPool
+
+    def fill(self, sequence: LiveSequence) -> None:
+        """Its new blocks, behind those that came from the prefix cache."""
+        begin, end = sequence.num_committed_blocks, blocks_for(self.num_tokens)
+        self.pool.write(sequence.blocks[begin:end], self.data[:, begin - self.first :])
+        sequence.num_computed = self.num_tokens
+        sequence.prefilling = sequence.num_uncomputed > 1
 
 
 class Offloader:
@@ -21,35 +41,31 @@ class Offloader:
 
     def save(self, sequence: LiveSequence) -> None:
         """Keep its KV if that is cheaper than computing it again. Call before its blocks are freed."""
-        count = blocks_for(sequence.num_computed)
-        copy_us = self._store.cost_us(count * self._pool.layout.block_bytes)
+        held = sequence.blocks[self._first(sequence.num_computed) : blocks_for(sequence.num_computed)]
+        copy_us = self._store.cost_us(len(held) * self._pool.layout.block_bytes)
         # Until the cost model knows better, copying is believed to be faster than computing.
-        if not count or copy_us is None or (self._cost.ready and copy_us > self._recompute_us(sequence)):
+        if not held or copy_us is None or (self._cost.ready and copy_us > self._recompute_us(sequence)):
             return
         began_ns = time.perf_counter_ns()
-        data = self._pool.read(sequence.blocks[:count])
+        data = self._pool.read(held)
         if self._store.put(sequence.key, data, (time.perf_counter_ns() - began_ns) / 1000):
             sequence.offloaded_tokens = sequence.num_computed
 
     def landed(self, sequence: LiveSequence) -> bool:
-        """Whether `restore` has nothing to wait for; begins to read what it would wait for."""
+        """Whether `take` has nothing to wait for; begins to read what it would wait for."""
         return not sequence.offloaded_tokens or self._store.landed(sequence.key)
 
-    def restore(self, sequence: LiveSequence) -> None:
-        """Fill its new blocks, of which the first `num_computed` tokens came from the prefix cache."""
+    def take(self, sequence: LiveSequence, num_cached: int) -> SavedKv | None:
+        """What was saved, which is forgotten; None where that is no more than the first `num_cached`
+        tokens, or was lost."""
         saved, sequence.offloaded_tokens = sequence.offloaded_tokens, 0
         if not saved:
-            return
-        if saved <= sequence.num_computed:
+            return None
+        if saved <= num_cached:
             self._store.drop(sequence.key)
-            return
+            return None
         data = self._store.take(sequence.key)
-        if data is None:
-            return
-        first, end = sequence.num_committed_blocks, blocks_for(saved)
-        self._pool.write(sequence.blocks[first:end], data[:, first:])
-        sequence.num_computed = saved
-        sequence.prefilling = sequence.num_uncomputed > 1
+        return None if data is None else SavedKv(saved, self._first(saved), data, self._pool)
 
     def forget(self, sequence: LiveSequence) -> None:
         if sequence.offloaded_tokens:
@@ -63,6 +79,9 @@ class Offloader:
             preempted = sequence.status is SequenceStatus.PREEMPTED
             if not preempted or sequence.offloaded_tokens >= len(sequence.tokens):
                 raise InternalError(f"{sequence.key!r} is {sequence.status.value} and offloaded")
+
+    def _first(self, num_tokens: int) -> int:
+        return self._pool.layout.window.first_block(num_tokens)
 
     def _recompute_us(self, sequence: LiveSequence) -> float:
         return self._cost.prefill_us(sequence.num_computed)

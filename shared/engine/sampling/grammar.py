@@ -14,12 +14,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
+from shared.engine.loading.tokenizer_file import read_tokenizer_json
 from shared.engine.sampling.id_bits import IdBits, from_bytes, has_id
 from shared.errors import InvalidRequest, Overloaded
 from shared.sampling import JSON_WHITESPACE, Grammar
@@ -69,14 +69,14 @@ class CompiledGrammar(Grammar):
 
 
 class Grammars:
-    """Compiles grammars for the model in `model_dir`, whose tokenizer.json is read at the first one unless
+    """Compiles grammars for the model at `model_dir`, whose tokenizer.json is read at the first one unless
     `prepare` has been called. Of one model and one tokenizer, so the cache goes by content alone.
 
     Any thread may compile, one at a time.
     """
 
     def __init__(self, model_dir: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
-        self._path = Path(model_dir) / "tokenizer.json"
+        self._model = model_dir
         self._vocab_size = vocab_size
         self._eos_ids = list(eos_ids)
         self._tokenizer: LLTokenizer | None = None
@@ -127,12 +127,11 @@ class Grammars:
 
     def _load_tokenizer(self) -> LLTokenizer:
         """Ids that the model has beyond the tokenizer's are in no mask."""
-        if not self._path.is_file():
+        spec = read_tokenizer_json(self._model)
+        if spec is None:
             raise InvalidRequest("this model has no tokenizer.json, so it takes no grammar; leave it out")
         try:
-            return LLTokenizer(
-                self._path.read_text(), n_vocab=self._vocab_size, eos_token=self._eos_ids or None
-            )
+            return LLTokenizer(spec, n_vocab=self._vocab_size, eos_token=self._eos_ids or None)
         except ValueError as error:
             raise InvalidRequest(
                 f"this model's tokenizer cannot be used with a grammar: {str(error)[:MAX_FAULT_CHARS]}"

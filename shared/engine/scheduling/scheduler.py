@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
-from shared.engine.memory.block_manager import RETRY_AFTER_MS, BlockManager
+from shared.engine.memory.allotment import RETRY_AFTER_MS
+from shared.engine.memory.block_manager import BlockManager
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts
 from shared.engine.scheduling.order import (
     NORMAL_PRIORITY,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shared.kv_room import LOOK_AHEAD_TOKENS, blocks_ahead
+from shared.kv_window import KvWindow
 
 
 @pytest.mark.parametrize(
@@ -13,3 +14,10 @@ def test_a_sequence_has_room_for_what_it_comes_to_next(
     num_tokens: int, tokens_left: int, blocks: int
 ) -> None:
     assert blocks_ahead(num_tokens, tokens_left) == blocks
+
+
+@pytest.mark.parametrize(("num_tokens", "num_rows", "blocks"), [(16, 1, 9), (200, 1, 11), (200, 64, 15)])
+def test_with_a_window_a_sequence_has_room_for_that_and_a_step(
+    num_tokens: int, num_rows: int, blocks: int
+) -> None:
+    assert blocks_ahead(num_tokens, 1000, KvWindow(100), num_rows=num_rows) == blocks

@@ -1,1 +1,1 @@
-"""GGUF files: one file with weights, shape, tokenizer and template."""
+"""A GGUF file becomes what a Hugging Face directory does: a shape, weights, a tokenizer."""

@@ -13,6 +13,7 @@ from shared.deadline import Deadline
 from shared.engine.results import TokenOutput
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
 from shared.kv.chunk import MAX_EPOCH
+from shared.kv_window import KvWindow
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.sampling import sampling
@@ -59,6 +60,23 @@ def test_a_job_is_never_counted_as_larger_than_it_may_grow() -> None:
 
 def test_the_context_limit_bounds_what_a_job_may_grow_to() -> None:
     assert job(max_tokens=10**6).longest == 512
+
+
+def test_where_every_layer_has_a_window_a_job_is_counted_with_that_alone() -> None:
+    jobs = DecodeBook(
+        max_jobs=4, kv_blocks=100, is_alive=lambda _: True, window=KvWindow(100), chunk_tokens=64
+    )
+    long = job(tokens=500, max_tokens=1)
+    jobs.add(long)
+    assert jobs.free_blocks == 100 - 11  # 100 and the rest of a tile
+    jobs.add(job("short", tokens=16, max_tokens=16))
+    assert jobs.free_blocks == 100 - 11 - 2
+    local = dataclasses.replace(job("local", tokens=500, max_tokens=1), peer="")
+    jobs.add(local)
+    assert jobs.free_blocks == 100 - 11 - 2 - 15  # and what it computes in a step
+    local.phase = JobPhase.DECODING
+    jobs.grow(local)
+    assert jobs.free_blocks == 100 - 11 - 2 - 11
 
 
 def test_a_pool_that_has_run_over_has_nothing_free_and_takes_nobody() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
+from operator import eq
 
 import pytest
 
@@ -20,6 +22,7 @@ from services.gateway.model_identity import ModelIdentity
 from services.gateway.tasks import Tasks
 from shared.deadline import Deadline
 from shared.errors import Overloaded
+from shared.messages import AdapterId
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 
@@ -36,7 +39,12 @@ class House:
         self.seats: int | None = 0
         self.clock = FakeClock()
         self.tasks = Tasks()
-        self.queue = AdmissionQueue(lambda _model, _blocks: self.seats, self.tasks.start, self.clock)
+        self.queue = AdmissionQueue(
+            lambda _model, _blocks: self.seats,
+            lambda ahead, behind: ahead.base == behind.base,
+            self.tasks.start,
+            self.clock,
+        )
         self.seated: list[str] = []
 
     def ticket(
@@ -130,7 +138,7 @@ async def test_who_waits_long_rises_but_never_above_what_has_started(house: Hous
 
 
 async def test_another_model_does_not_wait_behind_a_full_one(house: House) -> None:
-    queue = AdmissionQueue(lambda model, _: 0 if model.name == "full" else 1, house.tasks.start)
+    queue = AdmissionQueue(lambda model, _: 0 if model.name == "full" else 1, eq, house.tasks.start)
     turns = asyncio.ensure_future(anext(queue.turn(house.ticket(model="full")).gen))
     await until(lambda: len(queue) == 1)
     async with queue.turn(house.ticket(model="other")):
@@ -138,6 +146,21 @@ async def test_another_model_does_not_wait_behind_a_full_one(house: House) -> No
     turns.cancel()
     await asyncio.gather(turns, return_exceptions=True)
     assert len(queue) == 0
+
+
+async def test_who_contends_for_the_same_seats_has_no_turn_before_those_ahead(house: House) -> None:
+    house.come("model", house.ticket())
+    await waiting(house, 1)
+    ticket = dataclasses.replace(
+        house.ticket(), model=dataclasses.replace(MODEL, adapter=AdapterId("a", "d"))
+    )
+    assert house.queue.remaining_wait_s(ticket) == house.queue.seconds_per_end()
+    house.come("adapter", ticket)
+    await waiting(house, 2)
+    await house.free(1)
+    assert house.seated == ["model"]
+    await house.free(1)
+    assert house.seated == ["model", "adapter"]
 
 
 async def test_who_gives_up_leaves_the_queue_and_holds_no_seat(house: House) -> None:

@@ -32,6 +32,15 @@ def test_the_tokenizer_s_names_are_not_made_again() -> None:
     assert continued == tuple(hashes_of(PROMPT + LOG, "as the tokenizer", "said"))
 
 
+def test_the_names_of_an_adapter_are_those_of_no_model() -> None:
+    told = hashes_of(PROMPT, "layout", "tenant", "digest")
+    names = BlockNames(BlockHasher(), "layout", "tenant", told, adapter="digest")
+    for layout in ("layout", "other"):
+        of_adapter = names.names_of(PROMPT + LOG, layout)
+        assert of_adapter == tuple(hashes_of(PROMPT + LOG, layout, "tenant", "digest"))
+        assert not set(of_adapter) & set(hashes_of(PROMPT + LOG, layout, "tenant"))
+
+
 def view(instance: str, layout: str, model: str = "m") -> InstanceView:
     beat = Heartbeat(
         "decode", instance, 1, "ready", 0, "h", 1, "", model, layout, 8, 0, 0, 0, 9, 9, 0.0, 0, b"", b""

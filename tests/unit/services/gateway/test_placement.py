@@ -7,16 +7,19 @@ from dataclasses import dataclass
 
 import pytest
 
+from services.gateway.model_identity import ModelIdentity
 from services.gateway.placement import (
     Candidate,
     Need,
     Placement,
     choose_placement,
+    kv_window,
     leave_out,
     leave_out_of_all,
     missing_role,
 )
 from shared.errors import Unavailable
+from shared.kv_window import KvWindow
 from shared.messages import Heartbeat
 from tests.support.block_names import block_names
 
@@ -42,6 +45,7 @@ def beat(
     tokens_per_s: float = 0.0,
     free: int = 100,
     layout: str = "",
+    window_tokens: int = 0,
 ) -> Heartbeat:
     return Heartbeat(
         role,
@@ -64,6 +68,7 @@ def beat(
         0,
         b"",
         b"",
+        window_tokens=window_tokens,
     )
 
 
@@ -108,6 +113,28 @@ def test_what_is_shunned_is_used_where_no_other_pair_of_workers_has_one_kv_layou
     }
     assert leave_out_of_all(views, {("decode", "b")})["decode"] == views["decode"][:1]
     assert leave_out_of_all(views, {("decode", "a")}) == views
+
+
+def test_a_worker_that_keeps_the_window_alone_has_room_where_one_that_keeps_all_has_none() -> None:
+    long = Need((), tokens=4096, output_tokens=16)
+    views = fleet(decode=[View(beat("decode", "all")), View(beat("decode", "windowed", window_tokens=1024))])
+    assert choose_placement(views, long).decode == "windowed"
+
+
+def test_blocks_before_the_window_save_no_room() -> None:
+    """All but 2 of 256 blocks are known there, 65 of them in the window: what is left does not fit."""
+    need = Need(tuple(block_names(range(256))), tokens=4096, output_tokens=16)
+    tight = beat("decode", "a", free=1, live=0, window_tokens=1024)
+    roomy = beat("decode", "b", free=100, live=7, window_tokens=1024)
+    views = fleet(decode=[View(tight, cached=254), View(roomy)])
+    assert choose_placement(views, need).decode == "b"
+
+
+def test_the_window_of_a_model_is_that_of_all_its_decode_workers() -> None:
+    windowed, whole = (View(beat("decode", "a", window_tokens=tokens)) for tokens in (1024, 0))
+    assert kv_window([windowed, windowed], ModelIdentity("m")) == KvWindow(1024)
+    assert kv_window([windowed, whole], ModelIdentity("m")) == KvWindow(0)
+    assert kv_window([], ModelIdentity("m")) == KvWindow(0)
 
 
 def test_equal_instances_take_turns() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from operator import eq
 
 import pytest
 
@@ -30,7 +31,7 @@ class Fleet:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.tasks = Tasks()
-        self.queue = AdmissionQueue(lambda _model, _blocks: 0, self.tasks.start, self.clock)
+        self.queue = AdmissionQueue(lambda _model, _blocks: 0, eq, self.tasks.start, self.clock)
         self.beats = {"decode": [heartbeat("decode", "d")], "prefill": [heartbeat("prefill", "p")]}
         self.pressure = Pressure(self.queue, self.instances)
 

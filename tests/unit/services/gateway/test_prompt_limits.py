@@ -9,7 +9,7 @@ from services.gateway.prompt_limits import PromptLimits
 from services.gateway.request import Request, validate_request
 from shared.bus import codec
 from shared.errors import InvalidRequest, TooLarge
-from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
+from shared.messages import AdapterId, Envelope, Prefill, pack_hashes, pack_ids
 from shared.sampling import (
     MAX_ALLOWED_IDS,
     MAX_BAD_WORD_TOKENS,
@@ -46,9 +46,17 @@ def text(content: str) -> Request:
 def test_the_longest_prompt_fits_into_a_message_beside_all_options_at_their_limits() -> None:
     tokens = [LARGE_ID] * USUAL.max_ids
     hashes = pack_hashes([b"h" * 16] * (len(tokens) // 16))
-    names = {"gateway": "g" * 64, "detokenizer": "d" * 64, "decode": "d" * 64}
     message = Prefill(
-        pack_ids(tokens), len(tokens), hashes, sampling=ALL_OPTIONS, priority=2, first_token_us=2**62, **names
+        pack_ids(tokens),
+        len(tokens),
+        hashes,
+        sampling=ALL_OPTIONS,
+        gateway="g" * 64,
+        detokenizer="d" * 64,
+        decode="d" * 64,
+        priority=2,
+        first_token_us=2**62,
+        adapter=AdapterId("a" * 64, "d" * 64),
     )
     envelope = Envelope("r" * 64, epoch=2**31, deadline_us=2**62, reply="_INBOX." + "r" * 64, origin="g" * 64)
     assert len(codec.encode(message, envelope)) <= USUAL.max_payload_bytes

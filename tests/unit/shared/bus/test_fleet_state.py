@@ -325,5 +325,11 @@ def test_overlap_counts_leading_blocks_only(fleet: FleetState) -> None:
     assert view.overlap(block_names([1, 2])) == 2
 
 
+def test_overlap_with_a_window_needs_that_alone(fleet: FleetState) -> None:
+    view = fleet.observe(replace(events(2, [5, 6]), window_tokens=17))
+    assert view is not None
+    assert view.overlap(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
+
+
 def test_a_suspect_is_declared_after_three_beats() -> None:
     assert pytest.approx(3 * HEARTBEAT_S) == SUSPECT_AFTER_S

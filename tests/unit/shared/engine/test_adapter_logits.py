@@ -144,13 +144,14 @@ def in_steps(engine: Engine, sequences: Sequences, sizes: Sequence[int]) -> list
     rows: list[list[torch.Tensor]] = [[] for _ in sequences]
     start = 0
     for size in sizes:
-        spans, ids = [], []
+        spans: list[Span] = []
+        ids: list[int] = []
         for number, (tokens, adapter) in enumerate(sequences):
             blocks = range(number * POOL_SHARE, (number + 1) * POOL_SHARE)
             spans.append(Span(start, size, blocks, adapter))
             ids += tokens[start : start + size]
         logits = engine._model.forward(Batch(ids, spans, range(len(ids)))).clone()
-        for number, own in enumerate(logits.split(size)):
+        for number, own in enumerate(torch.split(logits, size)):
             rows[number].append(own)
         start += size
     return [torch.cat(each) for each in rows]

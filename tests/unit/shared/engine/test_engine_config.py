@@ -32,6 +32,8 @@ from tests.support.engine import make_engine, save_random_model
         ({"max_step_ms": math.nan}, "0 or more"),
         ({"offload_memory_mb": -1}, "0 or more"),
         ({"weight_cache_mb": -1}, "0 or more"),
+        ({"max_adapters": -1}, "0 or more"),
+        ({"max_adapter_rank": 0}, "at least 1"),
         ({"offload_dir": "/tmp"}, "go together"),
         ({"offload_disk_mb": 5}, "go together"),
         ({"offload_memory_mb": 5, "tensor_parallel": 2}, "not offloaded"),
@@ -49,6 +51,7 @@ def test_settings_that_cannot_be_are_refused_with_a_sentence(fields: dict[str, A
         {"device": "cuda", "kv_dtype": "fp8", "tensor_parallel": 2},
         {"backend": "native", "quantization": "int4", "quant_group": 32, "kv_dtype": "int8"},
         {"offload_memory_mb": 64, "offload_dir": "/tmp", "offload_disk_mb": 64},
+        {"max_adapters": 0, "max_adapter_rank": 1},
         {"offload_dir": "/tmp", "offload_disk_mb": 64, "max_step_ms": 12.5, "kv_memory_mb": 100},
     ],
 )

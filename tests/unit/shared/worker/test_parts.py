@@ -10,6 +10,7 @@ from shared.engine.memory.block_pool import BlockEvent
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, ProtocolError
 from shared.health import Activity
+from shared.kv_window import KvWindow
 from shared.messages import pack_ids, unpack_hashes
 from shared.worker.engine_thread import EngineThread
 from shared.worker.gateway_leases import GatewayLeases
@@ -68,6 +69,13 @@ def test_overlap_counts_leading_blocks_alone() -> None:
     mirror = PrefixMirror()
     mirror.apply(events("added", 1, 2, 4))
     assert mirror.overlap_blocks(block_names([1, 2, 3, 4])) == 2
+
+
+def test_overlap_with_a_window_needs_that_alone() -> None:
+    mirror = PrefixMirror()
+    mirror.window = KvWindow(17)
+    mirror.apply(events("added", 5, 6))
+    assert mirror.overlap_blocks(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
 
 
 # ---- wire forms ----

@@ -16,6 +16,7 @@ from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, Ro
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear
 from shared.engine.memory.kv_pool import KvLayout, KvPool
+from shared.engine.sequence import NO_BLOCK
 from shared.engine.torch_backend.model import TorchModel
 
 torch.set_num_threads(1)
@@ -207,3 +208,19 @@ def test_deterministic_logits_are_bitwise_the_same_in_chunks_alone_and_in_compan
     )
     assert torch.equal(at_once, in_chunks)
     assert torch.equal(at_once, in_company)
+
+
+@pytest.mark.parametrize("graph_rows", [0, GRAPH_ROWS])
+def test_blocks_behind_all_windows_are_never_read(graph_rows: int) -> None:
+    config = model_config(layers=(LayerConfig(ROPE, window_tokens=9), LayerConfig(ROPE, window_tokens=5)))
+    pair = Pair(config, graph_rows=graph_rows)
+    blocks = [3, 9, 1, 7, 0, 22, 5, 6]
+    pair.step([(0, 30, blocks)])
+    pair.step([(30, 45, blocks)])
+    first = pair.pools[0].layout.window.first_block(75)
+    assert first == 4
+    for pool in pair.pools:
+        pool.data[:, blocks[:first]] = 0xFF  # no numbers
+    kept = [NO_BLOCK] * first + blocks[first:]
+    for start, num_rows in ((75, 1), (76, 3), (79, 40)):
+        assert pair.step([(start, num_rows, kept)]).isfinite().all()

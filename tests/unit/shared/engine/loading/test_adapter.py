@@ -250,9 +250,9 @@ def test_damaged_weights_are_refused_whatever_was_done_to_them(config: ModelConf
 def test_the_digest_is_that_of_what_is_computed(config: ModelConfig, tmp_path: Path) -> None:
     """A description, a directory's name or another spelling of the same scale change nothing."""
     first = digest_of(save_adapter(tmp_path / "a", config), config)
-    stated = {"lora_dropout": 0.1, "base_model_name_or_path": "x", "task_type": "CAUSAL_LM"}
+    stated: dict[str, Any] = {"lora_dropout": 0.1, "base_model_name_or_path": "x", "task_type": "CAUSAL_LM"}
     assert digest_of(save_adapter(tmp_path / "b", config, **stated), config) == first
-    same_scale = {"use_rslora": True, "lora_alpha": 4.0}  # 8 / 4 = 4 / sqrt(4)
+    same_scale: dict[str, Any] = {"use_rslora": True, "lora_alpha": 4.0}  # 8 / 4 = 4 / sqrt(4)
     assert digest_of(save_adapter(tmp_path / "c", config, **same_scale), config) == first
     assert len(bytes.fromhex(first)) == 16
 

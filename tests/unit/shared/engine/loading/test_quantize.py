@@ -198,7 +198,7 @@ def test_the_policy_names_the_format_of_layers_and_head(
 
 
 def test_the_policy_refuses_other_names() -> None:
-    with pytest.raises(InvalidRequest, match="'fp4' is not supported; use none, int8 or int4"):
+    with pytest.raises(InvalidRequest, match="'fp4' is not supported; use none, dense, int8 or int4"):
         policy("fp4", 0, "layer")
 
 

@@ -1,0 +1,128 @@
+"""A GGUF file as a checkpoint: its tensors by the names of the model's family, read one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, dequantize
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shared.engine.loading.checkpoint import StoredTensor
+from shared.engine.loading.gguf.ggml_types import GgmlType
+from shared.engine.loading.gguf.header import GgufHeader, read_header
+from shared.engine.loading.gguf.tensor_names import TensorSource, tensor_sources
+from shared.engine.loading.model_config import ModelConfig
+from shared.errors import InvalidRequest
+
+CHUNK_BYTES = 8 << 20
+"""How much of a tensor is taken apart at a time: in float32 it is four to seven times as much."""
+_PLAIN = {
+    "F32": (np.float32, torch.float32),
+    "F16": (np.float16, torch.float16),
+    "BF16": (np.int16, torch.bfloat16),
+}
+
+
+class GgufCheckpoint:
+    """As `Checkpoint`, of one file. Blocks of quantized weights read as what they stand for, in float32 or,
+    rounded once, in `dtype`; `read_rows` gives them as they are stored.
+
+    Raises NotFound and InvalidRequest as `read_header` does.
+    """
+
+    def __init__(self, path: Path, config: ModelConfig, dtype: torch.dtype) -> None:
+        header = read_header(path)
+        self.sources = tensor_sources(header, config)
+        self.tensors = {
+            name: StoredTensor(path, source.shape, _readable_as(source.place.type))
+            for name, source in self.sources.items()
+        }
+        self._header = header
+        self._dtype = dtype
+
+    @contextmanager
+    def reading(self) -> Iterator[OpenGguf]:
+        """Tensors to copy from, until this ends."""
+        try:
+            file = os.open(self._header.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._header.refused(f"it cannot be read ({error.strerror})") from error
+        try:
+            yield OpenGguf(self._header, self.sources, file, self._dtype)
+        finally:
+            os.close(file)
+
+
+class OpenGguf:
+    """The tensors of an open file, each a copy."""
+
+    def __init__(
+        self, header: GgufHeader, sources: dict[str, TensorSource], file: int, dtype: torch.dtype
+    ) -> None:
+        self._header = header
+        self._sources = sources
+        self._file = file
+        self._dtype = dtype
+
+    def read(self, name: str) -> Tensor:
+        """Plain tensors in the dtype of the file. Raises InvalidRequest where the file ends too early."""
+        source = self._sources[name]
+        kind = source.place.type
+        rows = self._rows(source)
+        if kind.is_plain:
+            numbers, dtype = _PLAIN[kind.name]
+            return torch.from_numpy(rows.view(numbers)).view(dtype).reshape(source.shape)
+        out = torch.empty(source.shape, dtype=self._dtype)
+        flat, step = out.view(len(rows), -1), max(1, CHUNK_BYTES // rows.shape[1])
+        for start in range(0, len(rows), step):
+            chunk = dequantize(rows[start : start + step], GGMLQuantizationType[kind.name])
+            flat[start : start + step].copy_(torch.from_numpy(chunk))
+        return out
+
+    def read_rows(self, name: str) -> Tensor:
+        """uint8 [rows, bytes of a row], as they are stored, in the order of the model."""
+        return torch.from_numpy(self._rows(self._sources[name]))
+
+    def read_part(self, name: str, index: int) -> Tensor:
+        """Entry `index` of the first dimension."""
+        return self.read(name)[index]
+
+    def _rows(self, source: TensorSource) -> NDArray[np.uint8]:
+        """[rows, bytes of a row]"""
+        place = source.place
+        if len(place.shape) == 1 and not place.type.is_plain:
+            raise self._header.refused(
+                f"{place.name} is stored as {place.type.name}, which only matrices are"
+            )
+        num_rows, start = place.num_rows, place.start
+        if source.expert is not None:
+            num_rows //= place.shape[0]
+            start += source.expert * num_rows * place.row_bytes
+        rows = np.empty((num_rows, place.row_bytes), dtype=np.uint8)
+        target, done = rows.reshape(-1).data, 0
+        while done < len(target):
+            count = os.preadv(self._file, [target[done:]], start + done)
+            if count == 0:
+                raise InvalidRequest(
+                    f"{self._header.path.name} became shorter while it was read; download it again"
+                )
+            done += count
+        return _model_order(rows, source) if source.interleaved_heads else rows
+
+
+def _model_order(rows: NDArray[np.uint8], source: TensorSource) -> NDArray[np.uint8]:
+    """A bias is one row of numbers, a matrix has a row for each."""
+    by_output = rows.reshape(source.place.shape[0], -1)
+    pairs = by_output.reshape(source.interleaved_heads, -1, 2, by_output.shape[1])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def _readable_as(kind: GgmlType) -> str:
+    """The type of `read`'s answer, in the spelling of safetensors."""
+    return kind.name if kind.is_plain else "F32"

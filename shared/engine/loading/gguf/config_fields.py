@@ -1,0 +1,171 @@
+"""Metadata of a GGUF file as the fields of the config.json that its model had before it was converted.
+
+What the keys mean is said by llama.cpp, which reads them (`src/models/`) and writes them (`conversion/`).
+What is not in the file but in llama.cpp's code (which layers of Gemma have windows, for one) stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shared.engine.loading.families.family import MAX_LAYERS
+from shared.engine.loading.families.raw_config import shown
+from shared.engine.loading.gguf.header import GgufHeader
+from shared.engine.loading.gguf.model_metadata import ModelMetadata
+from shared.engine.loading.gguf.rope_fields import rope_fields
+
+Fields = dict[str, Any]
+
+
+def config_fields(header: GgufHeader) -> Fields:
+    """Raises InvalidRequest, naming the key or the architecture that cannot be read."""
+    metadata = ModelMetadata(header)
+    read = _ARCHITECTURES.get(metadata.architecture)
+    if read is None:
+        raise header.refused(
+            f"architecture {shown(metadata.architecture)} is not supported; "
+            f"use one of {', '.join(_ARCHITECTURES)}"
+        )
+    parts = header.metadata.get("split.count", 1)
+    if parts not in (0, 1):
+        raise header.refused(
+            f"it is one of {shown(parts)} parts of a model; merge them first (llama-gguf-split --merge)"
+        )
+    return {**_of_every_model(metadata), **read(metadata)}
+
+
+def _of_every_model(metadata: ModelMetadata) -> Fields:
+    header = metadata.header
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise header.refused("it has no matrix token_embd.weight; give the file of a language model")
+    num_heads = metadata.integer("attention.head_count")
+    hidden_size = metadata.integer("embedding_length")
+    head_dim = metadata.integer("attention.key_length", hidden_size // num_heads)
+    if metadata.integer("attention.value_length", head_dim) != head_dim:
+        raise header.refused("its values have another length than its keys; no model that is read has that")
+    rotary_dim = metadata.integer("rope.dimension_count", head_dim)
+    return {
+        "vocab_size": embedding.shape[0],
+        "hidden_size": hidden_size,
+        "intermediate_size": metadata.integer("feed_forward_length"),
+        "num_hidden_layers": metadata.integer("block_count"),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": metadata.integer("attention.head_count_kv", num_heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": metadata.integer("context_length"),
+        "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
+        # Half a dimension more, so that multiplying it out cannot end just below.
+        "partial_rotary_factor": 1.0 if rotary_dim == head_dim else (rotary_dim + 0.5) / head_dim,
+        "rope_theta": metadata.number("rope.freq_base", 10000.0),
+        "rope_scaling": rope_fields(metadata, rotary_dim),
+        "tie_word_embeddings": "output.weight" not in header.tensors,
+        "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
+    }
+
+
+def _llama(metadata: ModelMetadata) -> Fields:
+    tensors = metadata.header.tensors
+    if metadata.integer("rope.dimension_count", 0, at_least=0) not in (0, _head_dim(metadata)):
+        raise metadata.header.refused("a part of each head rotates, which no llama that is read does")
+    if metadata.integer("expert_count", 0, at_least=0):
+        return {
+            "architectures": ["MixtralForCausalLM"],
+            "num_local_experts": metadata.integer("expert_count"),
+            "num_experts_per_tok": metadata.integer("expert_used_count"),
+            "sliding_window": None,
+        }
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": "blk.0.attn_q.bias" in tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
+    }
+
+
+def _qwen2(metadata: ModelMetadata) -> Fields:  # noqa: ARG001  (the signature of all of these)
+    return {"architectures": ["Qwen2ForCausalLM"]}
+
+
+def _qwen3(metadata: ModelMetadata) -> Fields:
+    biased = "blk.0.attn_q.bias" in metadata.header.tensors
+    return {"architectures": ["Qwen3ForCausalLM"], "attention_bias": biased}
+
+
+def _qwen3_moe(metadata: ModelMetadata) -> Fields:
+    return _qwen3(metadata) | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        # Where all layers have experts some files leave the width of a dense one out.
+        "num_experts": metadata.integer("expert_count"),
+        "num_experts_per_tok": metadata.integer("expert_used_count"),
+        "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+    }
+
+
+def _phi3(metadata: ModelMetadata) -> Fields:
+    context = metadata.integer("context_length")
+    return {
+        "architectures": ["Phi3ForCausalLM"],
+        "original_max_position_embeddings": metadata.integer("rope.scaling.original_context_length", context),
+        "sliding_window": metadata.integer("attention.sliding_window", 0, at_least=0) or None,
+    }
+
+
+def _gemma2(metadata: ModelMetadata) -> Fields:
+    return {
+        "architectures": ["Gemma2ForCausalLM"],
+        "query_pre_attn_scalar": _query_scalar(metadata, layers_of_27b=46),
+        "sliding_window": metadata.integer("attention.sliding_window", 4096),
+        "layer_types": _layer_types(metadata, pattern=2),
+        "attn_logit_softcapping": metadata.number("attn_logit_softcapping", 50.0) or None,
+        "final_logit_softcapping": metadata.number("final_logit_softcapping", 30.0) or None,
+    }
+
+
+def _gemma3(metadata: ModelMetadata) -> Fields:
+    window = metadata.integer("attention.sliding_window", 0, at_least=0)
+    return {
+        "architectures": ["Gemma3ForCausalLM"],
+        "rope_theta": metadata.number("rope.freq_base", 1000000.0),
+        "rope_local_base_freq": metadata.number("rope.freq_base_swa", 10000.0),
+        "query_pre_attn_scalar": _query_scalar(metadata, layers_of_27b=62),
+        "sliding_window": window or None,
+        "layer_types": _layer_types(metadata, pattern=6 if window else 1),
+        "final_logit_softcapping": metadata.number("final_logit_softcapping", 0.0) or None,
+    }
+
+
+_ARCHITECTURES: dict[str, Callable[[ModelMetadata], Fields]] = {
+    "llama": _llama,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3moe": _qwen3_moe,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "phi3": _phi3,
+}
+
+
+def _head_dim(metadata: ModelMetadata) -> int:
+    usual = metadata.integer("embedding_length") // metadata.integer("attention.head_count")
+    return metadata.integer("attention.key_length", usual)
+
+
+def _query_scalar(metadata: ModelMetadata, layers_of_27b: int) -> int:
+    """Scores are divided by its root. The file does not say it; the largest Gemmas have another one."""
+    if metadata.integer("block_count") == layers_of_27b:
+        return metadata.integer("embedding_length") // metadata.integer("attention.head_count")
+    return _head_dim(metadata)
+
+
+def _layer_types(metadata: ModelMetadata, pattern: int) -> list[str]:
+    """The last of each `pattern` layers sees everything, unless the file says which do."""
+    num_layers = metadata.integer("block_count")
+    windowed = metadata.flags("attention.sliding_window_pattern")
+    if windowed is None:
+        pattern = metadata.integer("attention.sliding_window_pattern", pattern)
+        if num_layers > MAX_LAYERS:
+            raise metadata.header.refused(f"it claims {num_layers} layers; at most {MAX_LAYERS} are read")
+        windowed = [(layer + 1) % pattern != 0 for layer in range(num_layers)]
+    return ["sliding_attention" if own else "full_attention" for own in windowed]

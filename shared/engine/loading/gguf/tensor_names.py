@@ -1,0 +1,96 @@
+"""Where a model's tensors are in a GGUF file, by the names that the model's family has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shared.engine.loading.families import find_family
+from shared.engine.loading.families.family import TensorNames
+from shared.engine.loading.gguf.header import GgufHeader, TensorPlace
+from shared.engine.loading.gguf.rope_fields import ROPE_TENSORS
+from shared.engine.loading.model_config import ModelConfig
+
+_SUFFIXES = (".weight", ".bias")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSource:
+    """A tensor of the model in a tensor of the file: all of it, or of stacked experts entry `expert`.
+
+    `interleaved_heads` n: the rows of each of n heads lie as llama.cpp rotates them for its `llama`, the two
+    dimensions of a frequency beside each other, where the model has them half a head apart.
+    """
+
+    place: TensorPlace
+    expert: int | None = None
+    interleaved_heads: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.place.shape if self.expert is None else self.place.shape[1:]
+
+
+def tensor_sources(header: GgufHeader, config: ModelConfig) -> dict[str, TensorSource]:
+    """By the family's names; what the model does not have keeps the name that it has in the file."""
+    family = find_family(config.architecture)
+    interleaved = header.metadata["general.architecture"] == "llama"
+    found: dict[str, TensorSource] = {}
+    used = set(ROPE_TENSORS)
+    whole = {
+        "token_embd.weight": family.prefix + "embed_tokens.weight",
+        "output_norm.weight": family.prefix + "norm.weight",
+        "output.weight": family.head + ".weight",
+    }
+    for name, ours in whole.items():
+        if name in header.tensors:
+            found[ours] = TensorSource(header.tensors[name])
+            used.add(name)
+    for layer in range(config.num_layers):
+        prefix = f"{family.prefix}layers.{layer}."
+        for part, ours in _layer_parts(family.names):
+            for suffix in _SUFFIXES:
+                name = f"blk.{layer}.{part}{suffix}"
+                if name in header.tensors and name not in used:
+                    heads = _interleaved_heads(part, config) if interleaved else 0
+                    found[prefix + ours + suffix] = TensorSource(header.tensors[name], None, heads)
+                    used.add(name)
+        moe = config.layers[layer].moe
+        for part, ours in _expert_parts(family.names) if moe is not None else ():
+            name = f"blk.{layer}.{part}.weight"
+            place = header.tensors.get(name)
+            if moe is not None and place is not None and place.shape[:1] == (moe.num_experts,):
+                for expert in range(moe.num_experts):
+                    module = f"{prefix}{family.names.experts}.{expert}.{ours}.weight"
+                    found[module] = TensorSource(place, expert)
+                used.add(name)
+    found.update({name: TensorSource(place) for name, place in header.tensors.items() if name not in used})
+    return found
+
+
+def _layer_parts(names: TensorNames) -> Iterator[tuple[str, str]]:
+    """(in the file, in the family)"""
+    yield "attn_norm", names.attention_in_norm
+    yield from zip(
+        ("attn_q", "attn_k", "attn_v") if len(names.qkv) > 1 else ("attn_qkv",), names.qkv, strict=True
+    )
+    yield "attn_q_norm", names.query_norm
+    yield "attn_k_norm", names.key_norm
+    yield "attn_output", names.output
+    yield "post_attention_norm", names.attention_out_norm
+    yield "ffn_norm", names.mlp_in_norm
+    yield from zip(
+        ("ffn_gate", "ffn_up") if len(names.gate_up) > 1 else ("ffn_up",), names.gate_up, strict=True
+    )
+    yield "ffn_down", names.down
+    yield "post_ffw_norm", names.mlp_out_norm
+    yield "ffn_gate_inp", names.router
+
+
+def _expert_parts(names: TensorNames) -> Iterator[tuple[str, str]]:
+    yield from zip(("ffn_gate_exps", "ffn_up_exps"), names.expert_gate_up, strict=True)
+    yield "ffn_down_exps", names.expert_down
+
+
+def _interleaved_heads(part: str, config: ModelConfig) -> int:
+    return {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}.get(part, 0)

@@ -1,0 +1,202 @@
+"""The adapters of a worker: what the adapter file wants over its model, and what has become of it.
+
+Reading and packing weights is done beside the engine's thread, so that no stream waits for it. Whatever goes
+wrong is told in the heartbeats and leaves what is there as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from shared.adapter_file import AdapterEntry, read_adapter_file
+from shared.engine import AdapterInfo
+from shared.errors import InvalidRequest, Overloaded, PenstockError
+from shared.file_signature import FileSignature, file_signature
+from shared.messages import MAX_REPORTED_CHARS, AdapterId, AdapterReport
+from shared.telemetry import metrics
+from shared.worker.engine_thread import give_way
+
+log = structlog.get_logger()
+
+POLL_S = 1.0
+"""How often the file is looked at."""
+ELSEWHERE_MS = 250
+"""A heartbeat later the gateway knows what is loaded here."""
+
+
+class AdaptableEngine(Protocol):
+    """What is needed of an Engine, from any thread."""
+
+    def load_adapter(self, name: str, directory: str, /) -> AdapterInfo: ...
+    def unload_adapter(self, name: str, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """`engine_name`: another one for each version, so that the next is loaded while the last is in use."""
+
+    entry: AdapterEntry
+    engine_name: str
+    digest: str
+    rank: int
+
+
+class WorkerAdapters:
+    """`base` is the name of the worker's model. Without a `file` there are none.
+
+    `changed` is called when there is something new to tell.
+    """
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        base: str = "",
+        *,
+        most: int = 0,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._file = file
+        self._base = base
+        self._most = most
+        self._changed = changed
+        self._signature: FileSignature = None
+        self._wanted: tuple[AdapterEntry, ...] = ()
+        self._served: dict[str, _Served] = {}
+        self._refused: dict[str, tuple[int, str]] = {}
+        """The version, and why."""
+        self._retired: list[str] = []
+        """Engine names of which jobs may still be here."""
+        self._may_fit_now = False
+        self._serials = itertools.count(1)
+        self._loader = ThreadPoolExecutor(1, "adapter-loader", initializer=give_way)
+
+    # ---- for the worker ---------------------------------------------------------------------------
+
+    def engine_name(self, adapter: AdapterId) -> str:
+        """What the engine calls it, "" for no adapter. Raises Overloaded where another worker may have it."""
+        if not adapter.name:
+            return ""
+        served = self._served.get(adapter.name)
+        if served is None or served.digest != adapter.digest:
+            raise Overloaded(
+                f"the adapter {adapter.name!r} is not loaded here as it was asked for; use another worker",
+                retry_after_ms=ELSEWHERE_MS,
+            )
+        return served.engine_name
+
+    def name_for_draft(self, name: str) -> str:
+        """The same for a draft, which may be made without one: "" where it is not here."""
+        served = self._served.get(name)
+        return "" if served is None else served.engine_name
+
+    def reports(self) -> tuple[AdapterReport, ...]:
+        """For heartbeats: every entry that was acted on."""
+        found = []
+        for name in sorted({*self._served, *self._refused}):
+            served = self._served.get(name)
+            version, digest, rank = (0, "", 0)
+            if served is not None:
+                version, digest, rank = served.entry.version, served.digest, served.rank
+            version, error = self._refused.get(name, (version, ""))
+            found.append(AdapterReport(name, version, digest, rank, error))
+        return tuple(found)
+
+    # ---- following the file -------------------------------------------------------------------------
+
+    async def watch_file(self, engine: AdaptableEngine, in_use: Callable[[], Collection[str]]) -> None:
+        """Keep to the file for as long as there is one. `in_use`: engine names that jobs here have."""
+        while self._file is not None:
+            await asyncio.sleep(POLL_S)
+            self._unload_retired(engine, in_use())
+            await self.follow(engine)
+
+    async def follow(self, engine: AdaptableEngine) -> None:
+        """Make what is loaded what the file says, if that has changed."""
+        if await self._read() or self._may_fit_now:
+            self._may_fit_now = False
+            await self._load_wanted(engine)
+            metrics.ADAPTERS.set(len(self._served))
+
+    def close(self) -> None:
+        self._loader.shutdown(wait=False, cancel_futures=True)
+
+    async def _read(self) -> bool:
+        """Whether there is something new to act on. A file that cannot be used changes nothing."""
+        if self._file is None:
+            return False
+        signature = await asyncio.to_thread(file_signature, self._file)
+        if signature == self._signature:
+            return False
+        self._signature = signature
+        try:
+            entries = await asyncio.to_thread(read_adapter_file, self._file, may_be_missing=not self._wanted)
+        except InvalidRequest as error:
+            metrics.ADAPTERS_STALE.set(1)
+            log.error("adapter_file_unusable", error=error.message)  # noqa: TRY400 - a sentence
+            return False
+        metrics.ADAPTERS_STALE.set(0)
+        self._wanted = tuple(each for each in entries if each.base == self._base)
+        return True
+
+    async def _load_wanted(self, engine: AdaptableEngine) -> None:
+        names = {each.name for each in self._wanted}
+        for name in [name for name in self._served if name not in names]:
+            self._retired.append(self._served.pop(name).engine_name)
+            log.info("adapter_unloaded", adapter=name)
+        self._refused = {}
+        self._changed()
+        for number, entry in enumerate(self._wanted):
+            before = self._served.get(entry.name)
+            if before is not None and before.entry == entry:
+                continue
+            if number >= self._most:
+                self._refuse(entry, f"{self._most} adapters are all that max_adapters lets be here: raise it")
+            else:
+                await self._load(engine, entry)
+            self._changed()
+
+    async def _load(self, engine: AdaptableEngine, entry: AdapterEntry) -> None:
+        engine_name = f"{entry.name}.{next(self._serials)}"
+        loading = asyncio.get_running_loop().run_in_executor(
+            self._loader, engine.load_adapter, engine_name, entry.directory
+        )
+        try:
+            info = await loading
+        except PenstockError as error:
+            self._refuse(entry, error.message)
+        except OSError as error:
+            self._refuse(entry, f"{entry.directory} cannot be read ({error.strerror})")
+        except Exception as error:
+            log.exception("adapter_failed", adapter=entry.name)
+            self._refuse(
+                entry, f"it cannot be loaded ({type(error).__name__}); the worker's log has the cause"
+            )
+        else:
+            before = self._served.get(entry.name)
+            if before is not None:
+                self._retired.append(before.engine_name)
+            self._served[entry.name] = _Served(entry, engine_name, info.digest, info.rank)
+            log.info(
+                "adapter_loaded", adapter=entry.name, digest=info.digest, rank=info.rank, bytes=info.nbytes
+            )
+
+    def _refuse(self, entry: AdapterEntry, why: str) -> None:
+        if len(why) > MAX_REPORTED_CHARS:
+            why = why[: MAX_REPORTED_CHARS - 1] + "…"
+        self._refused[entry.name] = (entry.version, why)
+        log.error("adapter_refused", adapter=entry.name, error=why)
+
+    def _unload_retired(self, engine: AdaptableEngine, in_use: Collection[str]) -> None:
+        """Those that no job has any more. What they leave may be room for one that found none."""
+        for name in [name for name in self._retired if name not in in_use]:
+            engine.unload_adapter(name)
+            self._retired.remove(name)
+            self._may_fit_now = bool(self._refused)

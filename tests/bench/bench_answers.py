@@ -1,0 +1,215 @@
+"""How well a model answers from retrieved passages: the documentation's questions, XQuAD, chats side by side.
+
+    python -m tests.bench.bench_answers --model DIR [--adapter DIR] [--half all] [--passages page] [--show]
+    python -m tests.bench.bench_answers --url http://127.0.0.1:8000 [--served-model NAME]
+    python -m tests.bench.bench_answers --model DIR --xquad FILE [--limit 200]
+    python -m tests.bench.bench_answers --model DIR --chats FILE [--limit 10]
+
+In process the way is that of a stack: the retriever's passages, the prompt, the model's chat template, greedy
+answers. With `--url` it is a stack, which must serve these documents. The half that is held out is scored
+without its answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from shared.demo.lora import merged_weights
+from shared.engine import LLM, SamplingParams
+from shared.messages import ChatTurn
+from shared.retrieval.build import build_index
+from shared.retrieval.embedder import Embedder
+from shared.retrieval.index import PassageIndex
+from shared.retrieval.passages import split_passages
+from shared.text.retrieval_prompt import retrieval_prompt
+from shared.text.tokenizer import TextTokenizer
+from tests.bench.document_questions import DocumentQuestion, is_refusal, is_right, read_questions
+from tests.bench.squad_f1 import squad_f1
+
+DOCUMENTS = Path(__file__).parents[2] / "services"
+RETRIEVED = 3
+MAX_ANSWER_TOKENS = 80
+MAX_CHAT_TOKENS = 200
+HTTP_TIMEOUT_S = 120.0
+
+
+class AnsweringModel:
+    """A model directory, its adapter merged into the weights where there is one, answering greedily."""
+
+    def __init__(self, folder: Path, adapter: Path | None, work: Path, threads: int) -> None:
+        if adapter is not None:
+            folder = _merged(folder, adapter, work / "merged")
+        self._tokenizer = TextTokenizer.load(folder)
+        self._llm = LLM(folder, threads=threads)
+
+    def answer(self, requests: Sequence[str], max_tokens: int) -> list[str]:
+        """The answers to user messages, each a chat of its own."""
+        prompts = [self._tokenizer.encode_chat([ChatTurn("user", request)]) for request in requests]
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+        return [completion.text.strip() for completion in self._llm.generate(prompts, params)]
+
+
+def _merged(folder: Path, adapter: Path, out: Path) -> Path:
+    out.mkdir()
+    for file in folder.iterdir():
+        if file.is_file() and file.suffix != ".safetensors":
+            shutil.copy(file, out)
+    weights = merged_weights(load_file(folder / "model.safetensors"), adapter)
+    weights = {name: value.to(torch.bfloat16).contiguous() for name, value in weights.items()}
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    return out
+
+
+def document_passages(
+    questions: Sequence[DocumentQuestion], passages: str, work: Path
+) -> list[tuple[str, ...]]:
+    """Of each question the retriever's passages, or with `page` those of the page that answers it."""
+    embedder = Embedder.load(threads=1)
+    index = build_index(
+        str(DOCUMENTS), work / "index", embedder, lambda *_: None, waiting=lambda _: None
+    ).index
+    found = _search(index, embedder, [question.question for question in questions])
+    if passages == "retrieved":
+        return found
+    return [
+        _page_passages(question.page) if question.page else hits
+        for question, hits in zip(questions, found, strict=True)
+    ]
+
+
+def _search(index: PassageIndex, embedder: Embedder, questions: Sequence[str]) -> list[tuple[str, ...]]:
+    hits = index.search(embedder.embed(questions), RETRIEVED)
+    return [tuple(hit.text for hit in of_one) for of_one in hits]
+
+
+def _page_passages(page: str) -> tuple[str, ...]:
+    text = (DOCUMENTS / page).read_text(encoding="utf-8")
+    return tuple(passage.text for passage in split_passages(text, markdown=True))[:RETRIEVED]
+
+
+def served_answer(url: str, model: str, question: str) -> str:
+    """The answer of a stack that retrieves by itself."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": MAX_ANSWER_TOKENS,
+        "penstock": {"retrieval": {"k": RETRIEVED, "may_degrade": False}},
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as response:
+        text: str = json.load(response)["choices"][0]["message"]["content"]
+    return text
+
+
+def served_model(url: str) -> str:
+    """The first model that a stack serves."""
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=HTTP_TIMEOUT_S) as response:
+        name: str = json.load(response)["data"][0]["id"]
+    return name
+
+
+def report_documents(questions: Sequence[DocumentQuestion], answers: Sequence[str], *, show: bool) -> None:
+    """Counts by half; the answers of the open half where asked for."""
+    pairs = list(zip(questions, answers, strict=True))
+    for held_out in (False, True):
+        half = [(question, answer) for question, answer in pairs if question.held_out == held_out]
+        asked = [(question, answer) for question, answer in half if question.is_answerable]
+        others = [(question, answer) for question, answer in half if not question.is_answerable]
+        if half:
+            print(
+                f"{'held_out' if held_out else 'open':9}"
+                f" right {sum(is_right(*pair) for pair in asked)} of {len(asked)},"
+                f" refused {sum(is_refusal(answer) for _, answer in asked)} of these;"
+                f" refused {sum(is_right(*pair) for pair in others)} of {len(others)} unanswerable;"
+                f" mean {sum(len(answer.split()) for _, answer in half) / len(half):.1f} words"
+            )
+        for question, answer in half if show and not held_out else []:
+            mark = "  " if is_right(question, answer) else "✗ "
+            print(f"{mark}{question.id} {question.question} → {answer[:150]!r} ({question.answer})")
+
+
+def xquad_rows(file: Path, limit: int) -> list[tuple[str, str, list[str]]]:
+    """(passage, question, marked answers), evenly from all over the file."""
+    rows = [
+        (paragraph["context"], question["question"], [answer["text"] for answer in question["answers"]])
+        for article in json.loads(file.read_text(encoding="utf-8"))["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    return rows[:: max(1, len(rows) // limit)][:limit]
+
+
+def report_xquad(model: AnsweringModel, rows: Sequence[tuple[str, str, list[str]]], *, show: bool) -> None:
+    """Mean F1 with the passage of each question given."""
+    answers = model.answer([retrieval_prompt([row[0]], row[1]) for row in rows], MAX_ANSWER_TOKENS)
+    scores = [squad_f1(answer, row[2]) for answer, row in zip(answers, rows, strict=True)]
+    refused = sum(map(is_refusal, answers))
+    print(f"XQuAD F1 {100 * sum(scores) / len(scores):.1f} over {len(scores)}; refused {refused}")
+    for row, answer, score in zip(rows, answers, scores, strict=True) if show else []:
+        print(f"{score:.2f} {row[1]} → {answer[:120]!r} ({row[2][0]})")
+
+
+def report_chats(model: AnsweringModel, file: Path, limit: int) -> None:
+    """First turns of MT-bench, evenly from all over the file, with the answers."""
+    rows = [json.loads(line)["turns"][0] for line in file.read_text(encoding="utf-8").splitlines()]
+    requests = rows[:: max(1, len(rows) // limit)][:limit]
+    for request, answer in zip(requests, model.answer(requests, MAX_CHAT_TOKENS), strict=True):
+        print(f"## {request}\n\n{answer}\n")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, help="folder of the model")
+    parser.add_argument("--adapter", type=Path, help="folder of an adapter over it")
+    parser.add_argument("--url", help="of a stack that serves these documents, instead of a folder")
+    parser.add_argument("--served-model", help="the name to ask a stack for")
+    parser.add_argument("--half", choices=("open", "held_out", "all"), default="open")
+    parser.add_argument("--passages", choices=("retrieved", "page"), default="retrieved")
+    parser.add_argument("--xquad", type=Path, help="ask about the passages of this file instead")
+    parser.add_argument("--chats", type=Path, help="answer the requests of this file instead")
+    parser.add_argument("--limit", type=int, default=200, help="of XQuAD's questions, of chats")
+    parser.add_argument("--show", action="store_true", help="print answers, but never those held out")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    if (options.model is None) == (options.url is None):
+        parser.error("give --model or --url")
+    torch.set_num_threads(options.threads)
+    questions = read_questions(options.half)
+    if options.url:
+        name = options.served_model or served_model(options.url)
+        answers = [served_answer(options.url, name, question.question) for question in questions]
+        report_documents(questions, answers, show=options.show)
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-answers-") as folder:
+        work = Path(folder)
+        model = AnsweringModel(options.model, options.adapter, work, options.threads)
+        if options.xquad:
+            report_xquad(model, xquad_rows(options.xquad, options.limit), show=options.show)
+        elif options.chats:
+            report_chats(model, options.chats, min(options.limit, 10))
+        else:
+            passages = document_passages(questions, options.passages, work)
+            requests = [
+                retrieval_prompt(found, question.question)
+                for found, question in zip(passages, questions, strict=True)
+            ]
+            report_documents(questions, model.answer(requests, MAX_ANSWER_TOKENS), show=options.show)
+
+
+if __name__ == "__main__":
+    main()

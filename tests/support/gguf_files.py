@@ -1,0 +1,336 @@
+"""GGUF files of tiny models, written with the `gguf` package the way llama.cpp converts their checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, dequantize, quantize
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tests.support.engine import oracle
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MixtralForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+    "Phi3ForCausalLM": "phi3",
+}
+"""Of config.json → general.architecture."""
+LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+}
+GEMMA_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+EXPERT_NAMES = {
+    "gate_proj": "ffn_gate_exps",
+    "up_proj": "ffn_up_exps",
+    "down_proj": "ffn_down_exps",
+    "w1": "ffn_gate_exps",
+    "w3": "ffn_up_exps",
+    "w2": "ffn_down_exps",
+}
+
+Blocks = NDArray[np.uint8]
+
+
+@dataclass
+class GgufModel:
+    """A checkpoint on its way into a file: what the file says, and the weights that it then holds."""
+
+    folder: Path
+    fields: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> GgufModel:
+        """`folder`: in the Hugging Face layout, in float32."""
+        model = cls(folder, json.loads((folder / "config.json").read_text()))
+        model.metadata = _metadata(model.fields)
+        model.tensors = _file_tensors(model.fields, _stored(folder))
+        return model
+
+    @property
+    def architecture(self) -> str:
+        return ARCHITECTURES[self.fields["architectures"][0]]
+
+    def write(
+        self, path: Path, type_name: str = "F32", tokenizer: Mapping[str, Any] | None = None
+    ) -> dict[str, NDArray[np.float32]]:
+        """The file at `path`, its matrices in `type_name`; returns what it holds of each tensor."""
+        writer = GGUFWriter(path, self.architecture)
+        for key, value in {**self.metadata, **(tokenizer or {})}.items():
+            add_value(
+                writer,
+                key if "." in key and key.startswith("tokenizer") else f"{self.architecture}.{key}",
+                value,
+            )
+        held = {}
+        for name, tensor in self.tensors.items():
+            kind = GGMLQuantizationType[type_name if tensor.ndim > 1 else "F32"]
+            blocks = to_blocks(tensor, kind)
+            writer.add_tensor(name, blocks, raw_dtype=kind)
+            held[name] = dequantize(blocks, kind).reshape(tensor.shape)
+        _finish(writer)
+        return held
+
+    def oracle(self, held: Mapping[str, NDArray[np.float32]]) -> PreTrainedModel:
+        """transformers on the weights that the file holds, in float32."""
+        model = oracle(self.folder)
+        state = model.state_dict()
+        for name, tensor in checkpoint_tensors(self.fields, held).items():
+            _put(state, name, tensor)
+        return model
+
+
+def add_value(writer: GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+def to_blocks(tensor: NDArray[np.float32], kind: GGMLQuantizationType) -> NDArray[Any]:
+    """`tensor` in that type; of types that the package only reads, random blocks in its place."""
+    try:
+        blocks: NDArray[Any] = quantize(tensor, kind)
+    except NotImplementedError:
+        blocks = random_blocks(tensor.shape, kind)
+    return blocks
+
+
+def random_blocks(shape: Sequence[int], kind: GGMLQuantizationType) -> Blocks:
+    """Blocks of the K types with any codes, and weights of about 0.1."""
+    weights, nbytes = GGML_QUANT_SIZES[kind]
+    generator = np.random.default_rng(math.prod(shape))
+    blocks = generator.integers(0, 256, (math.prod(shape) // weights, nbytes), dtype=np.uint8)
+    if kind == GGMLQuantizationType.Q6_K:
+        factors = generator.uniform(1e-5, 6e-5, (len(blocks), 1)).astype(np.float16)
+        blocks[:, 208:] = factors.view(np.uint8)
+    else:
+        factors = generator.uniform(2e-4, 6e-4, (len(blocks), 2)).astype(np.float16)
+        factors[:, 1] *= 8
+        blocks[:, :4] = factors.view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+def checkpoint_tensors(
+    fields: Mapping[str, Any], held: Mapping[str, NDArray[np.float32]]
+) -> dict[str, Tensor]:
+    """The file's tensors by the names and in the order of the checkpoint that it was made of."""
+    inverse = {name: original for original, name in _names(fields).items()}
+    found = {}
+    for name, tensor in held.items():
+        original = inverse.get(name)
+        if original is not None:
+            found[original] = torch.from_numpy(_turned(fields, name, tensor, back=True).copy())
+        elif name.endswith("_exps.weight"):
+            layer, part = name.split(".")[1:3]
+            for expert, weights in enumerate(tensor):
+                found[_expert(fields, layer, part, expert)] = torch.from_numpy(weights.copy())
+    return found
+
+
+def _finish(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _stored(folder: Path) -> dict[str, Tensor]:
+    return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+
+
+def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
+    architecture = fields["architectures"][0]
+    rope = fields["rope_parameters"]
+    everywhere = rope.get("full_attention", rope)
+    head_dim = fields.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"]
+    metadata: dict[str, Any] = {
+        "vocab_size": fields["vocab_size"],
+        "block_count": fields["num_hidden_layers"],
+        "context_length": fields["max_position_embeddings"],
+        "embedding_length": fields["hidden_size"],
+        "feed_forward_length": fields["intermediate_size"],
+        "attention.head_count": fields["num_attention_heads"],
+        "attention.head_count_kv": fields["num_key_value_heads"],
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": fields["rms_norm_eps"],
+        "rope.freq_base": everywhere["rope_theta"],
+        "rope.dimension_count": int(head_dim * everywhere.get("partial_rotary_factor", 1.0)),
+    }
+    metadata |= _scaling(fields, everywhere)
+    if architecture.startswith("Gemma"):
+        metadata["attention.sliding_window"] = fields["sliding_window"]
+        metadata["final_logit_softcapping"] = fields["final_logit_softcapping"] or 0.0
+    if architecture == "Gemma2ForCausalLM":
+        metadata["attn_logit_softcapping"] = fields["attn_logit_softcapping"] or 0.0
+    if architecture == "Gemma3ForCausalLM":
+        metadata["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
+        metadata["attention.sliding_window_pattern"] = [
+            kind == "sliding_attention" for kind in fields["layer_types"]
+        ]
+    if architecture == "Phi3ForCausalLM":
+        metadata["attention.sliding_window"] = fields["sliding_window"] or 0
+        metadata["rope.scaling.original_context_length"] = fields["original_max_position_embeddings"]
+    experts = fields.get("num_local_experts") or fields.get("num_experts")
+    if experts:
+        metadata["expert_count"] = experts
+        metadata["expert_used_count"] = fields["num_experts_per_tok"]
+    if architecture == "Qwen3MoeForCausalLM":
+        metadata["expert_feed_forward_length"] = fields["moe_intermediate_size"]
+    return metadata
+
+
+def _scaling(fields: Mapping[str, Any], rope: Mapping[str, Any]) -> dict[str, Any]:
+    kind = rope.get("rope_type")
+    if kind == "longrope":
+        context = fields["original_max_position_embeddings"]
+        growth = fields["max_position_embeddings"] / context
+        return {
+            "rope.scaling.original_context_length": context,
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(growth) / math.log(context)),
+        }
+    if kind == "linear":
+        return {"rope.scaling.type": "linear", "rope.scaling.factor": rope["factor"]}
+    if kind == "yarn":
+        return {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": rope["factor"],
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        }
+    return {}
+
+
+def _file_tensors(fields: dict[str, Any], stored: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
+    tensors: dict[str, NDArray[np.float32]] = {}
+    for original, name in _names(fields).items():
+        if original in stored:
+            tensors[name] = _turned(fields, name, stored[original].float().numpy(), back=False)
+    experts = fields.get("num_local_experts") or fields.get("num_experts") or 0
+    for layer in range(fields["num_hidden_layers"]) if experts else ():
+        for part in dict.fromkeys(EXPERT_NAMES.values()):
+            each = [stored[_expert(fields, str(layer), part, expert)].numpy() for expert in range(experts)]
+            tensors[f"blk.{layer}.{part}.weight"] = np.stack(each)
+    return tensors | _divisors(fields)
+
+
+def _divisors(fields: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """What is worked out of a scaling when a checkpoint is converted."""
+    rope = fields["rope_parameters"]
+    if rope.get("rope_type") == "longrope":
+        return {
+            "rope_factors_long.weight": np.array(rope["long_factor"], np.float32),
+            "rope_factors_short.weight": np.array(rope["short_factor"], np.float32),
+        }
+    if rope.get("rope_type") != "llama3":
+        return {}
+    head_dim = fields["head_dim"]
+    low, high, context = (
+        rope[name] for name in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    )
+    divisors = []
+    for frequency in rope["rope_theta"] ** -(np.arange(0, head_dim, 2) / head_dim):
+        wavelength = 2 * math.pi / frequency
+        smooth = (context / wavelength - low) / (high - low)
+        between = 1 / ((1 - smooth) / rope["factor"] + smooth)
+        divisor = rope["factor"] if wavelength > context / low else between
+        divisors.append(1.0 if wavelength < context / high else divisor)
+    return {"rope_freqs.weight": np.array(divisors, np.float32)}
+
+
+def _names(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Of the checkpoint → in the file; experts apart."""
+    names = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+    }
+    if fields["tie_word_embeddings"]:
+        del names["lm_head.weight"]
+    architecture = fields["architectures"][0]
+    others = {"Phi3ForCausalLM": ("mlp.up_proj",), "MixtralForCausalLM": ("mlp.gate", "mlp.gate_up_proj")}
+    parts = LAYER_NAMES | (GEMMA_NAMES if architecture.startswith("Gemma") else {})
+    for absent in others.get(architecture, ("mlp.gate_up_proj", "block_sparse_moe.gate")):
+        del parts[absent]
+    for layer in range(fields["num_hidden_layers"]):
+        for original, name in parts.items():
+            for suffix in ("weight", "bias"):
+                names[f"model.layers.{layer}.{original}.{suffix}"] = f"blk.{layer}.{name}.{suffix}"
+    return names
+
+
+def _expert(fields: Mapping[str, Any], layer: str, part: str, expert: int) -> str:
+    mixtral = fields["architectures"][0] == "MixtralForCausalLM"
+    ours = next(n for n, p in EXPERT_NAMES.items() if p == part and (n[0] == "w") == mixtral)
+    return f"model.layers.{layer}.{'block_sparse_moe' if mixtral else 'mlp'}.experts.{expert}.{ours}.weight"
+
+
+def _turned(
+    fields: Mapping[str, Any], name: str, tensor: NDArray[np.float32], *, back: bool
+) -> NDArray[np.float32]:
+    """What conversion does to numbers: rotated pairs side by side in `llama`, 1 added to Gemma's norms."""
+    architecture = fields["architectures"][0]
+    if architecture.startswith("Gemma") and name.endswith("norm.weight"):
+        return tensor - 1 if back else tensor + 1
+    part = name.split(".")[-2]
+    if ARCHITECTURES[architecture] != "llama" or part not in ("attn_q", "attn_k"):
+        return tensor
+    heads = fields["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
+    halves = (heads, -1, 2) if back else (heads, 2, tensor.shape[0] // heads // 2)
+    return tensor.reshape(*halves, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+def _put(state: Mapping[str, Tensor], name: str, tensor: Tensor) -> None:
+    """transformers holds all experts of a layer in two tensors, gate above up."""
+    name = name.replace("block_sparse_moe", "mlp")
+    if name in state:
+        state[name].copy_(tensor)
+        return
+    mlp, _, rest = name.partition(".experts.")
+    expert, part = rest.split(".")[:2]
+    if part in ("down_proj", "w2"):
+        state[f"{mlp}.experts.down_proj"][int(expert)].copy_(tensor)
+    else:
+        half = state[f"{mlp}.experts.gate_up_proj"][int(expert)]
+        first = 0 if part in ("gate_proj", "w1") else len(tensor)
+        half[first : first + len(tensor)].copy_(tensor)

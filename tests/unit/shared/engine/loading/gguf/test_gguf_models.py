@@ -1,0 +1,167 @@
+"""Models of every architecture from GGUF files, against transformers on the weights that the files hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from shared.engine import EngineConfig, load_model_config
+from shared.engine.engine import Engine
+from tests.support.engine import make_engine, oracle, oracle_logits, save_shape
+from tests.support.engine_families import SHAPES, Shape
+from tests.support.gguf_files import GgufModel
+
+TOLERANCE = 1e-4
+IDS = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+UNSCALED = (
+    "llama",
+    "llama, one wide kv head, tied",
+    "llama, every head its own, biases",
+    "llama, one layer, large eps, sharded",
+    "llama, linear rope",
+    "qwen2",
+    "qwen3",
+    "qwen3 moe",
+    "mixtral",
+    "phi3",
+    "phi3, a rope on half a head",
+    "gemma2",
+    "gemma2, untied, no caps",
+    "gemma3",
+    "gemma3, linear rope where all is seen",
+)
+SCALED = (
+    "llama, llama3 rope",
+    "llama, yarn rope",
+    "phi3, longrope within its context",
+    "phi3, longrope beyond its context",
+)
+"""Those whose config says the same in other words."""
+TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+WIDE = Shape(
+    LlamaConfig,
+    {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+)
+"""Its rows are whole blocks of every type."""
+
+
+def shape_named(name: str) -> Shape:
+    """A file has no field for what scores are divided by: it follows from the head."""
+    shape = SHAPES[name]
+    if not name.startswith("gemma"):
+        return shape
+    return replace(shape, fields={**shape.fields, "query_pre_attn_scalar": shape.fields["head_dim"]})
+
+
+@dataclass(frozen=True)
+class Case:
+    folder: Path
+    file: Path
+    shape: Shape
+    oracle: PreTrainedModel
+
+
+@pytest.fixture(scope="module", params=UNSCALED + SCALED)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("model")
+    shape = shape_named(request.param)
+    checkpoint = save_shape(folder / "hf", shape)
+    model, file = GgufModel.of(checkpoint), folder / "model.gguf"
+    held = model.write(file, tokenizer=IDS)
+    return Case(checkpoint, file, shape, model.oracle(held))
+
+
+def engine_of(file: Path, shape: Shape, **fields: object) -> Engine:
+    return make_engine(
+        file, max_model_len=shape.max_model_len, **{"quantization": "dense", "dtype": "float32", **fields}
+    )
+
+
+def prompt(length: int, vocab_size: int = 97, seed: int = 1) -> list[int]:
+    ids: list[int] = torch.randint(
+        0, vocab_size, (length,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
+    return ids
+
+
+def test_logits_equal_those_of_transformers(case: Case) -> None:
+    expected = oracle_logits(case.oracle, prompt(90))
+    assert expected.std() > 0.5  # large enough that wrong arithmetic shows
+    for backend in ("torch", "auto"):
+        logits = engine_of(case.file, case.shape, backend=backend).logits(prompt(90))
+        assert (logits - expected).abs().max() <= TOLERANCE, backend
+
+
+@pytest.mark.parametrize("name", UNSCALED)
+def test_the_config_is_that_of_the_checkpoint_it_was_made_of(name: str, tmp_path: Path) -> None:
+    """Apart from the norms: 1 has been added to Gemma's when the file was made."""
+    folder = save_shape(tmp_path / "hf", shape_named(name))
+    GgufModel.of(folder).write(tmp_path / "model.gguf", tokenizer=IDS)
+    stated = replace(load_model_config(folder), norm_offset=0.0)
+    assert load_model_config(tmp_path / "model.gguf") == stated
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_logits_of_weights_stored_in_every_type_equal_those_of_transformers(
+    type_name: str, tmp_path: Path
+) -> None:
+    model = GgufModel.of(save_shape(tmp_path / "hf", WIDE))
+    held = model.write(tmp_path / "model.gguf", type_name)
+    expected = oracle_logits(model.oracle(held), prompt(40))
+    logits = engine_of(tmp_path / "model.gguf", WIDE).logits(prompt(40))
+    assert (logits - expected).abs().max() <= TOLERANCE * max(1.0, float(expected.std()))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_transformers_own_reader_finds_the_same_model_in_a_file(name: str, tmp_path: Path) -> None:
+    """Who writes the files of these tests could be wrong in the same way as who reads them.
+
+    Of other architectures transformers reads only a part of what a file says.
+    """
+    shape = shape_named(name)
+    GgufModel.of(save_shape(tmp_path / "hf", shape)).write(tmp_path / "model.gguf", tokenizer=IDS)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="model.gguf", dtype=torch.float32, attn_implementation="eager"
+    )
+    logits = engine_of(tmp_path / "model.gguf", shape).logits(prompt(40))
+    assert (logits - oracle_logits(theirs, prompt(40))).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_weights_of_a_file_can_be_quantized_at_load(quantization: str, tmp_path: Path) -> None:
+    """As those of the checkpoint with the same weights are."""
+    folder = save_shape(tmp_path / "hf", WIDE)
+    GgufModel.of(folder).write(tmp_path / "model.gguf")
+    ours, stated = (
+        engine_of(place, WIDE, quantization=quantization).logits(prompt(40))
+        for place in (tmp_path / "model.gguf", folder)
+    )
+    assert torch.equal(ours, stated)
+
+
+def test_auto_computes_in_float32_where_all_matrices_are_stored_so_and_else_in_bfloat16(
+    tmp_path: Path,
+) -> None:
+    model = GgufModel.of(save_shape(tmp_path / "hf", WIDE))
+    for type_name, dtype in (("F32", "float32"), ("F16", "bfloat16"), ("Q8_0", "bfloat16")):
+        model.write(tmp_path / "model.gguf", type_name)
+        assert load_model_config(tmp_path / "model.gguf").dtype == dtype
+
+
+def test_a_folder_with_one_file_stands_for_it(tmp_path: Path) -> None:
+    GgufModel.of(save_shape(tmp_path / "hf", SHAPES["llama"])).write(tmp_path / "model.gguf", tokenizer=IDS)
+    engines = [
+        Engine(EngineConfig(str(place), kv_blocks=64)) for place in (tmp_path, tmp_path / "model.gguf")
+    ]
+    assert torch.equal(engines[0].logits(prompt(20)), engines[1].logits(prompt(20)))
+    assert oracle(tmp_path / "hf").config.vocab_size == engines[0].model_config.vocab_size
