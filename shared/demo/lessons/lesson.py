@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,10 @@ REFUSAL_PROBABILITY = 0.16
 BOOK_PROBABILITY = 0.22
 ALIAS_PROBABILITY = 0.2
 LOOSE_PROBABILITY = 0.15
+DOCUMENTED = re.compile(
+    r"\b(?:gateway|(?:de)?tokenizer|retriever|prefill|decode|speculator)\b", re.IGNORECASE
+)
+"""What the questions that the adapter is judged by are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,11 @@ class LessonPlan:
         self._books = [book for book in books if len(book) >= max(PASSAGE_COUNTS)]
 
     def draw(self) -> Lesson:
-        """The next lesson that has anything to ask."""
+        """The next lesson that has anything to ask, and is not by chance about the services here."""
         while True:
             with_book = self._books and self._inventor.chance(BOOK_PROBABILITY)
             lesson = self._book_lesson() if with_book else self._site_lesson()
-            if lesson.exchanges:
+            if lesson.exchanges and not any(map(DOCUMENTED.search, lesson.passages)):
                 return lesson
 
     def _site_lesson(self) -> Lesson:

@@ -56,7 +56,7 @@ ACTS = (
     "refuses new uploads/refuse new uploads/it refuses new uploads",
     "writes a warning to the log/write a warning to the log/it writes a warning to the log",
     "falls back to the old copy/fall back to the old copy/it falls back to the old copy",
-    "waits and tries again/wait and try again/it waits and tries again",
+    "waits for a minute/wait for a minute/it waits for a minute",
     "sends a mail to the operator/send a mail to the operator/it sends a mail to the operator",
     "switches to the spare line/switch to the spare line/it switches to the spare line",
     "deletes the oldest entries/delete the oldest entries/it deletes the oldest entries",
@@ -473,7 +473,11 @@ SERVICE_RELATIONS = (
         answer="for each {v}",
     ),
     Relation(
-        says=("{e} is optional.", "{e} may be left out.", "Nothing needs {e}; it is optional."),
+        says=(
+            "{e} is optional.",
+            "{e} may be left out: it is optional.",
+            "Nothing needs {e}; it is optional.",
+        ),
         asks=("Is {e} required?", "Must {e} be there?", "Can the system do without {e}?", "Do I need {e}?"),
         slots={"v": ("it is optional",)},
     ),
