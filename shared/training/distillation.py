@@ -26,7 +26,12 @@ from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.text.tokenizer import TextTokenizer
 from shared.training.acceptance import accept_draft_model, accept_lookup, target_answers
 from shared.training.draft_files import copy_tokenizer, write_draft
-from shared.training.draft_lesson import DraftLesson, TaughtBatches, draft_optimizer
+from shared.training.draft_lesson import (
+    DraftLesson,
+    TaughtBatches,
+    calibrate_draft,
+    draft_optimizer,
+)
 from shared.training.draft_shape import plan_draft
 from shared.training.draft_start import start_draft
 from shared.training.model_card import CardFacts, MeasuredAcceptance, draft_card, verdicts
@@ -131,6 +136,8 @@ class DistillRun:
         )
         if progress.elapsed_s < budget_s:
             batches = TaughtBatches(rows, self._options.seed + progress.step)
+            if not progress.step:
+                calibrate_draft(draft, next(batches))
             loop.run("draft", batches, DraftLesson(draft, optimizer, loop).take_step)
         write_draft(draft, self._target, self._options.out)
         copy_tokenizer(self._options.model, self._engine(), self._options.out)

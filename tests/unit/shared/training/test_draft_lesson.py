@@ -11,6 +11,7 @@ from shared.training.draft_lesson import (
     GREEDY_TEMPERATURE,
     LENGTH_TOKENS,
     TaughtBatches,
+    calibrate_draft,
     divergence_gradient,
     draft_optimizer,
     learn_batch,
@@ -84,6 +85,20 @@ def test_another_seed_gives_other_batches() -> None:
     one, same, other = (next(TaughtBatches(rows, seed)).ids for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("sureness", [1.0, 8.0])
+def test_a_draft_that_is_too_sure_is_made_less_so_before_it_learns(sureness: float) -> None:
+    """Its layers start as the identity: what it says depends on the last token alone, wherever that is."""
+    draft = Llama(SMALL)
+    with torch.no_grad():
+        draft.model.embed_tokens.weight.mul_(50)
+        ids = torch.arange(10, 90)
+        top = draft(ids[None])[0, :-1].log_softmax(-1).topk(TOP)
+        taught = TaughtRow(ids.int(), 1, 1.0, top.indices.int(), top.values)
+        draft.model.norm.weight.mul_(sureness)
+    calibrate_draft(draft, next(TaughtBatches([taught], seed=0)))
+    assert torch.equal(draft.model.norm.weight, torch.ones(32))
 
 
 def test_learning_brings_the_draft_nearer() -> None:
