@@ -24,12 +24,10 @@ from shared.demo.loop import StepFigures, TrainingLoop
 from shared.demo.optimizer import Optimizer, rate_factor
 from shared.training.taught_rows import TaughtRow
 
-LINES = 4
+LINES = 2
 LENGTH_TOKENS = 512
 HEAD_POSITIONS = 512  # logits of so many positions are in memory at once
 GREEDY_TEMPERATURE = 0.5
-MATRIX_RATE = 3e-3
-OTHER_RATE = 1e-3
 WARMUP_STEPS = 30
 GRADIENT_LIMIT = 1.0
 LEAST_REST = 1e-6
@@ -98,17 +96,6 @@ class TaughtBatches:
         while line.filled < LENGTH_TOKENS:
             line.put(self._rows[int(self._random.integers(len(self._rows)))])
         return line
-
-
-def draft_optimizer(draft: Llama) -> Optimizer:
-    """Muon for the matrices of layers, AdamW for embedding and norms; slower than for a draft that knows
-    nothing."""
-    matrices = [p for name, p in draft.named_parameters() if p.ndim == 2 and "embed" not in name]
-    chosen = set(matrices)
-    others = [parameter for parameter in draft.parameters() if parameter not in chosen]
-    muon = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-    adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-    return Optimizer(draft, ((muon, MATRIX_RATE), (adam, OTHER_RATE)))
 
 
 def divergence_gradient(

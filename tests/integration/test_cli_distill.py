@@ -15,7 +15,9 @@ from safetensors import safe_open
 from services.cli.__main__ import main
 from shared.engine import LLM, SamplingParams
 from shared.text.tokenizer import TextTokenizer
-from tests.support.models import draft_of, target_model
+from tests.support.gguf_files import GgufModel
+from tests.support.gguf_tokenizers import byte_level_metadata
+from tests.support.models import draft_of, make_tiny_checkpoint, target_model
 
 QUICK = ("--layers", "1", "--temperatures", "0", "--threads", "1")
 PROMPTS = ("Once upon a time", "The dog", "A girl ran to the", "Tom and Lily")
@@ -115,6 +117,17 @@ def test_a_run_that_was_killed_goes_on_from_what_it_had(model: Path, data: Path,
     assert distill(model, out, data, 0.01) == 0
     assert {name: (out / ".distill" / name).read_bytes() for name in kept} == kept
     assert (out / "model.safetensors").is_file()
+
+
+def test_a_gguf_file_is_a_target_too(data: Path, tmp_path: Path) -> None:
+    folder, file = make_tiny_checkpoint(tmp_path / "target"), tmp_path / "target.gguf"
+    ends = {"ggml.bos_token_id": 0, "ggml.eos_token_id": 1}
+    tokenizer = byte_level_metadata((folder / "tokenizer.json").read_text(), "gpt-2", **ends)
+    GgufModel.of(folder).write(file, tokenizer=tokenizer)
+    out = tmp_path / "draft"
+    assert distill(file, out, data, 0.01) == 0
+    assert TextTokenizer.load(out).vocabulary() == TextTokenizer.load(file).vocabulary()
+    assert LLM(out, threads=1).engine.model_config.eos_token_ids == (1,)
 
 
 def test_a_draft_of_another_target_is_not_gone_on_with(

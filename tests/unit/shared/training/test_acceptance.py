@@ -50,6 +50,7 @@ def test_a_lookup_goes_on_as_the_latest_like_ending_did() -> None:
     assert look_up((1, 2, 3, 9, 1, 2, 3)) == (9, 1, 2, 3)
     assert look_up((7, 1, 8, 1)) == (8, 1)
     assert look_up((2, 3, 5, 6, 1, 3, 7, 2, 3)) == (5, 6, 1, 3, 7, 2, 3)
+    assert look_up((1, 2, 5, 1, 2, 6, 1, 2)) == (6, 1, 2)
     assert look_up((1, 2, 3)) == ()
 
 

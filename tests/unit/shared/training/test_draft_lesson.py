@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from shared.demo.llama import Llama, LlamaShape
+from shared.demo.optimizer import Optimizer
 from shared.training.draft_lesson import (
     GREEDY_TEMPERATURE,
     LENGTH_TOKENS,
     TaughtBatches,
     calibrate_draft,
     divergence_gradient,
-    draft_optimizer,
     learn_batch,
 )
 from shared.training.taught_rows import TOP, TaughtRow
@@ -103,11 +103,11 @@ def test_a_draft_that_is_too_sure_is_made_less_so_before_it_learns(sureness: flo
 
 def test_learning_brings_the_draft_nearer() -> None:
     draft = Llama(SMALL)
-    optimizer = draft_optimizer(draft)
+    optimizer = Optimizer.of_model(draft)
     batches = TaughtBatches([row(5, 60)], seed=0)
     measured = []
     for _ in range(12):
         measured.append(learn_batch(draft, next(batches)))
-        optimizer.step(10.0)
+        optimizer.step(3.0)
     assert measured[-1][0] < 0.7 * measured[0][0]
     assert measured[-1][1] > measured[0][1]

@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import Gemma2Config, MixtralConfig, Qwen3Config
 
 from shared.engine.loading.config import load_model_config
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, NotFound
+from shared.training.distillation import DistillOptions, DistillRun
 from shared.training.draft_shape import plan_draft
 from shared.training.draft_start import start_draft
 from tests.support.engine import make_engine, oracle, oracle_logits, save_random_model
@@ -107,3 +108,15 @@ def test_targets_of_other_families_have_drafts_too(config_class: type, tmp_path:
     fields: dict[str, Any] = {**SHAPE, "head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
     model = save_random_model(tmp_path, config_class, **fields)
     assert torch.isfinite(logits_of_draft(model, 2, 32)).all()
+
+
+@pytest.mark.parametrize(("positions", "enough"), [(151, False), (152, True)])
+def test_a_target_needs_positions_for_prompt_answer_and_draft(
+    positions: int, enough: bool, tmp_path: Path
+) -> None:
+    model = target(tmp_path / "target", max_position_embeddings=positions)
+    options = DistillOptions(model, tmp_path / "draft", minutes=1)
+    with pytest.raises(
+        NotFound if enough else InvalidRequest, match="no tokenizer.json" if enough else "need 152 at least"
+    ):
+        DistillRun(options, print)
