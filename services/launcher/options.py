@@ -18,6 +18,7 @@ from shared.config_file import ConfigFile, find_config_file
 from shared.kv_hash import FLEET_KEY_BYTES
 from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
 from shared.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
+from shared.text.default_model import find_default_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED_DRAFT = REPOSITORY / "shared" / "demo" / "models" / "draft"
@@ -85,11 +86,13 @@ def build_up_parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{role}", type=count, metavar="N", help=f"{role} instances (default 1, at least {least})"
         )
-    parser.add_argument("--model", metavar="DIR|FILE|ID", help="model to serve (default: the demo model)")
+    parser.add_argument(
+        "--model", metavar="DIR|FILE|ID", help="model to serve (default: SmolLM2 if installed)"
+    )
     parser.add_argument(
         "--draft",
         metavar="DIR|FILE|ID|none",
-        help="draft model (default: the demo draft, none for another model)",
+        help="draft model (default: none, or the small demo model's)",
     )
     parser.add_argument(
         "--adapter",
@@ -279,7 +282,7 @@ def _model(parser: argparse.ArgumentParser, option: str, model: str) -> str:
 def _draft(stated: Setting, model: str) -> str:
     """The shipped draft has the tokenizer of the shipped model: another model has no draft by itself."""
     if not stated.value:
-        return "" if model else str(SHIPPED_DRAFT)
+        return str(SHIPPED_DRAFT) if not model and find_default_model() is None else ""
     return "" if stated.value == NONE else str(stated.value)
 
 
