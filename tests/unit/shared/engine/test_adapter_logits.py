@@ -101,9 +101,8 @@ def test_over_a_gguf_file_logits_equal_those_of_peft(name: str, type_name: str, 
         fields |= {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
     checkpoint = save_random_model(tmp_path / "model", SHAPES[name].config_class, **fields)
     model, file, prompt = GgufModel.of(checkpoint), tmp_path / "model.gguf", prompt_of(40)
-    base = model.oracle(
-        model.write(file, type_name, {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2})
-    )
+    ends = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    base = model.oracle(model.write(file, type_name, tokenizer=ends))
     expected = oracle_logits(
         peft_adapter(base, tmp_path / "adapter", r=3, target_modules=linears(base)), prompt
     )
