@@ -26,7 +26,7 @@ from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.text.tokenizer import TextTokenizer
 from shared.training.acceptance import LONGEST_DRAFT, accept_draft_model, accept_lookup, target_answers
-from shared.training.draft_files import copy_tokenizer, write_draft
+from shared.training.draft_files import copy_tokenizer, write_draft, write_whole
 from shared.training.draft_lesson import (
     DraftLesson,
     TaughtBatches,
@@ -171,7 +171,7 @@ class DistillRun:
             measured=measured,
             times=times,
         )
-        (self._options.out / "README.md").write_text(draft_card(facts), encoding="utf-8")
+        write_whole(self._options.out / "README.md", draft_card(facts).encode())
         for each in measured:
             for sentence in verdicts(each, times):
                 self._tell(sentence)
@@ -209,7 +209,7 @@ class DistillRun:
             if (self._options.out / "config.json").exists():
                 raise InvalidRequest(f"{self._options.out} holds a model already; give another --out")
             self._work.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(asked), encoding="utf-8")
+            write_whole(path, json.dumps(asked).encode())
         elif path.read_text("utf-8") != json.dumps(asked):
             raise InvalidRequest(
                 f"{self._options.out} holds a draft that was begun for another target, size or seed; "

@@ -33,12 +33,12 @@ def write_draft(draft: Llama, target: ModelConfig, folder: Path) -> None:
         **special,
     }
     for name, fields in (("config.json", config), ("generation_config.json", special)):
-        _write(folder / name, (json.dumps(fields, indent=2) + "\n").encode())
-    tensors = {name: tensor.detach().bfloat16().contiguous() for name, tensor in draft.named_parameters()}
+        write_whole(folder / name, (json.dumps(fields, indent=2) + "\n").encode())
+    tensors = {
+        name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in draft.named_parameters()
+    }
     partial = folder / "model.partial"
-    save_file(
-        {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}, partial, {"format": "pt"}
-    )
+    save_file(tensors, partial, {"format": "pt"})
     partial.replace(folder / "model.safetensors")
 
 
@@ -46,13 +46,14 @@ def copy_tokenizer(model: Path, llm: LLM, folder: Path) -> None:
     """The target's, so that ids mean the same. Raises NotFound for a target without one."""
     if llm.tokenizer is None:
         raise NotFound(f"{model} has no tokenizer.json; a draft needs the tokenizer of its target")
-    _write(folder / "tokenizer.json", llm.tokenizer.to_str().encode())
+    write_whole(folder / "tokenizer.json", llm.tokenizer.to_str().encode())
     for name in CHAT_FILES:
         if (model / name).is_file():
-            _write(folder / name, (model / name).read_bytes())
+            write_whole(folder / name, (model / name).read_bytes())
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
+    """An interrupted write leaves what was there before."""
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(content)
     partial.replace(path)

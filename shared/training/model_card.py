@@ -40,7 +40,7 @@ def draft_card(facts: CardFacts) -> str:
     lines = [
         f"# A draft for {facts.target}",
         "",
-        f"Llama layout, {shape.num_hidden_layers} layers, hidden size {shape.hidden_size}, tied embedding of "
+        f"Llama layout, layers {shape.num_hidden_layers}, hidden size {shape.hidden_size}, tied embedding of "
         f"{shape.vocab_size} tokens, {facts.plan.num_parameters / 1e6:.1f} M parameters; made by "
         f"`penstock distill` in {facts.trained_minutes:.0f} minutes from {facts.taught_tokens} tokens that "
         "the target generated. It has the target's tokenizer and is no model to talk with.",
@@ -86,7 +86,8 @@ def verdicts(each: MeasuredAcceptance, times: StepTimes) -> list[str]:
     return [
         f"{where}: on the target's own cores the draft {_gain(same)}; on cores of its own, at best, it "
         f"{_gain(own)}.",
-        f"{where}: n-gram lookup, which costs nothing, {_gain(lookup)}.",
+        f"{where}: n-gram lookup, which costs nothing, {_gain(lookup)}; "
+        + ("it is the better of the two." if lookup.speedup >= own.speedup else "the draft is the better."),
     ]
 
 

@@ -19,7 +19,8 @@ from shared.training.acceptance import (
     target_answers,
 )
 from shared.training.draft_worth import worth_of
-from shared.training.step_times import StepTimes, measure_steps
+from shared.training.model_card import MeasuredAcceptance, verdicts
+from shared.training.step_times import StepTimes, measure_steps, never_shorter
 from shared.training.taught_rows import TOP, answer_prompts, load_rows, save_rows
 from tests.support.engine import save_random_model
 
@@ -73,6 +74,18 @@ def test_steps_are_timed_with_as_many_drafts_as_were_asked_for(llm: LLM) -> None
     times = measure_steps(llm, llm, PROMPTS[0])
     assert min(times.target_us, times.draft_us, *times.verify_us.values()) > 0
     assert not llm.engine.has_work
+
+
+def test_no_step_that_verifies_more_is_taken_for_a_shorter_one() -> None:
+    assert never_shorter(10.0, {1: 9.0, 2: 12.0, 4: 11.0}) == {1: 10.0, 2: 12.0, 4: 12.0}
+
+
+@pytest.mark.parametrize(
+    ("share", "better"), [(0.9, "the draft is the better"), (0.1, "it is the better of")]
+)
+def test_the_verdict_says_which_of_draft_and_lookup_is_better(share: float, better: str) -> None:
+    times = StepTimes(1000.0, {1: 1000.0, 4: 1100.0}, 10.0)
+    assert better in verdicts(MeasuredAcceptance("x", 0.0, accepted(share), accepted(0.5)), times)[1]
 
 
 def accepted(share: float) -> DraftAcceptance:
