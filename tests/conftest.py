@@ -18,6 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # gRPC would wake its threads in a child between fork and exec, where they end it: its files are closed there.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+# Tests serve the small models that are shipped, whatever is installed.
+os.environ.setdefault("PENSTOCK_DEFAULT_MODEL", "none")
+
 # What services keep with the user's caches goes with the tests, whose workers inherit it.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="penstock-cache-")

@@ -13,6 +13,7 @@ from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weight_files import check_weight_files
 from shared.errors import InvalidRequest, PenstockError
 from shared.settings import Settings
+from shared.text.default_model import DEFAULT_MODEL_NAME, is_missing
 from shared.text.model_source import resolve_model
 from shared.text.tokenizer import TextTokenizer
 
@@ -24,6 +25,10 @@ class ModelRefused(InvalidRequest):
 def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
     """Raises ModelRefused with one sentence. A model of the hub is fetched unless the local cache has it; how
     far that is goes to `tell`."""
+    if not options.model and is_missing():
+        tell(
+            f"{DEFAULT_MODEL_NAME} is not installed (`make setup` fetches it): the small demo model is served"
+        )
     target = _check_model("model", options.model, options.settings, "decode", tell)
     if not options.draft or not options.counts["speculator"]:
         return
@@ -32,8 +37,8 @@ def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
     if difference:
         raise ModelRefused(
             f"the draft {options.draft} has another tokenizer than the model "
-            f"{options.model or 'that is shipped'}: {difference}; take a draft of the same family, or "
-            "--draft none"
+            f"{options.model or 'that is served by default'}: {difference}; "
+            "take a draft of the same family, or --draft none"
         )
 
 
@@ -44,7 +49,7 @@ def _check_model(
         far = f": {done / 1e6:.1f} of {total / 1e6:.1f} MB" if done else ""
         tell(f"fetching {name} from the hub{far}")
 
-    called = f"{kind} {name}" if name else f"{kind} that is shipped"
+    called = f"{kind} {name}" if name else f"{kind} that is served by default"
     try:
         folder = resolve_model(name, progress=fetched).path
         load_model_config(folder, str(settings[role]["dtype"].value))

@@ -7,8 +7,10 @@ from shared.quiet_end import interrupts_end_at_once
 with interrupts_end_at_once():
     from services.speculator.actor import SpeculatorActor
     from services.speculator.config import SpeculatorConfig
+    from shared.config import ConfigError
     from shared.engine.core_board import WorkClass
     from shared.service import Service, run_service
+    from shared.text.default_model import find_default_model
     from shared.text.model_source import DEMO_MODEL, resolve_model
     from shared.worker.engine_builder import build_engine
     from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor
@@ -19,6 +21,8 @@ DEMO_DRAFT = DEMO_MODEL.with_name("draft")
 
 async def body(service: Service[SpeculatorConfig]) -> None:
     config, mirror = service.config, PrefixMirror()
+    if not config.model and find_default_model() is not None:
+        raise ConfigError("the model that is served by default has no draft; name one in model")
     model = resolve_model(config.model or str(DEMO_DRAFT), config.served_name)
     engines = EngineSource(
         lambda: build_engine(config, model.path, model.name, work_class=WorkClass.SPECULATOR)

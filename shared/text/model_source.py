@@ -10,6 +10,7 @@ from pathlib import Path
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.gguf.tokenizer_parts import gguf_tokenizer_digest
 from shared.errors import NotFound
+from shared.text.default_model import DEFAULT_MODEL_NAME, check_default_model, find_default_model
 from shared.text.hub_fetch import FetchProgress, fetch_model
 
 DEMO_MODEL = Path(__file__).parent.parent / "demo" / "models" / "target"
@@ -56,13 +57,17 @@ def resolve_model(model: str, served_name: str = "", progress: FetchProgress | N
     """The model's directory or file, and its name: `served_name` if there is one, else what it is called by
     itself.
 
-    `model`: "" = the demo model that is shipped; else a local directory or GGUF file, else the id of a model
-    on the hub. A directory that holds one GGUF file, and no config.json, stands for that file. Fetches the
-    model from the hub unless its files are in the hub's local cache, and tells `progress`. Raises NotFound
-    when there is no such model, Unavailable when it could not be fetched, InvalidRequest where it is not
-    clear which is meant.
+    `model`: "" = the default model where it is installed, else the demo model that is shipped; any other one
+    is a local directory or GGUF file, else the id of a model on the hub. A directory that holds one GGUF
+    file, and no config.json, stands for that file. Fetches the model from the hub unless its files are in the
+    hub's local cache, and tells `progress`. Raises NotFound when there is no such model, Unavailable when it
+    could not be fetched, InvalidRequest where it is not clear which is meant, ChecksumMismatch where the
+    default one is not the known one.
     """
     if not model:
+        default = find_default_model()
+        if default is not None:
+            return ModelSource(check_default_model(default), served_name or DEFAULT_MODEL_NAME)
         if not DEMO_MODEL.is_dir():
             raise NotFound(f"the demo model is not in {DEMO_MODEL}; name a model directory or a hub id")
         return ModelSource(DEMO_MODEL, served_name or DEMO_MODEL_NAME)

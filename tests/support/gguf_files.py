@@ -86,19 +86,25 @@ class GgufModel:
         return ARCHITECTURES[self.fields["architectures"][0]]
 
     def write(
-        self, path: Path, type_name: str = "F32", tokenizer: Mapping[str, Any] | None = None
+        self,
+        path: Path,
+        type_name: str = "F32",
+        *,
+        tokenizer: Mapping[str, Any] | None = None,
+        others: Mapping[str, str] | None = None,
     ) -> dict[str, NDArray[np.float32]]:
-        """The file at `path`, its matrices in `type_name`; returns what it holds of each tensor."""
+        """The file at `path`, its matrices in `type_name` or, by name, `others`.
+
+        Returns what it holds of each tensor.
+        """
         writer = GGUFWriter(path, self.architecture)
         for key, value in {**self.metadata, **(tokenizer or {})}.items():
-            add_value(
-                writer,
-                key if "." in key and key.startswith("tokenizer") else f"{self.architecture}.{key}",
-                value,
-            )
+            whole = key if key.startswith("tokenizer.") else f"{self.architecture}.{key}"
+            add_value(writer, whole, value)
         held = {}
         for name, tensor in self.tensors.items():
-            kind = GGMLQuantizationType[type_name if tensor.ndim > 1 else "F32"]
+            stored = (others or {}).get(name, type_name) if tensor.ndim > 1 else "F32"
+            kind = GGMLQuantizationType[stored]
             blocks = to_blocks(tensor, kind)
             writer.add_tensor(name, blocks, raw_dtype=kind)
             held[name] = dequantize(blocks, kind).reshape(tensor.shape)

@@ -49,7 +49,9 @@ class Stack:
 
     def __init__(self, *options: str, environ: dict[str, str] | None = None) -> None:
         self.options = options
-        self.environ = {**os.environ, "OMP_NUM_THREADS": "1", **(environ or {})}
+        # Drills and benchmarks start it too, without what tests/conftest.py says.
+        small = {"OMP_NUM_THREADS": "1", "PENSTOCK_DEFAULT_MODEL": "none"}
+        self.environ = {**os.environ, **small, **(environ or {})}
         self.state_dir = Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self.log: list[str] = []
         self.was_ready = False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.checkpoint import Checkpoint, OpenTensors
 from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.gguf.blocks import in_one_format
 from shared.engine.loading.gguf.checkpoint import GgufCheckpoint, OpenGguf
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
@@ -55,7 +57,7 @@ class WeightReader:
     misshapen or non-float tensors and for damaged files. What is returned is a copy on `device`, in the
     config's dtype; between calls nothing of the files stays in memory. `quantization` and `quant_group` are
     EngineConfig's: dense matrices, also those that were dequantized, are quantized as `quantize.policy` says;
-    codes of a packed checkpoint stay as they are.
+    codes of a packed checkpoint stay as they are, and on a CPU with quantization "none" a GGUF file's.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class WeightReader:
             "layer": policy(quantization, quant_group, "layer"),
             "head": policy(quantization, quant_group, "head"),
         }
+        self._keeps_blocks = quantization == "none" and device.type == "cpu"
         gguf = find_gguf(model_dir)
         self._checkpoint = (
             Checkpoint(model_dir) if gguf is None else GgufCheckpoint(gguf, config, self._dtype)
@@ -90,6 +93,8 @@ class WeightReader:
         """[vocab, hidden]; of a tied model it is `embedding`, sharing its memory where dense."""
         with self._checkpoint.reading() as files:
             if self._config.tie_word_embeddings:
+                if self._holds_blocks(files, (self._plan.embedding,)):
+                    return files.read_blocks(self._plan.embedding)
                 return self._quantized(DenseLinear(embedding), "head", self._plan.embedding)
             return self.linear(files, self._plan.head, "head")
 
@@ -121,6 +126,10 @@ class WeightReader:
 
     def linear(self, files: OpenFiles, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
         """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""
+        weights = [f"{module}.weight" for module in matrix.modules]
+        if self._holds_blocks(files, weights):
+            kept = in_one_format([files.read_blocks(name) for name in weights])
+            return replace(fuse(kept, self._dtype), bias=self._bias(files, matrix))
         packed, names = self._plan.packed, self._checkpoint.tensors.keys()
         if packed is None or not any(packed.holds(module, names) for module in matrix.modules):
             return self._quantized(self._dense(files, matrix), part, *matrix.modules)
@@ -140,8 +149,15 @@ class WeightReader:
 
     def _dense(self, files: OpenFiles, matrix: Matrix) -> DenseLinear:
         weights = [files.read(f"{module}.weight") for module in matrix.modules]
+        return DenseLinear(self._stacked(weights), self._bias(files, matrix))
+
+    def _bias(self, files: OpenFiles, matrix: Matrix) -> Tensor | None:
         biases = [files.read(f"{module}.bias") for module in matrix.modules] if matrix.has_bias else []
-        return DenseLinear(self._stacked(weights), self._stacked(biases) if biases else None)
+        return self._stacked(biases) if biases else None
+
+    def _holds_blocks(self, files: OpenFiles, names: Sequence[str]) -> TypeGuard[OpenGguf]:
+        """Whether these matrices are to stay in the blocks in which they are stored."""
+        return self._keeps_blocks and isinstance(files, OpenGguf) and all(map(files.holds_blocks, names))
 
     def _mlp(self, files: OpenFiles, layer: int) -> DenseMlp | MoeMlp:
         moe = self._config.layers[layer].moe

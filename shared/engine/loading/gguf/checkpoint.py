@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shared.engine.loading.checkpoint import StoredTensor
+from shared.engine.loading.gguf.blocks import read_blocks
 from shared.engine.loading.gguf.ggml_types import GgmlType
 from shared.engine.loading.gguf.header import GgufHeader, read_header
 from shared.engine.loading.gguf.tensor_names import TensorSource, tensor_sources
+from shared.engine.loading.linear import QuantLinear
 from shared.engine.loading.model_config import ModelConfig
 from shared.errors import InvalidRequest
 
@@ -31,7 +33,7 @@ _PLAIN = {
 
 class GgufCheckpoint:
     """As `Checkpoint`, of one file. Blocks of quantized weights read as what they stand for, in float32 or,
-    rounded once, in `dtype`; `read_rows` gives them as they are stored.
+    rounded once, in `dtype`; `read_blocks` gives them as they are stored.
 
     Raises NotFound and InvalidRequest as `read_header` does.
     """
@@ -85,9 +87,16 @@ class OpenGguf:
             flat[start : start + step].copy_(torch.from_numpy(chunk))
         return out
 
-    def read_rows(self, name: str) -> Tensor:
-        """uint8 [rows, bytes of a row], as they are stored, in the order of the model."""
-        return torch.from_numpy(self._rows(self._sources[name]))
+    def holds_blocks(self, name: str) -> bool:
+        return not self._sources[name].place.type.is_plain
+
+    def read_blocks(self, name: str) -> QuantLinear:
+        """A matrix as it is stored, where `holds_blocks` says so.
+
+        Raises InvalidRequest for blocks that cannot be used.
+        """
+        source = self._sources[name]
+        return read_blocks(torch.from_numpy(self._rows(source)), source.place.type.name, source.place.name)
 
     def read_part(self, name: str, index: int) -> Tensor:
         """Entry `index` of the first dimension."""

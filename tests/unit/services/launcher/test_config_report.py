@@ -26,7 +26,7 @@ def config(
     return subprocess.run(
         [sys.executable, "-m", "services.cli", "config", *argv],
         cwd=folder,
-        env={**own, "PYTHONPATH": str(REPOSITORY), **(environ or {})},
+        env={**own, "PENSTOCK_DEFAULT_MODEL": "none", "PYTHONPATH": str(REPOSITORY), **(environ or {})},
         capture_output=True,
         text=True,
         check=False,

@@ -14,6 +14,10 @@ import pytest
 from services.launcher.model_check import ModelRefused, check_models
 from services.launcher.options import REPOSITORY, SHIPPED_DRAFT, parse_options
 from shared.text.model_source import DEMO_MODEL
+from tests.support.engine import save_shape
+from tests.support.engine_families import SHAPES
+from tests.support.gguf_files import GgufModel
+from tests.support.gguf_tokenizers import sentencepiece_metadata
 
 Damage = Callable[[Path], object]
 
@@ -48,6 +52,15 @@ def test_a_model_without_a_chat_template_can_be_served(model: Path) -> None:
     for name in ("tokenizer_config.json", "chat_template.jinja"):
         (model / name).unlink(missing_ok=True)
     check("--model", str(model))
+
+
+def test_a_gguf_file_can_be_served_and_what_it_lacks_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    GgufModel.of(save_shape(tmp_path / "hf", SHAPES["llama"])).write(file, tokenizer=sentencepiece_metadata())
+    check("--model", str(file))
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ModelRefused, match=r"model.gguf cannot be served: model.gguf is damaged: tensor"):
+        check("--model", str(file))
 
 
 @pytest.mark.parametrize(

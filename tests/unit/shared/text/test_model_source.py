@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from shared.errors import NotFound, Unavailable
+from shared.errors import InvalidRequest, NotFound, Unavailable
 from shared.text import model_source
 from shared.text.model_source import DEMO_MODEL_NAME, resolve_model
 
@@ -80,6 +80,28 @@ def test_a_directory_is_named_after_its_last_part(tmp_path: Path) -> None:
     folder.mkdir()
     assert resolve_model(str(folder)).name == "my-model"
     assert resolve_model(f"{folder}/").path == folder
+
+
+def test_a_gguf_file_is_named_after_itself(tmp_path: Path) -> None:
+    file = tmp_path / "my-model.Q4_1.gguf"
+    file.touch()
+    assert resolve_model(str(file)) == model_source.ModelSource(file, "my-model.Q4_1")
+
+
+def test_a_directory_with_one_gguf_file_stands_for_it_unless_it_is_a_model_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "weights.gguf").touch()
+    assert resolve_model(str(folder)) == model_source.ModelSource(folder / "weights.gguf", "my-model")
+    (folder / "config.json").write_text("{}")
+    assert resolve_model(str(folder)).path == folder
+
+
+def test_of_several_gguf_files_one_is_to_be_named(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(InvalidRequest, match=r"holds 2 GGUF files \(a.gguf, b.gguf, …\); name one of them"):
+        resolve_model(str(tmp_path))
 
 
 def test_a_relative_directory_goes_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

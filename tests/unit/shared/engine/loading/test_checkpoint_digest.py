@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGUFWriter
 from safetensors.torch import save_file
 
 from shared.engine.loading.checkpoint_digest import WHOLE_FILE_BYTES, checkpoint_digest
@@ -55,6 +57,22 @@ def test_every_byte_of_a_small_file_counts(tmp_path: Path) -> None:
         flip(folder, place)
         digests.add(checkpoint_digest(folder))
     assert len(digests) == 65
+
+
+@pytest.mark.parametrize("place", ["metadata", "a weight"])
+def test_the_header_and_the_weights_of_a_long_gguf_file_count(place: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    writer = GGUFWriter(file, "llama")
+    writer.add_string("general.name", "name")
+    writer.add_tensor("weight", np.zeros(LARGE_BYTES // 4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    before, content = checkpoint_digest(file), file.read_bytes()
+    at = content.index(b"name", 60) if place == "metadata" else len(content) - 1
+    file.write_bytes(content[:at] + b"x" + content[at + 1 :])
+    assert checkpoint_digest(file) != before
 
 
 def test_all_shards_count(tmp_path: Path) -> None:

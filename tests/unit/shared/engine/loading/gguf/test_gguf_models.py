@@ -11,6 +11,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from shared.engine import EngineConfig, load_model_config
 from shared.engine.engine import Engine
+from shared.engine.loading.layers import DenseMlp
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
+from shared.engine.loading.weights import WeightReader
 from tests.support.engine import make_engine, oracle, oracle_logits, save_shape
 from tests.support.engine_families import SHAPES, Shape
 from tests.support.gguf_files import GgufModel
@@ -135,6 +138,58 @@ def test_transformers_own_reader_finds_the_same_model_in_a_file(name: str, tmp_p
     )
     logits = engine_of(tmp_path / "model.gguf", shape).logits(prompt(40))
     assert (logits - oracle_logits(theirs, prompt(40))).abs().max() <= TOLERANCE
+
+
+def matrices(file: Path, quantization: str) -> dict[str, Linear]:
+    """Those of the first layer, and the head."""
+    config = replace(load_model_config(file), dtype="float32")
+    reader = WeightReader(file, config, torch.device("cpu"), quantization=quantization)
+    layer = reader.layer(0)
+    assert isinstance(layer.mlp, DenseMlp)
+    head = reader.head(reader.embedding())
+    return {
+        "qkv": layer.qkv,
+        "output": layer.output,
+        "up": layer.mlp.gate_up,
+        "down": layer.mlp.down,
+        "head": head,
+    }
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("type_name", TYPES[2:])
+def test_matrices_stay_in_the_blocks_that_the_file_has(type_name: str, tied: bool, tmp_path: Path) -> None:
+    """They stand for the same weights; products of factors in the K types are rounded to float16."""
+    fields = {**WIDE.fields, "tie_word_embeddings": tied, "attention_bias": True}
+    model = GgufModel.of(save_shape(tmp_path / "hf", replace(WIDE, fields=fields)))
+    model.write(tmp_path / "model.gguf", type_name)
+    kept, unpacked = (matrices(tmp_path / "model.gguf", each) for each in ("none", "dense"))
+    for name, linear in kept.items():
+        assert isinstance(linear, QuantLinear)
+        dense = unpacked[name]
+        assert isinstance(dense, DenseLinear)
+        assert (linear.bias is None) == (dense.bias is None)
+        assert linear.bias is None or dense.bias is None or torch.equal(linear.bias, dense.bias)
+        error = (dequantize(linear, torch.float32) - dense.weight).abs().max()
+        assert error <= (2e-3 if type_name.endswith("K") else 1e-7) * dense.weight.abs().max()
+
+
+def test_a_layer_of_several_types_stays_in_blocks_where_one_form_holds_all(tmp_path: Path) -> None:
+    """As in the files of which the values' matrix is stored more finely."""
+    model = GgufModel.of(save_shape(tmp_path / "hf", WIDE))
+    model.write(tmp_path / "model.gguf", "Q4_K", others={"blk.0.attn_v.weight": "Q8_0"})
+    assert isinstance(matrices(tmp_path / "model.gguf", "none")["qkv"], QuantLinear)
+
+
+def test_what_is_computed_from_blocks_is_near_what_they_stand_for(tmp_path: Path) -> None:
+    """Rows are rounded to int8, as those of all quantized weights are; both backends round alike."""
+    GgufModel.of(save_shape(tmp_path / "hf", WIDE)).write(tmp_path / "model.gguf", "Q4_1")
+    exact = engine_of(tmp_path / "model.gguf", WIDE).logits(prompt(40))
+    for backend in ("torch", "auto"):
+        logits = engine_of(tmp_path / "model.gguf", WIDE, quantization="none", backend=backend).logits(
+            prompt(40)
+        )
+        assert (logits - exact).square().mean() < 0.01 * exact.square().mean(), backend
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])

@@ -73,8 +73,8 @@ def transformers_model(header: GgufHeader) -> PreTrainedModel:
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # its buffer is no weight
     model.load_state_dict(checkpoint_tensors(CONFIG, held), strict=False)
     model.tie_weights()
-    evaluated: PreTrainedModel = model.eval()
-    return evaluated
+    model.train(False)
+    return model
 
 
 def test_logits_of_the_weights_that_it_stands_for_equal_those_of_transformers(
