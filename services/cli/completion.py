@@ -12,6 +12,7 @@ from functools import partial
 import shtab
 
 from services.cli.__main__ import COMMANDS
+from services.cli.adapter import build_adapter_parser
 from services.cli.ask_request import build_ask_parser
 from services.cli.audit import build_audit_parser
 from services.cli.bench import SUBJECTS
@@ -59,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
 def _whole_parser() -> argparse.ArgumentParser:
     """All commands in one, as they are when each is run by itself."""
     builders: dict[str, Callable[[], argparse.ArgumentParser]] = {
+        "adapter": build_adapter_parser,
         "ask": build_ask_parser,
         "audit": build_audit_parser,
         "bench": _bench_parser,

@@ -42,6 +42,14 @@ def stack_credentials(state_dir: Path, option: str) -> str:
     return file if isinstance(file, str) else ""
 
 
+def stack_adapter_file(state_dir: Path, option: str) -> str:
+    """The file of adapters that the stack's workers follow. Raises NoStack."""
+    file = _stack(state_dir, option).get("adapter_file")
+    if not isinstance(file, str) or not file:
+        raise NoStack(f"{state_dir / STACK_NAME} names no adapter file; restart the stack, or pass {option}")
+    return file
+
+
 def _stack(state_dir: Path, option: str) -> dict[str, Any]:
     path = state_dir / STACK_NAME
     try:

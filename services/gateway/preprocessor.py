@@ -35,7 +35,6 @@ from shared.messages import (
     unpack_hashes,
     unpack_ids,
 )
-from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tool_formats import FORMATS, ToolFormat
 from shared.text.vocabulary import check_vocabulary
 
@@ -228,7 +227,7 @@ class Preprocessor:
 
 
 def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> Tokenize:
-    """What to ask a tokenizer; with retrieval, the last user turn becomes passages and question."""
+    """What to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages."""
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))
     if not request.passages:
@@ -237,8 +236,9 @@ def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> T
         return Tokenize(
             chat=request.chat, template_optional=request.template_optional, tools=request.tool_use.tools
         )
-    question = request.question
-    if passages:
-        question = retrieval_prompt([passage.text for passage in passages], question)
-    chat = (*request.chat[:-1], ChatTurn("user", question))
-    return Tokenize(chat=chat, template_optional=request.template_optional, tools=request.tool_use.tools)
+    return Tokenize(
+        chat=(*request.chat[:-1], ChatTurn("user", request.question)),
+        passages=tuple(passage.text for passage in passages),
+        template_optional=request.template_optional,
+        tools=request.tool_use.tools,
+    )

@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from services.launcher.role_settings import settings_of, stack_problems
+from shared.adapter_file import adapter_name_problem
 from shared.config import ConfigError
 from shared.config_file import ConfigFile, find_config_file
 from shared.kv_hash import FLEET_KEY_BYTES
-from shared.roles import OPTIONAL_ROLES, ROLES
+from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
 from shared.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
 from shared.text.default_model import find_default_model
 
@@ -32,6 +33,8 @@ DEFAULT_HTTP_PORT = 8000
 DEFAULT_START_TIMEOUT_S = 120.0
 MAX_START_TIMEOUT_S = 3600.0
 NONE = "none"
+ADAPTER_FILE_NAME = "adapters.toml"
+"""In the state directory, where no other file is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class StackOptions:
 
     `draft` is "" for none, `model` "" for the shipped one. `nats_url` is "" for a server of our own.
     `nats_credentials` is the file for a server of the user. `config_file` is absolute.
-    `log_format` is the command line's, "" for what is configured.
+    `log_format` is the command line's, "" for what is configured. `adapters`: (name, folder) of those that
+    the command line adds to `adapter_file`, which workers follow.
     """
 
     counts: Mapping[str, int]
@@ -59,6 +63,9 @@ class StackOptions:
     log_format: str
     state_dir: Path
     start_timeout_s: float
+    served_name: str
+    adapters: tuple[tuple[str, str], ...]
+    adapter_file: Path
 
 
 def count(text: str) -> int:
@@ -86,6 +93,13 @@ def build_up_parser() -> argparse.ArgumentParser:
         "--draft",
         metavar="DIR|FILE|ID|none",
         help="draft model (default: none, or the small demo model's)",
+    )
+    parser.add_argument(
+        "--adapter",
+        metavar="NAME=DIR",
+        action="append",
+        default=[],
+        help="LoRA adapter over the model, asked for as MODEL:NAME; may be given several times",
     )
     parser.add_argument(
         "--corpus", metavar="DIR|none", help="folder to answer from (default: Penstock's own documentation)"
@@ -159,8 +173,9 @@ def stack_options(
         )
         for role in ROLES
     }
-    gateway = settings["gateway"]
+    gateway, decode = settings["gateway"], settings["decode"]
     _listen_beside_grpc(gateway)
+    _follow_the_same_adapters(settings["speculator"], decode)
     return StackOptions(
         counts=counts,
         settings=settings,
@@ -177,6 +192,9 @@ def stack_options(
         log_format=args.log_format,
         state_dir=state_dir,
         start_timeout_s=args.start_timeout,
+        served_name=decode["served_name"].value,
+        adapters=tuple(_adapter(parser, each) for each in args.adapter),
+        adapter_file=Path(decode["adapter_file"].value or state_dir / ADAPTER_FILE_NAME),
     )
 
 
@@ -216,6 +234,13 @@ def _listen_beside_grpc(gateway: Settings) -> None:
         gateway.by_name["http_host"] = Setting(host, SourceKind.STACK, STACK_SOURCE)
 
 
+def _follow_the_same_adapters(speculator: Settings, decode: Settings) -> None:
+    """As the model's workers, where nobody has said anything else; each takes what is over its own model."""
+    if not speculator["adapter_file"].said:
+        file = decode["adapter_file"].value
+        speculator.by_name["adapter_file"] = Setting(file, SourceKind.STACK, STACK_SOURCE)
+
+
 def _defaults_of(role: str, instances: int, draft: str, state_dir: Path) -> dict[str, Any]:
     """What a stack sets where nobody has said anything."""
     if role == "gateway":
@@ -223,7 +248,10 @@ def _defaults_of(role: str, instances: int, draft: str, state_dir: Path) -> dict
         return ports | {"share_ports": instances > 1}
     if role == "retriever":
         return {"corpus": str(DOCUMENTATION), "state_dir": str(state_dir)}
-    return {"model": draft} if role == "speculator" else {}
+    if role not in ENGINE_ROLES:
+        return {}
+    adapters = {"adapter_file": str(state_dir / ADAPTER_FILE_NAME)}
+    return adapters | ({"model": draft} if role == "speculator" else {})
 
 
 def _counts(parser: argparse.ArgumentParser, args: argparse.Namespace, draft: str) -> dict[str, int]:
@@ -256,6 +284,16 @@ def _draft(stated: Setting, model: str) -> str:
     if not stated.value:
         return str(SHIPPED_DRAFT) if not model and find_default_model() is None else ""
     return "" if stated.value == NONE else str(stated.value)
+
+
+def _adapter(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
+    name, _, folder = text.partition("=")
+    path = Path(folder).expanduser()
+    if problem := adapter_name_problem(name):
+        parser.error(f"--adapter {text}: {problem}, then = and its folder")
+    if not folder or not path.is_dir():
+        parser.error(f"--adapter {text}: {folder!r} is not a folder; write {name}=DIR")
+    return name, str(path.resolve())
 
 
 def _corpus(parser: argparse.ArgumentParser, corpus: str | None) -> str | None:

@@ -11,8 +11,8 @@ from services.launcher.instance import InstanceSpec
 from services.launcher.options import REPOSITORY, StackOptions
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
-from shared.config import COMMON_SETTINGS
-from shared.config_file import FILE_VARIABLE
+from shared.config import COMMON_SETTINGS, MODEL_SETTINGS
+from shared.config_file import FILE_VARIABLE, MODEL_TABLE
 from shared.cores import usable_cores
 from shared.roles import ENGINE_ROLES, ROLES
 from shared.settings import SourceKind
@@ -86,6 +86,15 @@ def _environ(
     for name, value in told.items():
         own = f"PENSTOCK_{role.upper()}_{name.upper()}"
         child.pop(own, None)
-        common = name in COMMON_SETTINGS and not (config_type(role).of_draft and name == "model")
-        child[f"PENSTOCK_{name.upper()}" if common else own] = str(value)
+        child[_variable(role, name, own)] = str(value)
     return child
+
+
+def _variable(role: str, name: str, own: str) -> str:
+    """The one by which a service of that role is told `name`."""
+    of_draft = config_type(role).of_draft
+    if name in COMMON_SETTINGS and not (of_draft and name == "model"):
+        return f"PENSTOCK_{name.upper()}"
+    return (
+        f"PENSTOCK_{MODEL_TABLE.upper()}_{name.upper()}" if name in MODEL_SETTINGS and not of_draft else own
+    )

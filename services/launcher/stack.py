@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Protocol
 
+from services.launcher.adapters import prepare_adapter_file
 from services.launcher.forker import Forker, forking_works
 from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.log_lines import LineWriter
@@ -89,6 +90,7 @@ class Stack:
     async def run(self) -> None:
         self._state.acquire()
         try:
+            prepare_adapter_file(self._options)
             grpc_ports, http_ports = self._gateway_ports()
             await self._start_nats()
             self._start_instances(grpc_ports, http_ports)
@@ -255,6 +257,7 @@ class Stack:
             nats=self._nats_url,
             nats_credentials=self._nats_credentials or None,
             instances=tuple(_described(instance, self._beat(instance)) for instance in self._instances),
+            adapter_file=str(self._options.adapter_file),
         )
 
     # ---- end ----------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ class StackState:
     """What stack.json says. `grpc` and `http` are HOST:PORT of the first gateway.
 
     `nats_credentials` is the file with which commands like `penstock status` come in; None = none needed.
+    `adapter_file` is the one that the workers follow.
     """
 
     grpc: str
@@ -48,6 +49,7 @@ class StackState:
     nats: str
     nats_credentials: str | None
     instances: tuple[RunningInstance, ...]
+    adapter_file: str = ""
 
 
 def credentials_file(state_dir: Path, user: str) -> Path:

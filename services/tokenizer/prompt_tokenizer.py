@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shared.errors import InvalidRequest, TooLarge
 from shared.kv_hash import BlockHasher
@@ -21,6 +22,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.text.chat_roles import CHAT_ROLES
+from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
 
 MAX_TURNS = 4096
@@ -85,8 +87,16 @@ class PromptTokenizer:
         self._check_turns(message.chat)
         self._check_size(_chat_texts(message))
         return self._tokenizer.encode_chat(
-            message.chat, tools=message.tools, template_optional=message.template_optional
+            self._told_turns(message), tools=message.tools, template_optional=message.template_optional
         )
+
+    def _told_turns(self, message: Tokenize) -> tuple[ChatTurn, ...]:
+        """Passages become part of the question, in the form that the model was taught."""
+        if not message.passages:
+            return message.chat
+        last = message.chat[-1]
+        asked = retrieval_prompt(message.passages, last.content, self._tokenizer.retrieval_form)
+        return (*message.chat[:-1], replace(last, content=asked))
 
     def _check_turns(self, turns: Sequence[ChatTurn]) -> None:
         if len(turns) > MAX_TURNS:
@@ -115,4 +125,5 @@ def _chat_texts(message: Tokenize) -> list[str]:
     """All that is written in a chat, and about its tools."""
     texts = [turn.content for turn in message.chat]
     texts += [call.arguments for turn in message.chat for call in turn.tool_calls]
+    texts += message.passages
     return texts + [part for tool in message.tools for part in (tool.description, tool.parameters)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Full, Queue
 from threading import Event, Thread
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ QUESTION_TOKENS = 12
 UNLEARNED_COPY_TOKENS = 3
 QUEUED_BATCHES = 8
 PUT_TIMEOUT_S = 0.5
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +169,16 @@ class ExamplePacker:
         return []
 
 
-class Prefetch:
+class Prefetch(Generic[Made]):
     """Runs `make` in a thread, a few batches ahead. Use as a context manager."""
 
-    def __init__(self, make: Callable[[], Sequence[TrainingBatch]]) -> None:
+    def __init__(self, make: Callable[[], Made]) -> None:
         self._make = make
-        self._queue: Queue[Sequence[TrainingBatch] | BaseException] = Queue(QUEUED_BATCHES)
+        self._queue: Queue[Made | BaseException] = Queue(QUEUED_BATCHES)
         self._stop = Event()
         self._thread = Thread(target=self._run, name="batches", daemon=True)
 
-    def __enter__(self) -> Iterator[Sequence[TrainingBatch]]:
+    def __enter__(self) -> Iterator[Made]:
         self._thread.start()
         return self._batches()
 
@@ -183,7 +186,7 @@ class Prefetch:
         self._stop.set()
         self._thread.join(timeout=30)
 
-    def _batches(self) -> Iterator[Sequence[TrainingBatch]]:
+    def _batches(self) -> Iterator[Made]:
         while True:
             item = self._queue.get(timeout=120)
             if isinstance(item, BaseException):
@@ -193,7 +196,7 @@ class Prefetch:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                item: Sequence[TrainingBatch] | BaseException = self._make()
+                item: Made | BaseException = self._make()
             except Exception as error:  # noqa: BLE001 - handed to the consumer, which raises it
                 item = error
             while not self._stop.is_set():

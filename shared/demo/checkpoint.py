@@ -12,6 +12,10 @@ from safetensors.torch import load_file, save_file
 from shared.demo.llama import Llama, LlamaShape
 from shared.demo.optimizer import Optimizer
 from shared.demo.prompt import BOS, END, PAD, SPECIAL_TOKENS
+from shared.engine import load_model_config
+from shared.engine.loading.gguf.checkpoint import GgufCheckpoint
+from shared.engine.loading.gguf.find_file import find_gguf
+from shared.errors import InvalidRequest
 
 
 @dataclass(slots=True)
@@ -86,13 +90,39 @@ def export_model(model: Llama, folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def load_model(folder: Path) -> Llama:
-    """A Llama with tied embeddings in the Hugging Face layout, such as `export_model` writes, in fp32."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config.setdefault("rope_theta", config.get("rope_parameters", {}).get("rope_theta"))
-    shape = LlamaShape(**{name: config[name] for name in LlamaShape.__dataclass_fields__})
-    model = Llama(shape)
-    model.load_state_dict({k: v.float() for k, v in load_file(folder / "model.safetensors").items()})
+def load_model(path: Path) -> Llama:
+    """A Llama with tied embeddings in fp32, from a folder in the Hugging Face layout or a GGUF file.
+
+    Raises InvalidRequest for another architecture.
+    """
+    config = load_model_config(path)
+    rope = config.layers[0].rope
+    if config.architecture != "LlamaForCausalLM" or not config.tie_word_embeddings or rope is None:
+        raise InvalidRequest(
+            f"{path} is a {config.architecture}; what is trained here is a LlamaForCausalLM "
+            "whose embedding is its head"
+        )
+    model = Llama(
+        LlamaShape(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            max_position_embeddings=config.max_position_embeddings,
+            rope_theta=rope.theta,
+            rms_norm_eps=config.rms_norm_eps,
+        )
+    )
+    gguf = find_gguf(path)
+    if gguf is None:
+        weights = load_file(path / "model.safetensors")
+    else:
+        checkpoint = GgufCheckpoint(gguf, config, torch.float32)
+        with checkpoint.reading() as tensors:
+            weights = {name: tensors.read(name) for name in checkpoint.tensors}
+    model.load_state_dict({name: value.float() for name, value in weights.items()})
     return model
 
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from shared.demo.batches import ExamplePacker, Prefetch, TrainingBatch, book_batch
-from shared.demo.checkpoint import export_model, load_model
+from shared.demo.checkpoint import TrainingProgress, export_model, load_model
 from shared.demo.invent import Inventor
 from shared.demo.llama import Llama, LlamaShape
+from shared.demo.loop import StepFigures, TrainingLoop
 from shared.demo.optimizer import Optimizer, rate_factor
 from shared.demo.prepare import Material, prepare
 
@@ -29,7 +30,6 @@ LENGTH_TOKENS = 1024
 SHARPNESS = 1.5
 MAX_FACTS = 4
 MAX_FILLERS = 4
-LOG_EVERY_STEPS = 20
 
 
 def new_draft(target: Llama) -> Llama:
@@ -72,22 +72,17 @@ def distil(target: Llama, draft: Llama, material: Material, budget_s: float, see
             packer.batch(QUESTION_ROWS, LENGTH_TOKENS),
         )
 
-    began, step, agreement = time.monotonic(), 0, 0.0
+    loop = TrainingLoop(TrainingProgress(), budget_s, lambda: None)
+
+    def take_step(step: tuple[TrainingBatch, TrainingBatch]) -> StepFigures:
+        books, questions = step
+        ids = torch.cat((books.ids, questions.ids))
+        agreed = distil_step(target, draft, ids)
+        optimizer.step(rate_factor(loop.progress.step, loop.share))
+        return StepFigures(ids.numel(), {"agreement": agreed})
+
     with Prefetch(make) as batches:
-        for books, questions in batches:
-            elapsed_s = time.monotonic() - began
-            if elapsed_s >= budget_s:
-                break
-            ids = torch.cat((books.ids, questions.ids))
-            agreed = distil_step(target, draft, ids)
-            agreement += max(1 / (step + 1), 1 / LOG_EVERY_STEPS) * (agreed - agreement)
-            optimizer.step(rate_factor(step, elapsed_s / budget_s))
-            step += 1
-            if step % LOG_EVERY_STEPS == 0:
-                print(
-                    f"draft step {step} {elapsed_s:.0f}/{budget_s:.0f} s agreement {agreement:.3f}",
-                    flush=True,
-                )
+        loop.run("draft", batches, take_step)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from shared.demo.facts import Fact, attribute_fact, make_fact, prose_fact
 from shared.demo.invent import Inventor, capital
 from shared.demo.prompt import ASSISTANT, END, SYSTEM_TEXT, USER, chat_text
-from shared.text.retrieval_prompt import retrieval_prompt
+from shared.text.retrieval_prompt import CONTEXT_FORM, retrieval_prompt
 
 MAX_PASSAGES = 4
 MAX_TURNS = 8
@@ -62,7 +62,7 @@ def make_example(inventor: Inventor, facts: int, fillers: int) -> Example:
         sentences.insert(0, f"{'#' * random.randint(1, 3)} {capital(inventor.thing())}")
     passages = _dealt(inventor, sentences)
     system = SYSTEM_TEXT if inventor.chance(SYSTEM_PART_PROBABILITY) else None
-    prompt = chat_text(retrieval_prompt(passages, question), system)
+    prompt = chat_text(retrieval_prompt(passages, question, CONTEXT_FORM), system)
     facts_told = {fact.sentence for fact in told}
     told += [prose_fact(inventor, each) for each in dict.fromkeys(prose) if each not in facts_told]
     follow_ups = tuple(_follow_up(inventor, fact) for fact in told[1:MAX_TURNS])

@@ -61,7 +61,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
     scores += torch.zeros_like(seen, dtype=scores.dtype).masked_fill_(~seen, -torch.inf)
     with torch.autocast("cpu", enabled=False):  # which would make copies in fp32; the kernel adds up in fp32
         weights = scores.softmax(-1)
-    mixed = weights.view(batch, key.shape[1], -1, length) @ value
+    mixed: Tensor = weights.view(batch, key.shape[1], -1, length) @ value
     return mixed.view(batch, heads, length, size)
 
 

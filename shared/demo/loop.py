@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
+from shared.demo.batches import Made
 from shared.demo.checkpoint import TrainingProgress
 
 CHECKPOINT_EVERY_S = 180.0
 LOG_EVERY_STEPS = 20
 AVERAGE_OVER_STEPS = 20
 
-Batch = TypeVar("Batch")
-
 
 @dataclass(frozen=True, slots=True)
-class StepReport:
+class StepFigures:
     """What a step saw and measured; the figures are averaged over steps for the progress line."""
 
     tokens: int
@@ -40,9 +38,9 @@ class TrainingLoop:
     def run(
         self,
         name: str,
-        batches: Iterable[Batch],
-        take_step: Callable[[Batch], StepReport],
-        is_over: Callable[[int, dict[str, float]], bool] = lambda _steps, _figures: False,
+        batches: Iterable[Made],
+        take_step: Callable[[Made], StepFigures],
+        is_over: Callable[[int, Mapping[str, float]], bool] = lambda _steps, _figures: False,
     ) -> None:
         """One stage: until `is_over` of its steps and averages, the end of `batches` or of the budget."""
         progress = self.progress

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -94,18 +94,3 @@ def export_adapter(model: Llama, folder: Path, base_name: str) -> None:
     }
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-def merged_weights(weights: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """The checkpoint `weights` with the adapter of `folder` added to them, for what serves no adapters."""
-    config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    scale = config["lora_alpha"] / config["r"]
-    adapter = load_file(folder / WEIGHTS_FILE)
-    merged = dict(weights)
-    for name, down in adapter.items():
-        if not name.endswith(".lora_A.weight"):
-            continue
-        up = adapter[name.replace(".lora_A.", ".lora_B.")]
-        target = name.removeprefix(PEFT_PREFIX).replace(".lora_A.", ".")
-        merged[target] = weights[target].float() + scale * (up.float() @ down.float())
-    return merged

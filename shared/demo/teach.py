@@ -4,7 +4,8 @@
 
 Only the adapter learns, from the answers of invented lessons. Beside them it sees the model's own answers to
 general requests and is kept to the distribution that the model has there without it. A run that was stopped
-goes on from its work folder, also with more `--minutes` than it had.
+goes on from its work folder, also with more `--minutes` than it had; one whose time is spent is only written
+out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shared.demo.lesson_rows import LessonRow, answer_ids, branched_row, lesson_
 from shared.demo.lessons.book_questions import book_passages
 from shared.demo.lessons.lesson import LessonPlan
 from shared.demo.llama import Llama
-from shared.demo.loop import StepReport, TrainingLoop
+from shared.demo.loop import StepFigures, TrainingLoop
 from shared.demo.lora import add_adapter, export_adapter, without_adapter
 from shared.demo.optimizer import Optimizer, rate_factor
 from shared.demo.train import learn
@@ -115,7 +116,7 @@ class Teacher:
             progress, budget_s, lambda: save_checkpoint(work, model, self._optimizer, progress)
         )
 
-    def take_step(self, step: LessonStep) -> StepReport:
+    def take_step(self, step: LessonStep) -> StepFigures:
         """Learn from a step's rows."""
         share = 1 / len(step.lessons)
         learned = [learn_row(self.model, row, share) for row in step.lessons]
@@ -130,7 +131,7 @@ class Teacher:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         torch.nn.utils.clip_grad_norm_(trained, GRADIENT_LIMIT)
         self._optimizer.step(rate_factor(self.loop.progress.step, self.loop.share, WARMUP_STEPS))
-        return StepReport(tokens, figures)
+        return StepFigures(tokens, figures)
 
 
 def read_chats(path: Path, tokenizer: TextTokenizer) -> list[LessonRow]:
@@ -168,12 +169,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     tokenizer = TextTokenizer.load(options.model)
     teacher = Teacher(load_model(options.model), options.work_dir, options.minutes * 60)
-    step = teacher.loop.progress.step
-    plan = lesson_plan(options.books, seed=step + 1)
-    chats = read_chats(options.chats, tokenizer) if options.chats else []
-    make = step_maker(plan, chats, tokenizer, step)
-    with Prefetch(make) as steps:
-        teacher.loop.run("lessons", steps, teacher.take_step)
+    if teacher.loop.share < 1.0:
+        step = teacher.loop.progress.step
+        plan = lesson_plan(options.books, seed=step + 1)
+        chats = read_chats(options.chats, tokenizer) if options.chats else []
+        with Prefetch(step_maker(plan, chats, tokenizer, step)) as steps:
+            teacher.loop.run("lessons", steps, teacher.take_step)
     export_adapter(teacher.model, options.out, options.base_name)
     print(f"wrote {options.out}", flush=True)
 

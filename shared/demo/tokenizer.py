@@ -9,6 +9,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shared.demo.prompt import BOS, CHAT_TEMPLATE, END, PAD, SPECIAL_TOKENS
+from shared.text.retrieval_prompt import CONTEXT_FORM
 
 VOCABULARY_SIZE = 4096
 MAX_LENGTH_TOKENS = 2048
@@ -53,6 +54,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "add_bos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": MAX_LENGTH_TOKENS,
+        "retrieval_form": CONTEXT_FORM,
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

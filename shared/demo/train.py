@@ -7,8 +7,7 @@ prose, then longer contexts; books all along. A stage ends when its skill is mea
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +21,12 @@ from shared.demo.checkpoint import TrainingProgress, export_model, load_checkpoi
 from shared.demo.copy_circuit import seed_copy_circuit
 from shared.demo.invent import Inventor
 from shared.demo.llama import Llama, LlamaShape
+from shared.demo.loop import StepFigures, TrainingLoop
 from shared.demo.optimizer import Optimizer, rate_factor
 from shared.demo.prepare import Material, prepare
 
 TARGET = LlamaShape(intermediate_size=384, rope_theta=100_000.0)
 MIN_STAGE_STEPS = 60
-CHECKPOINT_EVERY_S = 180.0
-LOG_EVERY_STEPS = 20
-AVERAGE_OVER_STEPS = 20
 TASK_WEIGHT = 2.0
 COPY_ROWS = 1
 GRADIENT_LIMIT = 1.0
@@ -116,7 +113,6 @@ class Trainer:
         torch.manual_seed(0)
         self._material = material
         self._work = work
-        self._budget_s = budget_s
         self.model = Llama(TARGET)
         seed_copy_circuit(self.model)
         self._decoder: Callable[[Tensor], Tensor] = (
@@ -124,54 +120,37 @@ class Trainer:
         )
         self._optimizer = Optimizer.of_model(self.model)
         self.progress: TrainingProgress = load_checkpoint(work, self.model, self._optimizer)
+        self._loop = TrainingLoop(self.progress, budget_s, self._save)
 
     def run(self) -> None:
         """Train until the budget is spent, stage by stage."""
-        while self._share() < 1.0:
+        while self._loop.share < 1.0:
             self._run_stage(STAGES[self.progress.stage])
 
-    def _share(self) -> float:
-        return self.progress.elapsed_s / self._budget_s
-
     def _run_stage(self, stage: TrainingStage) -> None:
-        progress = self.progress
-        print(f"stage {stage.name} at step {progress.step}", flush=True)
-        score, book_loss, task_loss = 0.0, 0.0, 0.0
-        began = saved = last = time.monotonic()
-        steps = 0
-        with Prefetch(batch_maker(stage, self._material, seed=progress.step + 1)) as batches:
-            for books, task in batches:
-                from_books = learn(self.model, self._decoder, books, 1.0)
-                from_task = learn(self.model, self._decoder, task, TASK_WEIGHT)
-                torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_LIMIT)
-                self._optimizer.step(rate_factor(progress.step, self._share()))
-                now = time.monotonic()
-                progress.elapsed_s += now - last
-                last = now
-                progress.step += 1
-                progress.tokens += books.ids.numel() + task.ids.numel()
-                steps += 1
-                blend = max(1 / steps, 1 / AVERAGE_OVER_STEPS)
-                got = from_task.token_accuracy if stage.max_facts == 0 else from_task.exact
-                score += blend * (got - score)
-                book_loss += blend * (from_books.loss - book_loss)
-                task_loss += blend * (from_task.loss - task_loss)
-                if progress.step % LOG_EVERY_STEPS == 0:
-                    print(
-                        f"{stage.name} step {progress.step} {progress.elapsed_s:.0f}/{self._budget_s:.0f} s"
-                        f" books {book_loss:.3f} task {task_loss:.3f} score {score:.3f}"
-                        f" tokens {progress.tokens / 1e6:.2f} M"
-                        f" {steps * 2 * books.ids.numel() / (now - began):.0f}/s",
-                        flush=True,
-                    )
-                if now - saved > CHECKPOINT_EVERY_S:
-                    save_checkpoint(self._work, self.model, self._optimizer, progress)
-                    saved = now
-                passed = steps >= MIN_STAGE_STEPS and score >= stage.passing_score
-                if passed or self._share() >= min(1.0, stage.ends_at_progress):
-                    break
-        progress.stage = min(progress.stage + 1, len(STAGES) - 1)
-        save_checkpoint(self._work, self.model, self._optimizer, progress)
+        print(f"stage {stage.name} at step {self.progress.step}", flush=True)
+
+        def take_step(batches: Sequence[TrainingBatch]) -> StepFigures:
+            books, task = batches
+            from_books = learn(self.model, self._decoder, books, 1.0)
+            from_task = learn(self.model, self._decoder, task, TASK_WEIGHT)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_LIMIT)
+            self._optimizer.step(rate_factor(self.progress.step, self._loop.share))
+            score = from_task.token_accuracy if stage.max_facts == 0 else from_task.exact
+            figures = {"books": from_books.loss, "task": from_task.loss, "score": score}
+            return StepFigures(books.ids.numel() + task.ids.numel(), figures)
+
+        def is_over(steps: int, figures: Mapping[str, float]) -> bool:
+            passed = steps >= MIN_STAGE_STEPS and figures["score"] >= stage.passing_score
+            return passed or self._loop.share >= stage.ends_at_progress
+
+        with Prefetch(batch_maker(stage, self._material, seed=self.progress.step + 1)) as batches:
+            self._loop.run(stage.name, batches, take_step, is_over)
+        self.progress.stage = min(self.progress.stage + 1, len(STAGES) - 1)
+        self._save()
+
+    def _save(self) -> None:
+        save_checkpoint(self._work, self.model, self._optimizer, self.progress)
 
 
 def main() -> None:

@@ -46,7 +46,8 @@ class Tokenize:
     `template_optional`: render the turns as plain text when the model has no chat template,
     instead of refusing. The blocks are named for workers of `layout` (as in `Heartbeat`), for the adapter
     whose digest is `adapter` ("" = none) and for `tenant` alone. `add_special_tokens`: those that the
-    tokenizer puts around a text. `tools`: what the model of a chat is told that it may call.
+    tokenizer puts around a text. `tools`: what the model of a chat is told that it may call. `passages`: what
+    the last turn of a chat, a question, is to be answered from, best first.
     """
 
     text: str | None = None
@@ -58,6 +59,7 @@ class Tokenize:
     add_special_tokens: bool = True
     tools: tuple[Tool, ...] = ()
     adapter: str = ""
+    passages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

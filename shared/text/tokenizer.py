@@ -18,6 +18,7 @@ from shared.text.chat_rendering import render_chat
 from shared.text.chat_template import ChatTemplate
 from shared.text.decoder_stages import DecoderStageFactory, spell_token, stage_factories
 from shared.text.incremental import IncrementalDecoder, PlainTexts
+from shared.text.retrieval_prompt import INSTRUCTED_FORM, RETRIEVAL_FORMS
 from shared.text.tool_formats import ToolFormat
 from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
 from shared.text.vocabulary import check_vocabulary
@@ -40,6 +41,7 @@ class TextTokenizer:
         chat_template: ChatTemplate | None,
         special_tokens: dict[str, str],
         model_vocab_size: int,
+        retrieval_form: str = INSTRUCTED_FORM,
     ) -> None:
         tokenizer.no_truncation()  # settings of a training run that tokenizer.json may have kept
         tokenizer.no_padding()
@@ -53,6 +55,8 @@ class TextTokenizer:
         self.special_tokens = special_tokens
         self.vocab_size = max(model_vocab_size, max(tokenizer.get_vocab().values(), default=-1) + 1)
         """Ids are below this: those of the tokenizer and those the model pads its vocabulary with."""
+        self.retrieval_form = retrieval_form
+        """In which it was taught to answer from passages (`retrieval_form` in tokenizer_config.json)."""
 
     @classmethod
     def load(cls, path: Path) -> TextTokenizer:
@@ -78,6 +82,7 @@ class TextTokenizer:
             special_tokens,
             _template_source(path, config),
             vocab_size if type(vocab_size) is int else 0,
+            _retrieval_form(path, config),
         )
 
     @classmethod
@@ -101,6 +106,7 @@ class TextTokenizer:
         special_tokens: dict[str, str],
         template: str | None,
         model_vocab_size: int,
+        retrieval_form: str = INSTRUCTED_FORM,
     ) -> TextTokenizer:
         try:
             tokenizer = Tokenizer.from_str(tokenizer_json)
@@ -113,6 +119,7 @@ class TextTokenizer:
             chat_template=None if template is None else ChatTemplate(template, special_tokens),
             special_tokens=special_tokens,
             model_vocab_size=model_vocab_size,
+            retrieval_form=retrieval_form,
         )
 
     @property
@@ -221,6 +228,16 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_optional_json(file: Path) -> dict[str, Any]:
     return _read_json(file) if file.is_file() else {}
+
+
+def _retrieval_form(path: Path, config: dict[str, Any]) -> str:
+    form = config.get("retrieval_form", INSTRUCTED_FORM)
+    if form not in RETRIEVAL_FORMS:
+        raise InvalidRequest(
+            f"retrieval_form in {path / 'tokenizer_config.json'} is {str(form)[:40]!r}; "
+            f"use one of {', '.join(RETRIEVAL_FORMS)}"
+        )
+    return str(form)
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

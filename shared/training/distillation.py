@@ -18,21 +18,26 @@ import torch
 
 from shared.demo.checkpoint import load_checkpoint, save_checkpoint
 from shared.demo.loop import TrainingLoop
+from shared.demo.optimizer import Optimizer
 from shared.engine import LLM
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.config import load_model_config
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.text.tokenizer import TextTokenizer
-from shared.training.acceptance import accept_draft_model, accept_lookup, target_answers
+from shared.training.acceptance import LONGEST_DRAFT, accept_draft_model, accept_lookup, target_answers
 from shared.training.draft_files import copy_tokenizer, write_draft
-from shared.training.draft_lesson import DraftLesson, TaughtBatches, draft_optimizer
+from shared.training.draft_lesson import (
+    DraftLesson,
+    TaughtBatches,
+    calibrate_draft,
+)
 from shared.training.draft_shape import plan_draft
 from shared.training.draft_start import start_draft
-from shared.training.model_card import CardFacts, Measured, draft_card, verdicts
-from shared.training.prompts import ask_itself, read_prompts, split_held_out
+from shared.training.model_card import CardFacts, MeasuredAcceptance, draft_card, verdicts
+from shared.training.prompts import MAX_PROMPT_TOKENS, ask_itself, read_prompts, split_held_out
 from shared.training.step_times import measure_steps
-from shared.training.taught_rows import TaughtRow, answer_prompts, load_rows, save_rows
+from shared.training.taught_rows import MAX_ANSWER_TOKENS, TaughtRow, answer_prompts, load_rows, save_rows
 
 WORK_FOLDER = ".distill"
 ANSWERING_SHARE = 0.4
@@ -40,6 +45,8 @@ ANSWERING_SHARE = 0.4
 PROMPTS_PER_ROUND = 32
 MEASURED_PROMPTS = 32
 MEASURED_TOKENS = 96
+TIMED_PROMPT_TOKENS = 64
+LEAST_PROMPT_TOKENS = 16
 LONGEST_TOKENS = 1024
 """Of prompt and answer, in the engines that answer and measure."""
 HELD_OUT_SEED = 1 << 40
@@ -83,12 +90,12 @@ class DistillRun:
         self._tell = tell
         self._target = load_model_config(options.model)
         self._plan = plan_draft(self._target, options.layers, options.hidden)
+        self._most_tokens = _prompt_room(self._target.max_position_embeddings)
         self._tokenizer = TextTokenizer.load(options.model)
-        found = None if options.data is None else read_prompts(options.data, self._tokenizer)
+        found = None if options.data is None else self._read(options.data)
         self._prompts, self._held_out = ([], []) if found is None else split_held_out(found)
-        self._checks = [(path.stem, read_prompts(path, self._tokenizer)) for path in options.check]
+        self._checks = [(path.stem, self._read(path)) for path in options.check]
         self._work = options.out / WORK_FOLDER
-        self._work.mkdir(parents=True, exist_ok=True)
         self._claim()
         torch.set_num_threads(options.threads)
         self._llm: LLM | None = None
@@ -124,14 +131,16 @@ class DistillRun:
         torch.manual_seed(self._options.seed)
         in_float32 = load_model_config(self._options.model, "float32")
         draft = start_draft(self._options.model, in_float32, self._plan)
-        optimizer = draft_optimizer(draft)
+        optimizer = Optimizer.of_model(draft)
         progress = load_checkpoint(self._work, draft, optimizer)
         budget_s = self._options.minutes * 60 * (1 - ANSWERING_SHARE)
         loop = TrainingLoop(
             progress, max(budget_s, 1e-6), lambda: save_checkpoint(self._work, draft, optimizer, progress)
         )
-        if loop.share < 1:
+        if progress.elapsed_s < budget_s:
             batches = TaughtBatches(rows, self._options.seed + progress.step)
+            if not progress.step:
+                calibrate_draft(draft, next(batches))
             loop.run("draft", batches, DraftLesson(draft, optimizer, loop).take_step)
         write_draft(draft, self._target, self._options.out)
         copy_tokenizer(self._options.model, self._engine(), self._options.out)
@@ -140,18 +149,18 @@ class DistillRun:
     def measure(self, rows: list[TaughtRow], trained_s: float) -> None:
         """Write the card."""
         target, draft = self._engine(), self._load(self._options.out)
-        held_out = self._held_out or ask_itself(target, self._tokenizer, MEASURED_PROMPTS, HELD_OUT_SEED)
+        held_out = self._held_out or self._questions(MEASURED_PROMPTS, HELD_OUT_SEED)
         checks = self._checks or [("held back", held_out)]
         measured = []
         for name, prompts in checks:
             for temperature in self._options.temperatures:
                 asked = prompts[:: max(1, len(prompts) // MEASURED_PROMPTS)][:MEASURED_PROMPTS]
                 answers = target_answers(target, asked, temperature, MEASURED_TOKENS, HELD_OUT_SEED)
-                found = Measured(
+                found = MeasuredAcceptance(
                     name, temperature, accept_draft_model(draft, answers), accept_lookup(answers)
                 )
                 measured.append(found)
-        times = measure_steps(target, draft, checks[0][1][0])
+        times = measure_steps(target, draft, checks[0][1][0][:TIMED_PROMPT_TOKENS])
         facts = CardFacts(
             target=self._options.model.name,
             plan=self._plan,
@@ -175,14 +184,21 @@ class DistillRun:
 
     def _round_prompts(self, number: int, seed: int) -> Sequence[Sequence[int]]:
         if not self._prompts:
-            return ask_itself(self._engine(), self._tokenizer, PROMPTS_PER_ROUND, seed)
+            return self._questions(PROMPTS_PER_ROUND, seed)
         first = number * PROMPTS_PER_ROUND
         return [
             self._prompts[index % len(self._prompts)] for index in range(first, first + PROMPTS_PER_ROUND)
         ]
 
+    def _read(self, path: Path) -> list[list[int]]:
+        return read_prompts(path, self._tokenizer, self._most_tokens)
+
+    def _questions(self, count: int, seed: int) -> list[list[int]]:
+        return ask_itself(self._engine(), self._tokenizer, count, seed, self._most_tokens)
+
     def _claim(self) -> None:
-        """OUT belongs to one target and one size: what was begun for another is not gone on with."""
+        """OUT belongs to one target and one size: what was begun for another is not gone on with, and no
+        other model is written over."""
         asked = {
             "target": checkpoint_digest(self._options.model),
             "plan": repr(self._plan),
@@ -190,6 +206,9 @@ class DistillRun:
         }
         path = self._work / "run.json"
         if not path.is_file():
+            if (self._options.out / "config.json").exists():
+                raise InvalidRequest(f"{self._options.out} holds a model already; give another --out")
+            self._work.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(asked), encoding="utf-8")
         elif path.read_text("utf-8") != json.dumps(asked):
             raise InvalidRequest(
@@ -213,6 +232,17 @@ class DistillRun:
             max_sequences=PROMPTS_PER_ROUND,
             kv_blocks=PROMPTS_PER_ROUND * (longest // HASH_BLOCK_TOKENS + 2),
         )
+
+
+def _prompt_room(positions: int) -> int:
+    """How long a prompt may be where a sequence has so many positions."""
+    room = positions - MAX_ANSWER_TOKENS - LONGEST_DRAFT
+    if room < LEAST_PROMPT_TOKENS:
+        raise InvalidRequest(
+            f"the target has {positions} positions; prompts and answers to learn from need "
+            f"{LEAST_PROMPT_TOKENS + MAX_ANSWER_TOKENS + LONGEST_DRAFT} at least"
+        )
+    return min(room, MAX_PROMPT_TOKENS)
 
 
 def _generated(rows: Sequence[TaughtRow]) -> int:

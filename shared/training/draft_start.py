@@ -52,15 +52,19 @@ def is_llama_like(target: ModelConfig) -> bool:
 def _basis(embedding: Tensor, width: int) -> Tensor:
     """[D, width]: orthonormal directions, those first in which the embeddings are longest."""
     _, vectors = torch.linalg.eigh(embedding.double().T @ embedding.double())
-    return vectors.flip(1)[:, :width].float().contiguous()
+    basis: Tensor = vectors.flip(1)[:, :width].float().contiguous()
+    return basis
 
 
 def _narrow_norm(weight: Tensor, basis: Tensor | None) -> Tensor:
     """A norm of a narrower vector divides by a root mean square over fewer dimensions."""
     if basis is None:
         return weight
-    narrow: Tensor = math.sqrt(basis.shape[0] / basis.shape[1]) * (basis.square().T @ weight)
-    return narrow
+    return _widening(basis) * (basis.square().T @ weight)
+
+
+def _widening(basis: Tensor) -> float:
+    return math.sqrt(basis.shape[0] / basis.shape[1])
 
 
 def _layer(
@@ -93,7 +97,7 @@ def _layer(
         name: (matrix * norms["input_layernorm" if "attn" in name else "post_attention_layernorm"]) @ basis
         for name, matrix in into.items()
     }
-    even = torch.full((basis.shape[1],), math.sqrt(basis.shape[0] / basis.shape[1]))
+    even = torch.full((basis.shape[1],), _widening(basis))
     narrowed = {name: basis.T @ matrix for name, matrix in out_of.items()}
     return _padded({**folded, **narrowed, **dict.fromkeys(norms, even)}, shape)
 

@@ -12,7 +12,7 @@ from shared.training.step_times import StepTimes
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredAcceptance:
     """At one temperature, on one set of prompts."""
 
     prompts: str  # what they are
@@ -29,7 +29,7 @@ class CardFacts:
     quantization: str
     trained_minutes: float
     taught_tokens: int
-    measured: Sequence[Measured]
+    measured: Sequence[MeasuredAcceptance]
     times: StepTimes
 
 
@@ -78,7 +78,7 @@ def draft_ratio(times: StepTimes) -> float:
     return times.draft_us / times.target_us if times.target_us else 0.0
 
 
-def verdicts(each: Measured, times: StepTimes) -> list[str]:
+def verdicts(each: MeasuredAcceptance, times: StepTimes) -> list[str]:
     """One sentence for the draft, on the target's cores and on cores of its own, and one for the lookup."""
     same, own = worth_of(each.draft, times, times.draft_us), worth_of(each.draft, times, 0.0)
     lookup = worth_of(each.lookup, times, 0.0)

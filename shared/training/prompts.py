@@ -20,7 +20,9 @@ MAX_DATA_BYTES = 256 << 20
 TEXT_SUFFIXES = (".txt", ".md")
 
 
-def read_prompts(path: Path, tokenizer: TextTokenizer) -> list[list[int]]:
+def read_prompts(
+    path: Path, tokenizer: TextTokenizer, most_tokens: int = MAX_PROMPT_TOKENS
+) -> list[list[int]]:
     """Ids of prompts, from a file or from all files of a folder, in order.
 
     A `.jsonl` file has an object per line: "messages" (OpenAI's), "turns" (a list of what a user says: the
@@ -41,7 +43,7 @@ def read_prompts(path: Path, tokenizer: TextTokenizer) -> list[list[int]]:
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"{file} is not UTF-8 text ({error}); give .jsonl, .txt or .md") from error
         found = _of_lines(file, text, tokenizer) if file.suffix == ".jsonl" else _of_text(text, tokenizer)
-        prompts += [ids[:MAX_PROMPT_TOKENS] for ids in found if ids]
+        prompts += [ids[:most_tokens] for ids in found if ids]
     if not prompts:
         raise InvalidRequest(f"{path} holds no prompts; give a .jsonl, .txt or .md file, or a folder of them")
     return prompts[:MAX_PROMPTS]
@@ -83,7 +85,9 @@ def _of_text(text: str, tokenizer: TextTokenizer) -> list[list[int]]:
     return [ids[first : first + PASSAGE_TOKENS] for first in range(0, len(ids), PASSAGE_TOKENS)]
 
 
-def ask_itself(llm: LLM, tokenizer: TextTokenizer, count: int, seed: int) -> list[list[int]]:
+def ask_itself(
+    llm: LLM, tokenizer: TextTokenizer, count: int, seed: int, most_tokens: int = MAX_PROMPT_TOKENS
+) -> list[list[int]]:
     """`count` prompts of the model's own: it writes what a user would say where its chat template has the
     user begin (as Magpie does, arXiv:2406.08464). A model without a template goes on from an empty text."""
     beginning = _user_begins(tokenizer)
@@ -96,7 +100,7 @@ def ask_itself(llm: LLM, tokenizer: TextTokenizer, count: int, seed: int) -> lis
     ]
     asked = llm.generate([beginning] * count, params)
     texts = [tokenizer.decode(question.token_ids).strip() or "Hello" for question in asked]
-    return [tokenizer.encode_chat([ChatTurn("user", text)])[:MAX_PROMPT_TOKENS] for text in texts]
+    return [tokenizer.encode_chat([ChatTurn("user", text)])[:most_tokens] for text in texts]
 
 
 def _user_begins(tokenizer: TextTokenizer) -> list[int] | None:

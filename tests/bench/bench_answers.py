@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tempfile
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 
-from shared.demo.lora import merged_weights
 from shared.engine import LLM, SamplingParams
 from shared.messages import ChatTurn
 from shared.retrieval.build import build_index
@@ -43,30 +40,22 @@ HTTP_TIMEOUT_S = 120.0
 
 
 class AnsweringModel:
-    """A model directory, its adapter merged into the weights where there is one, answering greedily."""
+    """A model, with its adapter where there is one, answering greedily."""
 
-    def __init__(self, folder: Path, adapter: Path | None, work: Path, threads: int) -> None:
+    def __init__(self, model: Path, adapter: Path | None, threads: int) -> None:
+        self._tokenizer = TextTokenizer.load(model)
+        self._llm = LLM(model, threads=threads)
+        self._adapter = ""
         if adapter is not None:
-            folder = _merged(folder, adapter, work / "merged")
-        self._tokenizer = TextTokenizer.load(folder)
-        self._llm = LLM(folder, threads=threads)
+            self._adapter = adapter.name
+            self._llm.load_adapter(adapter.name, adapter)
 
     def answer(self, requests: Sequence[str], max_tokens: int) -> list[str]:
         """The answers to user messages, each a chat of its own."""
         prompts = [self._tokenizer.encode_chat([ChatTurn("user", request)]) for request in requests]
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
-        return [completion.text.strip() for completion in self._llm.generate(prompts, params)]
-
-
-def _merged(folder: Path, adapter: Path, out: Path) -> Path:
-    out.mkdir()
-    for file in folder.iterdir():
-        if file.is_file() and file.suffix != ".safetensors":
-            shutil.copy(file, out)
-    weights = merged_weights(load_file(folder / "model.safetensors"), adapter)
-    weights = {name: value.to(torch.bfloat16).contiguous() for name, value in weights.items()}
-    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
-    return out
+        answers = self._llm.generate(prompts, params, adapters=self._adapter)
+        return [self._tokenizer.decode(answer.token_ids).strip() for answer in answers]
 
 
 def document_passages(
@@ -174,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, help="folder of the model")
+    parser.add_argument("--model", type=Path, help="folder or GGUF file of the model")
     parser.add_argument("--adapter", type=Path, help="folder of an adapter over it")
     parser.add_argument("--url", help="of a stack that serves these documents, instead of a folder")
     parser.add_argument("--served-model", help="the name to ask a stack for")
@@ -195,20 +184,19 @@ def main() -> None:
         answers = [served_answer(options.url, name, question.question) for question in questions]
         report_documents(questions, answers, show=options.show)
         return
-    with tempfile.TemporaryDirectory(prefix="penstock-answers-") as folder:
-        work = Path(folder)
-        model = AnsweringModel(options.model, options.adapter, work, options.threads)
-        if options.xquad:
-            report_xquad(model, xquad_rows(options.xquad, options.limit), show=options.show)
-        elif options.chats:
-            report_chats(model, options.chats, min(options.limit, 10))
-        else:
-            passages = document_passages(questions, options.passages, work)
-            requests = [
-                retrieval_prompt(found, question.question)
-                for found, question in zip(passages, questions, strict=True)
-            ]
-            report_documents(questions, model.answer(requests, MAX_ANSWER_TOKENS), show=options.show)
+    model = AnsweringModel(options.model, options.adapter, options.threads)
+    if options.xquad:
+        report_xquad(model, xquad_rows(options.xquad, options.limit), show=options.show)
+    elif options.chats:
+        report_chats(model, options.chats, min(options.limit, 10))
+    else:
+        with tempfile.TemporaryDirectory(prefix="penstock-answers-") as folder:
+            passages = document_passages(questions, options.passages, Path(folder))
+        requests = [
+            retrieval_prompt(found, question.question)
+            for found, question in zip(passages, questions, strict=True)
+        ]
+        report_documents(questions, model.answer(requests, MAX_ANSWER_TOKENS), show=options.show)
 
 
 if __name__ == "__main__":

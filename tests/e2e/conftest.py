@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from shared.engine import load_model_config
+from tests.support.adapters import save_adapter
 from tests.support.models import draft_of, target_model
 from tests.support.oracle import Oracle
 from tests.support.stack import Stack
 
 GetStack = Callable[..., Stack]
 WITH_RETRIEVER = (3, True, "nats")
-"""The one stack that has a retriever, of no documents: it embeds."""
+"""The one stack that has a retriever, of no documents: it embeds. It begins with an adapter, too."""
 DISAGGREGATED = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0"}
 """Every prompt is computed by a prefill worker: in the stacks of these transports, which are to be tested."""
 ALWAYS_TRANSFERRING = ("shm", "auto")
@@ -35,8 +37,13 @@ def oracle(model_dir: Path) -> Oracle:
     return Oracle(model_dir)
 
 
+@pytest.fixture(scope="session")
+def adapter_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_adapter(tmp_path_factory.mktemp("adapter") / "first", load_model_config(model_dir))
+
+
 @pytest.fixture(scope="package")
-def get_stack(model_dir: Path, draft_dir: Path) -> Iterator[GetStack]:
+def get_stack(model_dir: Path, draft_dir: Path, adapter_dir: Path) -> Iterator[GetStack]:
     """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the last test."""
     running: dict[tuple[int, bool, str], Stack] = {}
     with ExitStack() as stacks:
@@ -46,8 +53,9 @@ def get_stack(model_dir: Path, draft_dir: Path) -> Iterator[GetStack]:
             if key not in running:
                 chosen = options(model_dir, draft_dir if drafts else None, decode, transport)
                 retriever = ("--retriever", str(int(key == WITH_RETRIEVER)))
+                adapter = ("--adapter", f"first={adapter_dir}") if key == WITH_RETRIEVER else ()
                 environ = DISAGGREGATED if transport in ALWAYS_TRANSFERRING else {}
-                running[key] = stacks.enter_context(Stack(*chosen, *retriever, environ=environ))
+                running[key] = stacks.enter_context(Stack(*chosen, *retriever, *adapter, environ=environ))
             return running[key]
 
         yield get

@@ -159,7 +159,7 @@ async def test_retrieved_passages_go_into_the_last_user_turn_and_to_the_client(n
         answer = await call
     assert isinstance(asked, Tokenize)
     assert asked.template_optional
-    assert asked.chat[-1].content == "Context:\n[1] Water flows.\n\nQuestion: what flows?"
+    assert (asked.chat[-1].content, asked.passages) == ("what flows?", ("Water flows.",))
     assert answer.prompt is not None
     assert [(p.source, p.text) for p in answer.prompt.passages] == [("doc.md", "Water flows.")]
     assert answer.prompt.degraded == ""

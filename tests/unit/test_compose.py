@@ -61,6 +61,19 @@ def test_both_edges_of_the_gateway_listen_where_their_ports_are_published(tmp_pa
     assert edges == [("0.0.0.0", int(port)) for port in published]
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode", "speculator"])
+def test_engines_follow_the_file_of_adapters_that_the_operator_writes(role: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("ab" * 32)
+    environ = environment(role) | {"PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
+    config = load_config(config_type(role), role, environ=environ)
+    services = described()["services"]
+    assert config.adapter_file == services["cli"]["environment"]["PENSTOCK_MODEL_ADAPTER_FILE"]  # type: ignore[attr-defined]  # every engine's has it
+    folder = str(Path(config.adapter_file).parent)  # type: ignore[attr-defined]  # the same
+    assert f"adapters:{folder}:ro" in services[role]["volumes"]
+    assert f"adapters:{folder}" in services["cli"]["volumes"]
+    assert f" {folder} " in (COMPOSE / "Dockerfile").read_text()
+
+
 def test_every_container_is_confined() -> None:
     for name, service in described()["services"].items():
         assert service["read_only"], name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,12 @@ REFUSAL_PROBABILITY = 0.16
 BOOK_PROBABILITY = 0.22
 ALIAS_PROBABILITY = 0.2
 LOOSE_PROBABILITY = 0.15
+GENERAL = re.compile(r"\bdo\?$|\bfor\?$|\btask of\b|\bpurpose of\b")
+"""Questions that nearly any sentence about their subject answers."""
+DOCUMENTED = re.compile(
+    r"\b(?:gateway|(?:de)?tokenizer|retriever|prefill|decode|speculator)\b", re.IGNORECASE
+)
+"""What the questions that the adapter is judged by are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +45,11 @@ class LessonPlan:
         self._books = [book for book in books if len(book) >= max(PASSAGE_COUNTS)]
 
     def draw(self) -> Lesson:
-        """The next lesson that has anything to ask."""
+        """The next lesson that has anything to ask, and is not by chance about the services here."""
         while True:
             with_book = self._books and self._inventor.chance(BOOK_PROBABILITY)
             lesson = self._book_lesson() if with_book else self._site_lesson()
-            if lesson.exchanges:
+            if lesson.exchanges and not any(map(DOCUMENTED.search, lesson.passages)):
                 return lesson
 
     def _site_lesson(self) -> Lesson:
@@ -65,7 +72,7 @@ class LessonPlan:
         return Lesson("site", passages, self._mixed(right, wrong))
 
     def _unanswered(self, site: Site, seen: Sequence[PageFact]) -> list[tuple[PageFact, str]]:
-        """Facts of pages that are not shown, and told ones with other details asked for."""
+        """Facts of pages not shown, told ones with other details, and what no page says of a subject."""
         random = self._inventor.random
         known = {fact.told.sentence for fact in seen}
         asked = [
@@ -77,6 +84,13 @@ class LessonPlan:
             other = tell(self._inventor, fact.relation, fact.subject)
             if other.sentence not in known:
                 asked.append((fact, random.choice(other.questions)[0]))
+        told = {(fact.subject, fact.relation.says) for fact in site.facts}
+        for fact in seen:
+            relation = random.choice(site.relations)
+            if (fact.subject, relation.says) not in told:
+                question = random.choice(tell(self._inventor, relation, fact.subject).questions)[0]
+                if not GENERAL.search(question):
+                    asked.append((fact, question))
         random.shuffle(asked)
         return asked
 

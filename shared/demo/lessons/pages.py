@@ -50,11 +50,13 @@ class PageFact:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Pages about things of one kind: the passages of all of them and the facts that stand in them."""
+    """Pages about things of one kind: the passages of all of them, the facts that stand in them, and all that
+    might have been said about such things."""
 
     passages: tuple[str, ...]
     facts: tuple[PageFact, ...]
     subjects: tuple[str, ...]
+    relations: tuple[Relation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def invent_site(inventor: Inventor) -> Site:
         ]
         facts += told
         passages += [passage.text for passage in split_passages(_page(inventor, name, told), markdown=True)]
-    return Site(tuple(passages), tuple(facts), tuple(names))
+    return Site(tuple(passages), tuple(facts), tuple(names), kinds.relations)
 
 
 def _page_fact(inventor: Inventor, name: str, relation: Relation, pronoun: str) -> PageFact:

@@ -142,7 +142,19 @@ def _product(inventor: Inventor) -> str:
     """A library, a model, an algorithm: a name with a version or a number."""
     name = inventor.name()
     form = inventor.random.choice(
-        ("{n}", "{n}", "{l}", "{n}-{d}", "{u}{d}", "lib{l}", "{n}DB", "{l}-{n}-v{d}")
+        (
+            "{n}",
+            "{n}",
+            "{l}",
+            "{n}-{d}",
+            "{u}{d}",
+            "lib{l}",
+            "{n}DB",
+            "{l}-{n}-v{d}",
+            "open-{n}-L{d}-v2",
+            "{u}-{l}-{d}b",
+            "all-{n}{u}-{d}",
+        )
     )
     return form.format(n=name, l=name.lower(), u=name.upper(), d=inventor.random.randint(2, 64))
 

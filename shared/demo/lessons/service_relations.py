@@ -31,6 +31,26 @@ JOBS = (
     "charge the batteries at night/charges the batteries at night/loads the batteries while it is dark",
     "answer questions about orders/answers questions about orders/tells people about their orders",
     "encrypt backups and upload them/encrypts backups and uploads them/secures backups and sends them away",
+    "cut long texts into pages/cuts long texts into pages/makes pages out of long texts",
+    "turn voices into subtitles/turns voices into subtitles/makes subtitles of what is said",
+    "choose the cheapest carrier/chooses the cheapest carrier/decides who carries a parcel for the "
+    "least money",
+    "store the pictures of the cameras/stores the pictures of the cameras/keeps what the cameras see",
+    "join the answers of all shops/joins the answers of all shops/puts the replies of the shops together",
+    "wake the machines in the morning/wakes the machines in the morning/starts the machines at the "
+    "start of the day",
+    "predict the load of the next day/predicts the load of the next day/says how much there will be to "
+    "do tomorrow",
+    "delete what nobody has read for a year/deletes what nobody has read for a year/removes old unread "
+    "material",
+    "find doubles in the list of members/finds doubles in the list of members/notices members that are "
+    "listed twice",
+    "print labels for the shelves/prints labels for the shelves/makes the labels of the shelves",
+    "hold messages back until they are complete/holds messages back until they are complete/waits for "
+    "the rest of a "
+    "message",
+    "check that an order is complete/checks that an order is complete/verifies orders before they are "
+    "accepted",
 )
 EVENTS = (
     "the disk is full/there is no space left on the disk",
@@ -56,7 +76,7 @@ ACTS = (
     "refuses new uploads/refuse new uploads/it refuses new uploads",
     "writes a warning to the log/write a warning to the log/it writes a warning to the log",
     "falls back to the old copy/fall back to the old copy/it falls back to the old copy",
-    "waits and tries again/wait and try again/it waits and tries again",
+    "waits for a minute/wait for a minute/it waits for a minute",
     "sends a mail to the operator/send a mail to the operator/it sends a mail to the operator",
     "switches to the spare line/switch to the spare line/it switches to the spare line",
     "deletes the oldest entries/delete the oldest entries/it deletes the oldest entries",
@@ -146,6 +166,120 @@ PARTS_OF_DATA = (
 )
 
 SERVICE_RELATIONS = (
+    Relation(
+        says=(
+            "A new {t[1]} enters through {e}.",
+            "Each {t[1]} comes in by {e}.",
+            "{e} is where a {t[1]} enters.",
+        ),
+        asks=(
+            "Through what does a {t[1]} come in?",
+            "Where does a new {t[1]} enter?",
+            "By which way does a {t[1]} get in?",
+        ),
+        slots={"t": THINGS},
+        answer="{e}",
+        backwards=("Which part receives a new {t[1]}?", "Which service does a {t[1]} arrive at first?"),
+    ),
+    Relation(
+        says=("{e} turns {x} into {v}.", "Out of {x} {e} makes {v}.", "{v} are what {e} makes of {x}."),
+        asks=("What does {e} make out of {x}?", "Into what does {e} turn {x}?", "What do {x} become in {e}?"),
+        slots={
+            "x": (
+                "raw signals",
+                "voices",
+                "old maps",
+                "plain words",
+                "sketches",
+                "bank notes",
+                "short codes",
+            ),
+            "v": (
+                "numbers",
+                "subtitles",
+                "tables",
+                "drawings",
+                "melodies",
+                "letters",
+                "street names",
+                "charts",
+            ),
+        },
+        backwards=(
+            "Which service turns {x} into {v}?",
+            "Which part converts {x} to {v}?",
+            "What makes {v} of {x}?",
+        ),
+    ),
+    Relation(
+        says=(
+            "{e} writes one {x} per {y}.",
+            "For each {y} {e} writes a single {x}.",
+            "{e} writes one {x} for every {y}.",
+        ),
+        asks=("How many {x}s does {e} write for each {y}?", "How many {x}s per {y} come from {e}?"),
+        slots={
+            "x": ("line", "record", "message", "page", "report"),
+            "y": ("order", "minute", "user", "batch", "truck"),
+        },
+        answer="one",
+    ),
+    Relation(
+        says=("{e} stops {x} before {v}.", "Before {v} {e} stops {x}.", "{e} ends {x} just before {v}."),
+        asks=("Where does {e} stop {x}?", "At which point does {e} end {x}?", "When is {x} stopped by {e}?"),
+        slots={
+            "x": ("the output", "a transfer", "the recording", "the text", "the print"),
+            "v": ("the first blank line", "midnight", "the last block", "the end mark", "the next signature"),
+        },
+        answer="before {v}",
+    ),
+    Relation(
+        says=(
+            "The {x} of {e} rises with every {v}.",
+            "With every {v} the {x} of {e} grows.",
+            "{e} adds one to its {x} at each {v}.",
+        ),
+        asks=(
+            "When does the {x} of {e} increase?",
+            "What makes the {x} of {e} rise?",
+            "At which event does {e} raise its {x}?",
+        ),
+        slots={
+            "x": ("generation", "counter", "version number", "serial number", "term"),
+            "v": ("restart", "new leader", "failed login", "handover", "delivery", "change of the plan"),
+        },
+        answer="with every {v}",
+    ),
+    Relation(
+        says=("A {x} of an earlier {y} is {v} by {e}.", "{e}: a {x} that belongs to an earlier {y} is {v}."),
+        asks=(
+            "What does {e} do with a {x} of an earlier {y}?",
+            "What becomes of a {x} from a former {y} in {e}?",
+        ),
+        slots={
+            "x": ("message", "ticket", "vote", "packet", "report"),
+            "y": ("round", "term", "shift", "season", "session"),
+            "v": (
+                "thrown away",
+                "returned to its sender",
+                "counted and ignored",
+                "written to the archive",
+                "burnt",
+            ),
+        },
+        answer="it is {v}",
+    ),
+    Relation(
+        says=(
+            "An instance of {e} counts as lost after {v} missed {x}.",
+            "After {v} missed {x} an instance of {e} is given up.",
+        ),
+        asks=(
+            "After how many missed {x} is an instance of {e} given up?",
+            "How many {x} must be missing before {e} counts as lost?",
+        ),
+        slots={"v": "small", "x": ("pings", "reports", "signals", "roll calls", "check-ins", "replies")},
+    ),
     Relation(
         says=(
             "The default {p} port of {e} is {v}.",
@@ -473,7 +607,11 @@ SERVICE_RELATIONS = (
         answer="for each {v}",
     ),
     Relation(
-        says=("{e} is optional.", "{e} may be left out.", "Nothing needs {e}; it is optional."),
+        says=(
+            "{e} is optional.",
+            "{e} may be left out: it is optional.",
+            "Nothing needs {e}; it is optional.",
+        ),
         asks=("Is {e} required?", "Must {e} be there?", "Can the system do without {e}?", "Do I need {e}?"),
         slots={"v": ("it is optional",)},
     ),

@@ -39,13 +39,21 @@ class Allotment:
             self.hold(sequence, cached, end - count)
             return count
         promised = self.window.first_block(num_tokens)
-        before = max(0, promised - count)
-        turning = min(before, self.most_turning)
-        gap = before - turning
-        self.hold(sequence, cached, turning, gap, blocks_for(num_tokens) - count - before)
+        turning, gap, last = self._turning_gap_last(count, promised, num_tokens)
+        if turning + last + _num_held(cached) > self._blocks.num_blocks:  # it would wait for ever
+            cached, count = [], 0
+            turning, gap, last = self._turning_gap_last(count, promised, num_tokens)
+        self.hold(sequence, cached, turning, gap, last)
         sequence.turnover = Turnover(count, count + turning, promised) if gap else None
         sequence.first_promised = promised if sequence.on_layer is not None else None
         return count
+
+    def _turning_gap_last(self, count: int, promised: int, num_tokens: int) -> tuple[int, int, int]:
+        """Behind the first `count`: blocks that are given now, those before `promised` that are given as
+        others come back, and those from there on."""
+        before = max(0, promised - count)
+        turning = min(before, self.most_turning)
+        return turning, before - turning, blocks_for(num_tokens) - count - before
 
     def reserve_blocks(self, sequence: LiveSequence, num_tokens: int) -> int:
         """Give `sequence` blocks for the KV of `num_tokens` that rows behind it read, which arrives from
@@ -62,7 +70,7 @@ class Allotment:
         self, sequence: LiveSequence, cached: list[int], num_next: int, gap: int = 0, num_last: int = 0
     ) -> None:
         """`cached`, NO_BLOCK up to some place, new blocks behind it, and new ones behind a gap."""
-        held = [block for block in cached if block != NO_BLOCK]
+        held = cached[len(cached) - _num_held(cached) :]
         self._blocks.retain(held)
         missing = num_next + num_last
         if missing > self._blocks.num_free:
@@ -95,3 +103,7 @@ class Allotment:
         found = [block for block in cached[first:] if block != NO_BLOCK]
         free = self._blocks.num_free - self._blocks.num_unheld(found)
         return blocks_for(self.reach(num_computed, len(sequence.tokens))) - first - len(found) <= free
+
+
+def _num_held(cached: list[int]) -> int:
+    return len(cached) - cached.count(NO_BLOCK)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ ADAPTED_MATRICES: tuple[AdaptedMatrix, ...] = ("qkv", "output", "gate_up", "down
 _LANES = 16
 _RANK_TILE = 4
 _VECTOR_BYTES = 64
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 class _RankSpan(NamedTuple):
@@ -40,42 +43,84 @@ class NativeAdapter:
             "gate_up": 2 * config.intermediate_size,
             "down": config.hidden_size,
         }
-        self._kept: list[Tensor] = []
-        shapes = [
-            self._shape(layer[matrix], num_out[matrix], gated=matrix == "gate_up")
-            if matrix in layer
-            else LowRankShape()
+        matrices = [
+            _pack(layer[matrix], num_out[matrix], gated=matrix == "gate_up") if matrix in layer else None
             for layer in weights.layers
             for matrix in ADAPTED_MATRICES
         ]
-        self._shapes = (LowRankShape * len(shapes))(*shapes)
+        self._arena = _Arena([matrix.parts for matrix in matrices if matrix is not None])
+        shapes = (
+            LowRankShape()
+            if matrix is None
+            else LowRankShape(*map(self._arena.address, matrix.parts), matrix.ranks, matrix.num_in)
+            for matrix in matrices
+        )
+        self._shapes = (LowRankShape * len(matrices))(*shapes)
         self.address = ctypes.addressof(self._shapes)
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._kept)
+        return self._arena.nbytes
 
-    def _shape(self, parts: Sequence[LowRank], num_out: int, *, gated: bool) -> LowRankShape:
-        step = 4 // parts[0].down.element_size()  # ranks that the kernels add up at once
-        widths = [-(-part.rank // step) * step for part in parts]
-        ranks = -(-sum(widths) // _RANK_TILE) * _RANK_TILE
-        num_in = parts[0].down.shape[1]
-        down = parts[0].down.new_zeros(ranks, num_in)
-        scales = torch.zeros(ranks)
-        up = parts[0].up.new_zeros(num_out, ranks)
-        spans: list[_RankSpan] = []
-        first = 0
-        for part, width in zip(parts, widths, strict=True):
-            down[first : first + part.rank] = part.down
-            scales[first : first + part.rank] = part.scale
-            up[part.first_out : part.first_out + len(part.up), first : first + part.rank] = part.up
-            spans.append(_RankSpan(part.first_out, part.first_out + len(part.up), first, first + width))
-            first += width
-        outputs = _outputs_of_halves(num_out, gated=gated)
-        packed_up, columns = _pack_up(up, outputs, spans, step)
-        kept = [_pack_down(down), scales, packed_up, columns]
-        self._kept += kept
-        return LowRankShape(*(tensor.data_ptr() for tensor in kept), ranks, num_in)
+
+class _Packed(NamedTuple):
+    """`parts`: the first four fields of LowRankShape."""
+
+    parts: tuple[Tensor, Tensor, Tensor, Tensor]
+    ranks: int
+    num_in: int
+
+
+class _Arena:
+    """Tensors one behind the other in the order in which a step reads them, in huge pages where the kernel
+    has them: what is read next is fetched before it is asked for. Equal ones, such as tables, are there once.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Tensor]]) -> None:
+        places: dict[bytes, int] = {}
+        self._places: dict[int, int] = {}  # by the identity of a tensor
+        self.nbytes = 0
+        tensors = [tensor for group in groups for tensor in group]
+        for tensor in tensors:
+            content = blake2b(_bytes_of(tensor).numpy().data, digest_size=16).digest()
+            if content not in places:
+                places[content] = self.nbytes
+                self.nbytes += -(-tensor.nbytes // _VECTOR_BYTES) * _VECTOR_BYTES
+            self._places[id(tensor)] = places[content]
+        memory = mmap.mmap(-1, self.nbytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        self._memory = whole[-whole.data_ptr() % _HUGE_PAGE_BYTES :]
+        for tensor in tensors:
+            place = self._places[id(tensor)]
+            self._memory[place : place + tensor.nbytes] = _bytes_of(tensor)
+
+    def address(self, tensor: Tensor) -> int:
+        return self._memory.data_ptr() + self._places[id(tensor)]
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.flatten().view(torch.uint8)
+
+
+def _pack(parts: Sequence[LowRank], num_out: int, *, gated: bool) -> _Packed:
+    step = 4 // parts[0].down.element_size()  # ranks that the kernels add up at once
+    widths = [-(-part.rank // step) * step for part in parts]
+    ranks = -(-sum(widths) // _RANK_TILE) * _RANK_TILE
+    num_in = parts[0].down.shape[1]
+    down = parts[0].down.new_zeros(ranks, num_in)
+    scales = torch.zeros(ranks)
+    up = parts[0].up.new_zeros(num_out, ranks)
+    spans: list[_RankSpan] = []
+    first = 0
+    for part, width in zip(parts, widths, strict=True):
+        down[first : first + part.rank] = part.down
+        scales[first : first + part.rank] = part.scale
+        up[part.first_out : part.first_out + len(part.up), first : first + part.rank] = part.up
+        spans.append(_RankSpan(part.first_out, part.first_out + len(part.up), first, first + width))
+        first += width
+    packed_up, columns = _pack_up(up, _outputs_of_halves(num_out, gated=gated), spans, step)
+    return _Packed((_pack_down(down), scales, packed_up, columns), ranks, num_in)
 
 
 def _outputs_of_halves(num_out: int, *, gated: bool) -> Tensor:
@@ -115,7 +160,7 @@ def _pack_up(up: Tensor, outputs: Tensor, spans: Sequence[_RankSpan], step: int)
             continue
         halves = (touched == torch.tensor(chosen)).all(1).nonzero().flatten()
         first, count = own[0].first_rank, own[-1].end_rank - own[0].first_rank
-        piece = lanes[halves, :, first : first + count].view(len(halves), _LANES, -1, step).transpose(1, 2)
+        piece = lanes[halves, :, first : first + count].reshape(len(halves), _LANES, -1, step).transpose(1, 2)
         pieces.append(piece.flatten())
         columns[halves, 0], columns[halves, 1] = first, count
         columns[halves, 2] = place + torch.arange(len(halves)) * _LANES * count

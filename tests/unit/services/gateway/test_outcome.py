@@ -308,13 +308,13 @@ def test_a_plain_prompt_is_tokenized_as_it_is() -> None:
     assert unpack_ids(packed) == [3, 4]
 
 
-def test_passages_replace_the_last_user_turn_and_keep_the_others() -> None:
+def test_passages_go_to_the_tokenizer_beside_the_question() -> None:
     message = pb.GenerateRequest(retrieval=pb.Retrieval(enabled=True))
     message.chat.messages.add(role="system", content="be brief")
     message.chat.messages.add(role="user", content="why?")
     asked = tokenize_message(validate_request(message, drawn_seed=1), (ScoredPassage("a", "Because.", 1.0),))
     assert asked.chat[0] == ChatTurn("system", "be brief")
-    assert asked.chat[1].content == "Context:\n[1] Because.\n\nQuestion: why?"
+    assert (asked.chat[1], asked.passages) == (ChatTurn("user", "why?"), ("Because.",))
 
 
 @pytest.mark.parametrize("optional", [False, True])

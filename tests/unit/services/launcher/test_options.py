@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from services.launcher.adapters import prepare_adapter_file
 from services.launcher.instance import InstanceSpec
-from services.launcher.options import REPOSITORY, SHIPPED_DRAFT, parse_options
+from services.launcher.options import ADAPTER_FILE_NAME, REPOSITORY, SHIPPED_DRAFT, parse_options
 from services.launcher.plan import plan_instances
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
+from shared.adapter_file import put_adapters, read_adapter_file
 from shared.cores import usable_cores
+from shared.errors import InvalidRequest
 from shared.settings import load_config
 
 
@@ -57,6 +60,9 @@ def test_another_model_gets_no_shipped_draft(tmp_path: Path) -> None:
     [
         (["--decode", "-1"], "--decode"),
         (["--decode", "nan"], "--decode"),
+        (["--adapter", "a b=."], "is no name for an adapter"),
+        (["--adapter", "sql"], "'' is not a folder; write sql=DIR"),
+        (["--adapter", "sql=/nowhere"], "'/nowhere' is not a folder"),
         (["--decode", "1.5"], "--decode"),
         (["--decode", "0"], "--decode"),
         (["--decode", "1000"], "--decode"),
@@ -284,3 +290,45 @@ def test_several_gateways_share_their_ports(gateways: str, shared: bool) -> None
 def test_gateways_have_ports_of_their_own_where_that_is_said() -> None:
     environ = {"PENSTOCK_GATEWAY_SHARE_PORTS": "false"}
     assert not parse_options(["--gateway", "2"], environ).share_ports
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "speculator"])
+def test_all_engines_follow_one_file_of_adapters_of_the_state_directory(role: str, tmp_path: Path) -> None:
+    config = config_of(role, ["--state-dir", str(tmp_path)], {})
+    assert config.adapter_file == str(tmp_path / ADAPTER_FILE_NAME)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "speculator"])
+def test_or_the_one_that_is_configured(role: str, tmp_path: Path) -> None:
+    environ = in_file(tmp_path, '[model]\nadapter_file = "mine.toml"\n')
+    assert config_of(role, [], environ).adapter_file == str(tmp_path / "mine.toml")
+    assert parse_options([], environ).adapter_file == tmp_path / "mine.toml"
+
+
+def test_a_speculator_may_follow_another_one(tmp_path: Path) -> None:
+    environ = in_file(tmp_path, '[model]\nadapter_file = "a.toml"\n[speculator]\nadapter_file = "b.toml"\n')
+    assert config_of("speculator", [], environ).adapter_file == str(tmp_path / "b.toml")
+
+
+def test_adapters_of_the_command_line_are_those_that_a_stack_begins_with(tmp_path: Path) -> None:
+    argv = ["--state-dir", str(tmp_path), "--adapter", f"sql={tmp_path}", "--adapter", f"chat={tmp_path}"]
+    prepare_adapter_file(parse_options(argv, {"PENSTOCK_MODEL_SERVED_NAME": "m"}))
+    wanted = [
+        (each.base, each.name, each.directory) for each in read_adapter_file(tmp_path / ADAPTER_FILE_NAME)
+    ]
+    assert wanted == [("m", "sql", str(tmp_path)), ("m", "chat", str(tmp_path))]
+    prepare_adapter_file(parse_options(argv[:2], {}))
+    assert read_adapter_file(tmp_path / ADAPTER_FILE_NAME) == ()
+
+
+def test_they_are_added_to_a_file_of_the_user(tmp_path: Path) -> None:
+    environ = in_file(tmp_path, '[model]\nadapter_file = "mine.toml"\n')
+    put_adapters(tmp_path / "mine.toml", [("penstock-demo", "chat", "/chat")])
+    prepare_adapter_file(parse_options(["--adapter", f"sql={tmp_path}"], environ))
+    assert [each.name for each in read_adapter_file(tmp_path / "mine.toml")] == ["chat", "sql"]
+
+
+def test_a_file_of_adapters_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    environ = in_file(tmp_path, '[model]\nadapter_file = "nothing/mine.toml"\n')
+    with pytest.raises(InvalidRequest, match=r"mine\.toml cannot be written \(No such file"):
+        prepare_adapter_file(parse_options(["--adapter", f"sql={tmp_path}"], environ))

@@ -14,6 +14,7 @@ STATE = StackState(
     "nats://127.0.0.1:2",
     "/state/operator.toml",
     (RunningInstance("gateway", "gateway-0", 3, "h:4", "h:5", "h:6"),),
+    "/state/adapters.toml",
 )
 
 
@@ -36,6 +37,7 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
                 "http": "h:6",
             }
         ],
+        "adapter_file": "/state/adapters.toml",
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stack.json", "stack.lock"]
     state_dir.release()

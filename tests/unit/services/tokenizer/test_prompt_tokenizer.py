@@ -19,6 +19,7 @@ from shared.messages import (
     unpack_hashes,
     unpack_ids,
 )
+from shared.text.retrieval_prompt import CONTEXT_FORM, INSTRUCTED_FORM, retrieval_prompt
 from tests.support.block_names import hashes_of
 from tests.support.tokenizer_kinds import SAMPLES, text_tokenizer
 
@@ -74,6 +75,18 @@ def test_a_chat_is_plain_text_where_that_is_allowed(prompts: PromptTokenizer) ->
     )
 
 
+def test_passages_become_part_of_the_question_in_the_form_that_the_model_was_taught(
+    prompts: PromptTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = (ChatTurn("system", "be brief"), ChatTurn("user", "why?"))
+    message = Tokenize(chat=chat, passages=("Because.",), template_optional=True)
+    tokenizer = text_tokenizer("byte_level")
+    for form in (INSTRUCTED_FORM, CONTEXT_FORM):
+        monkeypatch.setattr(tokenizer, "retrieval_form", form)
+        wanted = f"be brief\n\n{retrieval_prompt(('Because.',), 'why?', form)}"
+        assert unpack_ids(prompts.tokenize_prompt(message).token_ids) == tokenizer.encode_text(wanted)
+
+
 def test_text_up_to_the_limit_is_taken(prompts: PromptTokenizer) -> None:
     assert prompts.tokenize_prompt(Tokenize(text="é" * (LIMIT_BYTES // 2))).token_ids
 
@@ -97,6 +110,7 @@ def test_text_up_to_the_limit_is_taken(prompts: PromptTokenizer) -> None:
         (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES), ChatTurn("user", "b"))), TooLarge),
         (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES),), tools=(CLOCK,)), TooLarge),
         (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES), CALLING)), TooLarge),
+        (Tokenize(chat=(ChatTurn("user", "a"),), passages=("b" * LIMIT_BYTES,)), TooLarge),
     ],
 )
 def test_a_prompt_that_cannot_be_used_is_a_typed_error(

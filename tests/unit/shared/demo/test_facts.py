@@ -8,7 +8,7 @@ from shared.demo.examples import Example, make_example
 from shared.demo.facts import make_fact
 from shared.demo.invent import Inventor, default_vocabulary, is_held_out_name
 from shared.demo.prompt import SYSTEM_TEXT, chat_text
-from shared.text.retrieval_prompt import retrieval_prompt
+from shared.text.retrieval_prompt import CONTEXT_FORM, retrieval_prompt
 
 
 def examples(seed: int, count: int = 200, held_out: bool = False) -> list[Example]:
@@ -46,7 +46,7 @@ def test_every_answer_stands_word_for_word_in_a_passage() -> None:
 
 def test_every_prompt_is_the_documented_format() -> None:
     for example in examples(seed=8):
-        user = retrieval_prompt(example.passages, example.question)
+        user = retrieval_prompt(example.passages, example.question, CONTEXT_FORM)
         assert example.prompt in (chat_text(user), chat_text(user, SYSTEM_TEXT))
 
 

@@ -13,7 +13,7 @@ from shared.demo.evaluate import MODELS, agreement, exact_answers, held_out_exam
 from shared.demo.invent import default_vocabulary
 from shared.demo.llama import Llama
 from shared.demo.prompt import BOS, CHAT_TEMPLATE, END, chat_text
-from shared.text.retrieval_prompt import retrieval_prompt
+from shared.text.retrieval_prompt import CONTEXT_FORM, retrieval_prompt
 
 MAX_BYTES = 40_000_000
 ROLES = ("target", "draft")
@@ -55,7 +55,7 @@ def test_shipped_model_gives_the_same_logits_in_transformers(role: str) -> None:
 
 def test_transformers_renders_the_documented_chat_format() -> None:
     theirs = AutoTokenizer.from_pretrained(MODELS / "target")
-    user = retrieval_prompt(["A block holds 16 tokens."], "How many tokens does a block hold?")
+    user = retrieval_prompt(["A block holds 16 tokens."], "How many tokens does a block hold?", CONTEXT_FORM)
     rendered = theirs.apply_chat_template(
         [{"role": "user", "content": user}], tokenize=False, add_generation_prompt=True
     )

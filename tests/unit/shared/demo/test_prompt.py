@@ -5,7 +5,6 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shared.demo.prompt import CHAT_TEMPLATE, SYSTEM_TEXT, chat_text
-from shared.text.retrieval_prompt import retrieval_prompt
 
 
 def render(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
@@ -16,16 +15,6 @@ def render(messages: list[dict[str, str]], add_generation_prompt: bool = True) -
     environment.globals["raise_exception"] = raise_exception
     template = environment.from_string(CHAT_TEMPLATE)
     return template.render(messages=messages, add_generation_prompt=add_generation_prompt)
-
-
-def test_retrieval_prompt_numbers_the_passages_and_puts_the_question_last() -> None:
-    assert retrieval_prompt(["First fact.", "Second fact."], "Which one?") == (
-        "Context:\n[1] First fact.\n[2] Second fact.\n\nQuestion: Which one?"
-    )
-
-
-def test_line_breaks_inside_passages_and_questions_become_spaces() -> None:
-    assert retrieval_prompt(["one\n\ntwo\n"], "why\nso?") == "Context:\n[1] one two\n\nQuestion: why so?"
 
 
 def test_chat_template_renders_what_the_model_was_trained_on() -> None:

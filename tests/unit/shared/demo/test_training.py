@@ -106,7 +106,7 @@ def test_prefetch_raises_in_the_consumer_what_the_maker_raised() -> None:
     def fail() -> list[object]:
         raise ValueError("no batch today")
 
-    with Prefetch(fail) as batches, pytest.raises(ValueError, match="no batch today"):  # type: ignore[arg-type]
+    with Prefetch(fail) as batches, pytest.raises(ValueError, match="no batch today"):
         next(batches)
 
 

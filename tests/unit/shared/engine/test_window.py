@@ -325,10 +325,23 @@ def test_prompts_of_one_prefix_whose_kv_is_promised_never_run_out_of_blocks(fold
     assert drive(engine, known) == expected
 
 
+def test_a_cached_prefix_never_keeps_a_promised_prompt_out_of_a_pool_that_fits_it(folder: Path) -> None:
+    prompt = prompt_of(760)
+    expected = generate(windowed_engine(folder), prompt, LONG)[:1]
+    engine = windowed_engine(folder, kv_blocks=WINDOW.most_blocks(STEP_ROWS) + WINDOW.most_blocks(0))
+    for length in (560, 760):
+        known = {"s": prompt[:length]}
+        engine.admit("s", prompt[:length], length, LONG, stop_after=1, on_layer=lambda *_: None)
+        drawn = drive(engine, known)["s"]
+        engine.release("s")
+    assert drawn == expected
+
+
 @pytest.mark.parametrize("promised", [True, False])
 def test_a_cold_prefix_of_long_prompts_is_computed_once(folder: Path, promised: bool) -> None:
+    """The shortest and the first take turns, so that each comes to blocks that the other still holds."""
     shared = prompt_of(480)
-    many = {str(number): [*shared, *prompt_of(40, number)] for number in range(3)}
+    many = {str(number): [*shared, *prompt_of(200 - 60 * number, number)] for number in range(3)}
     expected = {key: generate(windowed_engine(folder), prompt, LONG)[:1] for key, prompt in many.items()}
     engine = windowed_engine(folder)
     promise: dict[str, Any] = {"on_layer": lambda *_: None} if promised else {}
@@ -342,7 +355,7 @@ def test_a_cold_prefix_of_long_prompts_is_computed_once(folder: Path, promised: 
         computed += result.num_prefill_tokens
         drawn |= {output.key: list(output.token_ids) for output in result.outputs}
     assert drawn == expected
-    assert computed == 480 + 3 * 40
+    assert computed == 480 + 200 + 140 + 80
 
 
 def test_an_abandoned_prompt_leaves_what_it_has_computed_to_the_prefix_cache(folder: Path) -> None:

@@ -21,8 +21,9 @@ LAYERS = 3
 FAR = Deadline(1e9)
 
 
-def make_outgoing(blocks: int = 10) -> OutgoingTransfer:
-    return OutgoingTransfer("r", 1, "gateway-0", "decode-0", range(blocks), FAR, LAYERS, 0.0)
+def make_outgoing(blocks: int = 10, first: int = 0) -> OutgoingTransfer:
+    ids = [*[-1] * first, *range(first, blocks)]
+    return OutgoingTransfer("r", 1, "gateway-0", "decode-0", ids, FAR, LAYERS, 0.0, first_block=first)
 
 
 def grant(blocks: int = 10, first: int = 0, transport: str = "nats", credit: int = 4 * CELL) -> KvGrant:
@@ -108,6 +109,23 @@ def test_only_granted_blocks_are_sent_and_each_once() -> None:
     assert outgoing.take_run(CELL, 100, 0.0) == (0, Run(1, 4, 6))
     assert outgoing.take_run(CELL, 100, 0.0) == (2 * CELL, Run(1, 6, 10))
     assert not outgoing.has_work(CELL)
+
+
+def test_what_is_behind_the_window_is_never_sent() -> None:
+    outgoing = make_outgoing(first=6)
+    outgoing.layer_ready(0, 0, 8)
+    outgoing.take_grant(grant(first=6, credit=100 * CELL), 0.0)
+    outgoing.layer_ready(1, 0, 5)
+    outgoing.layer_ready(1, 4, 10)
+    assert outgoing.take_run(CELL, 100, 0.0) == (0, Run(0, 6, 8))
+    assert outgoing.take_run(CELL, 100, 0.0) == (2 * CELL, Run(1, 6, 10))
+    assert not outgoing.has_work(CELL)
+
+
+def test_a_grant_of_blocks_behind_the_window_is_refused() -> None:
+    with pytest.raises(ProtocolError, match=r"\[5, 10\) are granted"):
+        make_outgoing(first=6).take_grant(grant(first=5), 0.0)
+    make_outgoing(first=6).take_grant(grant(first=10), 0.0)  # all of them are there already
 
 
 def test_silence_counts_from_the_first_unacknowledged_byte() -> None:

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.messages import ChatTurn
 from shared.text import chat_template
+from shared.text.retrieval_prompt import CONTEXT_FORM, INSTRUCTED_FORM
 from shared.text.tokenizer import TextTokenizer
 from tests.support.data import data_dir
 from tests.support.tokenizer_kinds import (
@@ -271,6 +272,7 @@ def test_a_directory_without_a_tokenizer_is_not_found(tmp_path: Path) -> None:
         ("tokenizer_config.json", "not json"),
         ("tokenizer_config.json", '{"chat_template": 5}'),
         ("tokenizer_config.json", '{"chat_template": "{% if %}"}'),
+        ("tokenizer_config.json", '{"retrieval_form": "spoken"}'),
         ("config.json", "\u00ff["),
     ],
 )
@@ -279,3 +281,8 @@ def test_a_broken_file_is_named(tmp_path: Path, file: str, content: str) -> None
     (tmp_path / file).write_text(content)
     with pytest.raises(InvalidRequest, match=r"tokenizer|config\.json|template"):
         TextTokenizer.load(tmp_path)
+
+
+def test_a_model_says_in_which_form_it_was_taught_to_answer_from_passages(tmp_path: Path) -> None:
+    assert TextTokenizer.load(write_model(tmp_path)).retrieval_form == INSTRUCTED_FORM
+    assert TextTokenizer.load(write_model(tmp_path, retrieval_form="context")).retrieval_form == CONTEXT_FORM

@@ -1,0 +1,21 @@
+"""The adapters that a stack begins with, in the file that its workers follow."""
+
+from __future__ import annotations
+
+from services.launcher.options import StackOptions
+from shared.adapter_file import put_adapters
+from shared.errors import InvalidRequest
+from shared.text.model_source import resolve_model
+
+
+def prepare_adapter_file(options: StackOptions) -> None:
+    """A file in the state directory begins anew, one of the user's goes on. Raises InvalidRequest."""
+    file = options.adapter_file
+    try:
+        if file.parent == options.state_dir:
+            file.unlink(missing_ok=True)
+        if options.adapters:
+            base = resolve_model(options.model, options.served_name).name
+            put_adapters(file, [(base, name, directory) for name, directory in options.adapters])
+    except OSError as error:
+        raise InvalidRequest(f"the adapter file {file} cannot be written ({error.strerror})") from error

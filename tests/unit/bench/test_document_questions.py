@@ -1,0 +1,77 @@
+"""The questions about the documentation: what they are, and how answers to them are judged."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shared.text.retrieval_prompt import NOT_IN_DOCUMENTS
+from tests.bench.document_questions import (
+    JUDGED_WORDS,
+    DocumentQuestion,
+    is_refusal,
+    is_right,
+    judged_text,
+    read_questions,
+)
+
+SERVICES = Path(__file__).parents[3] / "services"
+MEMORY = DocumentQuestion("doc-x", "How much?", "x.md", "1,024 MB", (r"\b1024 ?mb\b",), False)
+NOTHING = DocumentQuestion("none-x", "Who?", "", "", (), False)
+
+
+def test_sixty_can_be_answered_and_ten_cannot_half_of_each_held_out() -> None:
+    for half in ("open", "held_out"):
+        questions = read_questions(half)
+        assert sum(question.is_answerable for question in questions) == 30
+        assert len(questions) == 35
+    assert len({question.question for question in read_questions("all")}) == 70
+
+
+def test_each_answer_stands_in_its_page_and_is_accepted() -> None:
+    for question in read_questions("all"):
+        if question.is_answerable:
+            page = (SERVICES / question.page).read_text(encoding="utf-8")
+            assert is_right(question, question.answer), question
+            found = any(
+                re.search(pattern, " ".join(page.lower().split()))
+                for pattern in question.accepted
+                if not pattern.startswith("^")
+            )
+            assert found, question
+
+
+@pytest.mark.parametrize("answer", ["1024 MB", "It is **1,024 MB**.", "`1024mb`"])
+def test_marks_case_and_commas_in_numbers_do_not_count(answer: str) -> None:
+    assert is_right(MEMORY, answer)
+
+
+def test_an_answer_is_judged_by_its_first_words() -> None:
+    filler = "well " * (JUDGED_WORDS - 2)
+    assert is_right(MEMORY, filler + "1024 MB")
+    assert not is_right(MEMORY, filler + "well 1024 MB")
+    assert judged_text("One  Two") == "one two"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        NOT_IN_DOCUMENTS,
+        "The passages do not mention a price.",
+        "It is not specified.",
+        "There is no information about that.",
+        "This is not part of the given text.",
+    ],
+)
+def test_a_refusal_is_right_only_where_there_is_no_answer(answer: str) -> None:
+    assert is_refusal(answer)
+    assert is_right(NOTHING, answer)
+    assert not is_right(MEMORY, answer + " 1024 MB")
+
+
+@pytest.mark.parametrize("answer", ["The gateway.", "It is not a port.", "No, it is optional", ""])
+def test_what_says_something_else_is_no_refusal(answer: str) -> None:
+    assert not is_refusal(answer)
+    assert not is_right(NOTHING, answer)
