@@ -72,6 +72,7 @@ def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline:
     log.info(
         "request_ended",
         request_id=request_id,
+        model=state.model,
         outcome=outcome.word,
         error="" if outcome.error is None else str(outcome.error),
         tokens=len(state.log.ids),

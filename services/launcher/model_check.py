@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from services.launcher.options import StackOptions
+from shared.engine.loading.adapter_config import load_adapter_config
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weight_files import check_weight_files
 from shared.errors import InvalidRequest, PenstockError
@@ -30,6 +31,8 @@ def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
             f"{DEFAULT_MODEL_NAME} is not installed (`make setup` fetches it): the small demo model is served"
         )
     target = _check_model("model", options.model, options.settings, "decode", tell)
+    for name, folder in options.adapters:
+        _check_adapter(name, Path(folder))
     if not options.draft or not options.counts["speculator"]:
         return
     draft = _check_model("draft", options.draft, options.settings, "speculator", tell)
@@ -40,6 +43,14 @@ def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
             f"{options.model or 'that is served by default'}: {difference}; "
             "take a draft of the same family, or --draft none"
         )
+
+
+def _check_adapter(name: str, folder: Path) -> None:
+    """What its configuration says; whether it is one of the model, workers say."""
+    try:
+        load_adapter_config(folder)
+    except PenstockError as error:
+        raise ModelRefused(f"the adapter {name} cannot be served: {error.message}") from error
 
 
 def _check_model(

@@ -183,6 +183,9 @@ class Stack:
         if beat.state == "ready":
             instance.mark_ready()
             self._say(f"{name} ready in {time.monotonic() - instance.started_s:.1f} s")
+            for adapter in beat.adapters:
+                if adapter.error:
+                    self._say(f"{name} has not loaded the adapter {adapter.name}: {adapter.error}")
         elif beat.state == "loading" and name not in loading:
             loading.add(name)
             self._say(f"{name} loading …")

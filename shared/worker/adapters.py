@@ -125,9 +125,6 @@ class WorkerAdapters:
             await self._load_wanted(engine)
             metrics.ADAPTERS.set(len(self._served))
 
-    def close(self) -> None:
-        self._loader.shutdown(wait=False, cancel_futures=True)
-
     async def _read(self) -> bool:
         """Whether there is something new to act on. A file that cannot be used changes nothing."""
         if self._file is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,8 @@ from tests.support.stack import Stack
 
 GetStack = Callable[..., Stack]
 WITH_RETRIEVER = (3, True, "nats")
-"""The one stack that has a retriever, of no documents: it embeds. It begins with an adapter, too."""
+"""The one stack that has a retriever, of no documents: it embeds. It begins with an adapter, too, and with
+one that cannot be loaded."""
 DISAGGREGATED = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0"}
 """Every prompt is computed by a prefill worker: in the stacks of these transports, which are to be tested."""
 ALWAYS_TRANSFERRING = ("shm", "auto")
@@ -42,8 +44,19 @@ def adapter_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return save_adapter(tmp_path_factory.mktemp("adapter") / "first", load_model_config(model_dir))
 
 
+@pytest.fixture(scope="session")
+def broken_adapter_dir(adapter_dir: Path) -> Path:
+    """Its weights are missing."""
+    folder = adapter_dir.with_name("broken")
+    folder.mkdir()
+    shutil.copy(adapter_dir / "adapter_config.json", folder)
+    return folder
+
+
 @pytest.fixture(scope="package")
-def get_stack(model_dir: Path, draft_dir: Path, adapter_dir: Path) -> Iterator[GetStack]:
+def get_stack(
+    model_dir: Path, draft_dir: Path, adapter_dir: Path, broken_adapter_dir: Path
+) -> Iterator[GetStack]:
     """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the last test."""
     running: dict[tuple[int, bool, str], Stack] = {}
     with ExitStack() as stacks:
@@ -53,9 +66,10 @@ def get_stack(model_dir: Path, draft_dir: Path, adapter_dir: Path) -> Iterator[G
             if key not in running:
                 chosen = options(model_dir, draft_dir if drafts else None, decode, transport)
                 retriever = ("--retriever", str(int(key == WITH_RETRIEVER)))
-                adapter = ("--adapter", f"first={adapter_dir}") if key == WITH_RETRIEVER else ()
+                adapters = ["--adapter", f"first={adapter_dir}", "--adapter", f"broken={broken_adapter_dir}"]
+                adapters = adapters if key == WITH_RETRIEVER else []
                 environ = DISAGGREGATED if transport in ALWAYS_TRANSFERRING else {}
-                running[key] = stacks.enter_context(Stack(*chosen, *retriever, *adapter, environ=environ))
+                running[key] = stacks.enter_context(Stack(*chosen, *retriever, *adapters, environ=environ))
             return running[key]
 
         yield get

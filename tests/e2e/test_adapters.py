@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shlex
 import signal
@@ -116,6 +117,12 @@ async def test_two_adapters_and_their_model_answer_side_by_side_as_in_one_proces
     assert [answer.prompt.model for answer in found if answer.prompt][1] == f"{name}:first"
 
 
+def test_a_stack_says_what_could_not_be_loaded_and_serves(stack: Stack) -> None:
+    said = [line for line in stack.log if "has not loaded the adapter broken" in line]
+    assert {line.split()[2] for line in said} == {"prefill-0", "decode-0", "decode-1", "decode-2"}, said
+    assert all("has no adapter_model.safetensors" in line for line in said)
+
+
 async def test_blocks_of_a_model_are_no_use_to_its_adapter(stack: Stack, model_dir: Path) -> None:
     model, adapter = asked(model_dir.name), asked(f"{model_dir.name}:second")
     for message in (model, adapter):
@@ -143,7 +150,7 @@ async def test_an_adapter_comes_and_goes_while_streams_run(
         late = asyncio.create_task(generate(stub, asked(f"{name}:late", LONG)))
         listed = await asyncio.to_thread(run, stack, "list")
         assert [line.split()[0] for line in listed.splitlines()[1:]] == [
-            f"{name}:{each}" for each in sorted(NAMES)
+            f"{name}:{each}" for each in sorted([*NAMES, "broken"])
         ]
         await asyncio.to_thread(run, stack, "unload", "late")
         refused = await generate(stub, asked(f"{name}:late"))
@@ -160,19 +167,26 @@ async def test_streams_whose_worker_is_killed_go_on_with_their_adapter_and_the_w
     async with connect(stack.grpc) as stub:
         whole = await having(stub, name)
 
+        turns = itertools.cycle(sorted(each for each in whole if each.startswith("decode")))
+
         async def is_whole() -> bool:
             return await having(stub, name) == whole
 
         async def killed_under_streams() -> bool:
-            """Whether one of them had to move; some are over before the kill."""
+            """Whether one of them had to move: they go where the prompt is cached, or are over before."""
             streams = [asyncio.create_task(generate(stub, asked(name, LONG))) for _ in range(STREAMS)]
             await first_text(stub, asked(name))
-            (victim, *_) = stack.instances("decode")
+            turn = next(turns)
+            (victim,) = [each for each in stack.instances("decode") if each.id == turn]
             os.kill(victim.pid, signal.SIGKILL)
-            answers = await asyncio.gather(*streams)
-            assert [answer.ids for answer in answers] == [wanted] * STREAMS
+            moved = await asyncio.gather(*streams)
+            assert [answer.ids for answer in moved] == [wanted] * STREAMS
+            await until(
+                lambda: victim.pid not in [each.pid for each in stack.instances()],
+                timeout_s=RESTART_TIMEOUT_S,
+            )
             await until(is_whole, timeout_s=RESTART_TIMEOUT_S)
-            return any(answer.end.usage.replacements for answer in answers if answer.end)
+            return any(answer.end.usage.replacements for answer in moved if answer.end)
 
         await until(killed_under_streams, timeout_s=2 * RESTART_TIMEOUT_S)
         found: Sequence[Answer] = await answers(stub, *[name] * 6)

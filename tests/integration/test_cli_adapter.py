@@ -47,8 +47,9 @@ async def workers(nats_url: str, file: Path, answer: Answer | None = loaded) -> 
     async def follow(peers: Fleet) -> None:
         while answer is not None:
             entries = await asyncio.to_thread(read_adapter_file, file)
-            for peer in peers.peers.values():
-                said = tuple(answer(peer, entry) for entry in entries if entry.base == MODEL)
+            for peer in list(peers.peers.values()):
+                model = peer.fields.get("model", MODEL)
+                said = tuple(answer(peer, entry) for entry in entries if entry.base == model)
                 if peer.fields.get("adapters", ()) != said:
                     peer.say(adapters=said)
             await asyncio.sleep(POLL_S)
@@ -147,6 +148,13 @@ async def test_a_model_that_nobody_serves_and_a_choice_of_several_are_said(nats_
     assert f"no worker has the model 'x': there is {MODEL}" in unknown
     assert f"several models are served: pass --base with one of other, {MODEL}" in several
     assert read_adapter_file(file) == ()
+
+
+async def test_an_adapter_of_a_draft_is_for_speculators_alone(nats_url: str, file: Path) -> None:
+    async with workers(nats_url, file) as peers:
+        await peers.add("speculator", model="draft")
+        code, out, _ = await load(nats_url, file, "--base", "draft")
+    assert (code, out) == (0, "draft:sql is on speculator-0 (digest 01234567, rank 16)\n")
 
 
 async def test_a_name_that_is_none_is_a_wrong_option(nats_url: str, file: Path) -> None:

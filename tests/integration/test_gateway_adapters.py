@@ -134,7 +134,9 @@ async def test_blocks_of_a_prompt_that_came_as_ids_have_the_adapter_s_names_too(
     assert unpack_hashes(prefill.block_hashes) == hashes_of(ids, adapter=SQL.digest)
 
 
-async def test_what_clients_and_metrics_are_told_is_model_and_adapter(nats_url: str) -> None:
+async def test_what_clients_metrics_and_the_log_are_told_is_model_and_adapter(
+    nats_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     counted = {"model": WANTED, "finish_reason": "stop"}
     before = metric.value("penstock_finished_requests_total", **counted)
     async with serving(nats_url) as (peers, running):
@@ -142,6 +144,7 @@ async def test_what_clients_and_metrics_are_told_is_model_and_adapter(nats_url: 
         await until(lambda: metric.value("penstock_finished_requests_total", **counted) == before + 1)
     assert answer.prompt is not None
     assert answer.prompt.model == WANTED
+    assert f"model={WANTED}" in capsys.readouterr().out  # the request's line in the log
 
 
 async def test_an_unknown_adapter_is_not_found_and_told_what_there_is(nats_url: str) -> None:

@@ -105,11 +105,19 @@ def test_a_draft_with_another_tokenizer_is_refused_by_name(model: Path) -> None:
     check("--model", str(model), "--draft", str(SHIPPED_DRAFT), "--speculator", "0")
 
 
-def test_the_check_needs_no_torch() -> None:
+def test_what_is_no_adapter_is_told_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelRefused, match=r"the adapter sql cannot be served: .* has no adapter_config\.json"
+    ):
+        check("--adapter", f"sql={tmp_path}")
+
+
+def test_the_check_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     code = (
         "import sys\n"
         "from services.launcher.__main__ import check_models, parse_options\n"
-        "check_models(parse_options([], {}), print)\n"
+        "check_models(parse_options(['--adapter', 'sql=' + sys.argv[1]], {}), print)\n"
         "sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code, tmp_path], cwd=REPOSITORY, check=False).returncode == 0

@@ -23,6 +23,7 @@ from tests.support.engine import (
     save_shape,
 )
 from tests.support.engine_families import SHAPES
+from tests.support.gguf_files import GgufModel
 
 TOLERANCE = 1e-4
 BACKENDS = ("torch", "native") if library() is not None else ("torch",)
@@ -88,6 +89,25 @@ def test_every_way_to_say_which_modules_have_which_rank_and_scale(
     expected = oracle_logits(peft_adapter(oracle(folder), tmp_path / "adapter", **fields), prompt)
     for backend in BACKENDS:
         engine = make_engine(folder, backend=backend)
+        engine.load_adapter("a", str(tmp_path / "adapter"))
+        assert (engine.logits(prompt, "a") - expected).abs().max() <= TOLERANCE, backend
+
+
+@pytest.mark.parametrize(("name", "type_name"), [("llama", "F32"), ("phi3", "F32"), ("llama", "Q8_0")])
+def test_over_a_gguf_file_logits_equal_those_of_peft(name: str, type_name: str, tmp_path: Path) -> None:
+    """Its queries and keys are stored in another order; an adapter's are in that of transformers."""
+    fields = dict(SHAPES[name].fields)
+    if type_name != "F32":  # rows are whole blocks
+        fields |= {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    checkpoint = save_random_model(tmp_path / "model", SHAPES[name].config_class, **fields)
+    model, file, prompt = GgufModel.of(checkpoint), tmp_path / "model.gguf", prompt_of(40)
+    ends = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    base = model.oracle(model.write(file, type_name, tokenizer=ends))
+    expected = oracle_logits(
+        peft_adapter(base, tmp_path / "adapter", r=3, target_modules=linears(base)), prompt
+    )
+    for backend in BACKENDS:
+        engine = make_engine(file, backend=backend, dtype="float32", quantization="dense")
         engine.load_adapter("a", str(tmp_path / "adapter"))
         assert (engine.logits(prompt, "a") - expected).abs().max() <= TOLERANCE, backend
 
