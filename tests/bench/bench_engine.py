@@ -17,7 +17,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from shared.engine.measuring.limits import measure_limits
-from tests.bench.bench_engine_contenders import KINDS, Column, Contender, ContenderError, Kind
+from tests.bench.bench_engine_contenders import (
+    GGUF_FILES,
+    KINDS,
+    Column,
+    Contender,
+    ContenderError,
+    Kind,
+    is_measured,
+)
 from tests.bench.bench_engine_table import OURS, Series, markdown
 from tests.bench.make_model import SHAPES
 
@@ -65,7 +73,8 @@ def measure_shape(shape: str, options: argparse.Namespace) -> list[Series]:
     """All contenders stay loaded; each round of a column goes through all of them: they share its noise."""
     columns = columns_of(options)
     with ExitStack() as stack:
-        loaded = [load(stack, kind, shape, columns, options) for kind in options.kinds]
+        kinds = [kind for kind in options.kinds if is_measured(kind, shape)]
+        loaded = [load(stack, kind, shape, columns, options) for kind in kinds]
         contenders = [contender for contender in loaded if contender is not None]
         rates: dict[str, dict[str, list[float]]] = {
             contender.kind.name: {column.name: [] for column in columns} for contender in contenders
@@ -110,7 +119,7 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--models", type=Path, required=True, help="where SHAPE, SHAPE-ov-fp16, SHAPE-q8_0.gguf … are"
+        "--models", type=Path, required=True, help="where SHAPE, SHAPE-q8_0.gguf, …, smollm2.gguf are"
     )
     parser.add_argument(
         "--peer-venv",
@@ -120,7 +129,8 @@ def parse() -> argparse.Namespace:
         metavar="NAME=DIR",
         help="environment of openvino, llama_cpp, vllm or transformers; without it that peer is left out",
     )
-    parser.add_argument("--shapes", type=_names, default=sorted(SHAPES), metavar="NAME,…")
+    shapes = [*sorted(SHAPES), *GGUF_FILES]
+    parser.add_argument("--shapes", type=_names, default=shapes, metavar="NAME,…")
     parser.add_argument(
         "--only", type=_names, metavar="NAME,…", help=f"of {', '.join(k.name for k in KINDS)}"
     )
@@ -136,7 +146,7 @@ def parse() -> argparse.Namespace:
     options.peer_venv = dict(options.peer_venv)
     here = {OURS, *options.peer_venv}
     options.kinds = [k for k in KINDS if k.engine in here and (not options.only or k.name in options.only)]
-    if unknown := set(options.shapes) - set(SHAPES):
+    if unknown := set(options.shapes) - set(shapes):
         parser.error(f"no such shape: {', '.join(sorted(unknown))}")
     if unknown := here - {kind.engine for kind in KINDS}:
         parser.error(f"no such peer: {', '.join(sorted(unknown))}")

@@ -46,7 +46,15 @@ KINDS = (
     Kind("openvino", "int8", "{shape}-ov-int8"),
     Kind("llama_cpp", "int8", "{shape}-q8_0.gguf"),
     Kind("penstock", "int4", quantization="int4"),
+    Kind("penstock", "gguf", "{shape}.gguf"),
+    Kind("llama_cpp", "gguf", "{shape}.gguf"),
 )
+GGUF_FILES = ("smollm2",)
+"""Shapes of which there is one GGUF file of somebody else's, read as it is, and nothing else."""
+
+
+def is_measured(kind: Kind, shape: str) -> bool:
+    return (kind.precision == "gguf") == (shape in GGUF_FILES)
 
 
 @dataclass(frozen=True, slots=True)

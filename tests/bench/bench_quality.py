@@ -1,15 +1,14 @@
 """What each form of one GGUF file's weights is worth: `python -m tests.bench.bench_quality FILE.gguf`.
 
-A row for bfloat16 (the file dequantized), the file as it is, int8 and int4 made at load, KV in int8, and,
-with `--llama-cpp`, for llama.cpp on the same file:
+A row for bfloat16 (the weights that the file stands for), the file as it is, int8 and int4 made of
+those at load, KV in int8, and, with `--llama-cpp`, for llama.cpp on the same file:
 
 * perplexity of held-out books, teacher-forced, in windows of 512 tokens of which 128 are not scored;
 * the share of those positions with bfloat16's greedy choice, and of free-running greedy continuations of
   64 tokens that are bfloat16's to the last token;
 * F1 and exact share over XQuAD's English questions, each with its passage, asked through the chat template;
-* tokens per second: a prompt of 512 tokens, and one sequence that decodes.
-
-The dequantized file is written as a checkpoint by transformers, whose reading of GGUF is not ours.
+* tokens per second of CPU, which other programs beside it hardly change: a prompt of 512 tokens, and one
+  sequence that decodes. With one thread on an idle machine that is tokens per second.
 """
 
 from __future__ import annotations
@@ -18,19 +17,18 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shared.engine import Engine, EngineConfig, SamplingParams
-from shared.engine.measuring.benchmark import Runner
+from shared.messages import ChatTurn
+from shared.text.tokenizer import TextTokenizer
 from tests.bench.squad_f1 import squad_f1
 from tests.bench.text_scores import (
     CONTEXT_TOKENS,
@@ -45,7 +43,7 @@ from tests.support.data import data_dir
 WINDOW_TOKENS = 512
 ANSWER_TOKENS = 32
 BATCH = 16
-PREFILL_TOKENS, DECODE_STEPS, ROUNDS = 512, 64, 3
+PREFILL_TOKENS, DECODE_PROMPT_TOKENS, DECODE_STEPS, ROUNDS = 512, 64, 32, 3
 LONGEST_TOKENS = 1024
 LLAMA_CPP_RUNNER = Path(__file__).parent / "peers" / "llama_cpp_text.py"
 COLUMNS = (
@@ -60,18 +58,17 @@ Answer = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Variant:
     label: str
-    of_file: bool  # the file itself, not what it was dequantized to
     fields: dict[str, Any]
 
 
 VARIANTS = (
-    Variant("bf16", False, {}),
-    Variant("as shipped", True, {}),
-    Variant("int8", False, {"quantization": "int8"}),
-    Variant("int4, group 64", False, {"quantization": "int4"}),
-    Variant("int4, group 32", False, {"quantization": "int4", "quant_group": 32}),
-    Variant("bf16, KV int8", False, {"kv_dtype": "int8"}),
-    Variant("as shipped, KV int8", True, {"kv_dtype": "int8"}),
+    Variant("bf16", {"quantization": "dense"}),
+    Variant("as shipped", {}),
+    Variant("int8", {"quantization": "int8"}),
+    Variant("int4, group 64", {"quantization": "int4"}),
+    Variant("int4, group 32", {"quantization": "int4", "quant_group": 32}),
+    Variant("bf16, KV int8", {"quantization": "dense", "kv_dtype": "int8"}),
+    Variant("as shipped, KV int8", {"kv_dtype": "int8"}),
 )
 
 
@@ -103,23 +100,20 @@ class Quality:
 def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = _dequantized(options.model, Path(scratch))
-        task = _task(folder, options)
-        print(
-            f"{options.model.name}: {len(task.windows)} windows of {WINDOW_TOKENS} tokens, "
-            f"{len(task.questions)} questions, {options.threads} threads\n"
-        )
-        print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-        base: TextScores | None = None
-        for variant in options.variants:
-            path = options.model if variant.of_file else folder
-            quality = _ours(path, variant, task, options.threads)
-            base = base or quality.scores
-            print(_row(variant.label, quality, base), flush=True)
-        if options.llama_cpp is not None:
-            assert base is not None
-            print(_row("llama.cpp, as shipped", _llama_cpp(task, options), base), flush=True)
+    task = _task(options)
+    print(
+        f"{options.model.name}: {len(task.windows)} windows of {WINDOW_TOKENS} tokens, "
+        f"{len(task.questions)} questions, {options.threads} threads\n"
+    )
+    print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
+    base: TextScores | None = None
+    for variant in options.variants:
+        quality = _ours(variant, task, options)
+        base = base or quality.scores
+        print(_row(variant.label, quality, base), flush=True)
+    if options.llama_cpp is not None:
+        assert base is not None
+        print(_row("llama.cpp, as shipped", _llama_cpp(task, options), base), flush=True)
 
 
 def _row(label: str, quality: Quality, base: TextScores) -> str:
@@ -141,28 +135,23 @@ def _row(label: str, quality: Quality, base: TextScores) -> str:
 # ---- what is asked ------------------------------------------------------------------------------
 
 
-def _dequantized(model: Path, folder: Path) -> Path:
-    named = {"gguf_file": model.name}
-    loaded = AutoModelForCausalLM.from_pretrained(model.parent, **named, dtype=torch.bfloat16)
-    loaded.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(model.parent, **named).save_pretrained(folder)
-    return folder
-
-
-def _task(folder: Path, options: argparse.Namespace) -> Task:
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    chat = AutoTokenizer.from_pretrained(folder)
-    windows = held_out_windows(tokenizer, options.data / "books", WINDOW_TOKENS, options.windows)
-    marked = list(_marked_questions(options.data / "xquad" / "xquad.en.json"))
+def _task(options: argparse.Namespace) -> Task:
+    tokenizer = TextTokenizer.load(options.model)
+    windows = held_out_windows(
+        lambda text: tokenizer.encode_text(text, add_special_tokens=False),
+        options.data / "books",
+        WINDOW_TOKENS,
+        options.windows,
+    )
     questions = []
+    marked = list(_marked_questions(options.data / "xquad" / "xquad.en.json"))
     for passage, question, answers in marked[:: options.every_question]:
         said = f"{INSTRUCTION}\n\nPassage: {passage}\n\nQuestion: {question}"
-        prompt = chat.apply_chat_template(
-            [{"role": "user", "content": said}], add_generation_prompt=True, tokenize=False
-        )
-        ids = tokenizer.encode(cast(str, prompt), add_special_tokens=False).ids
+        ids = tokenizer.encode_chat([ChatTurn("user", said)])
         questions.append(Question(tuple(ids), answers))
-    return Task(windows, questions, chat.eos_token_id, lambda ids: tokenizer.decode(list(ids)))
+    assert tokenizer.eos_token is not None
+    end_id = tokenizer.special_ids_of([tokenizer.eos_token])[tokenizer.eos_token]
+    return Task(windows, questions, end_id, tokenizer.decode)
 
 
 def _marked_questions(path: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -186,12 +175,12 @@ def _graded(task: Task, answers: Sequence[Answer]) -> tuple[float, float]:
 # ---- who answers --------------------------------------------------------------------------------
 
 
-def _ours(path: Path, variant: Variant, task: Task, threads: int) -> Quality:
+def _ours(variant: Variant, task: Task, options: argparse.Namespace) -> Quality:
     engine = Engine(
         EngineConfig(
-            str(path),
+            str(options.model),
             dtype="bfloat16",
-            threads=threads,
+            threads=options.threads,
             max_sequences=BATCH,
             kv_blocks=BATCH * LONGEST_TOKENS // 16,
             prefix_cache=False,
@@ -201,12 +190,27 @@ def _ours(path: Path, variant: Variant, task: Task, threads: int) -> Quality:
     try:
         scores = score_text(engine, task.windows)
         f1, exact = _graded(task, list(_answers(engine, task)))
-        runner, prompt = Runner(engine), task.windows[0][:PREFILL_TOKENS]
-        prefill_s = min(runner.prefill_s(prompt) for _ in range(ROUNDS))
-        decode_s = min(runner.decode([prompt[:64]], DECODE_STEPS)[0] for _ in range(ROUNDS))
+        prompt = task.windows[0]
+        times = [_cpu_seconds(engine, prompt[:PREFILL_TOKENS], 1) for _ in range(ROUNDS)]
+        prefill_s = min(prefill_s for prefill_s, _ in times)
+        times = [_cpu_seconds(engine, prompt[:DECODE_PROMPT_TOKENS], DECODE_STEPS + 1) for _ in range(ROUNDS)]
+        decode_s = min(decode_s for _, decode_s in times)
         return Quality(scores, f1, exact, PREFILL_TOKENS / prefill_s, DECODE_STEPS / decode_s)
     finally:
         engine.close()
+
+
+def _cpu_seconds(engine: Engine, prompt: list[int], max_tokens: int) -> tuple[float, float]:
+    """Of this process: for the prompt and its first token, and for all others."""
+    began = time.process_time()
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    engine.admit("bench", prompt, len(prompt), params)
+    while not engine.step().outputs:
+        pass
+    computed = time.process_time()
+    while engine.has_work:
+        engine.step()
+    return computed - began, time.process_time() - computed
 
 
 def _answers(engine: Engine, task: Task) -> Iterator[Answer]:
@@ -241,7 +245,8 @@ def _llama_cpp(task: Task, options: argparse.Namespace) -> Quality:
         asked = {"most": 1, "stop": None}
         prefill_s = min(ask({"generate": prompt, **asked})["prompt_s"] for _ in range(ROUNDS))
         asked = {"most": DECODE_STEPS + 1, "stop": None}
-        decode_s = min(ask({"generate": prompt[:64], **asked})["rest_s"] for _ in range(ROUNDS))
+        asked["generate"] = prompt[:DECODE_PROMPT_TOKENS]
+        decode_s = min(ask(asked)["rest_s"] for _ in range(ROUNDS))
         return Quality(scores, f1, exact, PREFILL_TOKENS / prefill_s, DECODE_STEPS / decode_s)
 
 

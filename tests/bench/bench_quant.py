@@ -114,7 +114,12 @@ def _windows(model: Path, books: Path, count: int) -> list[list[int]]:
     """`count` windows spread evenly over the books that no demo model has seen, each with one more token."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     context = json.loads((model / "config.json").read_text("utf-8"))["max_position_embeddings"]
-    return held_out_windows(tokenizer, books, min(512, context), count)
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return held_out_windows(encode, books, min(512, context), count)
 
 
 def _options() -> argparse.Namespace:

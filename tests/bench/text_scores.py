@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
@@ -73,13 +72,15 @@ def _continue(engine: Engine, windows: Sequence[Sequence[int]]) -> Iterator[tupl
         yield tuple(drawn)
 
 
-def held_out_windows(tokenizer: Tokenizer, books: Path, num_tokens: int, count: int) -> list[list[int]]:
+def held_out_windows(
+    encode: Callable[[str], list[int]], books: Path, num_tokens: int, count: int
+) -> list[list[int]]:
     """`count` windows of `num_tokens`, each with one more, spread evenly over the books that are trained on
-    nowhere."""
+    nowhere. `encode` adds no special tokens."""
     tokens: list[int] = []
     for text in read_books(books).held_out:
-        for piece in tokenizer.encode_batch_fast(list(pieces(text)), add_special_tokens=False):
-            tokens += piece.ids
+        for piece in pieces(text):
+            tokens += encode(piece)
     size = num_tokens + 1
     stride = (len(tokens) - size) // count
     return [tokens[start : start + size] for start in range(0, stride * count, stride)]

@@ -6,7 +6,8 @@
 namespace penstock {
 namespace {
 
-constexpr int DOT_WIDTH = 4;  // int8 products that one VNNI lane adds up
+constexpr int DOT_WIDTH = 4;               // int8 products that one VNNI lane adds up
+constexpr int CODE_PREFETCH_BYTES = 8192;  // codes are used up several times as fast as floats
 
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
 // W = (code - zero) * scale, so sum(W a) = scale * scale_a * (sum(code * code_a) - zero * sum(code_a)).
@@ -24,9 +25,9 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
     for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_si512();
     for (int k = 0; k < group; k += DOT_WIDTH) {
       __m512i b0, b1;
-      _mm_prefetch(reinterpret_cast<const char*>(codes) + PREFETCH_BYTES, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(codes) + CODE_PREFETCH_BYTES, _MM_HINT_T0);
       if constexpr (KIND == Kind::INT8) {
-        _mm_prefetch(reinterpret_cast<const char*>(codes) + PREFETCH_BYTES + 64, _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(codes) + CODE_PREFETCH_BYTES + 64, _MM_HINT_T0);
         b0 = _mm512_loadu_si512(codes);
         b1 = _mm512_loadu_si512(codes + 64);
         codes += 128;
