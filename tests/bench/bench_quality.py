@@ -244,9 +244,8 @@ def _llama_cpp(task: Task, options: argparse.Namespace) -> Quality:
         prompt = task.windows[0][:PREFILL_TOKENS]
         asked = {"most": 1, "stop": None}
         prefill_s = min(ask({"generate": prompt, **asked})["prompt_s"] for _ in range(ROUNDS))
-        asked = {"most": DECODE_STEPS + 1, "stop": None}
-        asked["generate"] = prompt[:DECODE_PROMPT_TOKENS]
-        decode_s = min(ask(asked)["rest_s"] for _ in range(ROUNDS))
+        decoded = {"generate": prompt[:DECODE_PROMPT_TOKENS], "most": DECODE_STEPS + 1, "stop": None}
+        decode_s = min(ask(decoded)["rest_s"] for _ in range(ROUNDS))
         return Quality(scores, f1, exact, PREFILL_TOKENS / prefill_s, DECODE_STEPS / decode_s)
 
 
