@@ -57,7 +57,7 @@ async def body(service: Service[DecodeConfig]) -> None:
             on_released=on_released,
         )
 
-    adapters = await load_adapters(service, config, model.name, engine)
+    adapters = await load_adapters(service, config, model, engine)
     try:
         await asyncio.sleep(ROLL_CALL_S)  # by then every prefill worker that may be named to us is known
         await serve_actor(

@@ -104,6 +104,10 @@ class GatewayConfig(ServiceConfig):
         minimum=0.05,
         maximum=600.0,
     )
+    retrieval_adapter: str = field_of(
+        "answers",
+        help="adapter that answers from passages where a model has it and none is asked for; empty = none",
+    )
     local_prefill_tokens: int = field_of(
         512,
         help="most uncached tokens of a prompt that decode may compute itself where that is sooner; 0 = none",

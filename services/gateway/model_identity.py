@@ -88,6 +88,20 @@ def find_model(wanted: str, instances: Callable[[str], Sequence[Announced]]) -> 
     return max(sorted(workers), key=preference)
 
 
+def with_adapter(
+    model: ModelIdentity, adapter: str, instances: Callable[[str], Sequence[Announced]]
+) -> ModelIdentity:
+    """`model` with the adapter of that name over it; as it is where it has one, or some role lacks that."""
+    if not adapter or model.adapter.name:
+        return model
+    beats = [view.heartbeat for view in instances("decode")]
+    workers = Counter(each for beat in beats for each in _models_of(beat, adapter) if each.base == model)
+    for found, _ in workers.most_common():
+        if all(any(found.is_served_by(view.heartbeat) for view in instances(role)) for role in TARGET_ROLES):
+            return found
+    return model
+
+
 def contends(ahead: ModelIdentity, behind: ModelIdentity, workers: Iterable[Announced]) -> bool:
     """Whether every one of `workers` that serves `behind` serves `ahead`, too: then whoever waits for the one
     wants what goes to the other."""

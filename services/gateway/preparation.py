@@ -63,6 +63,9 @@ class Preparation:
         self._state.model = model.served_name
         self._timeline.mark_phase("admit")
         passages, degraded = await self._retrieve_passages(request)
+        if passages:
+            model = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
+            self._state.model = model.served_name
         self._state.phase = "tokenize"
         layout = usual_layout(self._context.fleet.instances("decode"), model)
         prompt = await self._preprocessor.tokenize_prompt(request, passages, layout)

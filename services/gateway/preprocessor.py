@@ -11,7 +11,7 @@ from services.gateway.ask_in_turn import ask_in_turn
 from services.gateway.avoided_instances import AvoidedInstances
 from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
-from services.gateway.model_identity import ModelIdentity, find_model
+from services.gateway.model_identity import ModelIdentity, find_model, with_adapter
 from services.gateway.placement import serving
 from services.gateway.placement_trials import speaks_against
 from services.gateway.request import Request
@@ -87,6 +87,11 @@ class Preprocessor:
         workers = partial(self._fleet.instances, "decode")
         await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
         self._model = find_model(wanted_model, self._fleet.instances)
+        return self._model
+
+    def take_adapter(self, adapter: str) -> ModelIdentity:
+        """The model from here on: with that adapter, where it has it and was asked for without any."""
+        self._model = with_adapter(self._model, adapter, self._fleet.instances)
         return self._model
 
     async def retrieve_passages(

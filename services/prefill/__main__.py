@@ -39,7 +39,7 @@ async def body(service: Service[PrefillConfig]) -> None:
             service.bus, bulk, engine.kv_pool, buffer.shared, on_released=on_released, on_failed=on_failed
         )
 
-    adapters = await load_adapters(service, config, model.name, engine)
+    adapters = await load_adapters(service, config, model, engine)
     try:
         await serve_actor(
             service,

@@ -29,7 +29,7 @@ async def body(service: Service[SpeculatorConfig]) -> None:
     )
     engine = await engines.preload()
     announce_checkpoint(service, model)
-    adapters = await load_adapters(service, config, model.name, engine)
+    adapters = await load_adapters(service, config, model, engine)
     await serve_actor(
         service, lambda: SpeculatorActor(service, engines.take_engine, mirror, adapters), adapters, engine
     )

@@ -10,7 +10,12 @@ from pathlib import Path
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.gguf.tokenizer_parts import gguf_tokenizer_digest
 from shared.errors import NotFound
-from shared.text.default_model import DEFAULT_MODEL_NAME, check_default_model, find_default_model
+from shared.text.default_model import (
+    DEFAULT_ADAPTERS,
+    DEFAULT_MODEL_NAME,
+    check_default_model,
+    find_default_model,
+)
 from shared.text.hub_fetch import FetchProgress, fetch_model
 
 DEMO_MODEL = Path(__file__).parent.parent / "demo" / "models" / "target"
@@ -29,13 +34,15 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """`path`: a directory in the Hugging Face layout, or a GGUF file; `name`: what it is called in requests.
+    """`path`: a directory in the Hugging Face layout, or a GGUF file; `name`: what it is called in requests;
+    `adapters`: (name, folder) of those that come with it.
 
     A name says nothing of what is in there: `tokenizer_digest` and the checkpoint's do.
     """
 
     path: Path
     name: str
+    adapters: tuple[tuple[str, Path], ...] = ()
 
     def tokenizer_digest(self) -> str:
         """32 hex digits, of all files that text becomes ids by, and ids text.
@@ -67,7 +74,8 @@ def resolve_model(model: str, served_name: str = "", progress: FetchProgress | N
     if not model:
         default = find_default_model()
         if default is not None:
-            return ModelSource(check_default_model(default), served_name or DEFAULT_MODEL_NAME)
+            file = check_default_model(default)
+            return ModelSource(file, served_name or DEFAULT_MODEL_NAME, DEFAULT_ADAPTERS)
         if not DEMO_MODEL.is_dir():
             raise NotFound(f"the demo model is not in {DEMO_MODEL}; name a model directory or a hub id")
         return ModelSource(DEMO_MODEL, served_name or DEMO_MODEL_NAME)

@@ -1,4 +1,5 @@
-"""The adapters of a worker: what the adapter file wants over its model, and what has become of it.
+"""The adapters of a worker: what comes with its model and what the adapter file wants over it, and what has
+become of them.
 
 Reading and packing weights is done beside the engine's thread, so that no stream waits for it. Whatever goes
 wrong is told in the heartbeats and leaves what is there as it is.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ class _Served:
 
 
 class WorkerAdapters:
-    """`base` is the name of the worker's model. Without a `file` there are none.
+    """`base` is the name of the worker's model, `shipped` are (name, folder) of what comes with it: an entry
+    of the file takes the place of one of its name. Without a `file` there are these alone.
 
     `changed` is called when there is something new to tell.
     """
@@ -60,6 +62,7 @@ class WorkerAdapters:
         file: Path | None = None,
         base: str = "",
         *,
+        shipped: Sequence[tuple[str, Path]] = (),
         most: int = 0,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -68,13 +71,16 @@ class WorkerAdapters:
         self._most = most
         self._changed = changed
         self._signature: FileSignature = None
-        self._wanted: tuple[AdapterEntry, ...] = ()
+        self._shipped = tuple(AdapterEntry(base, name, str(folder), 0) for name, folder in shipped)
+        self._listed: tuple[AdapterEntry, ...] = ()
+        """What the file has over this model."""
         self._served: dict[str, _Served] = {}
         self._refused: dict[str, tuple[int, str]] = {}
         """The version, and why."""
         self._retired: list[str] = []
         """Engine names of which jobs may still be here."""
-        self._may_fit_now = False
+        self._is_due = bool(shipped)
+        """There is something to load of which the file says nothing new."""
         self._serials = itertools.count(1)
         self._loader = ThreadPoolExecutor(1, "adapter-loader", initializer=give_way)
 
@@ -120,8 +126,8 @@ class WorkerAdapters:
 
     async def follow(self, engine: AdaptableEngine) -> None:
         """Make what is loaded what the file says, if that has changed."""
-        if await self._read() or self._may_fit_now:
-            self._may_fit_now = False
+        if await self._read() or self._is_due:
+            self._is_due = False
             await self._load_wanted(engine)
             metrics.ADAPTERS.set(len(self._served))
 
@@ -134,23 +140,25 @@ class WorkerAdapters:
             return False
         self._signature = signature
         try:
-            entries = await asyncio.to_thread(read_adapter_file, self._file, may_be_missing=not self._wanted)
+            entries = await asyncio.to_thread(read_adapter_file, self._file, may_be_missing=not self._listed)
         except InvalidRequest as error:
             metrics.ADAPTERS_STALE.set(1)
             log.error("adapter_file_unusable", error=error.message)  # noqa: TRY400 - a sentence
             return False
         metrics.ADAPTERS_STALE.set(0)
-        self._wanted = tuple(each for each in entries if each.base == self._base)
+        self._listed = tuple(each for each in entries if each.base == self._base)
         return True
 
     async def _load_wanted(self, engine: AdaptableEngine) -> None:
-        names = {each.name for each in self._wanted}
+        listed = {each.name for each in self._listed}
+        wanted = (*(each for each in self._shipped if each.name not in listed), *self._listed)
+        names = {each.name for each in wanted}
         for name in [name for name in self._served if name not in names]:
             self._retired.append(self._served.pop(name).engine_name)
             log.info("adapter_unloaded", adapter=name)
         self._refused = {}
         self._changed()
-        for number, entry in enumerate(self._wanted):
+        for number, entry in enumerate(wanted):
             before = self._served.get(entry.name)
             if before is not None and before.entry == entry:
                 continue
@@ -196,4 +204,4 @@ class WorkerAdapters:
         for name in [name for name in self._retired if name not in in_use]:
             engine.unload_adapter(name)
             self._retired.remove(name)
-            self._may_fit_now = bool(self._refused)
+            self._is_due = bool(self._refused)

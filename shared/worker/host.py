@@ -66,11 +66,16 @@ class EngineSource:
 
 
 async def load_adapters(
-    service: Service[Any], config: EngineServiceConfig, model_name: str, engine: Engine
+    service: Service[Any], config: EngineServiceConfig, model: ModelSource, engine: Engine
 ) -> WorkerAdapters:
-    """What the adapter file says over that model: with all of it a worker is ready."""
-    file = Path(config.adapter_file) if config.adapter_file else None
-    adapters = WorkerAdapters(file, model_name, most=config.max_adapters, changed=service.changed)
+    """What comes with that model and what the adapter file says over it: with all that a worker is ready."""
+    adapters = WorkerAdapters(
+        Path(config.adapter_file) if config.adapter_file else None,
+        model.name,
+        shipped=model.adapters,
+        most=config.max_adapters,
+        changed=service.changed,
+    )
     await adapters.follow(engine)
     return adapters
 

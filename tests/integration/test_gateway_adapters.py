@@ -12,12 +12,16 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import Overloaded
 from shared.messages import (
+    NO_ADAPTER,
     AdapterId,
     AdapterReport,
     Cancel,
     Message,
     Prefill,
     Reserve,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
     Tokenize,
     unpack_hashes,
     unpack_ids,
@@ -91,6 +95,32 @@ async def test_a_request_goes_to_workers_that_have_its_adapter_though_others_are
             assert answer.outcome == "finished"
             peers["prefill-1"].got.clear()
         assert peers["prefill-0"].got == peers["decode-0"].got == []
+
+
+@pytest.mark.parametrize(
+    ("passages", "named"), [((ScoredPassage("doc.md", "Water flows.", 0.5),), WANTED), ((), MODEL)]
+)
+async def test_passages_are_answered_from_with_the_adapter_for_that(
+    nats_url: str, passages: tuple[ScoredPassage, ...], named: str
+) -> None:
+    def retriever(message: Message) -> Answer:
+        return Retrieved(passages, "", 1, 1) if isinstance(message, Retrieve) else default_answer(message)
+
+    async with serving(nats_url, retrieval_adapter=SQL.name) as (peers, running):
+        peer = await peers.add("retriever")
+        peer.answers = retriever
+        await running.knows("retriever", 1)
+        request = ask("what flows?")
+        request.retrieval.enabled = True
+        answer = await answered(peers, running, request)
+        ((_, prefill),) = peers["prefill-0"].of(Prefill)
+        ((_, tokenize),) = peers["tokenizer-0"].of(Tokenize)
+    assert isinstance(prefill, Prefill)
+    assert isinstance(tokenize, Tokenize)
+    assert answer.prompt is not None
+    assert answer.prompt.model == named
+    adapter = SQL if passages else NO_ADAPTER
+    assert (prefill.adapter, tokenize.adapter) == (adapter, adapter.digest)
 
 
 async def test_so_does_a_prompt_that_is_computed_at_decode(nats_url: str) -> None:

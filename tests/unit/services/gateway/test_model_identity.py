@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.gateway.model_identity import MAX_NAMED, ModelIdentity, contends, find_model
+from services.gateway.model_identity import MAX_NAMED, ModelIdentity, contends, find_model, with_adapter
 from services.gateway.placement import serving
 from shared.bus.fleet import InstanceView
 from shared.errors import NotFound
@@ -105,6 +105,37 @@ def test_an_unknown_adapter_is_answered_with_those_that_there_are() -> None:
         find_model("m:x", Views(view("decode", OURS, 0, SQL), view("decode", OURS, 1, CHAT)))
     with pytest.raises(NotFound, match="'m' has no adapter 'x': it has none now, send m"):
         find_model("m:x", Views(view("decode", OURS)))
+
+
+def test_a_model_takes_an_adapter_that_its_workers_have() -> None:
+    views = Views(view("prefill", OURS, 0, SQL), view("decode", OURS, 0, SQL, CHAT))
+    assert with_adapter(OURS, "sql", views) == over(OURS, SQL)
+
+
+@pytest.mark.parametrize(
+    ("model", "adapter", "workers"),
+    [
+        pytest.param(
+            OURS, "", [view(role, OURS, 0, SQL) for role in ("prefill", "decode")], id="none wanted"
+        ),
+        pytest.param(
+            OURS, "sql", [view("prefill", OURS), view("decode", OURS, 0, SQL)], id="a role lacks it"
+        ),
+        pytest.param(
+            OURS, "sql", [view(role, OTHER_WEIGHTS, 0, SQL) for role in ("prefill", "decode")], id="another's"
+        ),
+        pytest.param(
+            over(OURS, CHAT),
+            "sql",
+            [view(role, OURS, 0, SQL, CHAT) for role in ("prefill", "decode")],
+            id="asked for with one",
+        ),
+    ],
+)
+def test_otherwise_the_model_stays_as_it_is(
+    model: ModelIdentity, adapter: str, workers: list[InstanceView]
+) -> None:
+    assert with_adapter(model, adapter, Views(*workers)) == model
 
 
 @pytest.mark.parametrize(("count", "more"), [(MAX_NAMED, ""), (MAX_NAMED + 1, ", …")])

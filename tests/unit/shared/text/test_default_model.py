@@ -89,4 +89,7 @@ def test_the_published_file_is_the_known_one(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv(VARIABLE, str(file))
     source = resolve_model("")
     assert (source.path, source.name) == (file, DEFAULT_MODEL_NAME)
+    assert [(name, (folder / "adapter_config.json").is_file()) for name, folder in source.adapters] == [
+        ("answers", True)
+    ]
     check_models(parse_options([], {}), print)

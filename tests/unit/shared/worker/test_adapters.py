@@ -68,6 +68,31 @@ async def test_what_the_file_says_over_its_model_is_loaded_and_told(
     assert metric.value("penstock_adapters") == 1
 
 
+@pytest.mark.usefixtures("file")  # it empties the engine
+async def test_what_comes_with_a_model_is_there_without_a_file(engine: Engine, folders: list[str]) -> None:
+    adapters = WorkerAdapters(base="m", shipped=(("answers", Path(folders[0])),), most=1)
+    await adapters.follow(engine)
+    loaded = engine.adapters
+    assert report(adapters) == AdapterReport("answers", 0, loaded[-1].digest, loaded[-1].rank, "")
+    await adapters.follow(engine)
+    assert engine.adapters == loaded
+
+
+async def test_an_entry_of_the_file_takes_the_place_of_what_comes_with_a_model(
+    engine: Engine, file: Path, folders: list[str]
+) -> None:
+    adapters = WorkerAdapters(file, "m", shipped=(("answers", Path(folders[0])),), most=2)
+    await adapters.follow(engine)
+    shipped = report(adapters).digest
+    version = put(file, answers=folders[1])
+    await adapters.follow(engine)
+    assert report(adapters).version == version
+    assert report(adapters).digest != shipped
+    empty(file)
+    await adapters.follow(engine)
+    assert report(adapters).digest == shipped
+
+
 async def test_without_a_file_there_are_none_and_the_model_alone_is_there(engine: Engine) -> None:
     adapters = WorkerAdapters()
     await adapters.follow(engine)
