@@ -30,8 +30,11 @@ def find_default_model() -> Path | None:
     stated = os.environ.get(VARIABLE, "")
     if stated == NONE:
         return None
-    if stated:
-        return Path(stated).expanduser()
+    return Path(stated).expanduser() if stated else packaged_file()
+
+
+def packaged_file() -> Path | None:
+    """The package's, whatever is to be served; None where it is not installed."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
         return None

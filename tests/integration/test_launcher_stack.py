@@ -231,7 +231,7 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
     await up.until_ready()
     stack = up.stack()
     assert up.stdout == [f"ready grpc={stack['grpc']} http={stack['http']} nats={stack['nats']}"]
-    assert list(stack) == ["grpc", "http", "nats", "nats_credentials", "instances"]
+    assert list(stack) == ["grpc", "http", "nats", "nats_credentials", "instances", "adapter_file"]
     rows = [(row["role"], row["id"], row["metrics"]) for row in stack["instances"]]
     assert rows == [
         ("gateway", "gateway-0", "127.0.0.1:9"),
@@ -338,6 +338,7 @@ async def test_services_are_forked_at_the_start_and_after_a_crash(start: Start) 
     os.kill(before[1], signal.SIGKILL)
     await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
     assert "penstock | decode-0 was killed by SIGKILL; starting it again in 100 ms" in up.stderr
+    await until(lambda: up.stack()["instances"][1]["pid"] != before[1], timeout_s=TIMEOUT_S)
     pids = up.pids()
     assert len(pids) == 4  # NATS, the fork server, and two services
     assert is_forked(up.stack()["instances"][1]["pid"])

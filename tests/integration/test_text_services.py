@@ -423,7 +423,7 @@ async def test_a_model_that_does_not_exist_stops_the_start_with_a_sentence(url: 
     process = await start_service("detokenizer", Path("/absent/model"), url, capture=True)
     _, stderr = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 1
-    assert "there is no directory '/absent/model'" in stderr.decode()
+    assert "there is no directory and no file '/absent/model'" in stderr.decode()
 
 
 async def test_a_wrong_option_stops_the_start_with_its_name(url: str, model: Path) -> None:
