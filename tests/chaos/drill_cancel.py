@@ -53,7 +53,7 @@ class Scale:
 
 
 FULL = Scale(repeats=3, sweep=40, storms=10, storm_requests=200, everyday=500)
-SHORT = Scale(1, 6, 1, 40, 60, neighbour_tokens=250, causes=("drop", "id and rpc"))
+SHORT = Scale(1, 4, 1, 40, 40, neighbour_tokens=250, causes=("id and rpc",))
 
 
 @dataclass(slots=True)

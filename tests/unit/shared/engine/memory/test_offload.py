@@ -167,6 +167,7 @@ def test_what_is_not_written_yet_is_taken_from_memory(tmp_path: Path, slow_disk:
     assert taken is not None
     assert torch.equal(taken, kv(16 * KB))
     store.check(set())
+    slow_disk.goes_on.set()  # the store waits for it when it goes
 
 
 def test_a_disk_that_does_not_keep_up_is_given_no_more_than_so_much(
