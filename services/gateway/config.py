@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.config import PathRule, ServiceConfig, field_of
+from shared.text.default_model import ANSWERS_ADAPTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ class GatewayConfig(ServiceConfig):
         maximum=600.0,
     )
     retrieval_adapter: str = field_of(
-        "answers",
+        ANSWERS_ADAPTER,
         help="adapter that answers from passages where a model has it and none is asked for; empty = none",
     )
     local_prefill_tokens: int = field_of(

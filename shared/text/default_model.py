@@ -21,7 +21,9 @@ FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 VARIABLE = "PENSTOCK_DEFAULT_MODEL"
 """Where the file is, if not in the package; `none`: it is not to be served."""
 NONE = "none"
-DEFAULT_ADAPTERS = (("answers", Path(__file__).parent.parent / "demo" / "adapters" / "answers"),)
+ANSWERS_ADAPTER = "answers"
+"""That over it which answers from passages."""
+DEFAULT_ADAPTERS = ((ANSWERS_ADAPTER, Path(__file__).parent.parent / "demo" / "adapters" / "answers"),)
 """(name, folder) of what is shipped over it; the folder above has the card."""
 
 

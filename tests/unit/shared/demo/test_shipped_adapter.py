@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from safetensors.torch import load_file
 
-import shared.demo
 from shared.demo.lora import PROJECTIONS, WEIGHTS_FILE
 from shared.demo.teach import ALPHA, RANK
 from shared.engine.loading.adapter_config import load_adapter_config
+from shared.text.default_model import ANSWERS_ADAPTER, DEFAULT_ADAPTERS
 
-ANSWERS = Path(shared.demo.__file__).parent / "adapters" / "answers"
+ANSWERS = dict(DEFAULT_ADAPTERS)[ANSWERS_ADAPTER]
 MAX_BYTES = 6_000_000
 LAYERS = 30
 
