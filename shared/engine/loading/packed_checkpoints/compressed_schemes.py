@@ -110,10 +110,6 @@ def read_groups(fields: Mapping[str, Any]) -> tuple[SchemeGroup, ...]:
     return tuple(_group(name, group, fields) for name, group in groups.items())
 
 
-def _is_dense(sparsity: Any) -> bool:
-    return isinstance(sparsity, dict) and sparsity.get("format") == "dense"
-
-
 def name_rules(fields: Mapping[str, Any], field: str, where: str) -> NameRules:
     listed = fields.get(field) or []
     if (
