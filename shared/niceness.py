@@ -14,9 +14,9 @@ one in per turn or two of it: where that loop had to wait for a core as the othe
 0.7 s to be let in, and ended 150 to 500 ms after their deadlines (p99); with 3, 34 to 70 ms; with 5, 8 ms.
 """
 COMPUTING_NICE = 10
-"""How far a thread that computes steps back. The others only pass things on, a moment each: one that must wait
-for a step to end makes every stream late, and every deadline. (Ends came 1.0 to 1.6 s after their deadlines
-without it, 84 ms with 5, 17 to 39 ms with 10.)
+"""How far a thread that computes steps back. The others only pass things on, a moment each: one that must
+wait for a step to end makes every stream late, and every deadline. (Ends came 1.0 to 1.6 s after their
+deadlines without it, 84 ms with 5, 17 to 39 ms with 10.)
 """
 
 
