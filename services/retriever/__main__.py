@@ -13,9 +13,11 @@ with interrupts_end_at_once():
     import torch
 
     from services.retriever.actor import RetrieverActor
+    from services.retriever.cache_actor import CACHE_MESSAGES, CacheActor
     from services.retriever.config import RetrieverConfig
     from services.retriever.searcher import Searcher
     from services.retriever.text_embedder import TextEmbedder
+    from shared.bus import Delivery
     from shared.bus.subjects import CANCEL_ALL, inbox
     from shared.cores import usable_cores
     from shared.retrieval.build import build_index
@@ -40,12 +42,18 @@ async def body(service: Service[RetrieverConfig]) -> None:
         lambda: RetrieverActor(service, searcher.search_passages if searcher else None, texts.embed_texts)
     )
 
+    # The index is that of this life of the process.
+    cache = service.supervisor.start(lambda: CacheActor(service, lambda: str(service.incarnation)))
+
+    def receive(delivery: Delivery) -> None:
+        (cache if isinstance(delivery.message, CACHE_MESSAGES) else actor).receive(delivery)
+
     async def drained() -> None:
         while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
             await asyncio.sleep(DRAIN_POLL_S)
 
     service.on_drain(drained)
-    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+    await service.bus.serve(inbox(service.role, service.instance), receive)
     await service.bus.serve(CANCEL_ALL, actor.receive)
     await service.ready(actor.status)
     await service.run()
