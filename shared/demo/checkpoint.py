@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from shared.demo.llama import Llama, LlamaShape
 from shared.demo.optimizer import Optimizer
@@ -16,6 +16,7 @@ from shared.engine import load_model_config
 from shared.engine.loading.gguf.checkpoint import GgufCheckpoint
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.errors import InvalidRequest
+from shared.training.whole_files import write_tensors
 
 
 @dataclass(slots=True)
@@ -34,9 +35,7 @@ def save_checkpoint(folder: Path, model: Llama, optimizer: Optimizer, progress: 
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model/{name}": value.detach() for name, value in _trained(model).items()}
     tensors |= {f"optimizer/{name}": value for name, value in optimizer.state().items()}
-    partial = folder / "checkpoint.partial"
-    save_file(tensors, partial, metadata={"progress": json.dumps(asdict(progress))})
-    partial.replace(folder / "checkpoint.safetensors")
+    write_tensors(folder / "checkpoint.safetensors", tensors, {"progress": json.dumps(asdict(progress))})
 
 
 def load_checkpoint(folder: Path, model: Llama, optimizer: Optimizer) -> TrainingProgress:
@@ -87,7 +86,7 @@ def export_model(model: Llama, folder: Path) -> None:
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {"do_sample": False, **special})
     tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in model.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
 
 
 def load_model(path: Path) -> Llama:

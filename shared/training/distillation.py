@@ -26,7 +26,7 @@ from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.text.tokenizer import TextTokenizer
 from shared.training.acceptance import LONGEST_DRAFT, accept_draft_model, accept_lookup, target_answers
-from shared.training.draft_files import copy_tokenizer, write_draft, write_whole
+from shared.training.draft_files import copy_tokenizer, write_draft
 from shared.training.draft_lesson import (
     DraftLesson,
     TaughtBatches,
@@ -38,6 +38,7 @@ from shared.training.model_card import CardFacts, MeasuredAcceptance, draft_card
 from shared.training.prompts import MAX_PROMPT_TOKENS, ask_itself, read_prompts, split_held_out
 from shared.training.step_times import measure_steps
 from shared.training.taught_rows import MAX_ANSWER_TOKENS, TaughtRow, answer_prompts, load_rows, save_rows
+from shared.training.whole_files import write_whole
 
 WORK_FOLDER = ".distill"
 ANSWERING_SHARE = 0.4

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from shared.demo.llama import Llama
 from shared.engine import LLM
 from shared.engine.loading.config import ModelConfig
 from shared.errors import NotFound
+from shared.training.whole_files import write_tensors, write_whole
 
 CHAT_FILES = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
@@ -37,9 +37,7 @@ def write_draft(draft: Llama, target: ModelConfig, folder: Path) -> None:
     tensors = {
         name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in draft.named_parameters()
     }
-    partial = folder / "model.partial"
-    save_file(tensors, partial, {"format": "pt"})
-    partial.replace(folder / "model.safetensors")
+    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
 
 
 def copy_tokenizer(model: Path, llm: LLM, folder: Path) -> None:
@@ -50,10 +48,3 @@ def copy_tokenizer(model: Path, llm: LLM, folder: Path) -> None:
     for name in CHAT_FILES:
         if (model / name).is_file():
             write_whole(folder / name, (model / name).read_bytes())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """An interrupted write leaves what was there before."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
