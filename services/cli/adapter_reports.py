@@ -13,7 +13,7 @@ SHOWN_DIGITS = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class AdapterState:
-    """`adapter` is MODEL:ADAPTER, as requests name it; `error` why it could not be loaded, "" where it was."""
+    """`adapter` is MODEL:ADAPTER, as requests name it; `error` why it could not be loaded, or empty."""
 
     adapter: str
     digest: str

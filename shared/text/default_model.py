@@ -50,7 +50,7 @@ def packaged_file() -> Path | None:
 def check_default_model(file: Path) -> Path:
     """`file`, which is the one that was published. Raises ChecksumMismatch where it is another one.
 
-    What is found out goes to the processes that this one starts: to read it all takes each a third of a second.
+    What is found out goes to the processes that this one starts: to read it all takes 0.3 s of a core.
     """
     try:
         with file.open("rb") as content:

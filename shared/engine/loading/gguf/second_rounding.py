@@ -1,4 +1,4 @@
-"""Weights of four bits that are rounded to four bits once more, which costs far more than the first time did."""
+"""Weights of four bits that are rounded to four bits once more, which costs far more than the first time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ log = structlog.get_logger()
 def warn_of_second_rounding(model: str | Path, quantization: str) -> None:
     """Say once what to do instead, where `model` is a file of such weights and int4 is asked for.
 
-    Raises NotFound and InvalidRequest as `read_header` does. On SmolLM2-135M's Q4_1 int4 raises perplexity by a
-    fifth; the codes of other checkpoints stay as they are, whatever is asked for.
+    Raises NotFound and InvalidRequest as `read_header` does. SmolLM2-135M's Q4_1 has a fifth more perplexity
+    in int4. The codes of other packed checkpoints stay as they are, whatever is asked for.
     """
     gguf = find_gguf(model) if quantization == "int4" else None
     if gguf is None:
@@ -28,6 +28,6 @@ def warn_of_second_rounding(model: str | Path, quantization: str) -> None:
             "quantized_twice",
             file=gguf.name,
             stored=four_bits,
-            help="quantization int4 rounds these weights once more and loses far more than the file did: on a CPU "
-            "none computes from the file's own blocks; on a GPU take int8",
+            help="quantization int4 rounds these weights once more and loses far more than the file did: "
+            "on a CPU none computes from the file's own blocks; on a GPU take int8",
         )

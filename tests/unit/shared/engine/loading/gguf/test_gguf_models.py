@@ -136,7 +136,9 @@ def test_who_rounds_four_bits_to_four_bits_again_is_told_once_what_to_do(
     GgufModel.of(save_shape(tmp_path / "hf", WIDE)).write(tmp_path / "model.gguf", type_name)
     with capture_logs() as logs:
         engine_of(tmp_path / "model.gguf", WIDE, quantization=quantization)
-    said = [(entry["stored"], "none" in entry["help"]) for entry in logs if entry["event"] == "quantized_twice"]
+    said = [
+        (entry["stored"], "none" in entry["help"]) for entry in logs if entry["event"] == "quantized_twice"
+    ]
     assert said == ([(["Q4_1"], True)] if warns else [])
 
 
