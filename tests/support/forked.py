@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from services.launcher.child import Child, output_pipe
@@ -25,13 +25,8 @@ from tests.support.data import REPOSITORY
 
 LOAD_TIMEOUT_S = 120.0
 FORK_TIMEOUT_S = 30.0
-PRELOADED = (
-    "services.prefill.__main__",
-    "services.decode.__main__",
-    "services.speculator.__main__",
-    "services.tokenizer.__main__",
-    "services.detokenizer.__main__",
-)
+ROLES = ("prefill", "decode", "speculator", "tokenizer", "detokenizer")
+"""Whose imports are done before. Those of gateways are light, and tests of theirs run elsewhere."""
 
 
 class ForkedProcess:
@@ -71,13 +66,14 @@ class ForkedProcess:
 class ForkServer:
     """The launcher's fork server, without a launcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, roles: Sequence[str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # As the launcher has it: OpenBLAS would start threads when it is loaded.
         environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        command = [sys.executable, "-P", "-m", "services.launcher.fork_server", *PRELOADED]
+        preload = [f"services.{role}.__main__" for role in roles]
+        command = [sys.executable, "-P", "-m", "services.launcher.fork_server", *preload]
         with theirs:
-            self._process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdin=theirs)
+            self._process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdin=theirs.fileno())
         atexit.register(self._end)
         self._socket.settimeout(LOAD_TIMEOUT_S)
         assert self._socket.recv(MAX_ANSWER_BYTES) == READY
@@ -104,9 +100,9 @@ class ForkServer:
 
 
 @functools.cache
-def fork_server() -> ForkServer:
+def fork_server(*roles: str) -> ForkServer:
     """One for all tests of this process, started when it is first needed."""
-    return ForkServer()
+    return ForkServer(roles or ROLES)
 
 
 def start_forked(module: str, environ: Mapping[str, str], log: Path) -> ForkedProcess:
@@ -118,6 +114,9 @@ def start_forked(module: str, environ: Mapping[str, str], log: Path) -> ForkedPr
 class SharedForker:
     """What an `Instance` of the launcher needs of a `Forker`, whichever event loop it is in."""
 
+    def __init__(self, *roles: str) -> None:
+        self._server = fork_server(*roles)
+
     async def fork(self, module: str, environ: Mapping[str, str]) -> Child:
         async with output_pipe() as (output, pipe, write_fd):
-            return Child(AdoptedProcess(fork_server().fork(module, environ, write_fd)), output, pipe)
+            return Child(AdoptedProcess(self._server.fork(module, environ, write_fd)), output, pipe)
