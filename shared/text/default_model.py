@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from shared.errors import ChecksumMismatch, NotFound
 
@@ -69,13 +69,13 @@ def check_default_model(file: Path) -> Path:
     )
 
 
-def _is_published(content: BinaryIO) -> bool:
+def _is_published(content: io.BufferedReader) -> bool:
     if os.fstat(content.fileno()).st_size != FILE_BYTES:
         return False
     return hashlib.file_digest(content, "sha256").hexdigest() == FILE_SHA256
 
 
-def _seen(content: BinaryIO) -> str:
+def _seen(content: io.BufferedReader) -> str:
     """What is another one when the file is replaced or written to."""
     status = os.fstat(content.fileno())
     fields = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
