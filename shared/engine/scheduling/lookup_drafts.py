@@ -17,6 +17,10 @@ STARTING_CHANCES = (0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
 _LEARNING = 0.12  # weight of a token that was right or wrong
 HIGHEST_PRICE = 0.8
 """Where a verified token costs more of what a right one saves, there is little to win and nobody looks."""
+LOWEST_PRICE = 0.03
+"""What a verified token is taken to cost at least: rows of steps without drafts say little about it."""
+LEAST_SHARE_US = 150
+"""Of a sequence in a step. To look takes 2 µs or so; where a step is shorter, that is too much of it."""
 RETRY_AFTER = 64
 """A sequence whose matches are not worth a draft gets one token of so many all the same: text changes."""
 INDEXED_PER_STEP_US = 0.1
@@ -60,12 +64,14 @@ class LookupDrafts:
         """A step is planned that computes `others`, without drafts; False where none can pay in it."""
         if not self.longest or not others.sequences:
             return False
-        a, b, c, d = cost.last_coefficients()
+        a, b, c, d = cost.last_coefficients()  # b is 0 where c has all of it: one row of each were seen
         step_us = a + b * others.tokens + c * others.sequences + d * others.keys
         share_us = step_us / others.sequences
-        if not 0 < b < HIGHEST_PRICE * share_us:
+        if share_us < LEAST_SHARE_US:
             return False
-        self._row_price, self._key_price = b / share_us, d / share_us
+        self._row_price, self._key_price = max(LOWEST_PRICE, (b or c) / share_us), d / share_us
+        if self._row_price >= HIGHEST_PRICE:
+            return False
         self._room = self._batch_tokens
         self._index_room = int(step_us * INDEXED_PER_STEP_US)
         return True

@@ -6,7 +6,12 @@ import itertools
 
 from shared.engine import SamplingParams
 from shared.engine.cost_model import CostModel, Features
-from shared.engine.scheduling.lookup_drafts import INDEXED_PER_STEP_US, RETRY_AFTER, LookupDrafts
+from shared.engine.scheduling.lookup_drafts import (
+    INDEXED_PER_STEP_US,
+    LEAST_SHARE_US,
+    RETRY_AFTER,
+    LookupDrafts,
+)
 from shared.engine.scheduling.prompt_lookup import NO_GUESS
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.kv_hash import BlockHasher
@@ -29,6 +34,16 @@ def cost_of(step_us: float, row_us: float) -> CostModel:
     for tokens, sequences in itertools.islice(itertools.cycle([(1, 1), (5, 1), (8, 8), (40, 8)]), 64):
         cost.observe(Features(tokens, sequences, 0), step_us + row_us * tokens)
     return cost
+
+
+class Known(CostModel):
+    """One that has learned exactly this, and nothing about keys."""
+
+    def __init__(self, step_us: float, row_us: float, *, sequence_us: float = 0.0) -> None:
+        self._told = step_us, row_us, sequence_us, 0.0
+
+    def last_coefficients(self) -> tuple[float, float, float, float]:
+        return self._told
 
 
 def begun(cost: CostModel, *, longest: int = 8, batch_tokens: int = 32, rows: int = 1) -> LookupDrafts:
@@ -98,6 +113,21 @@ def test_where_a_row_costs_what_a_token_saves_nobody_looks() -> None:
     full = Features(8, 8, 0)
     assert LookupDrafts(8, 32).begin_step(CHEAP_ROWS, full)
     assert not LookupDrafts(8, 32).begin_step(cost_of(1_000, 5_000), full)
+
+
+def test_where_steps_are_too_short_for_looking_nobody_looks() -> None:
+    def looks(share_us: int) -> bool:
+        return LookupDrafts(8, 32).begin_step(Known(share_us - 10, 10), Features(1, 1, 0))
+
+    assert looks(LEAST_SHARE_US)
+    assert not looks(LEAST_SHARE_US - 1)
+
+
+def test_a_row_that_was_never_seen_beside_its_sequence_costs_what_the_two_cost_together() -> None:
+    lookups = LookupDrafts(8, 32)
+    assert lookups.begin_step(Known(1_000, 0, sequence_us=500), Features(1, 1, 0))
+    assert len(lookups.draft(decoding(LOOP), 8).token_ids) == 4  # 0.8 ** 4 is more than 500 / 1500
+    assert not lookups.begin_step(Known(1_000, 0, sequence_us=10_000), Features(1, 1, 0))
 
 
 def test_while_it_is_not_known_what_a_row_costs_nobody_looks() -> None:
