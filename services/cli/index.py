@@ -63,7 +63,7 @@ def _index(corpus: str, state_dir: Path) -> int:
         progress.end()
     for name, reason in built.skipped:
         print(f"skipped {name}: {reason}", file=sys.stderr)
-    files, passages = len(built.index.files), len(built.index)
+    files, passages = len(built.index.table.files), len(built.index)
     print(f"{files} files, {passages} passages ({built.embedded} new) in {built.folder}")
     return 0
 

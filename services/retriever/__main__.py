@@ -68,7 +68,9 @@ def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> Searcher
     built = build_index(config.corpus, Path(config.state_dir), embedder, progress, waiting=waiting)
     for name, reason in built.skipped:
         log.warning("document_skipped", document=name, reason=reason)
-    log.info("indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.files))
+    log.info(
+        "indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.table.files)
+    )
     return Searcher(embedder, built.index)
 
 
