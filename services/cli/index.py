@@ -7,23 +7,30 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from services.cli.arguments import natural
 from services.cli.exit_codes import EXIT_FAILED
 from services.cli.index_progress import IndexProgressLine
 from services.cli.stack_file import DEFAULT_STATE_DIR
 from shared.cores import usable_cores
 from shared.errors import PenstockError
 from shared.quiet_end import interrupts_end_at_once
+from shared.retrieval.corpus import PATTERN_MARK
+from shared.retrieval.formats import READ_SUFFIXES
 from shared.telemetry import logging
+
+MAX_THREADS = 256
 
 
 def build_index_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock index",
-        description="Index the .md and .txt files of a folder, so that `penstock up --corpus DIR` starts "
-        "faster. A stack that runs already keeps the index it has until its retriever is restarted. What was "
-        "interrupted goes on where it was.",
+        description="Index documents (" + READ_SUFFIXES + "), so that `penstock up --corpus DIR` starts "
+        "faster. A stack that runs already goes on to the new index by itself. What was interrupted goes on "
+        "where it was.",
     )
-    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument(
+        "corpus", metavar="DIR", type=Path, help="a folder with its subfolders; or one file, or 'FOLDER/*.md'"
+    )
     parser.add_argument(
         "--state-dir",
         type=Path,
@@ -31,23 +38,29 @@ def build_index_parser() -> argparse.ArgumentParser:
         default=DEFAULT_STATE_DIR,
         help="where the index is kept, as for penstock up",
     )
+    parser.add_argument(
+        "--threads", type=natural, metavar="N", help="passages are embedded on so many cores (default: all)"
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     parser = build_index_parser()
     args = parser.parse_args(argv)
-    if not args.folder.is_dir():
-        parser.error(f"{args.folder} is not a folder")
+    corpus: Path = args.corpus
+    if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
+        parser.error(f"--threads is {args.threads}; take 1 to {MAX_THREADS}")
+    if not corpus.exists() and not (PATTERN_MARK in corpus.name and corpus.parent.is_dir()):
+        parser.error(f"{corpus} does not exist; name a folder or a file")
     logging.configure("warning", "cli", "cli")
     try:
-        return _index(str(args.folder.resolve()), args.state_dir.resolve())
+        return _index(str(corpus.resolve()), args.state_dir.resolve(), args.threads or usable_cores())
     except PenstockError as error:
         print(f"penstock index: {error}", file=sys.stderr)
         return EXIT_FAILED
 
 
-def _index(corpus: str, state_dir: Path) -> int:
+def _index(corpus: str, state_dir: Path, threads: int) -> int:
     print("loading the embedding model …", file=sys.stderr, flush=True)
     # The model library takes seconds to import: only for this command, and only now.
     with interrupts_end_at_once():
@@ -56,7 +69,7 @@ def _index(corpus: str, state_dir: Path) -> int:
 
     progress = IndexProgressLine(sys.stderr, redraws=sys.stderr.isatty())
     try:
-        embedder = Embedder.load(threads=usable_cores())
+        embedder = Embedder.load(threads=threads)
         print(f"reading {corpus} …", file=sys.stderr, flush=True)
         built = build_index(corpus, state_dir, embedder, progress.show, waiting=_tell_waiting)
     finally:

@@ -109,7 +109,7 @@ def _record_document(line: bytes, name: str, number: int) -> Document:
     if not _is_value(known_by):
         raise Unreadable(f"its `id` is no text or number of at most {MAX_METADATA_CHARS} characters")
     text = _checked(record["text"])
-    metadata = _metadata(record.get("metadata") or {})
+    metadata = _metadata(record.get("metadata"))
     return Document(
         f"{name}#{known_by}", text, is_markdown=False, title=" ".join(title.split()), metadata=metadata
     )
@@ -117,6 +117,8 @@ def _record_document(line: bytes, name: str, number: int) -> Document:
 
 def _metadata(values: Any) -> tuple[tuple[str, str], ...]:
     """Sorted, numbers and truth values as JSON writes them."""
+    if values is None:
+        return ()
     if not isinstance(values, dict) or len(values) > MAX_METADATA:
         raise Unreadable(f"its `metadata` is no object of at most {MAX_METADATA} fields")
     if not all(_is_value(value) and len(key) <= MAX_METADATA_CHARS for key, value in values.items()):

@@ -44,7 +44,7 @@ def _read(data: bytes, end_s: float, clock: Callable[[], float]) -> tuple[str, t
         if clock() > end_s:
             raise Unreadable(f"it takes longer than {MAX_PDF_S:.0f} s to read")
         page_starts.append(len(text))
-        text += HYPHENATED.sub("", page.extract_text()) + "\n"
+        text += HYPHENATED.sub("", page.extract_text().strip()) + "\n"
     if not text.strip():
         raise Unreadable("its pages have no text; scanned ones need OCR first")
     return text, tuple(page_starts)
