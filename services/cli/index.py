@@ -9,7 +9,6 @@ from pathlib import Path
 
 from services.cli.arguments import natural
 from services.cli.exit_codes import EXIT_FAILED
-from services.cli.index_progress import IndexProgressLine
 from services.cli.stack_file import DEFAULT_STATE_DIR
 from shared.cores import usable_cores
 from shared.errors import PenstockError
@@ -39,6 +38,9 @@ def build_index_parser() -> argparse.ArgumentParser:
         help="where the index is kept, as for penstock up",
     )
     parser.add_argument(
+        "--watch", action="store_true", help="stay, and index again what changes, until Ctrl-C"
+    )
+    parser.add_argument(
         "--threads", type=natural, metavar="N", help="passages are embedded on so many cores (default: all)"
     )
     return parser
@@ -54,33 +56,16 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"{corpus} does not exist; name a folder or a file")
     logging.configure("warning", "cli", "cli")
     try:
-        return _index(str(corpus.resolve()), args.state_dir.resolve(), args.threads or usable_cores())
+        print("loading the embedding model …", file=sys.stderr, flush=True)
+        # The model library takes seconds to import: only for this command, and only now.
+        with interrupts_end_at_once():
+            from services.cli.index_rounds import IndexRounds  # noqa: PLC0415
+
+        rounds = IndexRounds(str(corpus.resolve()), args.state_dir.resolve(), args.threads or usable_cores())
+        rounds.index()
+        if args.watch:
+            rounds.index_changes()
     except PenstockError as error:
         print(f"penstock index: {error}", file=sys.stderr)
         return EXIT_FAILED
-
-
-def _index(corpus: str, state_dir: Path, threads: int) -> int:
-    print("loading the embedding model …", file=sys.stderr, flush=True)
-    # The model library takes seconds to import: only for this command, and only now.
-    with interrupts_end_at_once():
-        from shared.retrieval.build import build_index  # noqa: PLC0415
-        from shared.retrieval.embedder import Embedder  # noqa: PLC0415
-
-    progress = IndexProgressLine(sys.stderr, redraws=sys.stderr.isatty())
-    try:
-        embedder = Embedder.load(threads=threads)
-        print(f"reading {corpus} …", file=sys.stderr, flush=True)
-        built = build_index(corpus, state_dir, embedder, progress.show, waiting=_tell_waiting)
-    finally:
-        progress.end()
-    for name, reason in built.skipped:
-        print(f"skipped {name}: {reason}", file=sys.stderr)
-    files, passages = len(built.index.table.files), len(built.index)
-    print(f"{files} files, {passages} passages ({built.embedded} new) in {built.folder}")
     return 0
-
-
-def _tell_waiting(holder: int) -> None:
-    who = f"process {holder} indexes" if holder else "another process indexes"
-    print(f"{who} this folder already: waiting until it has …", file=sys.stderr, flush=True)

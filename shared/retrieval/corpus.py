@@ -62,6 +62,12 @@ def read_corpus(corpus: str) -> Corpus:
     return Corpus(tuple(documents), tuple(left_out.reasons(root)))
 
 
+def document_files(corpus: str) -> list[Path]:
+    """The files that count, whether they can be read or not. Raises NotFound where there is no such
+    folder."""
+    return _paths(corpus, _LeftOut())[1]
+
+
 class _LeftOut:
     """What is no part of the corpus."""
 

@@ -1,9 +1,10 @@
-"""How often a question's words find its passage, by language: XQuAD, 240 passages and 1,190 questions in each.
+"""How often a question's words find its passage, by language: XQuAD, 240 passages and 1,190 questions in
+each.
 
     python -m tests.bench.bench_lexical [--data DIR]
 
-Beside the terms of the lexical index stand those of a plain word regex. nDCG@10 of the one gold passage; recall is the
-share of questions that have it among the first five.
+Beside the terms of the lexical index stand those of a plain word regex. nDCG@10 of the one gold passage;
+recall is the share of questions that have it among the first five.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def main() -> None:
         passages, asked = read_language(options.data, language)
         ndcg, recall = measure(passages, asked, terms_of)
         plain_ndcg, plain_recall = measure(passages, asked, lambda text: WORD.findall(text.lower()))
-        print(f"{language:8}  {ndcg:.3f}    {recall:.3f}     {plain_ndcg:.3f}  {plain_recall:.3f}", flush=True)
+        print(
+            f"{language:8}  {ndcg:.3f}    {recall:.3f}     {plain_ndcg:.3f}  {plain_recall:.3f}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -15,34 +15,12 @@ import pytest
 
 from shared.errors import ChecksumMismatch, InvalidRequest
 from shared.retrieval import store
-from shared.retrieval.index import PassageIndex
-from shared.retrieval.passage_table import IndexedFile
-from shared.retrieval.passages import Passage
-from shared.retrieval.store import (
-    FILE_NAMES,
-    chunk_keys,
-    current_generation,
-    open_generation,
-    save_generation,
-)
-
-MODEL = "model/256"
-
-
-def save(folder: Path, *texts: str) -> int:
-    passages = tuple(
-        Passage(f"Part {number}", text, number * 10, number * 10 + 9) for number, text in enumerate(texts)
-    )
-    vectors = np.eye(len(texts), 8, dtype=np.float32)
-    files = (IndexedFile("a.md", "key", passages, page_starts=(0, 10), metadata=(("lang", "en"),)),)
-    keys = chunk_keys([passage.embedded_text for passage in passages])
-    return save_generation(
-        folder, PassageIndex(files, vectors), keys, embedder=MODEL, content="/".join(texts)
-    )
+from shared.retrieval.store import FILE_NAMES, current_generation, open_generation
+from tests.support.small_index import SMALL_INDEX_MODEL, save_small_index
 
 
 def texts_of(folder: Path) -> list[str]:
-    generation = open_generation(folder, MODEL)
+    generation = open_generation(folder, SMALL_INDEX_MODEL)
     assert generation is not None
     return [generation.index.table.passage(row).text for row in range(len(generation.index))]
 
@@ -52,9 +30,9 @@ def generations(folder: Path) -> list[str]:
 
 
 def test_an_index_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert open_generation(tmp_path, MODEL) is None
-    assert save(tmp_path, "One gate.", "Zwei Öfen \ud800.", "") == 1
-    generation = open_generation(tmp_path, MODEL)
+    assert open_generation(tmp_path, SMALL_INDEX_MODEL) is None
+    assert save_small_index(tmp_path, "One gate.", "Zwei Öfen \ud800.", "") == 1
+    generation = open_generation(tmp_path, SMALL_INDEX_MODEL)
     assert generation is not None
     index = generation.index
     assert [index.table.passage(row).text for row in range(3)] == ["One gate.", "Zwei Öfen \ud800.", ""]
@@ -66,29 +44,29 @@ def test_an_index_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_newest_generation_counts_and_older_ones_go(tmp_path: Path) -> None:
-    save(tmp_path, "old")
-    save(tmp_path, "new")
+    save_small_index(tmp_path, "old")
+    save_small_index(tmp_path, "new")
     assert texts_of(tmp_path) == ["new"]
     assert generations(tmp_path) == ["00000002"]
 
 
 def test_what_is_open_stays_until_it_is_let_go_of(tmp_path: Path) -> None:
-    save(tmp_path, "old")
-    opened = open_generation(tmp_path, MODEL)
+    save_small_index(tmp_path, "old")
+    opened = open_generation(tmp_path, SMALL_INDEX_MODEL)
     assert opened is not None
-    save(tmp_path, "new")
+    save_small_index(tmp_path, "new")
     assert generations(tmp_path) == ["00000001", "00000002"]
     assert opened.index.table.passage(0).text == "old"
     del opened
     assert generations(tmp_path) == ["00000001", "00000002"]
-    save(tmp_path, "newest")
+    save_small_index(tmp_path, "newest")
     assert generations(tmp_path) == ["00000003"]
 
 
 @pytest.mark.parametrize("name", [*FILE_NAMES, "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "longer", "remove"])
 def test_damage_is_found_out(tmp_path: Path, name: str, damage: str) -> None:
-    save(tmp_path, "One gate.", "two")
+    save_small_index(tmp_path, "One gate.", "two")
     path = tmp_path / "generations" / "00000001" / name
     data = path.read_bytes()
     if damage == "remove":
@@ -97,37 +75,37 @@ def test_damage_is_found_out(tmp_path: Path, name: str, damage: str) -> None:
         flipped = data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
         path.write_bytes({"flip": flipped, "cut": data[:-1], "longer": data + b" "}[damage])
     with pytest.raises(ChecksumMismatch):
-        open_generation(tmp_path, MODEL)
+        open_generation(tmp_path, SMALL_INDEX_MODEL)
 
 
 @pytest.mark.parametrize("written", [b"", b"{}", b"[1]", b'{"format": 2, "generation": "x"}', b" " * 70_000])
 def test_a_damaged_pointer_is_found_out(tmp_path: Path, written: bytes) -> None:
-    save(tmp_path, "text")
+    save_small_index(tmp_path, "text")
     (tmp_path / "current").write_bytes(written)
     with pytest.raises(ChecksumMismatch, match="current"):
-        open_generation(tmp_path, MODEL)
+        open_generation(tmp_path, SMALL_INDEX_MODEL)
 
 
 def test_an_index_of_another_format_is_none(tmp_path: Path) -> None:
-    save(tmp_path, "text")
+    save_small_index(tmp_path, "text")
     pointer = json.loads((tmp_path / "current").read_text())
     (tmp_path / "current").write_text(json.dumps(pointer | {"format": store.FORMAT + 1}))
-    assert open_generation(tmp_path, MODEL) is None
+    assert open_generation(tmp_path, SMALL_INDEX_MODEL) is None
 
 
 def test_vectors_of_another_model_and_terms_of_other_rules_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(tmp_path, "text")
+    save_small_index(tmp_path, "text")
     with pytest.raises(InvalidRequest, match=r"made by another embedding model \(model/256, this is other\)"):
         open_generation(tmp_path, "other")
     monkeypatch.setattr(store, "WORDS_FORMAT", "other")
     with pytest.raises(InvalidRequest, match=r"terms .* made by other rules"):
-        open_generation(tmp_path, MODEL)
+        open_generation(tmp_path, SMALL_INDEX_MODEL)
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:
-    save(tmp_path, "text")
+    save_small_index(tmp_path, "text")
     generation = tmp_path / "generations" / "00000001"
     assert sorted(path.name for path in generation.iterdir()) == sorted([*FILE_NAMES, "manifest.json"])
     for path in generation.glob("*.npy"):
@@ -161,23 +139,23 @@ def killed_at(call: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], obj
 def test_whoever_is_killed_while_it_saves_leaves_the_old_index_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(tmp_path, "old")
+    save_small_index(tmp_path, "old")
     call = 0
     seen: list[list[str]] = []
-    while killed_at(call, monkeypatch, lambda: save(tmp_path, "new", "text")):
+    while killed_at(call, monkeypatch, lambda: save_small_index(tmp_path, "new", "text")):
         seen.append(texts_of(tmp_path))
         call += 1
     assert seen[0] == ["old"]
     assert seen[-1] == ["new", "text"]
     assert all(texts in (["old"], ["new", "text"]) for texts in seen)
     assert call > 10
-    save(tmp_path, "after")
+    save_small_index(tmp_path, "after")
     assert generations(tmp_path) == [f"{current_generation(tmp_path):08}"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "generations"]
 
 
 def test_readers_beside_a_writer_see_whole_states_alone(tmp_path: Path) -> None:
-    save(tmp_path, "0", "same 0")
+    save_small_index(tmp_path, "0", "same 0")
     seen: list[list[str]] = []
     done = threading.Event()
 
@@ -188,7 +166,7 @@ def test_readers_beside_a_writer_see_whole_states_alone(tmp_path: Path) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     for number in range(1, 6):
-        save(tmp_path, f"{number}", f"same {number}")
+        save_small_index(tmp_path, f"{number}", f"same {number}")
     done.set()
     reader.join()
     assert all(second == f"same {first}" for first, second in seen)
