@@ -45,7 +45,11 @@ async def body(service: Service[RetrieverConfig]) -> None:
         lambda: RetrieverActor(service, searcher.search_passages if searcher else None, texts.embed_texts)
     )
     cache = service.supervisor.start(
-        lambda: CacheActor(service, lambda: "" if follower is None else str(follower.generation))
+        lambda: CacheActor(
+            service,
+            embedder.embed_counted,
+            lambda: "" if follower is None else str(follower.generation),
+        )
     )
 
     def receive(delivery: Delivery) -> None:

@@ -30,4 +30,10 @@ class RetrieverConfig(ServiceConfig):
     )
     cache_entries: int = field_of(4096, help="answers that are kept at most", minimum=1, maximum=1 << 17)
     cache_ttl_s: float = field_of(3600.0, help="how long an answer is kept", minimum=1.0, maximum=86400.0)
+    cache_min_similarity: float = field_of(
+        0.95,
+        help="how similar a question has to be for the answer to another one, where its request does not say",
+        minimum=0.5,
+        maximum=1.0,
+    )
     threads: int = field_of(1, help="threads of the embedding model", minimum=1, maximum=256)

@@ -7,6 +7,7 @@ room from nobody that holds less.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock
@@ -38,11 +39,20 @@ class KeptEntry:
 
 
 class ResponseCache:
-    def __init__(self, max_bytes: int, max_entries: int, ttl_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        max_entries: int,
+        ttl_s: float,
+        clock: Clock = SYSTEM_CLOCK,
+        removed: Callable[[KeptEntry], None] = lambda _: None,
+    ) -> None:
+        """`removed` hears of each entry that is not kept any more."""
         self._max_bytes = max_bytes
         self._max_entries = max_entries
         self._ttl_s = ttl_s
         self._clock = clock
+        self._removed = removed
         self._tenants: dict[str, OrderedDict[bytes, KeptEntry]] = {}
         self._tenant_bytes: dict[str, int] = {}
         self._bytes = 0
@@ -99,6 +109,7 @@ class ResponseCache:
         kept = self._tenants[entry.key.tenant]
         del kept[entry.key.exact]
         self._count(entry, -1)
+        self._removed(entry)
         if not kept:
             del self._tenants[entry.key.tenant], self._tenant_bytes[entry.key.tenant]
         if why:

@@ -45,3 +45,24 @@ async def test_the_same_request_gets_its_earlier_answer_to_the_last_token(get_st
     assert cached.end is not None
     phases = {phase.name.split(".")[0] for phase in cached.end.timeline.phases}
     assert phases.isdisjoint({"prefill", "decode", "kv"})
+
+
+async def test_a_question_in_other_words_gets_the_answer_and_a_different_one_does_not(
+    get_stack: GetStack,
+) -> None:
+    stack = get_stack(*WITH_RETRIEVER)
+    first = wanting("Where is the gate of the old canal in Oslo?", pb.CACHE_MODE_SEMANTIC)
+    async with connect(stack.grpc) as stub:
+        answer = await generate(stub, first)
+    await until_cached(stack, first)
+    reworded = wanting("Please tell me: where is the gate of the old canal in Oslo?", pb.CACHE_MODE_SEMANTIC)
+    cached = await until_cached(stack, reworded)
+    assert cached.ids == answer.ids
+    assert cached.prompt is not None
+    assert 0.95 <= cached.prompt.cached.similarity < 1.0
+    async with connect(stack.grpc) as stub:
+        other = await generate(
+            stub, wanting("Where is the gate of the old canal in Rome?", pb.CACHE_MODE_SEMANTIC)
+        )
+    assert other.prompt is not None
+    assert not other.prompt.HasField("cached")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+import threading
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from services.retriever.cache_actor import CacheActor
+from services.retriever.cache_actor import MAX_WAITING, CacheActor
 from services.retriever.config import RetrieverConfig
 from shared.deadline import Deadline
 from shared.messages import (
@@ -22,6 +26,7 @@ from shared.messages import (
     ResponseKey,
     ResponseMissing,
 )
+from shared.retrieval.embedder import DIMENSIONS, EmbeddedTexts
 from shared.service import Service
 from tests.support import metric
 from tests.support.clock import FakeClock
@@ -39,12 +44,27 @@ class Rig:
         self.bus = NotedBus()
         self.clock = FakeClock()
         self.generation = "1"
+        self.embedded: list[list[str]] = []
+        self.go = threading.Event()
+        self.go.set()
         settings = RetrieverConfig(**config)  # type: ignore[arg-type]  # its own fields
         self.service = Service("retriever", settings, "retriever-0")
         self.service.bus = self.bus
         self.actor = self.service.supervisor.start(
-            lambda: CacheActor(self.service, lambda: self.generation, self.clock)
+            lambda: CacheActor(self.service, self.embed, lambda: self.generation, self.clock)
         )
+
+    def embed(self, questions: Sequence[str]) -> EmbeddedTexts:
+        """The length of a question is its angle, in hundredths; "long" is too long, "broken" breaks."""
+        self.embedded.append(list(questions))
+        assert self.go.wait(30)
+        if "broken?" in questions:
+            raise RuntimeError("the encoder is broken")
+        vectors = np.zeros((len(questions), DIMENSIONS), dtype=np.float32)
+        for row, question in enumerate(questions):
+            angle = len(question) / 100
+            vectors[row, :2] = math.cos(angle), math.sin(angle)
+        return EmbeddedTexts(vectors, [1] * len(questions), ["long" in question for question in questions])
 
     async def ask(self, message: Message, *, seconds: float = 60.0) -> Message:
         before = len(self.bus.noted.sent)
@@ -119,3 +139,122 @@ async def test_a_cache_without_room_answers_that_it_has_nothing() -> None:
     assert isinstance(await rig.ask(LookUpResponse(KEY, retrieves=False)), ResponseMissing)
     assert metric.value("penstock_response_cache_stores_total", result="too_large") == before + 1
     await rig.service.supervisor.stop(Deadline.after(5.0))
+
+
+def near(question: str, tenant: str = "acme", rest: bytes = b"n") -> ResponseKey:
+    exact = question.encode().ljust(CACHE_DIGEST_BYTES)[:CACHE_DIGEST_BYTES]
+    return ResponseKey(tenant, exact, rest * CACHE_DIGEST_BYTES, question)
+
+
+async def compare(rig: Rig, key: ResponseKey, least: float = 0.99, max_age_ms: int = 0) -> Message:
+    return await rig.ask(LookUpResponse(key, False, max_age_ms, least))
+
+
+async def missed_and_kept(rig: Rig, key: ResponseKey, **keep: Any) -> None:
+    assert isinstance(await compare(rig, key), ResponseMissing)
+    await rig.keep(key, **keep)
+
+
+async def test_the_answer_to_a_similar_question_is_found_with_its_similarity(rig: Rig) -> None:
+    await missed_and_kept(rig, near("where is it"))
+    found = await compare(rig, near("where is it then"))
+    assert isinstance(found, ResponseFound)
+    assert found.response == RESPONSE
+    assert found.similarity == pytest.approx(math.cos(0.05))
+
+
+@pytest.mark.parametrize(
+    ("asked", "least"),
+    [
+        (near("where is it then"), 0.9995),
+        (near("where is it then", tenant="other"), 0.99),
+        (near("where is it then", rest=b"o"), 0.99),
+        (near("where is it not"), 0.99),
+        (near("where is it 7"), 0.99),
+    ],
+    ids=["threshold", "tenant", "parameters", "negation", "number"],
+)
+async def test_what_is_not_near_enough_in_every_way_is_missed(
+    rig: Rig, asked: ResponseKey, least: float
+) -> None:
+    await missed_and_kept(rig, near("where is it"))
+    assert isinstance(await compare(rig, asked, least), ResponseMissing)
+
+
+async def test_without_a_word_of_its_own_a_request_gets_the_configured_similarity() -> None:
+    rig = Rig(cache_min_similarity=0.9995)
+    await missed_and_kept(rig, near("where is it"))
+    assert isinstance(await compare(rig, near("where is it then"), 0.0), ResponseMissing)
+    assert isinstance(await compare(rig, near("where is it ?"), 0.0), ResponseFound)
+    await rig.service.supervisor.stop(Deadline.after(5.0))
+
+
+async def test_the_nearest_that_is_young_enough_is_given(rig: Rig) -> None:
+    await missed_and_kept(rig, near("where is it"))
+    rig.clock.advance(10.0)
+    assert isinstance(await compare(rig, near("where is it then"), max_age_ms=9000), ResponseMissing)
+    assert isinstance(await compare(rig, near("where is it then"), max_age_ms=11_000), ResponseFound)
+
+
+async def test_a_new_index_invalidates_similar_questions_too(rig: Rig) -> None:
+    await missed_and_kept(rig, near("where is it"), retrieves=True)
+    rig.generation = "2"
+    assert await compare(rig, near("where is it then")) == ResponseMissing("2")
+
+
+async def test_a_question_that_is_pushed_out_is_not_found_any_more() -> None:
+    rig = Rig(cache_entries=1)
+    await missed_and_kept(rig, near("where is it"))
+    await missed_and_kept(rig, near("a very different question of another length"))
+    assert isinstance(await compare(rig, near("where is it then")), ResponseMissing)
+    await rig.service.supervisor.stop(Deadline.after(5.0))
+
+
+async def test_a_question_longer_than_the_encoder_takes_is_not_compared(rig: Rig) -> None:
+    await missed_and_kept(rig, near("a long way to it"))
+    assert isinstance(await compare(rig, near("a long way to it then")), ResponseMissing)
+    assert isinstance(await compare(rig, near("a long way to it")), ResponseFound)
+
+
+async def test_an_encoder_that_breaks_is_a_miss_and_the_next_question_is_compared(rig: Rig) -> None:
+    assert isinstance(await compare(rig, near("broken?")), ResponseMissing)
+    await missed_and_kept(rig, near("where is it"))
+    assert isinstance(await compare(rig, near("where is it then")), ResponseFound)
+
+
+async def test_questions_that_wait_for_the_encoder_are_embedded_together_and_late_ones_not(rig: Rig) -> None:
+    rig.go.clear()
+    for number, seconds in ((1, 60.0), (2, 60.0), (3, 0.05), (4, 60.0)):
+        question = f"question {number}"
+        lookup = LookUpResponse(near(question), retrieves=False)
+        rig.actor.receive(rig.bus.asked(lookup, question, 1, seconds=seconds))
+        if number == 1:
+            await until(lambda: rig.embedded)
+    late = Deadline.after(0.05)
+    await until(late.expired)
+    rig.go.set()
+    await until(lambda: len(rig.bus.noted.sent) == 4)
+    assert rig.embedded == [["question 1"], ["question 2", "question 4"]]
+    codes = [sent.message.code for sent in rig.bus.noted.sent if isinstance(sent.message, Failure)]
+    assert codes == ["expired"]
+
+
+async def test_while_the_encoder_is_busy_the_same_request_is_found_at_once(rig: Rig) -> None:
+    await rig.keep()
+    rig.go.clear()
+    lookup = LookUpResponse(near("where is it"), retrieves=False)
+    rig.actor.receive(rig.bus.asked(lookup, "first", 1))
+    await until(lambda: rig.embedded)
+    assert isinstance(await rig.ask(LookUpResponse(KEY, retrieves=False)), ResponseFound)
+    rig.go.set()
+
+
+async def test_more_lookups_than_may_wait_are_misses_at_once(rig: Rig) -> None:
+    rig.go.clear()
+    for number in range(MAX_WAITING + 1):
+        lookup = LookUpResponse(near(f"question {number}"), retrieves=False)
+        rig.actor.receive(rig.bus.asked(lookup, "a", 1))
+        if not number:
+            await until(lambda: rig.embedded)
+    assert isinstance(await compare(rig, near("one more")), ResponseMissing)
+    rig.go.set()
