@@ -43,6 +43,8 @@ class TextOutput:
             print(f"[{number}] {passage.source} ({passage.score:.2f})", file=self._err)
         if info.degraded:
             print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
+        if info.HasField("cached"):
+            print(f"{self._command}: {_told(info.cached)}", file=self._err)
 
     def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
         """Like those of the answer, they are for `--json` alone."""
@@ -80,6 +82,7 @@ class JsonOutput:
             seed=info.seed,
             passages=[{"source": p.source, "text": p.text, "score": p.score} for p in info.passages],
             degraded=info.degraded,
+            **({"cached": _cached(info.cached)} if info.HasField("cached") else {}),
         )
 
     def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
@@ -161,3 +164,16 @@ def _error(terminal: pb.Terminal) -> dict[str, Any]:
         "hop": error.hop,
         "retry_after_ms": error.retry_after_ms,
     }
+
+
+def _told(cached: pb.CachedAnswer) -> str:
+    whose = (
+        "an earlier answer"
+        if cached.similarity == 1.0
+        else f"the answer to a question {cached.similarity:.3f} similar"
+    )
+    return f"{whose}, {cached.age_ms / 1e3:.0f} s old, of request {cached.request_id}"
+
+
+def _cached(cached: pb.CachedAnswer) -> dict[str, object]:
+    return {"request_id": cached.request_id, "age_ms": cached.age_ms, "similarity": cached.similarity}

@@ -22,6 +22,12 @@ FROM_STDIN = "-"
 MAX_FILE_BYTES = 1 << 20
 """Of a schema or grammar; the gateway allows less and says how much."""
 
+CACHE_MODES = {
+    "off": pb.CACHE_MODE_OFF,
+    "exact": pb.CACHE_MODE_EXACT,
+    "semantic": pb.CACHE_MODE_SEMANTIC,
+}
+
 
 def build_ask_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -64,6 +70,9 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--model", default="", help="refuse to be answered by another model")
     prompt.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
     prompt.add_argument("--k", type=natural, help="passages to retrieve, 1 to 16 (default 3)")
+    prompt.add_argument(
+        "--cache", choices=CACHE_MODES, help="whether an earlier answer will do (default: the gateway's)"
+    )
     prompt.add_argument("--no-degrade", action="store_true", help="fail rather than answer without passages")
 
 
@@ -186,6 +195,8 @@ def _set_prompt(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
         request.retrieval.may_degrade = not args.no_degrade
         if args.k is not None:
             request.retrieval.k = args.k
+    if args.cache is not None:
+        request.cache.mode = CACHE_MODES[args.cache]
 
 
 def _milliseconds(value_s: float) -> int:

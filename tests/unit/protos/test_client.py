@@ -110,6 +110,7 @@ def test_options_become_the_fields_of_the_contract() -> None:
             "priority": "high",
             "retrieve": 2,
             "retrieve_may_degrade": False,
+            "cache": "semantic",
         },
     )
     request.stamp_request(message, 1.5)
@@ -123,6 +124,7 @@ def test_options_become_the_fields_of_the_contract() -> None:
         1500,
     )
     assert message.priority == client_pb.PRIORITY_HIGH
+    assert message.cache.mode == client_pb.CACHE_MODE_SEMANTIC
     assert (message.retrieval.enabled, message.retrieval.k, message.retrieval.may_degrade) == (True, 2, False)
 
 

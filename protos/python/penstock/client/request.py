@@ -15,6 +15,12 @@ Prompt = str | Sequence[int] | Sequence[Turn]
 Priority = Literal["low", "normal", "high"]
 ToolChoiceName = Literal["auto", "none", "required"]
 
+CacheModeName = Literal["off", "exact", "semantic"]
+_CACHE_MODES: dict[str, pb.CacheMode] = {
+    "off": pb.CACHE_MODE_OFF,
+    "exact": pb.CACHE_MODE_EXACT,
+    "semantic": pb.CACHE_MODE_SEMANTIC,
+}
 _PRIORITIES: dict[str, pb.Priority] = {
     "low": pb.PRIORITY_LOW,
     "normal": pb.PRIORITY_NORMAL,
@@ -75,6 +81,7 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     priority: Priority
     retrieve: int
     retrieve_may_degrade: bool
+    cache: CacheModeName
 
 
 def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateRequest:
@@ -93,6 +100,8 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
         request.retrieval.k = passages
     if (may_degrade := others.pop("retrieve_may_degrade", None)) is not None:
         request.retrieval.may_degrade = may_degrade
+    if (mode := others.pop("cache", None)) is not None:
+        request.cache.mode = _CACHE_MODES[mode]
     if (choices := others.pop("n", None)) is not None:
         request.n = choices
     _set_prompt(request, prompt)

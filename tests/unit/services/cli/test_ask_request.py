@@ -35,7 +35,7 @@ def test_every_option_arrives() -> None:
         " --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --presence-penalty -1 --frequency-penalty 2"
         " --logit-bias 5=-3.5 --logit-bias 6=1 --stop a --stop b --stop-token-id 9"
         " --ignore-eos --logprobs 0 --model m"
-        " --deadline 1.5 --ttft-deadline 0.25 --inter-token-deadline 0.5 --priority high"
+        " --cache semantic --deadline 1.5 --ttft-deadline 0.25 --inter-token-deadline 0.5 --priority high"
     )
     sent = request(*argv.split())
     sampling = sent.sampling
@@ -53,6 +53,7 @@ def test_every_option_arrives() -> None:
     assert (sent.model, sent.deadline_ms, sent.ttft_deadline_ms) == ("m", 1500, 250)
     assert sent.inter_token_deadline_ms == 500
     assert sent.priority == pb.PRIORITY_HIGH
+    assert sent.cache.mode == pb.CACHE_MODE_SEMANTIC
 
 
 @pytest.mark.parametrize("name", SCALAR_OPTIONS)
