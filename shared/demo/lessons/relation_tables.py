@@ -25,7 +25,9 @@ def read_relations(kind: str) -> tuple[Relation, ...]:
 
 def _relation(fields: dict[str, Any], choices: dict[str, tuple[str, ...]]) -> Relation:
     slots = {place: _slot(slot, choices) for place, slot in fields.pop("slots", {}).items()}
-    listed = {name: value if isinstance(value, str) else tuple(value) for name, value in fields.items()}
+    listed: dict[str, Any] = {
+        name: value if isinstance(value, str) else tuple(value) for name, value in fields.items()
+    }
     return Relation(slots=slots, **listed)
 
 
