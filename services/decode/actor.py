@@ -77,7 +77,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             max_jobs=engine.config.max_sequences,
             kv_blocks=engine.config.kv_blocks,
             is_alive=gateway_alive(self._service.fleet),
-            window=engine.layout.window,
+            groups=engine.layout.groups.counts,
             chunk_tokens=engine.config.max_batch_tokens,
         )
         self._pace = DecodePace(engine.config.max_batch_tokens)
@@ -300,7 +300,6 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 f"prefill worker {job.peer} is not known here; try again or use another one",
                 retry_after_ms=UNKNOWN_PREFILL_RETRY_MS,
             )
-        first = reserved.first_block
         metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.block_hashes))
         metrics.PREFIX_CACHE_HITS.inc(reserved.num_cached_blocks)
         job.phase = JobPhase.TRANSFERRING
@@ -310,9 +309,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
             job.gateway,
             job.peer,
             prefill.heartbeat.incarnation,
-            reserved.block_ids,
-            first,
-            len(reserved.block_ids) - first,
+            reserved.tables,
+            reserved.first_blocks,
             job.deadline,
         )
 

@@ -115,7 +115,12 @@ class EngineCore:
 def _model_input(work: Work) -> ModelInput:
     sequence = work.sequence
     return ModelInput(
-        work.token_ids, work.start, sequence.blocks, work.num_logits, sequence.on_layer, sequence.adapter
+        work.token_ids,
+        work.start,
+        [table.blocks for table in sequence.tables],
+        work.num_logits,
+        sequence.on_layer,
+        sequence.adapter,
     )
 
 

@@ -13,7 +13,7 @@ from shared.deadline import Deadline
 from shared.engine.results import TokenOutput
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
 from shared.kv.chunk import MAX_EPOCH
-from shared.kv_window import KvWindow
+from shared.kv_groups import KvGroups
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.sampling import sampling
@@ -64,7 +64,7 @@ def test_the_context_limit_bounds_what_a_job_may_grow_to() -> None:
 
 def test_where_every_layer_has_a_window_a_job_is_counted_with_that_alone() -> None:
     jobs = DecodeBook(
-        max_jobs=4, kv_blocks=100, is_alive=lambda _: True, window=KvWindow(100), chunk_tokens=64
+        max_jobs=4, kv_blocks=100, is_alive=lambda _: True, groups=KvGroups(0, 1, 100), chunk_tokens=64
     )
     long = job(tokens=500, max_tokens=1)
     jobs.add(long)
