@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from shared.engine import Engine, SamplingParams, TokenOutput
+from shared.engine.engine_config import MAX_DRAFT_TOKENS
+from shared.engine.native.library import library
+from shared.errors import InvalidRequest
 from shared.sampling import Grammar
 from tests.support.engine import FANCY, GREEDY, admit, drive, generate, make_engine, save_random_model
 from tests.support.grammar import save_model_with_tokenizer
@@ -64,6 +67,23 @@ def test_a_text_that_repeats_itself_takes_fewer_steps_and_says_where_its_drafts_
     assert sum(output.accepted_drafts for output in looked_up) == len(ids(outputs)) - len(outputs) > 0
     assert all(output.proposed_drafts > 0 for output in looked_up)
     assert not any(output.proposed_drafts for output in outputs if not output.looked_up)
+
+
+def test_unless_told_otherwise_it_is_looked_up_where_rows_do_not_depend_on_each_other(folder: Path) -> None:
+    def longest(backend: str, *, deterministic: bool) -> int:
+        engine = make_engine(folder, lookup_tokens=-1, backend=backend, deterministic=deterministic)
+        return engine.config.lookup_tokens
+
+    assert longest("torch", deterministic=False) == 0
+    assert longest("torch", deterministic=True) == 8
+    assert library() is None or longest("native", deterministic=False) == 8
+
+
+def test_a_number_of_tokens_that_cannot_be_is_refused(folder: Path) -> None:
+    for number in (-2, MAX_DRAFT_TOKENS + 1):
+        with pytest.raises(InvalidRequest, match="lookup_tokens must be from -1 to 64"):
+            make_engine(folder, lookup_tokens=number)
+    assert make_engine(folder, lookup_tokens=MAX_DRAFT_TOKENS).config.lookup_tokens == MAX_DRAFT_TOKENS
 
 
 def test_a_sequence_that_is_drafted_for_is_not_looked_up(folder: Path) -> None:
