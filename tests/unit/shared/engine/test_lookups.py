@@ -122,9 +122,13 @@ def test_a_revised_sequence_is_looked_up_in_its_new_text(folder: Path) -> None:
     while plain.has_work:
         plain.step()
     new = [20, 21, 22, 23] * 6
+    lookups = engine._scheduler.lookups
+    assert "a" in lookups._rows
+    assert engine.revise("a", 12, new, stop_after=12)
+    assert "a" not in lookups._rows
+    assert plain.revise("a", 12, new, stop_after=12)
     drawn = []
     for each in (engine, plain):
-        assert each.revise("a", 12, new, stop_after=12)
         while each.has_work:
             each.step()
             each.check()
