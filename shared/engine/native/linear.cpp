@@ -9,6 +9,14 @@ namespace {
 constexpr int DOT_WIDTH = 4;               // int8 products that one VNNI lane adds up
 constexpr int CODE_PREFETCH_BYTES = 8192;  // codes are used up several times as fast as floats
 
+// A vector of the type that integer dot products add to: GCC copies any other one in front of and behind
+// each.
+using Sums = int __attribute__((vector_size(64)));
+
+inline Sums add_products(Sums sums, __m512i codes, __m512i row_codes) {
+  return (Sums)_mm512_dpbusd_epi32((__m512i)sums, codes, row_codes);
+}
+
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
 // W = (code - zero) * scale, so sum(W a) = scale * scale_a * (sum(code * code_a) - zero * sum(code_a)).
 // W = code * scale + minimum, so sum(W a) = scale_a * (scale * sum(code * code_a) + minimum * sum(code_a)).
@@ -20,9 +28,9 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
   __m512 total[R][2];
   clear<R>(total);
   for (int g = 0; g < groups; ++g) {
-    __m512i sum[R][2];
+    Sums sum[R][2];
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_si512();
+    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = Sums{};
     for (int k = 0; k < group; k += DOT_WIDTH) {
       __m512i b0, b1;
       _mm_prefetch(reinterpret_cast<const char*>(codes) + CODE_PREFETCH_BYTES, _MM_HINT_T0);
@@ -42,8 +50,8 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
         int quad;
         std::memcpy(&quad, rows + r * stride + k, sizeof quad);
         const __m512i a = _mm512_set1_epi32(quad);
-        sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], b0, a);
-        sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], b1, a);
+        sum[r][0] = add_products(sum[r][0], b0, a);
+        sum[r][1] = add_products(sum[r][1], b1, a);
       }
     }
     rows += group;
@@ -56,7 +64,7 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
         for (int r = 0; r < R; ++r) {
           const float row_scale = row_scales[r * groups + g], row_sum = row_sums[r * groups + g];
           const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
-          total[r][half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][half]), factor, total[r][half]);
+          total[r][half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)sum[r][half]), factor, total[r][half]);
           total[r][half] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(row_scale * row_sum), total[r][half]);
         }
       } else {
@@ -65,7 +73,7 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
           const __m512 exact = _mm512_fnmadd_ps(zero, _mm512_set1_ps(row_sums[r * groups + g]),
-                                                _mm512_cvtepi32_ps(sum[r][half]));
+                                                _mm512_cvtepi32_ps((__m512i)sum[r][half]));
           const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scales[r * groups + g]));
           total[r][half] = _mm512_fmadd_ps(exact, factor, total[r][half]);
         }
