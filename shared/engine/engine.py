@@ -18,7 +18,7 @@ from shared.engine.backends import build_model, build_pool
 from shared.engine.batch import PackedAdapter
 from shared.engine.core_board import CoreSeat
 from shared.engine.cost_model import CostModel
-from shared.engine.engine_config import EngineConfig
+from shared.engine.engine_config import MAX_DRAFT_TOKENS, EngineConfig
 from shared.engine.engine_core import EngineCore
 from shared.engine.input_processor import InputProcessor
 from shared.engine.loading.config import load_model_config
@@ -61,7 +61,6 @@ __all__ = [
     "TokenOutput",
 ]
 
-MAX_DRAFT_TOKENS = 64
 CHECK_BLOCKS = 4096
 """What an idle engine checks at a time; what waits for it waits no longer than that."""
 
@@ -115,6 +114,8 @@ class Engine:
             max_sequences=config.max_sequences,
             max_step_us=1000 * config.max_step_ms,
             max_step_ratio=config.max_step_ratio,
+            lookup_tokens=config.lookup_tokens,
+            lookup_batch_tokens=config.lookup_batch_tokens,
             now_us=now_us,
         )
         self._sampler = Sampler(self.model_config.vocab_size)
@@ -322,6 +323,10 @@ class Engine:
             return False
         sequence.drafts = drafts
         return True
+
+    def limit_lookups(self, longest: int) -> None:
+        """From the next step on draft so many tokens at most from a sequence's own text; 0: none."""
+        self._scheduler.lookups.longest = longest
 
     def _add_sequence(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
         """The last part of coming in. A grammar may find no memory for its state: then nothing is kept."""

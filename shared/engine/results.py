@@ -34,6 +34,7 @@ class TokenOutput(NamedTuple):
 
     `finish_reason` is "stop" (the last token is an end or stop id, or completed the grammar), "length",
     "error" (the sequence's own constraints, or logits that are no numbers, left nothing to draw) or None.
+    `looked_up`: the drafts were found in the sequence's own text, nobody had offered them.
     """
 
     key: str
@@ -43,6 +44,7 @@ class TokenOutput(NamedTuple):
     finish_reason: str | None
     accepted_drafts: int
     proposed_drafts: int
+    looked_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

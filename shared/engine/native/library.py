@@ -79,6 +79,35 @@ class BatchShape(ctypes.Structure):
     ]
 
 
+class EncoderShape(ctypes.Structure):
+    """Twin of EncoderShape in encoder.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("hidden", "heads", "layers")),
+        ("norm_eps", ctypes.c_float),
+        *((name, Pointer) for name in ("words", "positions", "kinds", "norm", "norm_bias")),
+    ]
+
+
+class EncoderLayerShape(ctypes.Structure):
+    """Twin of EncoderLayerShape in encoder.h."""
+
+    _fields_ = [
+        *((name, Pointer) for name in ("qkv", "output", "up", "down")),
+        *((name, Pointer) for name in ("attention_norm", "attention_norm_bias")),
+        *((name, Pointer) for name in ("output_norm", "output_norm_bias")),
+    ]
+
+
+class TextsShape(ctypes.Structure):
+    """Twin of TextsShape in encoder.h."""
+
+    _fields_ = [
+        ("count", ctypes.c_int),
+        *((name, Pointer) for name in ("starts", "token_ids", "kinds")),
+    ]
+
+
 class LowRankShape(ctypes.Structure):
     """Twin of LowRankShape in adapter.h."""
 
@@ -121,6 +150,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_model": (Pointer, [Pointer, Pointer, Pointer, _INT]),
     "penstock_free_model": (None, [Pointer]),
     "penstock_forward": (_INT, [Pointer, Pointer, Pointer]),
+    "penstock_encoder": (Pointer, [Pointer, Pointer]),
+    "penstock_free_encoder": (None, [Pointer]),
+    "penstock_encode": (_INT, [Pointer, Pointer, _INT, Pointer]),
     "penstock_board_bytes": (_LONG, []),
     "penstock_take_seat": (None, [Pointer, _INT, Pointer]),
     "penstock_compute": (None, [Pointer, _INT, _INT]),

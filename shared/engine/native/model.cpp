@@ -3,6 +3,9 @@
 #include <algorithm>
 
 namespace penstock {
+namespace {
+constexpr long FETCHED_KV_BYTES = 128 << 10;  // an eighth of an L2; attention itself asks for later keys
+}
 
 Model::Model(const ModelShape& shape, const PoolShape& pool)
     : shape_(shape),
@@ -129,12 +132,15 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
       }
     });
     sum_ranks(index, Adapted::QKV, *shape.qkv, *layer.qkv_in, team);
-    shape.qkv->apply(*layer.qkv_in, rows, team, [&](int row, int panel, __m512 low, __m512 high) {
-      adapt(index, Adapted::QKV, row, panel, low, high);
-      float* out = qkv_.data() + static_cast<long>(row) * qkv_width_ + panel * PANEL;
-      _mm512_storeu_ps(out, low);
-      _mm512_storeu_ps(out + LANES, high);
-    });
+    shape.qkv->apply(
+        *layer.qkv_in, rows, team,
+        [&](int row, int panel, __m512 low, __m512 high) {
+          adapt(index, Adapted::QKV, row, panel, low, high);
+          float* out = qkv_.data() + static_cast<long>(row) * qkv_width_ + panel * PANEL;
+          _mm512_storeu_ps(out, low);
+          _mm512_storeu_ps(out + LANES, high);
+        },
+        [&] { fetch_kv(layer, view); });
     team.share(rows, rows_per_claim(qkv_width_), [&](int first, int end, int) {
       for (int row = first; row < end; ++row) rotate_and_store(layer, row);
     });
@@ -239,6 +245,20 @@ void Model::add_projected(int row, const float* norm, int rank) {
   const float* addend = normalized(projected(row), norm, rank);
   float* target = hidden(row);
   for (int i = 0; i < shape_.hidden; ++i) target[i] += addend[i];
+}
+
+// Asks for the KV that attention begins with: it comes from memory while the queries are computed.
+void Model::fetch_kv(const Layer& layer, const View& view) const {
+  const int window = layer.shape.window;
+  long left = FETCHED_KV_BYTES / pool_.layer_block_bytes;
+  for (const QuerySpan& span : view.spans) {
+    const int first = window > 0 ? std::max(0, span.start - window + 1) : 0;
+    for (int block = first / BLOCK_TOKENS; block <= (span.start + span.rows - 1) / BLOCK_TOKENS; ++block)
+      if (left-- > 0)
+        pool_.fetch(layer.shape.row, span.blocks[block]);
+      else
+        return;
+  }
 }
 
 // Norms and rotates the row's queries and keys in place; its keys and values go into the pool.

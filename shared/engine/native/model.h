@@ -108,6 +108,7 @@ class Model {
   void add_items(View& view, int span, int shares, double fair_keys) const;
   void compute(const BatchShape& batch, float* logits, Team& team);
   void embed(int token_id, float* row) const;
+  void fetch_kv(const Layer& layer, const View& view) const;
   void rotate_and_store(const Layer& layer, int row);
   template <class E, class Meanwhile>
   void attend(std::vector<Attention<E>>& workers, const Layer& layer, const View& view, Team& team,

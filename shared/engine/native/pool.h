@@ -21,6 +21,12 @@ struct Pool {
   int kv_heads;
   int head_dim;
 
+  // Asks for a block of a layer, which comes while something else is done.
+  void fetch(int row, int block) const {
+    const auto* begin = reinterpret_cast<const char*>(block_base(row, block));
+    for (long at = 0; at < layer_block_bytes; at += 64) _mm_prefetch(begin + at, _MM_HINT_T1);
+  }
+
   // Where one head of one token lies; `part` 0 is K, 1 is V.
   uint8_t* head(int row, int block, int part, int offset, int kv_head) const {
     const long index = (static_cast<long>(part) * BLOCK_TOKENS + offset) * kv_heads + kv_head;

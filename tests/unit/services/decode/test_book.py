@@ -171,8 +171,8 @@ def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None
     live = job()
     live.transfer_us, live.queue_us = 5, 7
     first = job_output(live, TokenOutput(live.key, 17, (1, 2), (), None, 1, 3), 0.0)
-    middle = job_output(live, TokenOutput(live.key, 19, (3,), (), None, 0, 2), 0.0)
-    last = job_output(live, TokenOutput(live.key, 20, (4,), (), "stop", 0, 0), 0.0)
+    middle = job_output(live, TokenOutput(live.key, 19, (3, 9), (), None, 1, 2, looked_up=True), 0.0)
+    last = job_output(live, TokenOutput(live.key, 21, (4,), (), "stop", 0, 0), 0.0)
     assert [(mark.phase, mark.duration_us) for mark in first.marks] == [
         ("kv.transfer", 5),
         ("decode.queue", 7),
@@ -180,5 +180,7 @@ def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None
     assert middle.marks == ()
     assert [(mark.phase, mark.duration_us) for mark in last.marks] == [
         ("count:draft_proposed", 5),
-        ("count:draft_accepted", 1),
+        ("count:draft_accepted", 2),
+        ("count:lookup_proposed", 2),
+        ("count:lookup_accepted", 1),
     ]
