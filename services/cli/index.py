@@ -7,23 +7,29 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from services.cli.arguments import natural
 from services.cli.exit_codes import EXIT_FAILED
-from services.cli.index_progress import IndexProgressLine
 from services.cli.stack_file import DEFAULT_STATE_DIR
 from shared.cores import usable_cores
 from shared.errors import PenstockError
 from shared.quiet_end import interrupts_end_at_once
+from shared.retrieval.corpus import PATTERN_MARK
+from shared.retrieval.formats import READ_SUFFIXES
 from shared.telemetry import logging
+
+MAX_THREADS = 256
 
 
 def build_index_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock index",
-        description="Index the .md and .txt files of a folder, so that `penstock up --corpus DIR` starts "
-        "faster. A stack that runs already keeps the index it has until its retriever is restarted. What was "
-        "interrupted goes on where it was.",
+        description="Index documents (" + READ_SUFFIXES + "), so that `penstock up --corpus DIR` starts "
+        "faster. A stack that runs already goes on to the new index by itself. What was interrupted goes on "
+        "where it was.",
     )
-    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument(
+        "corpus", metavar="DIR", type=Path, help="a folder with its subfolders; or one file, or 'FOLDER/*.md'"
+    )
     parser.add_argument(
         "--state-dir",
         type=Path,
@@ -31,43 +37,35 @@ def build_index_parser() -> argparse.ArgumentParser:
         default=DEFAULT_STATE_DIR,
         help="where the index is kept, as for penstock up",
     )
+    parser.add_argument(
+        "--watch", action="store_true", help="stay, and index again what changes, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--threads", type=natural, metavar="N", help="passages are embedded on so many cores (default: all)"
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     parser = build_index_parser()
     args = parser.parse_args(argv)
-    if not args.folder.is_dir():
-        parser.error(f"{args.folder} is not a folder")
+    corpus: Path = args.corpus
+    if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
+        parser.error(f"--threads is {args.threads}; take 1 to {MAX_THREADS}")
+    if not corpus.exists() and not (PATTERN_MARK in corpus.name and corpus.parent.is_dir()):
+        parser.error(f"{corpus} does not exist; name a folder or a file")
     logging.configure("warning", "cli", "cli")
     try:
-        return _index(str(args.folder.resolve()), args.state_dir.resolve())
+        print("loading the embedding model …", file=sys.stderr, flush=True)
+        # The model library takes seconds to import: only for this command, and only now.
+        with interrupts_end_at_once():
+            from services.cli.index_rounds import IndexRounds  # noqa: PLC0415
+
+        rounds = IndexRounds(str(corpus.resolve()), args.state_dir.resolve(), args.threads or usable_cores())
+        rounds.index()
+        if args.watch:
+            rounds.index_changes()
     except PenstockError as error:
         print(f"penstock index: {error}", file=sys.stderr)
         return EXIT_FAILED
-
-
-def _index(corpus: str, state_dir: Path) -> int:
-    print("loading the embedding model …", file=sys.stderr, flush=True)
-    # The model library takes seconds to import: only for this command, and only now.
-    with interrupts_end_at_once():
-        from shared.retrieval.build import build_index  # noqa: PLC0415
-        from shared.retrieval.embedder import Embedder  # noqa: PLC0415
-
-    progress = IndexProgressLine(sys.stderr, redraws=sys.stderr.isatty())
-    try:
-        embedder = Embedder.load(threads=usable_cores())
-        print(f"reading {corpus} …", file=sys.stderr, flush=True)
-        built = build_index(corpus, state_dir, embedder, progress.show, waiting=_tell_waiting)
-    finally:
-        progress.end()
-    for name, reason in built.skipped:
-        print(f"skipped {name}: {reason}", file=sys.stderr)
-    files, passages = len(built.index.files), len(built.index)
-    print(f"{files} files, {passages} passages ({built.embedded} new) in {built.folder}")
     return 0
-
-
-def _tell_waiting(holder: int) -> None:
-    who = f"process {holder} indexes" if holder else "another process indexes"
-    print(f"{who} this folder already: waiting until it has …", file=sys.stderr, flush=True)

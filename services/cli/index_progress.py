@@ -1,4 +1,4 @@
-"""How far `penstock index` is: a line that grows on a terminal, a line now and then elsewhere."""
+"""How far `penstock index` is: a bar that grows on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TextIO
 
 EVERY_S = 5.0
 """From one line to the next where lines stay."""
+BAR_CHARS = 20
 ERASE_LINE_END = "\x1b[K"
 
 
@@ -24,12 +25,12 @@ class IndexProgressLine:
         now_s = self._clock()
         if self._began_s is None:
             self._began_s = now_s
-        line = f"embedding {done}/{total} passages{_speed(done, total, now_s - self._began_s)}"
+        line = f"{done}/{total} passages{_speed(done, total, now_s - self._began_s)}"
         if self._redraws:
-            self._err.write(f"\r{line}{ERASE_LINE_END}")
+            self._err.write(f"\rembedding {_bar(done, total)} {line}{ERASE_LINE_END}")
             self._open = True
         elif done == total or now_s - self._shown_s >= EVERY_S:
-            self._err.write(line + "\n")
+            self._err.write(f"embedding {line}\n")
             self._shown_s = now_s
         self._err.flush()
 
@@ -39,6 +40,11 @@ class IndexProgressLine:
             self._err.write("\n")
             self._err.flush()
             self._open = False
+
+
+def _bar(done: int, total: int) -> str:
+    full = BAR_CHARS * done // max(1, total)
+    return f"[{'#' * full}{'.' * (BAR_CHARS - full)}]"
 
 
 def _speed(done: int, total: int, took_s: float) -> str:

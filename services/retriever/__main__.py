@@ -14,11 +14,12 @@ with interrupts_end_at_once():
 
     from services.retriever.actor import RetrieverActor
     from services.retriever.config import RetrieverConfig
+    from services.retriever.index_follower import IndexFollower
     from services.retriever.searcher import Searcher
     from services.retriever.text_embedder import TextEmbedder
     from shared.bus.subjects import CANCEL_ALL, inbox
     from shared.cores import usable_cores
-    from shared.retrieval.build import build_index
+    from shared.retrieval.build import MODEL, build_index
     from shared.retrieval.embedder import Embedder
     from shared.service import Service, run_service
 
@@ -33,7 +34,9 @@ async def body(service: Service[RetrieverConfig]) -> None:
     config = service.config
     # All cores for the index; a few questions are one batch.
     embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores())
-    searcher = await asyncio.to_thread(_searcher, service, embedder) if config.corpus else None
+    searcher, follower = None, None
+    if config.corpus:
+        searcher, follower = await asyncio.to_thread(_searcher, service, embedder)
     await asyncio.to_thread(_warm_up, config, embedder)
     texts = TextEmbedder(embedder)
     actor = service.supervisor.start(
@@ -45,13 +48,15 @@ async def body(service: Service[RetrieverConfig]) -> None:
             await asyncio.sleep(DRAIN_POLL_S)
 
     service.on_drain(drained)
+    if follower is not None:
+        service.supervisor.start_task("index", follower.run)
     await service.bus.serve(inbox(service.role, service.instance), actor.receive)
     await service.bus.serve(CANCEL_ALL, actor.receive)
     await service.ready(actor.status)
     await service.run()
 
 
-def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> Searcher:
+def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> tuple[Searcher, IndexFollower]:
     """Brings the index up to date; says how far it is."""
     config, last_s = service.config, time.monotonic()
 
@@ -68,8 +73,11 @@ def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> Searcher
     built = build_index(config.corpus, Path(config.state_dir), embedder, progress, waiting=waiting)
     for name, reason in built.skipped:
         log.warning("document_skipped", document=name, reason=reason)
-    log.info("indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.files))
-    return Searcher(embedder, built.index)
+    log.info(
+        "indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.table.files)
+    )
+    searcher = Searcher(embedder, built.index)
+    return searcher, IndexFollower(built.folder, built.generation, MODEL, searcher.replace_index)
 
 
 def _warm_up(config: RetrieverConfig, embedder: Embedder) -> None:

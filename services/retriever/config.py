@@ -10,7 +10,7 @@ from shared.config import PathRule, ServiceConfig, field_of
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieverConfig(ServiceConfig):
     corpus: str = field_of(
-        "", help="folder of .md and .txt files, or FOLDER/*.md; empty = no retrieval", path=PathRule.ALWAYS
+        "", help="folder of documents, one file, or FOLDER/*.md; empty = no retrieval", path=PathRule.ALWAYS
     )
     state_dir: str = field_of(
         ".penstock", help="folder that keeps the index between runs", path=PathRule.ALWAYS

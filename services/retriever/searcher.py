@@ -15,6 +15,10 @@ class Searcher:
         self._embedder = embedder
         self._index = index
 
+    def replace_index(self, index: PassageIndex) -> None:
+        """From the next batch on; called from any thread."""
+        self._index = index
+
     def search_passages(self, questions: Sequence[Retrieve]) -> list[Retrieved]:
         """One answer each; the times are those of the whole batch, which each of them waited."""
         started = time.perf_counter_ns()

@@ -111,7 +111,10 @@ def build_model(
 
 
 def _num_blocks(config: EngineConfig, layout: KvLayout) -> int:
-    return layout.blocks_in(config.kv_memory_mb) if config.kv_memory_mb else config.kv_blocks
+    """Of one group each: what `kv_blocks` says is for all layers."""
+    if config.kv_memory_mb:
+        return layout.blocks_in(config.kv_memory_mb)
+    return config.kv_blocks * layout.groups.count
 
 
 def _kernels(config: EngineConfig) -> ctypes.CDLL | None:

@@ -1,16 +1,13 @@
-"""The index of a folder: loaded, brought up to date, or made anew."""
+"""The index of a folder: opened, brought up to date, or made anew."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import os
-import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -18,28 +15,37 @@ import numpy as np
 import structlog
 
 from shared.errors import ChecksumMismatch, InvalidRequest, NotFound, TooLarge
-from shared.retrieval.corpus import Corpus, Document, read_corpus
+from shared.retrieval.corpus import Corpus, read_corpus
+from shared.retrieval.document import Document
 from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, Embedder
-from shared.retrieval.index import IndexedFile, PassageIndex
+from shared.retrieval.index import PassageIndex, embedded_texts
 from shared.retrieval.model_files import SHA256, WEIGHTS
+from shared.retrieval.passage_table import IndexedFile, PassageTable
 from shared.retrieval.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS, split_passages
-from shared.retrieval.store import clear_unfinished_files, load_index, save_index
+from shared.retrieval.store import (
+    ChunkKeys,
+    Generation,
+    chunk_keys,
+    open_generation,
+    remove_unused,
+    save_generation,
+)
+from shared.retrieval.unfinished import UnfinishedVectors
 from shared.retrieval.vectors import Vectors
 
 log = structlog.get_logger()
 
-MAX_PASSAGES = 200_000
-"""300 MB of vectors; a flat search over them takes some 20 ms."""
+MAX_PASSAGES = 1_000_000
+"""1.5 GB of vectors."""
 
 MODEL = f"{SHA256[WEIGHTS]}/{MAX_TOKENS}"
-SPLITTER = f"1/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
+"""What made the vectors: other weights or another length make others."""
+SPLITTER = f"2/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
 """Part of every file's key: other rules for cutting make other passages."""
 
 LOCK_NAME = "lock"
-UNFINISHED = "unfinished"
-"""The folder in which an indexing that goes on keeps what it has so far."""
-KEEP_EVERY_S = 15.0
 GROUP_PASSAGES = 512
+"""Embedded and kept together: what an interrupted indexing loses."""
 
 MAX_PID_CHARS = 20
 
@@ -51,10 +57,12 @@ IndexProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """`embedded` passages were new; `skipped` is what is not in the index, each with the reason."""
+    """`embedded` passages were new; `skipped` is what is not in the index, each with the reason. `generation`
+    numbers the states of the index: the same one, if nothing has changed."""
 
     index: PassageIndex
     folder: Path
+    generation: int
     embedded: int
     skipped: tuple[tuple[str, str], ...]
 
@@ -66,13 +74,7 @@ def index_folder(state_dir: Path, corpus: str) -> Path:
 
 
 def build_index(
-    corpus: str,
-    state_dir: Path,
-    embedder: Embedder,
-    progress: IndexProgress,
-    *,
-    waiting: Waiting,
-    keep_every_s: float = KEEP_EVERY_S,
+    corpus: str, state_dir: Path, embedder: Embedder, progress: IndexProgress, *, waiting: Waiting
 ) -> Built:
     """Embeds what is new or changed since the last time, and keeps the result.
 
@@ -84,104 +86,117 @@ def build_index(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, waiting):
-            clear_unfinished_files(folder)
-            return _build(read_corpus(corpus), folder, embedder, progress, keep_every_s)
+            return _build(read_corpus(corpus), folder, embedder, progress)
     except OSError as error:
         raise InvalidRequest(
             f"the index cannot be kept in {folder}: {error.strerror or error}; use another --state-dir"
         ) from error
 
 
-def _build(
-    corpus: Corpus, folder: Path, embedder: Embedder, progress: IndexProgress, keep_every_s: float
-) -> Built:
+def _build(corpus: Corpus, folder: Path, embedder: Embedder, progress: IndexProgress) -> Built:
     files = tuple(_file(document) for document in corpus.documents)
-    total = sum(len(file.passages) for file in files)
-    if total > MAX_PASSAGES:
-        raise TooLarge(f"the folder makes {total} passages, more than {MAX_PASSAGES}; index a smaller one")
-    if not total:
-        raise NotFound("the folder's documents have no text; name a folder that has some")
-    known = _known(folder) | _known(folder / UNFINISHED)
-    new = [file for file in files if file.key not in known]
-    embedded = sum(len(file.passages) for file in new)
-    if embedded:
-        progress(0, embedded)
-    done, kept_s = 0, time.monotonic()
-    for group in _groups(new):
-        if time.monotonic() - kept_s >= keep_every_s:
-            _keep_unfinished(folder, files, known)
-            kept_s = time.monotonic()
-        _embed_files(group, embedder, known, partial(_tell, progress, done, embedded))
-        done += sum(len(file.passages) for file in group)
-    index = _index_of(files, known)
-    save_index(folder, index, MODEL)
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     empty = ((file.name, "it has no text") for file in files if not file.passages)
-    return Built(index, folder, embedded, (*corpus.skipped, *empty))
+    skipped = (*corpus.skipped, *empty)
+    old = _old_generation(folder)
+    remove_unused(folder)
+    content = _content(files)
+    if old is not None and old.manifest.content == content:
+        return Built(old.index, folder, old.number, 0, skipped)
+    table = PassageTable.of_files(files)
+    if len(table) > MAX_PASSAGES:
+        raise TooLarge(
+            f"the folder makes {len(table)} passages, more than {MAX_PASSAGES}; index a smaller one"
+        )
+    if not len(table):
+        raise NotFound("the folder's documents have no text; name a folder that has some")
+    texts = embedded_texts(table)
+    keys = chunk_keys(texts)
+    unfinished = UnfinishedVectors(folder, MODEL, DIMENSIONS)
+    vectors, missing = _known_vectors(keys, old, unfinished)
+    _embed_missing(texts, keys, vectors, missing, embedder, unfinished, progress)
+    save_generation(folder, PassageIndex(table, vectors), keys, embedder=MODEL, content=content)
+    unfinished.remove()
+    saved = open_generation(folder, MODEL)
+    assert saved is not None, "it has just been saved, under the lock"
+    return Built(saved.index, folder, saved.number, len(missing), skipped)
 
 
-def _groups(files: list[IndexedFile]) -> Iterator[list[IndexedFile]]:
-    """Files that are embedded together: what is kept is whole files."""
-    group: list[IndexedFile] = []
-    passages = 0
-    for file in files:
-        group.append(file)
-        passages += len(file.passages)
-        if passages >= GROUP_PASSAGES:
-            yield group
-            group, passages = [], 0
-    if group:
-        yield group
+def _known_vectors(
+    keys: ChunkKeys, old: Generation | None, unfinished: UnfinishedVectors
+) -> tuple[Vectors, list[int]]:
+    """The vectors [passages, DIMENSIONS] that there are already; and of those that there are not, the first
+    row of each different text, in order."""
+    kept = unfinished.read()
+    if old is not None:
+        kept.append((old.keys, old.index.vectors))
+    known: dict[bytes, tuple[int, int]] = {}
+    for source, (of_source, _) in enumerate(kept):
+        known.update((key.tobytes(), (source, row)) for row, key in enumerate(of_source))
+    vectors = np.zeros((len(keys), DIMENSIONS), np.float32)
+    missing: dict[bytes, int] = {}
+    for row, key in enumerate(map(bytes, keys)):
+        if key in known:
+            source, at = known[key]
+            vectors[row] = kept[source][1][at]
+        else:
+            missing.setdefault(key, row)
+    return vectors, list(missing.values())
 
 
-def _embed_files(
-    files: list[IndexedFile], embedder: Embedder, known: dict[str, Vectors], progress: Callable[[int], None]
+def _embed_missing(
+    texts: list[str],
+    keys: ChunkKeys,
+    vectors: Vectors,
+    missing: list[int],
+    embedder: Embedder,
+    unfinished: UnfinishedVectors,
+    progress: IndexProgress,
 ) -> None:
-    texts = [passage.embedded_text for file in files for passage in file.passages]
-    vectors = embedder.embed_passages(texts, progress)
-    row = 0
-    for file in files:
-        known[file.key] = vectors[row : row + len(file.passages)]
-        row += len(file.passages)
+    """Fills `vectors` in, also for texts that occur more than once."""
+    if not missing:
+        return
+    progress(0, len(missing))
+    for begin in range(0, len(missing), GROUP_PASSAGES):
+        rows = missing[begin : begin + GROUP_PASSAGES]
+
+        def tell(done: int, before: int = begin) -> None:
+            progress(before + done, len(missing))
+
+        vectors[rows] = embedder.embed_passages([texts[row] for row in rows], tell)
+        unfinished.append(keys[rows], vectors[rows])
+    first = {keys[row].tobytes(): row for row in missing}
+    for row, key in enumerate(map(bytes, keys)):
+        if first.get(key, row) != row:
+            vectors[row] = vectors[first[key]]
 
 
-def _tell(progress: IndexProgress, before: int, total: int, done: int) -> None:
-    progress(before + done, total)
-
-
-def _keep_unfinished(folder: Path, files: tuple[IndexedFile, ...], known: dict[str, Vectors]) -> None:
-    """Beside the index, which stays as it is until the new one is whole."""
-    done = tuple(file for file in files if file.key in known)
-    if any(file.passages for file in done):
-        (folder / UNFINISHED).mkdir(exist_ok=True)
-        save_index(folder / UNFINISHED, _index_of(done, known), MODEL)
-
-
-def _index_of(files: tuple[IndexedFile, ...], known: dict[str, Vectors]) -> PassageIndex:
-    return PassageIndex(files, np.concatenate([known[file.key] for file in files]))
-
-
-def _known(folder: Path) -> dict[str, Vectors]:
-    """Vectors of the stored index by file key; nothing when it is damaged."""
+def _old_generation(folder: Path) -> Generation | None:
+    """What there is; nothing when it is damaged or made by other rules."""
     try:
-        index = load_index(folder, MODEL)
-    except ChecksumMismatch as error:
-        log.warning("index_damaged", folder=str(folder), error=error.message, action="it is made anew")
-        index = None
-    known: dict[str, Vectors] = {}
-    if index is not None:
-        row = 0
-        for file in index.files:
-            known[file.key] = index.vectors[row : row + len(file.passages)]
-            row += len(file.passages)
-    return known
+        return open_generation(folder, MODEL)
+    except (ChecksumMismatch, InvalidRequest) as error:
+        log.warning("index_unusable", folder=str(folder), error=error.message, action="it is made anew")
+        return None
 
 
 def _file(document: Document) -> IndexedFile:
-    passages = split_passages(document.text, markdown=document.is_markdown)
+    passages = split_passages(document.text, markdown=document.is_markdown, title=document.title)
     kind = "md" if document.is_markdown else "txt"
-    key = hashlib.sha256(f"{SPLITTER}\0{kind}\0{document.text}".encode()).hexdigest()
-    return IndexedFile(document.name, key, tuple(passages))
+    key = hashlib.sha256(
+        f"{SPLITTER}\0{kind}\0{document.title}\0{document.text}".encode(errors="surrogatepass")
+    )
+    return IndexedFile(
+        document.name, key.hexdigest(), tuple(passages), document.page_starts, document.metadata
+    )
+
+
+def _content(files: tuple[IndexedFile, ...]) -> str:
+    told = hashlib.sha256()
+    for file in files:
+        told.update(
+            f"{file.name}\0{file.key}\0{file.page_starts}\0{file.metadata}\n".encode(errors="surrogatepass")
+        )
+    return told.hexdigest()
 
 
 @contextmanager

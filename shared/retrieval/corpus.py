@@ -9,71 +9,78 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import NotFound, TooLarge
+from shared.retrieval.document import Document, Unreadable
+from shared.retrieval.formats import READ_SUFFIXES, READERS, read_documents
 
-SUFFIXES = (".md", ".txt")
 SKIPPED_FOLDERS = frozenset({"node_modules", "venv", "tests", "__pycache__", "build", "dist"})
 """Hidden folders and *.egg-info are skipped too."""
-UNREAD_SUFFIXES = frozenset(
-    {".doc", ".docx", ".odt", ".ppt", ".pptx", ".rtf"}
-    | {".adoc", ".markdown", ".mdx", ".org", ".rst", ".tex"}
-    | {".epub", ".htm", ".html", ".pdf"}
-)
-"""Of documents that are not read, which is said; of what is no document nothing is."""
 
 MAX_FILES = 20_000
-MAX_FILE_BYTES = 16 << 20
+MAX_DOCUMENTS = 1_000_000
+"""Lines of JSONL files are documents."""
+MAX_CORPUS_CHARS = 1 << 30
 PATTERN_MARK = "*"
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """`name` is the path relative to the corpus, with forward slashes."""
-
-    name: str
-    text: str
-
-    @property
-    def is_markdown(self) -> bool:
-        return self.name.lower().endswith(".md")
+HIDDEN = "hidden files and folders"
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """`skipped`: what might be expected to count and does not, each with the reason."""
+    """`skipped`: what is not in it, each with the reason."""
 
     documents: tuple[Document, ...]
     skipped: tuple[tuple[str, str], ...]
 
 
 def read_corpus(corpus: str) -> Corpus:
-    """`corpus` is a folder, searched with its subfolders, or FOLDER/PATTERN for files of one folder.
+    """`corpus` is a folder, searched with its subfolders; FOLDER/PATTERN for files of one folder; or one
+    file.
 
-    Raises NotFound when there is no such folder or no document in it, TooLarge over MAX_FILES.
+    Raises NotFound when there is no such folder or no document in it, TooLarge over MAX_FILES, MAX_DOCUMENTS
+    or MAX_CORPUS_CHARS.
     """
     left_out = _LeftOut()
     root, paths = _paths(corpus, left_out)
-    documents, skipped = [], []
+    if len(paths) > MAX_FILES:
+        raise TooLarge(f"{corpus} has more than {MAX_FILES} documents; index a smaller folder")
+    documents: list[Document] = []
+    chars = 0
     for path in paths:
         name = path.relative_to(root).as_posix()
         try:
-            documents.append(Document(name, _text(path)))
-        except (OSError, ValueError) as error:
-            skipped.append((name, str(error)))
-        if len(documents) > MAX_FILES:
-            raise TooLarge(f"{corpus} has more than {MAX_FILES} documents; index a smaller folder")
+            for document in read_documents(path, name, left_out.document):
+                documents.append(document)
+                chars += len(document.text)
+                if len(documents) > MAX_DOCUMENTS or chars > MAX_CORPUS_CHARS:
+                    raise TooLarge(
+                        f"{corpus} has more than {MAX_DOCUMENTS} documents or {MAX_CORPUS_CHARS} characters; "
+                        "index a smaller folder"
+                    )
+        except Unreadable as error:
+            left_out.document(name, str(error))
     if not documents:
-        raise NotFound(f"{corpus} has no readable .md or .txt file; name a folder that has some")
-    return Corpus(tuple(documents), (*skipped, *left_out.reasons(root)))
+        raise NotFound(f"{corpus} has no readable document ({READ_SUFFIXES}); name a folder that has some")
+    return Corpus(tuple(documents), tuple(left_out.reasons(root)))
+
+
+def document_files(corpus: str) -> list[Path]:
+    """The files that count, whether they can be read or not. Raises NotFound where there is no such
+    folder."""
+    return _paths(corpus, _LeftOut())[1]
 
 
 class _LeftOut:
-    """What a walk through a folder passes by."""
+    """What is no part of the corpus."""
 
     def __init__(self) -> None:
+        self._documents: list[tuple[str, str]] = []
         self._unreadable: list[OSError] = []
         self._links: list[Path] = []
         self._folders: Counter[str] = Counter()
         self._suffixes: Counter[str] = Counter()
+        self._hidden = 0
+
+    def document(self, name: str, reason: str) -> None:
+        self._documents.append((name, reason))
 
     def unreadable(self, error: OSError) -> None:
         self._unreadable.append(error)
@@ -84,6 +91,7 @@ class _LeftOut:
             self._folders[path.name] += path.name != "__pycache__"
             return True
         if path.name.startswith(".") or path.name.endswith(".egg-info"):
+            self._hidden += 1
             return True
         if path.is_symlink():
             self._links.append(path)
@@ -91,25 +99,34 @@ class _LeftOut:
         return False
 
     def file(self, path: Path) -> None:
-        suffix = path.suffix.lower()
-        if suffix in UNREAD_SUFFIXES and not path.name.startswith("."):
-            self._suffixes[suffix] += 1
+        if path.name.startswith("."):
+            self._hidden += 1
+        else:
+            self._suffixes[path.suffix.lower()] += 1
 
     def reasons(self, root: Path) -> Iterator[tuple[str, str]]:
+        yield from self._documents
         for error in self._unreadable:
             yield Path(error.filename).relative_to(root).as_posix() + "/", error.strerror or str(error)
         for path in self._links:
             yield path.relative_to(root).as_posix() + "/", "links to folders are not followed"
         for name, count in sorted((+self._folders).items()):
             yield f"{name}/", f"folders of this name are left out ({count} here)"
+        if self._hidden:
+            yield HIDDEN, f"they are left out ({self._hidden} here)"
         for suffix, count in sorted(self._suffixes.items()):
-            yield f"*{suffix}", f"only .md and .txt are read ({count} of these here)"
+            what = f"*{suffix}" if suffix else "files without a suffix"
+            yield what, f"only {READ_SUFFIXES} are read ({count} of these here)"
 
 
 def _paths(corpus: str, left_out: _LeftOut) -> tuple[Path, list[Path]]:
     path = Path(corpus)
     if PATTERN_MARK in path.name and path.parent.is_dir():
         return path.parent, sorted(found for found in path.parent.glob(path.name) if _is_document(found))
+    if path.is_file():
+        if not _is_document(path):
+            raise NotFound(f"{corpus} is no document; name one of {READ_SUFFIXES}, or a folder")
+        return path.parent, [path]
     if not path.is_dir():
         raise NotFound(f"the folder {corpus} does not exist; name one that does")
     return path, sorted(_walk(path, left_out))
@@ -128,19 +145,4 @@ def _walk(root: Path, left_out: _LeftOut) -> Iterator[Path]:
 
 def _is_document(path: Path) -> bool:
     """Or what would be one: a link that leads nowhere is found out when it is read."""
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-
-
-def _text(path: Path) -> str:
-    """Without a byte order mark. Raises ValueError with the reason when it is too long or not UTF-8."""
-    if not path.is_file():
-        raise ValueError("it is no file" if path.exists() else "it is a link that leads nowhere")
-    size_bytes = path.stat().st_size
-    if size_bytes > MAX_FILE_BYTES:
-        raise ValueError(f"{size_bytes} bytes are over the limit of {MAX_FILE_BYTES}")
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError("it is not UTF-8 text") from error
-    except OSError as error:
-        raise ValueError(error.strerror or str(error)) from error
+    return path.suffix.lower() in READERS and not path.name.startswith(".")

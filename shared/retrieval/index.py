@@ -1,56 +1,69 @@
-"""Passages and their vectors, searched exactly."""
+"""Passages with what finds them: by meaning with faiss, by words with BM25."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import faiss
 
-from shared.retrieval.passages import Passage
+from shared.retrieval.lexical import LexicalIndex
+from shared.retrieval.passage_table import IndexedFile, PassageTable
 from shared.retrieval.vectors import Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedFile:
-    """One document: `key` names its content, so that an unchanged file is not embedded again."""
-
-    name: str
-    key: str
-    passages: tuple[Passage, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Hit:
-    """`source` is the file and the headings; `score` the cosine with the query."""
+    """`source` is the file and the headings; `score` what it was found by: the cosine with the query, or
+    BM25's. The passage is `row` of the index; it was made of the characters `start` to `end` of the
+    document's text, which begin on `page` (0: the document has no pages)."""
 
     source: str
     text: str
     score: float
+    row: int
+    start: int
+    end: int
+    page: int
 
 
 class PassageIndex:
     """`vectors` [passages, dimensions] are of length 1, in the order of the files' passages."""
 
-    def __init__(self, files: tuple[IndexedFile, ...], vectors: Vectors) -> None:
-        self.files = files
+    def __init__(
+        self,
+        files: Sequence[IndexedFile] | PassageTable,
+        vectors: Vectors,
+        lexical: LexicalIndex | None = None,
+    ) -> None:
+        """What is not given is made."""
+        self.table = files if isinstance(files, PassageTable) else PassageTable.of_files(files)
         self.vectors = vectors
-        self._rows = [(file.name, passage) for file in files for passage in file.passages]
-        if len(self._rows) != len(vectors):
-            raise ValueError(f"{len(vectors)} vectors for {len(self._rows)} passages")
+        if len(self.table) != len(vectors):
+            raise ValueError(f"{len(vectors)} vectors for {len(self.table)} passages")
+        self.lexical = LexicalIndex.build(embedded_texts(self.table)) if lexical is None else lexical
         self._faiss = faiss.IndexFlatIP(vectors.shape[1])
         self._faiss.add(vectors)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.table)
 
     def search(self, queries: Vectors, k: int) -> list[list[Hit]]:
-        """For each row of `queries` [n, dimensions] the best k passages, best first."""
+        """For each row of `queries` [n, dimensions] the best k passages by meaning, best first."""
         scores, rows = self._faiss.search(queries, min(k, len(self)))
         return [
-            [self._hit(int(row), float(score)) for row, score in zip(found, of, strict=True)]
+            [self.hit(int(row), float(score)) for row, score in zip(found, of, strict=True)]
             for found, of in zip(rows, scores, strict=True)
         ]
 
-    def _hit(self, row: int, score: float) -> Hit:
-        name, passage = self._rows[row]
-        return Hit(f"{name} § {passage.heading}" if passage.heading else name, passage.text, score)
+    def hit(self, row: int, score: float) -> Hit:
+        """The passage of this row, as found with this score."""
+        passage, file = self.table.passage(row), self.table.file_of(row)
+        source = f"{file.name} § {passage.heading}" if passage.heading else file.name
+        page = file.page_at(passage.start)
+        return Hit(source, passage.text, score, row, passage.start, passage.end, page)
+
+
+def embedded_texts(table: PassageTable) -> list[str]:
+    """What the vectors and terms of its passages are made of."""
+    return [table.passage(row).embedded_text for row in range(len(table))]

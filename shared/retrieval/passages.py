@@ -8,8 +8,10 @@ before it. The headings above it belong to it.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 MAX_WORDS = 64
 MIN_WORDS = 24
@@ -20,6 +22,7 @@ OVERLAP_WORDS = 16
 
 CHARS_PER_WORD = 7
 """Text without spaces is measured by its length."""
+MAX_CHARS = MAX_WORDS * CHARS_PER_WORD
 
 HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*\s*$")
 FENCE = re.compile(r"^\s*(```|~~~)")
@@ -33,15 +36,26 @@ HEADING_JOIN = " > "
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """`heading` is the path of headings above it ("" for none)."""
+    """`heading` is the path of headings above it ("" for none). It was made of the characters `start` to
+    `end` of the document's text."""
 
     heading: str
     text: str
+    start: int = 0
+    end: int = 0
 
     @property
     def embedded_text(self) -> str:
-        """What its vector is made of."""
+        """What its vector and its terms are made of."""
         return f"{self.heading}\n{self.text}" if self.heading else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """It begins at this character of the document."""
+
+    text: str
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +65,64 @@ class _Unit:
     text: str
     glue: str
     words: int
+    start: int
+    end: int
 
-    @classmethod
-    def of(cls, text: str, glue: str) -> _Unit:
-        return cls(text, glue, _word_count(text))
+
+class _Joined:
+    """Lines as one text, which knows where in the document its characters stand."""
+
+    def __init__(self, lines: list[_Line]) -> None:
+        self.text = " ".join(line.text for line in lines)
+        self._lines = lines
+        self._begins = [0, *accumulate(len(line.text) + 1 for line in lines)][:-1]
+
+    def unit(self, start: int, end: int, glue: str, *, indented: bool = False) -> _Unit:
+        """Without the spaces around it, unless those before it are to stay."""
+        text = self.text[start:end].rstrip()
+        last = start + len(text) - 1
+        if not indented:
+            start += len(text) - len(text.lstrip())
+            text = text.lstrip()
+        return _Unit(text, glue, _word_count(text), self._place(start), self._place(max(start, last)) + 1)
+
+    def _place(self, at: int) -> int:
+        line = bisect_right(self._begins, at) - 1
+        return self._lines[line].start + at - self._begins[line]
 
 
 def _word_count(text: str) -> int:
     return max(len(text.split()), len(text) // CHARS_PER_WORD)
 
 
-def split_passages(text: str, *, markdown: bool) -> list[Passage]:
-    """The passages of a document, in its order."""
-    sections = _markdown_sections(text) if markdown else [("", text.splitlines())]
+def split_passages(text: str, *, markdown: bool, title: str = "") -> list[Passage]:
+    """The passages of a document, in its order. Its title stands above all headings."""
+    sections = _markdown_sections(text) if markdown else [("", list(_lines(text)))]
     return [
-        Passage(heading, _joined(units))
+        Passage(
+            HEADING_JOIN.join(filter(None, (title, heading))), _text_of(units), units[0].start, units[-1].end
+        )
         for heading, lines in sections
         for units in _packed(list(_units(lines)))
     ]
 
 
-def _markdown_sections(text: str) -> Iterator[tuple[str, list[str]]]:
+def _lines(text: str) -> Iterator[_Line]:
+    start = 0
+    for line in text.splitlines(keepends=True):
+        yield _Line(line.splitlines()[0], start)
+        start += len(line)
+
+
+def _markdown_sections(text: str) -> Iterator[tuple[str, list[_Line]]]:
     """(heading path, lines) of every section; a # inside a code fence is no heading."""
     path: list[tuple[int, str]] = []
-    lines: list[str] = []
+    lines: list[_Line] = []
     in_fence = False
-    for line in text.splitlines():
-        if FENCE.match(line):
+    for line in _lines(text):
+        if FENCE.match(line.text):
             in_fence = not in_fence
-        heading = None if in_fence else HEADING.match(line)
+        heading = None if in_fence else HEADING.match(line.text)
         if heading is None:
             lines.append(line)
             continue
@@ -90,40 +133,42 @@ def _markdown_sections(text: str) -> Iterator[tuple[str, list[str]]]:
     yield HEADING_JOIN.join(title for _, title in path), lines
 
 
-def _units(lines: list[str]) -> Iterator[_Unit]:
+def _units(lines: list[_Line]) -> Iterator[_Unit]:
     """Sentences of paragraphs; list items, table rows and lines of code as they are."""
-    paragraph: list[str] = []
+    paragraph: list[_Line] = []
     in_fence = False
-    for line in [*lines, ""]:
-        fence = FENCE.match(line)
-        if in_fence or fence or not line.strip() or LINE_ITEM.match(line):
+    for line in [*lines, _Line("", 0)]:
+        fence = FENCE.match(line.text)
+        if in_fence or fence or not line.text.strip() or LINE_ITEM.match(line.text):
             yield from _sentences(paragraph)
             paragraph = []
         if fence:
             in_fence = not in_fence
         elif in_fence:
-            yield from _short(line.rstrip(), "\n")
-        elif line.strip():
-            paragraph.append(line.strip())
+            yield from _short(_Joined([line]), 0, len(line.text.rstrip()), "\n")
+        elif line.text.strip():
+            indent = len(line.text) - len(line.text.lstrip())
+            paragraph.append(_Line(line.text.strip(), line.start + indent))
 
 
-def _sentences(paragraph: list[str]) -> Iterator[_Unit]:
-    glue = "\n"
-    for sentence in SENTENCE_END.split(" ".join(paragraph)):
-        yield from _short(sentence.strip(), glue)
-        glue = " "
+def _sentences(paragraph: list[_Line]) -> Iterator[_Unit]:
+    joined = _Joined(paragraph)
+    glue, start = "\n", 0
+    ends = [match.span() for match in SENTENCE_END.finditer(joined.text)]
+    for end, after in [*ends, (len(joined.text), 0)]:
+        indent = len(joined.text[start:end]) - len(joined.text[start:end].lstrip())
+        yield from _short(joined, start + indent, end, glue)
+        glue, start = " ", after
 
 
-def _short(text: str, glue: str) -> Iterator[_Unit]:
-    """The text as one unit, or cut into several when it is longer than a whole passage may be."""
-    if not text.strip():
-        return
-    while _word_count(text) > MAX_WORDS:
-        piece = " ".join(text.split(" ")[:MAX_WORDS])[: MAX_WORDS * CHARS_PER_WORD]
-        yield _Unit.of(piece.strip(), glue)
-        text, glue = text[len(piece) :], " "
-    if text.strip():
-        yield _Unit.of(text if glue == "\n" else text.strip(), glue)
+def _short(joined: _Joined, start: int, end: int, glue: str) -> Iterator[_Unit]:
+    """These characters as one unit, or as several when they are longer than a whole passage may be."""
+    while end - start > MAX_CHARS + CHARS_PER_WORD or _word_count(joined.text[start:end]) > MAX_WORDS:
+        piece = " ".join(joined.text[start : min(end, start + MAX_CHARS)].split(" ")[:MAX_WORDS])
+        yield joined.unit(start, start + len(piece), glue)
+        start, glue = start + len(piece), " "
+    if joined.text[start:end].strip():
+        yield joined.unit(start, end, glue, indented=glue == "\n")
 
 
 def _packed(units: list[_Unit]) -> Iterator[list[_Unit]]:
@@ -151,5 +196,5 @@ def _words(units: list[_Unit]) -> int:
     return sum(unit.words for unit in units)
 
 
-def _joined(units: list[_Unit]) -> str:
+def _text_of(units: list[_Unit]) -> str:
     return units[0].text + "".join(unit.glue + unit.text for unit in units[1:])

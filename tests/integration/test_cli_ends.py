@@ -19,6 +19,7 @@ import pytest
 
 from shared.messages import Held
 from shared.retrieval.build import LOCK_NAME, index_folder
+from shared.retrieval.store import current_generation
 from shared.text.model_source import DEMO_MODEL
 from tests.integration.fleet_players import Play
 from tests.support.data import REPOSITORY
@@ -237,7 +238,7 @@ def test_ctrl_c_ends_an_indexing_and_leaves_no_half_index(tmp_path: Path) -> Non
     code, err = running.press_ctrl_c()
     assert (code, "Traceback" in err) == (130, False)
     (folder,) = state.iterdir()
-    assert not list(folder.glob("*.msgpack"))
+    assert current_generation(folder) == 0
 
 
 def test_ctrl_c_ends_an_indexing_that_waits_for_another(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ from shared.messages import (
     Retrieved,
     ScoredPassage,
 )
-from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, MODEL_NAME
+from shared.retrieval.build import build_index
+from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, MODEL_NAME, Embedder
 from shared.service import Service
 from tests.support import metric
 from tests.support.wait import until
@@ -366,7 +367,14 @@ async def test_text_over_the_limit_is_refused(rig: Rig) -> None:
         await rig.ask(Embed(("a" * (MAX_EMBED_TEXT_BYTES + 1),)))
 
 
-async def test_the_process_indexes_becomes_ready_answers_and_drains(nats_url: str, tmp_path: Path) -> None:
+def index_again(corpus: Path, state_dir: Path) -> None:
+    embedder = Embedder.load()
+    build_index(str(corpus), state_dir, embedder, lambda *_: None, waiting=lambda _: None)
+
+
+async def test_the_process_indexes_becomes_ready_answers_also_from_a_newer_index_and_drains(
+    nats_url: str, tmp_path: Path
+) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     (corpus / "gate.md").write_text("# Port\nThe port of the gate is 50051.\n\n# Soup\nCook the carrots.\n")
@@ -393,6 +401,19 @@ async def test_the_process_indexes_becomes_ready_answers_and_drains(nats_url: st
         assert vectors.truncated == (False, True)
         beat = fleet.instances("retriever")[0].heartbeat
         assert (beat.model, beat.context_tokens) == (MODEL_NAME, MAX_TOKENS)
+
+        (corpus / "gate.md").write_text("# Port\nThe port of the gate is 50052.\n")
+        indexing = asyncio.create_task(asyncio.to_thread(index_again, corpus, tmp_path))
+
+        async def found_anew() -> bool:
+            deadline = Deadline.after(20.0)
+            again = await bus.ask(SUBJECT, wanted, bus.envelope("r", 1, deadline), deadline)
+            assert isinstance(again, Retrieved)
+            (passage,) = again.passages
+            return passage.text.endswith("50052.")
+
+        await until(found_anew, timeout_s=START_TIMEOUT_S)
+        await indexing
     finally:
         await fleet.stop()
         await bus.close()

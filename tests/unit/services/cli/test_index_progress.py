@@ -20,11 +20,14 @@ def test_lines_that_stay_come_now_and_then_and_at_the_end() -> None:
     ]
 
 
-def test_on_a_terminal_one_line_grows_and_what_follows_has_its_own() -> None:
+def test_on_a_terminal_one_bar_grows_and_what_follows_has_its_own() -> None:
     err = io.StringIO()
     progress = IndexProgressLine(err, redraws=True, clock=FakeClock().monotonic_s)
     progress.show(1, 2)
     progress.show(2, 2)
     progress.end()
     progress.end()
-    assert err.getvalue() == "\rembedding 1/2 passages\x1b[K\rembedding 2/2 passages\x1b[K\n"
+    half, whole = "#" * 10 + "." * 10, "#" * 20
+    assert err.getvalue() == (
+        f"\rembedding [{half}] 1/2 passages\x1b[K\rembedding [{whole}] 2/2 passages\x1b[K\n"
+    )

@@ -66,8 +66,18 @@ def test_without_a_stack_a_command_says_how_to_start_one(
     assert "penstock up" in capsys.readouterr().err
 
 
-def test_indexing_something_that_is_no_folder_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["/nowhere/at/all"], "does not exist"),
+        ([".", "--threads", "0"], "take 1 to 256"),
+        ([".", "--threads", "257"], "take 1 to 256"),
+    ],
+)
+def test_indexing_what_is_not_there_or_on_no_core_is_a_usage_error(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["index", "/nowhere/at/all"])
+        main(["index", *argv])
     assert caught.value.code == 2
-    assert "is not a folder" in capsys.readouterr().err
+    assert said in capsys.readouterr().err

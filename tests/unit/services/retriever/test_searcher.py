@@ -11,7 +11,8 @@ import pytest
 from services.retriever.searcher import Searcher
 from shared.messages import Retrieve
 from shared.retrieval.embedder import Embedder
-from shared.retrieval.index import IndexedFile, PassageIndex
+from shared.retrieval.index import PassageIndex
+from shared.retrieval.passage_table import IndexedFile
 from shared.retrieval.passages import Passage
 from shared.retrieval.vectors import Vectors
 

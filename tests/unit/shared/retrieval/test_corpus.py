@@ -7,6 +7,7 @@ import pytest
 
 from shared.errors import NotFound, TooLarge
 from shared.retrieval import corpus as corpus_module
+from shared.retrieval import formats
 from shared.retrieval.corpus import read_corpus
 
 
@@ -48,7 +49,7 @@ def test_a_pattern_takes_the_files_of_one_folder(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_named_and_the_rest_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus_module, "MAX_FILE_BYTES", 20)
+    monkeypatch.setattr(formats, "MAX_FILE_BYTES", 20)
     write(tmp_path, "a.md")
     (tmp_path / "latin.txt").write_bytes("déjà vu".encode("latin-1"))
     (tmp_path / "long.txt").write_text("x" * 21)
@@ -75,15 +76,35 @@ def test_suffixes_in_capitals_count(tmp_path: Path) -> None:
 
 
 def test_what_is_passed_by_is_told_with_the_reason(tmp_path: Path) -> None:
-    write(tmp_path, "a.md", "x/tests/b.md", "y/tests/c.md", "d.pdf", "sub/e.PDF", "f.py", "__pycache__/g.txt")
+    write(
+        tmp_path,
+        "a.md",
+        "x/tests/b.md",
+        "y/tests/c.md",
+        "d.doc",
+        "sub/e.DOC",
+        "Makefile",
+        "__pycache__/g.txt",
+    )
+    write(tmp_path, ".hidden", ".git/h.md")
     (tmp_path / "gone.md").symlink_to(tmp_path / "nowhere")
     (tmp_path / "linked").symlink_to(tmp_path / "sub")
+    read = "only .md, .markdown, .txt, .html, .htm, .pdf, .jsonl are read"
     assert read_corpus(str(tmp_path)).skipped == (
         ("gone.md", "it is a link that leads nowhere"),
         ("linked/", "links to folders are not followed"),
         ("tests/", "folders of this name are left out (2 here)"),
-        ("*.pdf", "only .md and .txt are read (2 of these here)"),
+        ("hidden files and folders", "they are left out (2 here)"),
+        ("files without a suffix", f"{read} (1 of these here)"),
+        ("*.doc", f"{read} (2 of these here)"),
     )
+
+
+def test_a_corpus_may_be_one_file(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "b.md", "c.py")
+    assert names(str(tmp_path / "b.md")) == ["b.md"]
+    with pytest.raises(NotFound, match="is no document"):
+        read_corpus(str(tmp_path / "c.py"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -97,7 +118,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_documents_and_one_that_is_missing_are_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"no readable \.md or \.txt"):
+    with pytest.raises(NotFound, match=r"no readable document \(\.md, "):
         read_corpus(str(tmp_path))
     with pytest.raises(NotFound, match="does not exist"):
         read_corpus(str(tmp_path / "nowhere"))
@@ -107,4 +128,14 @@ def test_too_many_documents_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(corpus_module, "MAX_FILES", 2)
     write(tmp_path, "a.md", "b.md", "c.md")
     with pytest.raises(TooLarge, match="more than 2 documents"):
+        read_corpus(str(tmp_path))
+
+
+@pytest.mark.parametrize("limit", ["MAX_DOCUMENTS", "MAX_CORPUS_CHARS"])
+def test_too_much_in_them_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 3)
+    monkeypatch.setattr(corpus_module, limit, 3)
+    assert len(names(str(tmp_path))) == 3
+    monkeypatch.setattr(corpus_module, limit, 2)
+    with pytest.raises(TooLarge, match="index a smaller folder"):
         read_corpus(str(tmp_path))

@@ -17,8 +17,8 @@ from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval import build
 from shared.retrieval.build import Built, build_index, index_folder
 from shared.retrieval.embedder import Embedder
-from shared.retrieval.index import IndexedFile
-from shared.retrieval.passages import Passage
+from shared.retrieval.store import current_generation
+from shared.retrieval.unfinished import UNFINISHED_NAME
 from shared.retrieval.vectors import Vectors
 
 
@@ -87,27 +87,15 @@ def test_progress_tells_how_many_of_how_many(corpus: Path, embedder: Embedder) -
     assert seen == [(0, 3), (3, 3)]
 
 
-@pytest.mark.parametrize("name", ["passages.msgpack", "*.faiss"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "remove"])
-def test_a_damaged_index_is_made_anew_with_a_warning(
-    corpus: Path, embedder: Embedder, name: str, damage: str
-) -> None:
+@pytest.mark.parametrize("name", ["vectors.npy", "manifest.json"])
+def test_a_damaged_index_is_made_anew_with_a_warning(corpus: Path, embedder: Embedder, name: str) -> None:
     made = built(corpus, embedder)
-    (path,) = made.folder.glob(name)
-    data = path.read_bytes()
-    if damage == "flip":
-        path.write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
-    elif damage == "cut":
-        path.write_bytes(data[: len(data) // 2])
-    elif damage == "empty":
-        path.write_bytes(b"")
-    else:
-        path.unlink()
+    (path,) = made.folder.glob(f"generations/*/{name}")
+    path.write_bytes(path.read_bytes()[:-5] + b"other")
     with structlog.testing.capture_logs() as logs:
         again = built(corpus, embedder)
     assert again.embedded == 3
-    absent = damage == "remove" and name == "passages.msgpack"  # then there simply is no index
-    assert [entry["event"] for entry in logs] == ([] if absent else ["index_damaged"])
+    assert [entry["event"] for entry in logs] == ["index_unusable"]
     assert best(again, embedder, "Which port?")[0] == "gate.md § Port"
 
 
@@ -116,16 +104,44 @@ def test_an_index_of_other_rules_is_made_anew(
 ) -> None:
     built(corpus, embedder)
     monkeypatch.setattr(build, "MODEL", "another model")
-    assert built(corpus, embedder).embedded == 3
-    monkeypatch.setattr(build, "SPLITTER", "other rules")
-    assert built(corpus, embedder).embedded == 3
+    with structlog.testing.capture_logs() as logs:
+        assert built(corpus, embedder).embedded == 3
+    assert "made by another embedding model" in logs[0]["error"]
 
 
-def test_only_the_files_of_the_newest_index_stay(corpus: Path, embedder: Embedder) -> None:
-    built(corpus, embedder)
+def test_an_index_that_nothing_has_changed_in_stays_the_same_one(corpus: Path, embedder: Embedder) -> None:
+    first = built(corpus, embedder)
+    again = built(corpus, embedder)
+    assert (first.generation, again.generation, again.embedded) == (1, 1, 0)
     (corpus / "soup.txt").write_text("Cook the potatoes.")
-    folder = built(corpus, embedder).folder
-    assert sorted(path.suffix for path in folder.iterdir()) == ["", ".faiss", ".msgpack"]
+    assert built(corpus, embedder).generation == 2
+
+
+def test_only_changed_passages_of_a_changed_file_are_embedded(corpus: Path, embedder: Embedder) -> None:
+    built(corpus, embedder)
+    gate = corpus / "gate.md"
+    gate.write_text(gate.read_text().replace("50051", "50052"))
+    assert built(corpus, embedder).embedded == 1
+
+
+def test_a_text_that_occurs_twice_is_embedded_once(corpus: Path, embedder: Embedder) -> None:
+    (corpus / "again.txt").write_text((corpus / "soup.txt").read_text())
+    made = built(corpus, embedder)
+    assert (made.embedded, len(made.index)) == (3, 4)
+    again, soup = (row for row in range(4) if made.index.table.file_of(row).name in {"again.txt", "soup.txt"})
+    assert np.array_equal(made.index.vectors[again], made.index.vectors[soup])
+
+
+def test_a_passage_is_found_by_its_words_too(corpus: Path, embedder: Embedder) -> None:
+    index = built(corpus, embedder).index
+    scores, rows = index.lexical.search(["carrots with ONIONS", "50051"], 2)
+    assert [
+        index.hit(int(row), float(score)).source for row, score in zip(rows[:, 0], scores[:, 0], strict=True)
+    ] == [
+        "soup.txt",
+        "gate.md § Port",
+    ]
+    assert rows[:, 1].tolist() == [-1, -1]
 
 
 def test_two_corpora_have_two_indexes(tmp_path: Path) -> None:
@@ -211,29 +227,12 @@ def interrupted_after(embedder: Embedder, calls: int, monkeypatch: pytest.Monkey
 
 
 def break_off(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An indexing that keeps what it has after each file, and is interrupted in its second one."""
+    """An indexing that keeps what it has after each passage, and is interrupted in its second one."""
     with monkeypatch.context() as patch:
         patch.setattr(build, "GROUP_PASSAGES", 1)
         interrupted_after(embedder, 1, patch)
         with pytest.raises(Interrupted):
-            build_index(
-                str(corpus),
-                corpus.parent / "state",
-                embedder,
-                lambda *_: None,
-                waiting=nobody,
-                keep_every_s=0,
-            )
-
-
-def test_files_are_embedded_together_up_to_so_many_passages_and_then_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(build, "GROUP_PASSAGES", 3)
-    counts = (1, 1, 0, 2, 1, 3, 4, 1)
-    files = [IndexedFile(str(at), "", (Passage("a.md", "text"),) * count) for at, count in enumerate(counts)]
-    groups = [[len(file.passages) for file in group] for group in build._groups(files)]
-    assert groups == [[1, 1, 0, 2], [1, 3], [4], [1]]
+            built(corpus, embedder)
 
 
 def test_what_was_interrupted_goes_on_where_it_was(
@@ -241,9 +240,9 @@ def test_what_was_interrupted_goes_on_where_it_was(
 ) -> None:
     break_off(corpus, embedder, monkeypatch)
     again = built(corpus, embedder)
-    assert (again.embedded, len(again.index)) == (1, 3)
+    assert (again.embedded, len(again.index)) == (2, 3)
     assert best(again, embedder, "Which port?")[0] == "gate.md § Port"
-    assert not (again.folder / build.UNFINISHED).exists()
+    assert not (again.folder / UNFINISHED_NAME).exists()
 
 
 def test_what_is_interrupted_leaves_the_old_index_as_it_was(
@@ -252,17 +251,9 @@ def test_what_is_interrupted_leaves_the_old_index_as_it_was(
     old = built(corpus, embedder)
     for path in corpus.iterdir():
         path.write_text(path.read_text() + "\nAnd more.\n")
-    before = {path.name: path.read_bytes() for path in old.folder.iterdir() if path.is_file()}
     break_off(corpus, embedder, monkeypatch)
-    assert {path.name: path.read_bytes() for path in old.folder.iterdir() if path.is_file()} == before
-
-
-def test_files_that_a_killed_process_had_begun_are_cleared_away(corpus: Path, embedder: Embedder) -> None:
-    folder = index_folder(corpus.parent / "state", str(corpus))
-    folder.mkdir(parents=True)
-    (folder / ".new-abc").write_bytes(b"half")
-    built(corpus, embedder)
-    assert not (folder / ".new-abc").exists()
+    assert current_generation(old.folder) == old.generation
+    assert best(old, embedder, "Which port?") == ("gate.md § Port", "The port of the gate is 50051.")
 
 
 def test_a_document_without_text_is_told(corpus: Path, embedder: Embedder) -> None:

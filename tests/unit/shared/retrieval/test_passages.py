@@ -47,7 +47,7 @@ def test_lists_code_and_tables_keep_their_lines() -> None:
 
 
 def test_plain_text_has_no_headings() -> None:
-    assert split_passages("# not a heading", markdown=False) == [Passage("", "# not a heading")]
+    assert split_passages("# not a heading", markdown=False) == [Passage("", "# not a heading", 0, 15)]
 
 
 def test_a_long_section_is_cut_between_sentences_and_the_last_one_is_repeated() -> None:
@@ -94,3 +94,28 @@ def test_empty_sections_make_no_passage() -> None:
 def test_any_text_can_be_split_and_no_passage_is_empty(text: str, markdown: bool) -> None:
     for passage in split_passages(text, markdown=markdown):
         assert passage.text.strip()
+
+
+@given(st.text(alphabet=st.sampled_from("ab .!?\n\t\u3002\u2028-|\"'"), max_size=600))
+def test_a_passage_says_of_which_characters_it_was_made(text: str) -> None:
+    passages = split_passages(text, markdown=False)
+    for passage in passages:
+        assert "".join(text[passage.start : passage.end].split()) == "".join(passage.text.split())
+    assert [passage.start for passage in passages] == sorted(passage.start for passage in passages)
+
+
+def test_sections_know_their_place_in_the_document() -> None:
+    hinges = split_passages(MARKDOWN, markdown=True)[2]
+    assert MARKDOWN[hinges.start : hinges.end].splitlines()[0] == "- oil them"
+    assert MARKDOWN[hinges.start : hinges.end].splitlines()[-1] == "make gate"
+
+
+def test_a_title_stands_above_all_headings() -> None:
+    passages = split_passages("Text.\n# Part\nMore.", markdown=True, title="Book")
+    assert [passage.heading for passage in passages] == ["Book", "Book > Part"]
+
+
+def test_one_endless_line_is_cut_in_time() -> None:
+    text = "x" * 4_000_000
+    passages = split_passages(text, markdown=False)
+    assert "".join(passage.text for passage in passages) == text

@@ -45,7 +45,7 @@ SCALED = (
     "phi3, longrope beyond its context",
 )
 """Those whose config says the same in other words."""
-TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 WIDE = Shape(
     LlamaConfig,
     {

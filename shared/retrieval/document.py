@@ -1,0 +1,24 @@
+"""What a file of a corpus holds: a document, or several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """`name` is the path relative to the corpus, with forward slashes; of one line of a JSONL file also `#`
+    and its id. `text` is what was read from it, which Markdown's rules divide into sections if `is_markdown`.
+    `title` stands above all headings ("" = none). `page_starts`: the characters at which pages begin.
+    `metadata` is what searches may be narrowed by."""
+
+    name: str
+    text: str
+    is_markdown: bool
+    title: str = ""
+    page_starts: tuple[int, ...] = ()
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+class Unreadable(ValueError):
+    """Why a file, or a line of one, is left out: a sentence about «it»."""
