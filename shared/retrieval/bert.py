@@ -1,75 +1,138 @@
-"""The BERT encoder of all-MiniLM-L6-v2: 6 layers, 12 heads, width 384, as functions over its weights."""
+"""BERT encoders as Hugging Face checkpoints have them, and what they compute in torch.
+
+Those of `BertModel` and of `RobertaModel`, which XLM-R is too: the same layers, but for positions that count
+from `pad_token_id + 1`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name every torch program uses)
 from torch import Tensor
 
-LAYERS = 6
-HEADS = 12
-WIDTH = 384
-EPSILON = 1e-12
+from shared.engine.loading.encoder import EncoderLayer, EncoderWeights
+from shared.engine.loading.linear import DenseLinear
+from shared.errors import InvalidRequest
 
-Weights = Mapping[str, Tensor]
+ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
+MODEL_TYPES = ("bert", *ROBERTA_TYPES)
+ACTIVATION = "gelu"
+MAX_LAYERS = 64
 
 
-def hidden_states(weights: Weights, ids: Tensor, mask: Tensor) -> Tensor:
-    """Hidden states [batch, length, WIDTH] of `ids` [batch, length]; `mask` is True where a token is."""
-    hidden = _embed(weights, ids)
+def read_encoder(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> EncoderWeights:
+    """The encoder among a checkpoint's `tensors`. Raises InvalidRequest for one that is none of these, whose
+    config does not fit its tensors, or that lacks one."""
+    model_type = config.get("model_type")
+    if model_type not in MODEL_TYPES:
+        raise InvalidRequest(f"a model of type {model_type!r} is no encoder that is known: {MODEL_TYPES}")
+    if config.get("hidden_act", ACTIVATION) != ACTIVATION:
+        raise InvalidRequest(f"activation {config['hidden_act']!r} is not supported; use {ACTIVATION!r}")
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise InvalidRequest(f"positions {config['position_embedding_type']!r} are not supported")
+    num_layers, heads = int(config.get("num_hidden_layers", 0)), int(config.get("num_attention_heads", 0))
+    hidden = int(config.get("hidden_size", 0))
+    if not 0 < num_layers <= MAX_LAYERS or heads < 1 or hidden < 1 or hidden % heads:
+        raise InvalidRequest(f"{num_layers} layers of width {hidden} with {heads} heads are no encoder")
+    named = _Tensors(tensors, hidden)
+    first = int(config.get("pad_token_id") or 0) + 1 if model_type in ROBERTA_TYPES else 0
+    return EncoderWeights(
+        heads=heads,
+        norm_eps=float(config.get("layer_norm_eps", 1e-12)),
+        words=named.table("embeddings.word_embeddings"),
+        positions=named.table("embeddings.position_embeddings")[first:],
+        kinds=named.table("embeddings.token_type_embeddings"),
+        norm=named.vector("embeddings.LayerNorm.weight"),
+        norm_bias=named.vector("embeddings.LayerNorm.bias"),
+        layers=tuple(named.layer(f"encoder.layer.{index}.") for index in range(num_layers)),
+    )
+
+
+class _Tensors:
+    """A checkpoint's, by their names without the name of the model around the encoder."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], hidden: int) -> None:
+        marker = "embeddings.word_embeddings.weight"
+        self._prefix = next((name.removesuffix(marker) for name in tensors if name.endswith(marker)), "")
+        self._tensors = tensors
+        self._hidden = hidden
+
+    def table(self, name: str) -> Tensor:  # [rows, hidden]
+        tensor = self._get(name + ".weight")
+        if tensor.ndim != 2 or tensor.shape[1] != self._hidden or not len(tensor):
+            raise InvalidRequest(f"{name} is {list(tensor.shape)}, not rows of {self._hidden}")
+        return tensor.float()
+
+    def vector(self, name: str) -> Tensor:  # [hidden]
+        tensor = self._get(name)
+        if tensor.shape != (self._hidden,):
+            raise InvalidRequest(f"{name} is {list(tensor.shape)}, not {self._hidden}")
+        return tensor.float()
+
+    def layer(self, prefix: str) -> EncoderLayer:
+        own, hidden = prefix + "attention.self.", self._hidden
+        qkv = [self._linear(own + name, hidden, hidden) for name in ("query", "key", "value")]
+        inner = len(self._get(prefix + "intermediate.dense.weight"))
+        return EncoderLayer(
+            qkv=_stacked(qkv),
+            output=self._linear(prefix + "attention.output.dense", hidden, hidden),
+            up=self._linear(prefix + "intermediate.dense", inner, hidden),
+            down=self._linear(prefix + "output.dense", hidden, inner),
+            attention_norm=self.vector(prefix + "attention.output.LayerNorm.weight"),
+            attention_norm_bias=self.vector(prefix + "attention.output.LayerNorm.bias"),
+            output_norm=self.vector(prefix + "output.LayerNorm.weight"),
+            output_norm_bias=self.vector(prefix + "output.LayerNorm.bias"),
+        )
+
+    def _linear(self, name: str, out: int, width: int) -> DenseLinear:
+        weight, bias = self._get(name + ".weight"), self._get(name + ".bias")
+        if weight.shape != (out, width) or bias.shape != (out,):
+            raise InvalidRequest(f"{name} is {list(weight.shape)}, not {[out, width]}")
+        return DenseLinear(weight.float(), bias.float())
+
+    def _get(self, name: str) -> Tensor:
+        tensor = self._tensors.get(self._prefix + name)
+        if tensor is None:
+            raise InvalidRequest(f"the checkpoint has no {self._prefix + name}")
+        return tensor
+
+
+def _stacked(parts: Sequence[DenseLinear]) -> DenseLinear:
+    biases = [part.bias for part in parts if part.bias is not None]
+    return DenseLinear(torch.cat([part.weight for part in parts]), torch.cat(biases))
+
+
+def hidden_states(weights: EncoderWeights, ids: Tensor, mask: Tensor, kinds: Tensor) -> Tensor:
+    """Last states [batch, length, hidden] of `ids` [batch, length], each of its kind; `mask` is True where a
+    token is. Linear maps compute in the dtype of their weights."""
+    words = F.embedding(ids, weights.words) + F.embedding(kinds, weights.kinds)  # [batch, length, hidden]
+    hidden = _norm(weights, words + weights.positions[: ids.shape[1]], weights.norm, weights.norm_bias)
     attend = mask[:, None, None, :]  # [batch, heads, queries, keys]
-    for layer in range(LAYERS):
-        prefix = f"encoder.layer.{layer}."
-        attended = _attend(weights, prefix + "attention.self.", hidden, attend)
-        attended = _linear(weights, prefix + "attention.output.dense", attended)
-        hidden = _norm(weights, prefix + "attention.output.LayerNorm", hidden + attended)
-        inner = F.gelu(_linear(weights, prefix + "intermediate.dense", hidden))
+    for layer in weights.layers:
+        attended = _linear(layer.output, _attend(_linear(layer.qkv, hidden), attend, weights.heads))
+        hidden = _norm(weights, hidden + attended, layer.attention_norm, layer.attention_norm_bias)
+        inner = F.gelu(_linear(layer.up, hidden))
         hidden = _norm(
-            weights, prefix + "output.LayerNorm", hidden + _linear(weights, prefix + "output.dense", inner)
+            weights, hidden + _linear(layer.down, inner), layer.output_norm, layer.output_norm_bias
         )
     return hidden
 
 
-def half_precision(weights: Weights) -> Weights:
-    """With linear layers in bfloat16; norms and word vectors, which cost nothing, stay as they are."""
-    return {
-        name: weight.to(torch.bfloat16) if name.startswith("encoder.") and "LayerNorm" not in name else weight
-        for name, weight in weights.items()
-    }
+def _attend(qkv: Tensor, attend: Tensor, heads: int) -> Tensor:
+    batch, length, width = qkv.shape
+    split = qkv.view(batch, length, 3, heads, width // (3 * heads)).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(split[0], split[1], split[2], attn_mask=attend)
+    return mixed.transpose(1, 2).reshape(batch, length, width // 3)
 
 
-def sentence_vectors(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the real tokens' states, of length 1: [batch, WIDTH]."""
-    weight = mask.unsqueeze(-1).to(hidden.dtype)  # [batch, length, 1]
-    mean = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1e-9)
-    return F.normalize(mean, dim=-1)
-
-
-def _embed(weights: Weights, ids: Tensor) -> Tensor:
-    words = F.embedding(ids, weights["embeddings.word_embeddings.weight"])  # [batch, length, WIDTH]
-    positions = weights["embeddings.position_embeddings.weight"][: ids.shape[1]]  # [length, WIDTH]
-    kind = weights["embeddings.token_type_embeddings.weight"][0]  # [WIDTH]: every token is of the first text
-    return _norm(weights, "embeddings.LayerNorm", words + positions + kind)
-
-
-def _attend(weights: Weights, prefix: str, hidden: Tensor, attend: Tensor) -> Tensor:
-    batch, length, _ = hidden.shape
-
-    def heads(name: str) -> Tensor:  # [batch, heads, length, width / heads]
-        projected = _linear(weights, prefix + name, hidden)
-        return projected.view(batch, length, HEADS, WIDTH // HEADS).transpose(1, 2)
-
-    mixed = F.scaled_dot_product_attention(heads("query"), heads("key"), heads("value"), attn_mask=attend)
-    return mixed.transpose(1, 2).reshape(batch, length, WIDTH)
-
-
-def _linear(weights: Weights, name: str, value: Tensor) -> Tensor:
+def _linear(linear: DenseLinear, value: Tensor) -> Tensor:
     """In the arithmetic of its weights; what goes in and comes out is the same for all."""
-    weight = weights[name + ".weight"]
-    return F.linear(value.to(weight.dtype), weight, weights[name + ".bias"]).to(value.dtype)
+    bias = None if linear.bias is None else linear.bias.to(linear.weight.dtype)
+    return F.linear(value.to(linear.weight.dtype), linear.weight, bias).to(value.dtype)
 
 
-def _norm(weights: Weights, name: str, value: Tensor) -> Tensor:
-    return F.layer_norm(value, (WIDTH,), weights[name + ".weight"], weights[name + ".bias"], EPSILON)
+def _norm(weights: EncoderWeights, value: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(value, weight.shape, weight, bias, weights.norm_eps)

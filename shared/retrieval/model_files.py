@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from shared.errors import ChecksumMismatch, NotFound
 
@@ -17,6 +19,14 @@ SHA256 = {
     WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
+
+CONFIG: Final[Mapping[str, Any]] = {
+    "model_type": "bert",
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "hidden_size": 384,
+}
+"""Of a model whose weights are known: what its config.json says in vain."""
 
 
 @dataclass(frozen=True, slots=True)

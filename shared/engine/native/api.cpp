@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "cells.h"
+#include "encoder.h"
 #include "model.h"
 
 using namespace penstock;
@@ -14,7 +15,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 22;
+  return 24;
 }
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
@@ -107,6 +108,28 @@ void penstock_free_model(void* model) {
 int penstock_forward(void* model, const BatchShape* batch, float* logits) {
   try {
     static_cast<Model*>(model)->forward(*batch, logits);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+void* penstock_encoder(const EncoderShape* shape, const EncoderLayerShape* layers) {
+  try {
+    return new Encoder(*shape, layers);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void penstock_free_encoder(void* encoder) {
+  delete static_cast<Encoder*>(encoder);
+}
+
+// `out` as `pooling` says: see encoder.h.
+int penstock_encode(const void* encoder, const TextsShape* texts, int pooling, float* out) {
+  try {
+    static_cast<const Encoder*>(encoder)->encode(*texts, static_cast<Pooling>(pooling), out);
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 22
+ABI = 24
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -61,7 +61,7 @@ class LayerShape(ctypes.Structure):
         *((name, Pointer) for name in ("attention_in_norm", "query_norm", "key_norm")),
         *((name, Pointer) for name in ("attention_out_norm", "mlp_in_norm", "mlp_out_norm")),
         *((name, Pointer) for name in ("qkv", "output", "router", "gate_up", "down", "rope")),
-        *((name, ctypes.c_int) for name in ("rotary_dim", "window")),
+        *((name, ctypes.c_int) for name in ("rotary_dim", "window", "group", "row")),
         *((name, ctypes.c_int) for name in ("experts", "experts_per_token", "normalize")),
     ]
 
@@ -76,6 +76,35 @@ class BatchShape(ctypes.Structure):
             for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row", "adapters")
         ),
         ("on_kv_written", KvWritten),
+    ]
+
+
+class EncoderShape(ctypes.Structure):
+    """Twin of EncoderShape in encoder.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("hidden", "heads", "layers")),
+        ("norm_eps", ctypes.c_float),
+        *((name, Pointer) for name in ("words", "positions", "kinds", "norm", "norm_bias")),
+    ]
+
+
+class EncoderLayerShape(ctypes.Structure):
+    """Twin of EncoderLayerShape in encoder.h."""
+
+    _fields_ = [
+        *((name, Pointer) for name in ("qkv", "output", "up", "down")),
+        *((name, Pointer) for name in ("attention_norm", "attention_norm_bias")),
+        *((name, Pointer) for name in ("output_norm", "output_norm_bias")),
+    ]
+
+
+class TextsShape(ctypes.Structure):
+    """Twin of TextsShape in encoder.h."""
+
+    _fields_ = [
+        ("count", ctypes.c_int),
+        *((name, Pointer) for name in ("starts", "token_ids", "kinds")),
     ]
 
 
@@ -121,6 +150,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_model": (Pointer, [Pointer, Pointer, Pointer, _INT]),
     "penstock_free_model": (None, [Pointer]),
     "penstock_forward": (_INT, [Pointer, Pointer, Pointer]),
+    "penstock_encoder": (Pointer, [Pointer, Pointer]),
+    "penstock_free_encoder": (None, [Pointer]),
+    "penstock_encode": (_INT, [Pointer, Pointer, _INT, Pointer]),
     "penstock_board_bytes": (_LONG, []),
     "penstock_take_seat": (None, [Pointer, _INT, Pointer]),
     "penstock_compute": (None, [Pointer, _INT, _INT]),

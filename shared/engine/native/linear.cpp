@@ -9,6 +9,14 @@ namespace {
 constexpr int DOT_WIDTH = 4;               // int8 products that one VNNI lane adds up
 constexpr int CODE_PREFETCH_BYTES = 8192;  // codes are used up several times as fast as floats
 
+// A vector of the type that integer dot products add to: GCC copies any other one in front of and behind
+// each.
+using Sums = int __attribute__((vector_size(64)));
+
+inline Sums add_products(Sums sums, __m512i codes, __m512i row_codes) {
+  return (Sums)_mm512_dpbusd_epi32((__m512i)sums, codes, row_codes);
+}
+
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
 // W = (code - zero) * scale, so sum(W a) = scale * scale_a * (sum(code * code_a) - zero * sum(code_a)).
 // W = code * scale + minimum, so sum(W a) = scale_a * (scale * sum(code * code_a) + minimum * sum(code_a)).
@@ -17,12 +25,13 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
                         int groups, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
                         const uint16_t* minima, int group, float* tile) {
   const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
+  const int group_ahead = CODE_PREFETCH_BYTES / (group * PANEL * (KIND == Kind::INT8 ? 8 : 4) / 8);
   __m512 total[R][2];
   clear<R>(total);
   for (int g = 0; g < groups; ++g) {
-    __m512i sum[R][2];
+    Sums sum[R][2];
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_si512();
+    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = Sums{};
     for (int k = 0; k < group; k += DOT_WIDTH) {
       __m512i b0, b1;
       _mm_prefetch(reinterpret_cast<const char*>(codes) + CODE_PREFETCH_BYTES, _MM_HINT_T0);
@@ -42,11 +51,17 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
         int quad;
         std::memcpy(&quad, rows + r * stride + k, sizeof quad);
         const __m512i a = _mm512_set1_epi32(quad);
-        sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], b0, a);
-        sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], b1, a);
+        sum[r][0] = add_products(sum[r][0], b0, a);
+        sum[r][1] = add_products(sum[r][1], b1, a);
       }
     }
     rows += group;
+    const int ahead = group_ahead * PANEL;
+    _mm_prefetch(reinterpret_cast<const char*>(scales + ahead), _MM_HINT_T0);
+    if constexpr (MINIMA)
+      _mm_prefetch(reinterpret_cast<const char*>(minima + ahead), _MM_HINT_T0);
+    else
+      _mm_prefetch(reinterpret_cast<const char*>(zeros + ahead), _MM_HINT_T0);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + half * LANES)));
@@ -56,7 +71,7 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
         for (int r = 0; r < R; ++r) {
           const float row_scale = row_scales[r * groups + g], row_sum = row_sums[r * groups + g];
           const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
-          total[r][half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][half]), factor, total[r][half]);
+          total[r][half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)sum[r][half]), factor, total[r][half]);
           total[r][half] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(row_scale * row_sum), total[r][half]);
         }
       } else {
@@ -65,7 +80,7 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
           const __m512 exact = _mm512_fnmadd_ps(zero, _mm512_set1_ps(row_sums[r * groups + g]),
-                                                _mm512_cvtepi32_ps(sum[r][half]));
+                                                _mm512_cvtepi32_ps((__m512i)sum[r][half]));
           const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scales[r * groups + g]));
           total[r][half] = _mm512_fmadd_ps(exact, factor, total[r][half]);
         }
@@ -119,7 +134,7 @@ Linear::Linear(Kind kind, int out, int in, int group, bool gated)
 Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated)
     : Linear(kind, out, in, 0, gated) {
   const int item = kind == Kind::BF16 ? 2 : 4, step = kind == Kind::BF16 ? 2 : 1;
-  weights_ = Buffer<uint8_t>(weight_bytes());
+  weights_ = Buffer<uint8_t>::in_arena(weight_bytes());
   std::memset(weights_.data(), 0, weights_.bytes());
   const auto* source = static_cast<const uint8_t*>(weight);
 #pragma omp parallel for
@@ -139,12 +154,12 @@ Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zero
                const float* bias, int out, int in, int bits, int group, bool gated)
     : Linear(bits == 8 ? Kind::INT8 : Kind::INT4, out, in, group, gated) {
   const int groups = k_ / group;
-  weights_ = Buffer<uint8_t>(weight_bytes());
-  scales_ = Buffer<uint16_t>(scale_count());
+  weights_ = Buffer<uint8_t>::in_arena(weight_bytes());
+  scales_ = Buffer<uint16_t>::in_arena(scale_count());
   if (minima == nullptr)
-    zeros_ = Buffer<uint8_t>(scale_count());
+    zeros_ = Buffer<uint8_t>::in_arena(scale_count());
   else
-    minima_ = Buffer<uint16_t>(scale_count());
+    minima_ = Buffer<uint16_t>::in_arena(scale_count());
   std::memset(weights_.data(), 0, weights_.bytes());
   std::memset(scales_.data(), 0, scales_.bytes());
   if (zeros_.bytes() > 0) std::memset(zeros_.data(), 0, zeros_.bytes());
@@ -214,7 +229,7 @@ int Linear::source_row(int panel, int lane) const {
 
 void Linear::pack_bias(const float* bias) {
   if (bias == nullptr) return;
-  bias_ = Buffer<float>(static_cast<size_t>(panels_) * PANEL);
+  bias_ = Buffer<float>::in_arena(static_cast<size_t>(panels_) * PANEL);
   for (int panel = 0; panel < panels_; ++panel)
     for (int lane = 0; lane < PANEL; ++lane) {
       const int row = source_row(panel, lane);
