@@ -22,7 +22,8 @@ from shared.retrieval.lexical import Allowed, Rows, Scores
 from shared.retrieval.vectors import Vectors
 
 faiss.omp_set_num_threads(1)
-"""Its threads wait for each other by spinning: on cores that others use too, two take 15 times as long as one."""
+"""Its threads wait for each other by spinning: on cores that others use too, two take 15 times as long as
+one."""
 
 FLAT, HNSW, IVF_PQ = "flat", "hnsw", "ivf-pq"
 KINDS = (FLAT, HNSW, IVF_PQ)
@@ -68,6 +69,11 @@ class NearestVectors:
         """Of the kind that fits their number where none is named."""
         kind = kind or kind_for(len(vectors))
         return cls(kind, _MAKERS[kind](vectors), vectors)
+
+    @property
+    def description(self) -> str:
+        """The kind, and which faiss computes where."""
+        return f"{self.kind}, faiss {faiss.__version__} on the {'CPU' if self._gpu is None else 'GPU'}"
 
     def search(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> tuple[Scores, Rows]:
         """For each of `queries` [n, dimensions] its k nearest, best first: cosines and rows [n, k], -1 where
