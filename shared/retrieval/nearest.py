@@ -21,9 +21,8 @@ from shared.errors import ChecksumMismatch
 from shared.retrieval.lexical import Allowed, Rows, Scores
 from shared.retrieval.vectors import Vectors
 
+# Its threads wait for each other by spinning: on cores that others use too, two take 15 times as long as one.
 faiss.omp_set_num_threads(1)
-"""Its threads wait for each other by spinning: on cores that others use too, two take 15 times as long as
-one."""
 
 FLAT, HNSW, IVF_PQ = "flat", "hnsw", "ivf-pq"
 KINDS = (FLAT, HNSW, IVF_PQ)

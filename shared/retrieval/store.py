@@ -164,7 +164,10 @@ def remove_unused(folder: Path) -> None:
             begun.unlink(missing_ok=True)
     for begun in folder.glob(f"{GENERATIONS_NAME}/{NEW_PREFIX}*"):
         shutil.rmtree(begun, ignore_errors=True)
-    pointer = _pointer(folder)
+    try:
+        pointer = _pointer(folder)
+    except ChecksumMismatch:  # then no generation counts
+        pointer = None
     for old in folder.glob(f"{GENERATIONS_NAME}/[0-9]*"):
         if pointer is None or old != _generation_folder(folder, pointer[0]):
             _remove_unread(old)
