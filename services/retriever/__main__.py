@@ -74,7 +74,11 @@ def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> tuple[Se
     for name, reason in built.skipped:
         log.warning("document_skipped", document=name, reason=reason)
     log.info(
-        "indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.table.files)
+        "indexed",
+        passages=len(built.index),
+        embedded=built.embedded,
+        files=len(built.index.table.files),
+        nearest=built.index.nearest.description,
     )
     searcher = Searcher(embedder, built.index)
     return searcher, IndexFollower(built.folder, built.generation, MODEL, searcher.replace_index)

@@ -8,6 +8,7 @@ model_files    where the embedding model's files are, and that they are whole
 bert           its encoder
 embedder       texts → vectors (all-MiniLM-L6-v2); with bert, what imports torch here
 lexical        passages searched by their terms
+nearest        vectors searched: all compared, or a part of them
 passage_table  the passages of an index, in its order
 index          passages, vectors and terms, searched
 store          the index on disk: generations

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from shared.errors import ChecksumMismatch, InvalidRequest
-from shared.retrieval import store
+from shared.retrieval import nearest, store
+from shared.retrieval.nearest import HNSW, IVF_PQ
 from shared.retrieval.store import FILE_NAMES, current_generation, open_generation
 from tests.support.small_index import SMALL_INDEX_MODEL, save_small_index
 
@@ -113,6 +114,20 @@ def test_vectors_of_another_model_and_terms_of_other_rules_are_named(
     monkeypatch.setattr(store, "WORDS_FORMAT", "other")
     with pytest.raises(InvalidRequest, match=r"terms .* made by other rules"):
         open_generation(tmp_path, SMALL_INDEX_MODEL)
+
+
+@pytest.mark.parametrize("kind", [HNSW, IVF_PQ])
+def test_what_finds_vectors_is_kept_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(nearest, "kind_for", lambda _vectors: kind)
+    save_small_index(tmp_path, *(f"text {number}" for number in range(64)))
+    monkeypatch.undo()
+    generation = open_generation(tmp_path, SMALL_INDEX_MODEL)
+    assert generation is not None
+    assert generation.manifest.nearest == generation.index.nearest.kind == kind
+    hits = generation.index.search(np.eye(8, dtype=np.float32)[[3]], 1)[0]
+    assert [(hit.text, hit.score) for hit in hits] == [("text 3", 1.0)]
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:
