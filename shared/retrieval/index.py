@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import faiss
 
-from shared.retrieval.lexical import LexicalIndex
+from shared.retrieval.lexical import LexicalIndex, Rows
 from shared.retrieval.passage_table import IndexedFile, PassageTable
 from shared.retrieval.vectors import Vectors
 
@@ -50,11 +50,16 @@ class PassageIndex:
 
     def search(self, queries: Vectors, k: int) -> list[list[Hit]]:
         """For each row of `queries` [n, dimensions] the best k passages by meaning, best first."""
-        scores, rows = self._faiss.search(queries, min(k, len(self)))
+        scores, rows = self.search_rows(queries, k)
         return [
             [self.hit(int(row), float(score)) for row, score in zip(found, of, strict=True)]
             for found, of in zip(rows, scores, strict=True)
         ]
+
+    def search_rows(self, queries: Vectors, k: int) -> tuple[Vectors, Rows]:
+        """Their cosines and rows [n, at most k], best first."""
+        scores, rows = self._faiss.search(queries, min(k, len(self)))
+        return scores, rows
 
     def hit(self, row: int, score: float) -> Hit:
         """The passage of this row, as found with this score."""
