@@ -102,13 +102,14 @@ class Preprocessor:
             return NOT_RETRIEVED
         if request.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
             wanted = math.ceil(DEPTH_SHARE * wanted)
-        found = await self._ask_retriever(request, wanted)
+        rerank = not (request.may_degrade and level >= DegradationLevel.RERANK)
+        question = Retrieve(request.question, wanted, request.may_degrade, rerank)
+        found = await self._ask_retriever(request, question)
         fewer = FEWER_PASSAGES if wanted < request.passages else ""
         return replace(found, degraded=found.degraded or fewer)
 
-    async def _ask_retriever(self, request: Request, wanted: int) -> Retrieved:
-        """Up to `wanted` passages, and what the retriever left out itself."""
-        question = Retrieve(request.question, wanted, request.may_degrade)
+    async def _ask_retriever(self, request: Request, question: Retrieve) -> Retrieved:
+        """Passages, and what the retriever left out itself."""
         share_s = self._config.retrieve_share * self._budget.first_token_s
         end = self._budget.first_token.shrink(share_s) if request.may_degrade else self._budget.first_token
         try:

@@ -78,6 +78,8 @@ class Searcher:
         self, reranker: Reranker, ask: SearchAsk, hits: Sequence[Hit], answer: Retrieved
     ) -> Retrieved | PenstockError:
         """The hits in the reranker's order, as many of them as there was time for."""
+        if not ask.retrieve.rerank:
+            return replace(answer, degraded=DEGRADED_RERANK)
         began_ns = time.perf_counter_ns()
         ranked = reranker.rerank(ask.retrieve.query, [hit.text for hit in hits], ask.end)
         if not ranked.whole and not ask.retrieve.may_degrade:

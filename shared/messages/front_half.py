@@ -106,9 +106,12 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Retrieve:
+    """`rerank`: whether there is time for a closer look at what was found, where the retriever takes one."""
+
     query: str
     k: int
     may_degrade: bool
+    rerank: bool = True
 
 
 @dataclass(frozen=True, slots=True)

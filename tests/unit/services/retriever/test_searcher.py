@@ -11,11 +11,13 @@ import pytest
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
 from shared.deadline import Deadline
+from shared.errors import DeadlineExpired
 from shared.messages import Retrieve, Retrieved
 from shared.retrieval.embedder import EmbeddedQuestions, Embedder
 from shared.retrieval.index import PassageIndex
 from shared.retrieval.passage_table import IndexedFile
 from shared.retrieval.passages import Passage
+from shared.retrieval.rerank import Reranked
 
 TEXTS = ("one", "two", "three", "four")
 
@@ -116,3 +118,59 @@ def test_a_question_that_was_cut_is_answered_with_a_warning(truncated: bool, war
     warning = search(searcher, ask("gate")).warning
     assert warned in warning
     assert bool(warning) == truncated
+
+
+class Reversing:
+    """A reranker that finds the last passage best, and has time for `most` of them."""
+
+    name = "reversing"
+
+    def __init__(self, most: int = 100) -> None:
+        self._most = most
+        self.asked: SearchAsk | None = None
+        self.found_before: Retrieved | None = None
+
+    def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:  # noqa: ARG002
+        self.found_before = None if self.asked is None else self.asked.found
+        scored = list(range(len(passages)))[: self._most]
+        rest = range(len(scored), len(passages))
+        return Reranked((*reversed(scored), *rest), (1.0,) * len(scored))
+
+
+def test_the_reranker_orders_what_was_found() -> None:
+    asked, reranker = ask("gate of"), Reversing()
+    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), reranker)
+    reranker.asked = asked
+    plain = search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES)), asked)
+    before = [passage.text for passage in plain.passages]
+    answer = search(searcher, asked)
+    assert [passage.text for passage in answer.passages] == before[::-1]
+    assert answer.degraded == ""
+
+
+def test_until_the_reranker_is_done_there_is_the_order_of_the_search() -> None:
+    asked, reranker = ask("gate of"), Reversing()
+    reranker.asked = asked
+    search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), reranker), asked)
+    assert reranker.found_before is not None
+    assert reranker.found_before.degraded == "rerank"
+    assert reranker.found_before.passages[0].text == "a gate of iron"
+
+
+def test_what_was_not_reranked_stays_behind_and_the_answer_says_so() -> None:
+    asked = ask("gate of")
+    answer = search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing(2)), asked)
+    assert answer.degraded == "rerank"
+    assert answer.passages[1].text == "a gate of iron"
+
+
+def test_without_leave_to_degrade_a_question_that_was_not_reranked_whole_expires() -> None:
+    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing(2))
+    (answer,) = searcher.search_passages([ask("gate of", may_degrade=False)])
+    assert isinstance(answer, DeadlineExpired)
+
+
+def test_a_question_that_is_not_to_be_reranked_is_answered_as_it_was_found() -> None:
+    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing())
+    answer = search(searcher, SearchAsk(Retrieve("gate of", 8, True, rerank=False), Deadline.after(60)))
+    assert (answer.degraded, answer.passages[0].text) == ("rerank", "a gate of iron")
