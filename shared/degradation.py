@@ -13,7 +13,7 @@ class DegradationLevel(IntEnum):
     """Half the draft length."""
     NO_DRAFTS = 2
     RERANK = 3
-    """Passages as the first stage ranks them, where the request allows that and a retriever has a second one."""
+    """Passages as the first stage ranks them, where the request allows that."""
     RETRIEVAL_DEPTH = 4
     """Fewer passages, where the request allows that."""
     RETRIEVAL = 5

@@ -1,5 +1,4 @@
-"""What of a sequence's KV is still read: all of it, or, where every layer has a window, the end of it
-alone."""
+"""What of a sequence's KV is still read: all of it, or, by layers with a window, the end of it alone."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ TILE_BLOCKS = TILE_TOKENS // HASH_BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class KvWindow:
-    """A row sees itself and the `tokens` - 1 tokens before it, in every layer; 0: all before it."""
+    """A row sees itself and the `tokens` - 1 tokens before it; 0: all before it."""
 
     tokens: int = 0
 

@@ -42,6 +42,7 @@ from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.heap import trim_heap
 from shared.messages import Heartbeat
+from shared.niceness import step_back
 from shared.quiet_end import end_quietly
 from shared.roles import FOLLOWED_ROLES
 from shared.service_help import check_arguments
@@ -224,6 +225,7 @@ def _run_to_its_end(role: str, config_type: type[C], body: Body[C]) -> int:
     except ConfigError as error:
         print(f"penstock {role}: {error}", file=sys.stderr)
         return EXIT_CONFIG
+    step_back(role)
     instance = config.instance or f"{role}-{secrets.token_hex(3)}"
     config = dataclasses.replace(config, instance=instance)
     telemetry_logging.configure(config.log_level, role, instance, log_format=config.log_format)

@@ -9,9 +9,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from services.cli.adapter_reports import SHOWN_DIGITS, adapter_states
 from services.cli.arguments import seconds
 from services.cli.exit_codes import EXIT_EXPIRED, EXIT_FAILED
 from services.cli.fleet_watch import COLLECT_S, BusAddress, Fleet, add_bus_options, listening, run_on_bus
@@ -30,8 +32,6 @@ DEFAULT_TIMEOUT_S = 60.0
 POLL_S = 0.05
 SILENT_S = 2.0
 """Who says nothing for so long is not waited for."""
-SHOWN_DIGITS = 8
-"""Of a digest; --json has all of it."""
 HEAD = ("adapter", "digest", "rank", "instances", "error")
 
 Reports = dict[str, AdapterReport | None]
@@ -141,21 +141,20 @@ async def _list(address: BusAddress, *, as_json: bool) -> int:
     async with listening(address) as (_, fleet):
         await asyncio.sleep(COLLECT_S)
         beats = _workers(fleet)
-    having: dict[tuple[str, str, int, str], list[str]] = {}
-    for beat in beats:
-        for report in beat.adapters:
-            key = (f"{beat.model}:{report.name}", report.digest, report.rank, report.error)
-            having.setdefault(key, []).append(beat.instance)
+    having = adapter_states(beats)
     if as_json:
-        found = [
-            {"adapter": adapter, "digest": digest, "rank": rank, "error": error, "instances": names}
-            for (adapter, digest, rank, error), names in sorted(having.items())
-        ]
+        found = [{**asdict(state), "instances": names} for state, names in having.items()]
         print(json.dumps({"adapters": found}))
     elif having:
         rows = [
-            (adapter, digest[:SHOWN_DIGITS] or "-", str(rank) if digest else "-", " ".join(names), error)
-            for (adapter, digest, rank, error), names in sorted(having.items())
+            (
+                state.adapter,
+                state.digest[:SHOWN_DIGITS] or "-",
+                str(state.rank) if state.digest else "-",
+                " ".join(names),
+                state.error,
+            )
+            for state, names in having.items()
         ]
         print(table(HEAD, rows))
     else:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from services.cli.adapter_reports import SHOWN_DIGITS, AdapterState, adapter_states
 from services.cli.exit_codes import EXIT_FAILED
 from services.cli.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
 from services.cli.live_text import LiveText
@@ -18,8 +19,6 @@ from shared.deadline import MAX_SKEW_US
 from shared.degradation import DegradationLevel
 
 WATCH_S = 1.0
-SHOWN_DIGITS = 8
-"""Of a digest; --json has all of it."""
 HEAD = (
     "role",
     "instance",
@@ -74,7 +73,7 @@ def _shown(seen: list[Seen], *, as_json: bool) -> str:
         return "no instance is heard on this bus; is the stack running?"
     edges = [line for one in seen if (line := _edges(one))]
     rows = [_row(one, _avoiding(one, seen)) for one in seen]
-    return "\n".join([table(HEAD, rows), *edges, *_models(seen)])
+    return "\n".join([table(HEAD, rows), *edges, *_models(seen), *_adapters(seen)])
 
 
 def _models(seen: list[Seen]) -> list[str]:
@@ -89,6 +88,18 @@ def _models(seen: list[Seen]) -> list[str]:
         + f": {' '.join(names)}"
         for (name, weights, tokenizer), names in sorted(instances.items())
     ]
+
+
+def _adapters(seen: list[Seen]) -> list[str]:
+    """What is loaded over the models, and by whom; also what could not be."""
+    states = adapter_states(one.beat for one in seen)
+    return [f"{_state_words(state)}: {' '.join(names)}" for state, names in states.items()]
+
+
+def _state_words(state: AdapterState) -> str:
+    loaded = [*_shortened("digest", state.digest), f"rank {state.rank}"] if state.digest else []
+    failed = [f"cannot be loaded ({state.error})"] if state.error else []
+    return ", ".join([f"adapter {state.adapter}", *loaded, *failed])
 
 
 def _shortened(what: str, digest: str) -> list[str]:
@@ -165,4 +176,8 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "skew_us": one.skew_us,
         "skewed": abs(one.skew_us) > MAX_SKEW_US,
         "breakers": avoiding,
+        "adapters": [
+            {"name": each.name, "digest": each.digest, "rank": each.rank, "error": each.error}
+            for each in beat.adapters
+        ],
     }

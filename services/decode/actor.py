@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from services.decode.book import DecodeBook
 from services.decode.config import DecodeConfig
-from services.decode.drafts import DraftBook
+from services.decode.drafts import DraftBook, longest_at
 from services.decode.driver import DecodeDriver
 from services.decode.job import DecodeJob, read_job
 from services.decode.output import job_output
@@ -20,7 +20,7 @@ from services.decode.pace import DecodePace
 from shared import messages
 from shared.bus import Delivery
 from shared.degradation import DegradationLevel
-from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepResult
+from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepResult, TokenOutput
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
 from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
 from shared.kv.receiver import KvReceiver
@@ -77,7 +77,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             max_jobs=engine.config.max_sequences,
             kv_blocks=engine.config.kv_blocks,
             is_alive=gateway_alive(self._service.fleet),
-            window=engine.layout.window,
+            groups=engine.layout.groups.counts,
             chunk_tokens=engine.config.max_batch_tokens,
         )
         self._pace = DecodePace(engine.config.max_batch_tokens)
@@ -157,9 +157,14 @@ class DecodeActor(WorkerActor[DecodeJob]):
         await super().on_tick()
         gateways = self._service.fleet.instances("gateway")
         levels = (DegradationLevel.heard(view.heartbeat.degradation) for view in gateways)
-        self._drafts.level = max(levels, default=DegradationLevel.NONE)
+        self._leave_out(max(levels, default=DegradationLevel.NONE))
         for job in self._book.in_phase(JobPhase.TRANSFERRING):
             job.last_token_s = self._receiver.sampled_s(job.transfer_key)
+
+    def _leave_out(self, level: DegradationLevel) -> None:
+        if level is not self._drafts.level:
+            self._drafts.level = level
+            self._driver.limit_lookups(longest_at(level, self._service.config.lookup_tokens))
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A lost speculator costs only speed."""
@@ -190,14 +195,25 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 job.phase = JobPhase.DECODING
                 self._open_draft(job)
             self._book.grow(job)
-            self._drafts.advance(output.key, output.token_ids, output.proposed_drafts, output.accepted_drafts)
-        metrics.DRAFT_PROPOSED.inc(sum(output.proposed_drafts for _, output in outputs))
-        metrics.DRAFT_ACCEPTED.inc(sum(output.accepted_drafts for _, output in outputs))
+            drafted = not output.looked_up
+            self._drafts.advance(
+                output.key,
+                output.token_ids,
+                output.proposed_drafts * drafted,
+                output.accepted_drafts * drafted,
+            )
+        self._count_drafts([output for _, output in outputs if output.proposed_drafts])
         self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
         self._pace.observe_step(result)
         metrics.PREEMPTIONS.inc(len(result.preempted_keys))
         if not self._book.in_phase(JobPhase.DECODING):
             self._pace.forget_steps()
+
+    def _count_drafts(self, outputs: Sequence[TokenOutput]) -> None:
+        for output in outputs:
+            source = "lookup" if output.looked_up else "speculator"
+            metrics.DRAFT_PROPOSED.labels(source=source).inc(output.proposed_drafts)
+            metrics.DRAFT_ACCEPTED.labels(source=source).inc(output.accepted_drafts)
 
     async def _tell_scores(self, result: StepResult) -> None:
         for scores in result.prompt_scores:
@@ -284,7 +300,6 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 f"prefill worker {job.peer} is not known here; try again or use another one",
                 retry_after_ms=UNKNOWN_PREFILL_RETRY_MS,
             )
-        first = reserved.first_block
         metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.block_hashes))
         metrics.PREFIX_CACHE_HITS.inc(reserved.num_cached_blocks)
         job.phase = JobPhase.TRANSFERRING
@@ -294,9 +309,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
             job.gateway,
             job.peer,
             prefill.heartbeat.incarnation,
-            reserved.block_ids,
-            first,
-            len(reserved.block_ids) - first,
+            reserved.tables,
+            reserved.first_blocks,
             job.deadline,
         )
 

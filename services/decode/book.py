@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.decode.job import DecodeJob
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
-from shared.kv_window import NO_WINDOW, KvWindow
+from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages import Held
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase
@@ -29,16 +29,16 @@ class DecodeBook(JobBook[DecodeJob]):
         max_jobs: int,
         kv_blocks: int,
         is_alive: IsAlive,
-        window: KvWindow = NO_WINDOW,
+        groups: KvGroups = ONE_GROUP,
         chunk_tokens: int = 1,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`window` is the engine's; it computes at most `chunk_tokens` of a prompt in a step."""
+        """`groups` are the engine's; it computes at most `chunk_tokens` of a prompt in a step."""
         super().__init__("decode", is_alive)
         self._clock = clock
         self._max_jobs = max_jobs
         self._kv_blocks = kv_blocks
-        self._window = window
+        self._groups = groups
         self._chunk_tokens = chunk_tokens
         self._counted_blocks = 0
 
@@ -97,7 +97,7 @@ class DecodeBook(JobBook[DecodeJob]):
         return max(0, self._kv_blocks - self._counted_blocks)
 
     def _needed_blocks(self, job: DecodeJob) -> int:
-        return job.needed_blocks(self._window, self._chunk_tokens)
+        return job.needed_blocks(self._groups, self._chunk_tokens)
 
     def _count(self, job: DecodeJob, blocks: int) -> None:
         self._counted_blocks += blocks - job.counted_blocks

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shared.config import field_of
-from shared.engine.engine_config import EngineConfig
+from shared.engine.engine_config import MAX_DRAFT_TOKENS, EngineConfig
 from shared.worker.config import EngineServiceConfig
 
 
@@ -36,7 +36,18 @@ class DecodeConfig(EngineServiceConfig):
     draft_batch_tokens: int = field_of(
         32, help="most draft tokens per step over the whole batch", minimum=0, maximum=1 << 16
     )
+    lookup_tokens: int = field_of(
+        8,
+        help="most tokens drafted from a sequence's own text per step, where no draft has come; 0 = none",
+        minimum=0,
+        maximum=MAX_DRAFT_TOKENS,
+    )
 
     def engine_config(self, model_dir: Path) -> EngineConfig:
         config = EngineServiceConfig.engine_config(self, model_dir)
-        return replace(config, max_step_ratio=self.max_step_ratio)
+        return replace(
+            config,
+            max_step_ratio=self.max_step_ratio,
+            lookup_tokens=self.lookup_tokens,
+            lookup_batch_tokens=self.draft_batch_tokens,
+        )

@@ -185,9 +185,7 @@ class DraftBook:
             return self._closes()
         messages = [*self._closes(), *self._opens()]
         rows: dict[str, list[tuple[_Session, int]]] = {}
-        limit = self.batch_tokens // max(1, len(self._sessions))
-        if self.level >= DegradationLevel.SHORT_DRAFTS:
-            limit = min(limit, max(1, self.longest // 2))
+        limit = min(self.batch_tokens // max(1, len(self._sessions)), longest_at(self.level, self.longest))
         for session in self._sessions.values():
             if not (session.known and session.advanced):
                 continue
@@ -249,6 +247,13 @@ class DraftBook:
         for session, _ in rows:
             session.told = len(session.tokens)
         return message
+
+
+def longest_at(level: DegradationLevel, longest: int) -> int:
+    """What is left of the longest draft, whoever makes it."""
+    if level >= DegradationLevel.NO_DRAFTS:
+        return 0
+    return min(longest, max(1, longest // 2)) if level >= DegradationLevel.SHORT_DRAFTS else longest
 
 
 def still_ahead(tokens: Sequence[int], base: int, ids: Sequence[int]) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.deadline import Deadline
+from shared.kv_groups import KvGroups
 from shared.kv_room import blocks_ahead
-from shared.kv_window import KvWindow
 from shared.messages import Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence
@@ -40,6 +40,8 @@ class DecodeJob(Job):
     num_outputs: int = 0  # tokens decoded here
     proposed_drafts: int = 0
     accepted_drafts: int = 0
+    proposed_lookups: int = 0  # of these, as are the next: found in its own text
+    accepted_lookups: int = 0
 
     def awaited_too_long(self, now_s: float) -> bool:
         """Whether its client has had no token for longer than it waits."""
@@ -47,11 +49,11 @@ class DecodeJob(Job):
             return False
         return now_s - self.last_token_s >= self.inter_token_s
 
-    def needed_blocks(self, window: KvWindow, chunk_tokens: int) -> int:
+    def needed_blocks(self, groups: KvGroups, chunk_tokens: int) -> int:
         """KV blocks that it holds or comes to next. `chunk_tokens`: of a prompt, in a step at most."""
         num_tokens = len(self.spec.token_ids) + len(self.first_tokens) + self.num_outputs
         num_rows = chunk_tokens if self.uncomputed_tokens else 1
-        return blocks_ahead(num_tokens, self.longest - num_tokens, window, num_rows=num_rows)
+        return blocks_ahead(num_tokens, self.longest - num_tokens, groups, num_rows=num_rows)
 
     @property
     def is_local(self) -> bool:

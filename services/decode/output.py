@@ -17,10 +17,15 @@ def job_output(job: DecodeJob, output: TokenOutput, now_s: float) -> JobOutput:
     job.num_outputs += len(output.token_ids)
     job.proposed_drafts += output.proposed_drafts
     job.accepted_drafts += output.accepted_drafts
+    if output.looked_up:
+        job.proposed_lookups += output.proposed_drafts
+        job.accepted_lookups += output.accepted_drafts
     if output.finish_reason is not None:
         marks += (
             Mark("count:draft_proposed", job.proposed_drafts),
             Mark("count:draft_accepted", job.accepted_drafts),
+            Mark("count:lookup_proposed", job.proposed_lookups),
+            Mark("count:lookup_accepted", job.accepted_lookups),
         )
     return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)
 

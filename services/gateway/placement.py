@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 
 from services.gateway.model_identity import ModelIdentity
 from shared.errors import Unavailable
+from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.kv_room import blocks_ahead
-from shared.kv_window import NO_WINDOW, KvWindow
 from shared.messages import Heartbeat
 from shared.roles import PLACED_ROLES, REQUIRED_ROLES
 
@@ -92,10 +92,10 @@ def free_seats(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) 
     )
 
 
-def kv_window(decodes: Sequence[Candidate], model: ModelIdentity) -> KvWindow:
-    """Behind which the decode workers of `model` keep no KV."""
-    windows = {view.heartbeat.window_tokens for view in serving(decodes, "decode", model)}
-    return KvWindow(windows.pop()) if len(windows) == 1 else NO_WINDOW
+def kv_groups(decodes: Sequence[Candidate], model: ModelIdentity) -> KvGroups:
+    """Those in which the decode workers of `model` keep KV."""
+    groups = {view.heartbeat.kv_groups for view in serving(decodes, "decode", model)}
+    return groups.pop() if len(groups) == 1 else ONE_GROUP
 
 
 def missing_role(fleet: Mapping[str, Sequence[Candidate]]) -> str:
@@ -187,9 +187,9 @@ def load_cost(view: Candidate) -> tuple[float, ...]:
 def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
     """First those with room for all of it, then the least load with the prefix that is missing there."""
     beat = view.heartbeat
-    cached, window = view.overlap(need.block_hashes), KvWindow(beat.window_tokens)
-    there = max(0, cached - window.first_block(need.tokens))
-    wanted = blocks_ahead(need.tokens, need.output_tokens, window) - there
+    cached, groups = view.overlap(need.block_hashes), beat.kv_groups
+    there = groups.read_blocks(cached, need.tokens)
+    wanted = blocks_ahead(need.tokens, need.output_tokens, groups) - there
     full = beat.live + beat.queued >= beat.capacity or wanted > beat.kv_blocks_free
     missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
     return (float(full), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)

@@ -20,7 +20,7 @@ from services.gateway.placement import (
     Need,
     Placement,
     choose_placement,
-    kv_window,
+    kv_groups,
     leave_out_of_all,
     serving,
 )
@@ -35,9 +35,9 @@ from services.gateway.waiting import POLL_S, wait_for_placed_roles
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
+from shared.kv_groups import KvGroups
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.kv_room import blocks_ahead
-from shared.kv_window import KvWindow
 from shared.messages import Accepted, Message
 from shared.roles import PLACED_ROLES
 from shared.sampling import NO_LOGPROBS
@@ -179,13 +179,13 @@ class Placer:
             model=self._model,
             priority_class=STARTED_CLASS if self._state.log.ids else CLASSES[self._request.priority],
             deadline=deadline,
-            blocks=blocks_ahead(tokens, output_tokens, self._kv_window),
+            blocks=blocks_ahead(tokens, output_tokens, self._kv_groups),
             arrived_s=self._arrived_s,
         )
 
     @property
-    def _kv_window(self) -> KvWindow:
-        return kv_window(self._fleet.instances("decode"), self._model)
+    def _kv_groups(self) -> KvGroups:
+        return kv_groups(self._fleet.instances("decode"), self._model)
 
     def _sequence(self, layout: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Prompt and log as one prompt, with the names of its blocks for workers of `layout`."""
@@ -276,7 +276,7 @@ class Placer:
         computes = self._fleet.get(role, placement.instance_of(role))
         cached = 0 if computes is None else computes.overlap(hashes) * HASH_BLOCK_TOKENS
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
-        blocks = {"decode": blocks_ahead(len(ids), left, self._kv_window)}
+        blocks = {"decode": blocks_ahead(len(ids), left, self._kv_groups)}
         tokens = {role: len(ids) - cached}
         roles = [placed for placed in PLACED_ROLES if placement.instance_of(placed)]
         return {

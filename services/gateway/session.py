@@ -296,6 +296,8 @@ class Session:
             cached_tokens=self.state.cached_tokens,
             draft_tokens=counts["draft_proposed"],
             accepted_draft_tokens=counts["draft_accepted"],
+            lookup_draft_tokens=counts["lookup_proposed"],
+            accepted_lookup_draft_tokens=counts["lookup_accepted"],
             replacements=self.state.replacements,
         )
 

@@ -45,9 +45,9 @@ class KvAnnouncer:
             job.epoch,
             job.gateway,
             job.peer,
-            admitted.block_ids,
+            admitted.tables,
+            admitted.first_blocks,
             job.deadline,
-            first_block=admitted.first_block,
         )
         cached_blocks = job.cached_tokens // BLOCK_TOKENS
         if cached_blocks:

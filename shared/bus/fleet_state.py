@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import structlog
 
 from shared.deadline import SYSTEM_CLOCK, Clock, ClockOffsets
-from shared.kv_window import KvWindow
 from shared.messages import Heartbeat, Snapshot, unpack_hashes
 from shared.roles import TARGET_ROLES
 from shared.telemetry import metrics
@@ -73,7 +72,7 @@ class InstanceView:
 
     def overlap(self, block_hashes: Sequence[bytes]) -> int:
         """How many leading blocks of a prompt this instance need not compute."""
-        return KvWindow(self.heartbeat.window_tokens).reusable_blocks(block_hashes, self.prefix.__contains__)
+        return self.heartbeat.kv_groups.reusable_blocks(block_hashes, self.prefix.__contains__)
 
 
 class FleetState:

@@ -1,1 +1,1 @@
-"""The demo models: how they are made (corpus, facts, training) and what ships (`models/`)."""
+"""What ships: the built-in pair (`models/`), and the adapter over the default model with how it is taught."""

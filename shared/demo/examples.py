@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shared.demo.facts import Fact, attribute_fact, make_fact, prose_fact
+from shared.demo.facts import Fact, attribute_fact, make_fact
 from shared.demo.invent import Inventor, capital
-from shared.demo.prompt import ASSISTANT, END, SYSTEM_TEXT, USER, chat_text
+from shared.demo.prompt import SYSTEM_TEXT, chat_text
 from shared.text.retrieval_prompt import CONTEXT_FORM, retrieval_prompt
 
 MAX_PASSAGES = 4
-MAX_TURNS = 8
 SYSTEM_PART_PROBABILITY = 0.5
 RELATED_PROBABILITY = 0.3
 FIXED_ATTRIBUTE_PROBABILITY = 0.3
@@ -26,10 +25,9 @@ LOOSE_PROBABILITY = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One conversation about some passages: first the question with its context, then more questions.
+    """A question about some passages.
 
-    `prompt` and `answer` are the rendered text up to the first answer and that answer without its <|end|>;
-    `follow_ups` are further such pairs, each to be appended to what is before it.
+    `prompt` and `answer` are the rendered text up to the answer, and the answer without its <|end|>.
     """
 
     kind: str
@@ -37,7 +35,6 @@ class Example:
     answer: str
     passages: tuple[str, ...]
     question: str
-    follow_ups: tuple[tuple[str, str], ...]
 
 
 def make_example(inventor: Inventor, facts: int, fillers: int) -> Example:
@@ -63,21 +60,12 @@ def make_example(inventor: Inventor, facts: int, fillers: int) -> Example:
     passages = _dealt(inventor, sentences)
     system = SYSTEM_TEXT if inventor.chance(SYSTEM_PART_PROBABILITY) else None
     prompt = chat_text(retrieval_prompt(passages, question, CONTEXT_FORM), system)
-    facts_told = {fact.sentence for fact in told}
-    told += [prose_fact(inventor, each) for each in dict.fromkeys(prose) if each not in facts_told]
-    follow_ups = tuple(_follow_up(inventor, fact) for fact in told[1:MAX_TURNS])
-    return Example(asked.kind, prompt, asked.sentence, tuple(passages), question, follow_ups)
+    return Example(asked.kind, prompt, asked.sentence, tuple(passages), question)
 
 
 def _confusable(one: Fact, other: Fact) -> bool:
     """Whether some question could mean either fact."""
     return one.sentence == other.sentence or bool(set(one.questions) & set(other.questions))
-
-
-def _follow_up(inventor: Inventor, fact: Fact) -> tuple[str, str]:
-    """A later question of the same conversation, rendered, and its answer."""
-    question = _loosened(inventor, inventor.random.choice(fact.questions))
-    return f"{USER}Question: {question}{END}{ASSISTANT}", fact.sentence
 
 
 def _distractor(inventor: Inventor, kind: str, entity: str, attribute: str) -> Fact:

@@ -173,13 +173,9 @@ def _command(inventor: Inventor, entity: str) -> Fact:
 
 
 def _prose(inventor: Inventor, entity: str) -> Fact:
-    """Any sentence of the books."""
+    """Any sentence of the books, asked for by some of its own words: general overlap, not templates."""
     del entity
-    return prose_fact(inventor, inventor.random.choice(inventor.vocabulary.fillers))
-
-
-def prose_fact(inventor: Inventor, sentence: str) -> Fact:
-    """`sentence`, asked for by some of its own words: general overlap, not templates."""
+    sentence = inventor.random.choice(inventor.vocabulary.fillers)
     tokens = sentence.rstrip(".!?").split()
     size = min(len(tokens), inventor.random.randint(2, 4))
     start = inventor.random.randrange(len(tokens) - size + 1)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.demo.batches import TrainingBatch
 from shared.demo.lessons.lesson import Lesson
 from shared.messages import ChatTurn
 from shared.text.retrieval_prompt import retrieval_prompt
@@ -24,11 +23,15 @@ LENGTH_POWER = -0.5
 
 @dataclass(frozen=True, slots=True)
 class LessonRow:
-    """One row [1, T] with the positions [T] of its tokens and what each of them sees [T, T]."""
+    """T tokens of which those of the answers are learned, N in all."""
 
-    batch: TrainingBatch
-    places: Tensor
-    seen: Tensor
+    ids: Tensor  # [1, T] int64
+    places: Tensor  # [T] int64: the position of each
+    seen: Tensor  # [T, T] bool: what each looks at
+    positions: Tensor  # [N] int64, into T: before each token that is learned
+    targets: Tensor  # [N] int64
+    weights: Tensor  # [N] fp32
+    answers: Tensor  # [N] int64: the number of the answer that it belongs to
 
 
 def lesson_row(lesson: Lesson, tokenizer: TextTokenizer) -> LessonRow:
@@ -70,15 +73,13 @@ def branched_row(prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> 
     before = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
     seen = before & ((branch_of[:, None] == branch_of[None]) | (branch_of[None] < 0))
     return LessonRow(
-        TrainingBatch(
-            ids=torch.tensor([ids]),
-            positions=torch.tensor(positions),
-            targets=torch.tensor(targets),
-            weights=torch.tensor(weights),
-            answers=torch.tensor(numbers),
-        ),
-        torch.tensor(places),
-        seen,
+        ids=torch.tensor([ids]),
+        places=torch.tensor(places),
+        seen=seen,
+        positions=torch.tensor(positions),
+        targets=torch.tensor(targets),
+        weights=torch.tensor(weights),
+        answers=torch.tensor(numbers),
     )
 
 

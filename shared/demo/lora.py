@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shared.demo.llama import Llama
+from shared.training.llama import Llama
+from shared.training.whole_files import write_tensors, write_whole
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PEFT_PREFIX = "base_model.model."
@@ -92,5 +92,5 @@ def export_adapter(model: Llama, folder: Path, base_name: str) -> None:
         "modules_to_save": None,
         "target_modules": list(PROJECTIONS),
     }
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_tensors(folder / WEIGHTS_FILE, tensors, {"format": "pt"})
+    write_whole(folder / CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())

@@ -17,24 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
-from shared.demo.batches import Prefetch
-from shared.demo.checkpoint import load_checkpoint, load_model, save_checkpoint
 from shared.demo.corpus import content_words, read_books
 from shared.demo.invent import Inventor, Vocabulary
 from shared.demo.lesson_rows import LessonRow, answer_ids, branched_row, lesson_row
 from shared.demo.lessons.book_questions import book_passages
 from shared.demo.lessons.lesson import LessonPlan
-from shared.demo.llama import Llama
-from shared.demo.loop import StepFigures, TrainingLoop
 from shared.demo.lora import add_adapter, export_adapter, without_adapter
-from shared.demo.optimizer import Optimizer, rate_factor
-from shared.demo.train import learn
 from shared.demo.words import FILLERS
 from shared.messages import ChatTurn
 from shared.text.tokenizer import TextTokenizer
+from shared.training.checkpoint import load_checkpoint, save_checkpoint
+from shared.training.llama import Llama
+from shared.training.llama_files import load_model
+from shared.training.loop import StepFigures, TrainingLoop
+from shared.training.optimizer import Optimizer, rate_factor
+from shared.training.prefetch import Prefetch
 
 RANK = 8
 ALPHA = 16.0
@@ -55,23 +54,26 @@ class LessonStep:
 
 
 def learn_row(model: Llama, row: LessonRow, weight: float) -> tuple[float, float]:
-    """Add the gradients of a row of lessons; its loss and the share of answers that are right."""
+    """Add the gradients of a row of lessons; its loss and the share of answers that are right.
 
-    def decoder(ids: Tensor) -> Tensor:
-        hidden: Tensor = model.model(ids, row.places, row.seen)
-        return hidden
-
-    measured = learn(model, decoder, row.batch, weight)
-    return measured.loss, measured.exact
+    An answer whose argmaxes are all right is what greedy decoding would give.
+    """
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model.head(model.model(row.ids, row.places, row.seen)[0, row.positions])  # [N, V]
+    losses = functional.cross_entropy(logits.float(), row.targets, reduction="none")
+    loss = (losses * row.weights).sum() / row.weights.sum()
+    (weight * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+    wrong = (logits.detach().argmax(-1) != row.targets).float()
+    wrong_tokens = torch.zeros(int(row.answers.max()) + 1).index_add_(0, row.answers, wrong)
+    return loss.item(), (wrong_tokens == 0).float().mean().item()
 
 
 def keep_row(model: Llama, row: LessonRow, weight: float) -> float:
     """Add the gradients of the divergence from the model without its adapter at the answer; its mean."""
-    batch = row.batch
     with torch.autocast("cpu", torch.bfloat16):
         with torch.no_grad(), without_adapter(model):
-            taught = model.head(model.model(batch.ids)[0, batch.positions])  # [N, V]
-        said = model.head(model.model(batch.ids)[0, batch.positions])
+            taught = model.head(model.model(row.ids)[0, row.positions])  # [N, V]
+        said = model.head(model.model(row.ids)[0, row.positions])
     wanted = taught.float().log_softmax(-1)
     divergence = functional.kl_div(
         said.float().log_softmax(-1), wanted, reduction="batchmean", log_target=True
@@ -89,7 +91,7 @@ def step_maker(
     def row() -> LessonRow:
         while True:
             made = lesson_row(plan.draw(), tokenizer)
-            if made.batch.ids.shape[1] <= MAX_ROW_TOKENS:
+            if made.ids.shape[1] <= MAX_ROW_TOKENS:
                 return made
 
     def make() -> LessonStep:
@@ -124,10 +126,10 @@ class Teacher:
             "loss": share * sum(loss for loss, _ in learned),
             "exact": share * sum(exact for _, exact in learned),
         }
-        tokens = sum(row.batch.ids.numel() for row in step.lessons)
+        tokens = sum(row.ids.numel() for row in step.lessons)
         if step.chat is not None:
             figures["drift"] = keep_row(self.model, step.chat, CHAT_WEIGHT)
-            tokens += step.chat.batch.ids.numel()
+            tokens += step.chat.ids.numel()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         torch.nn.utils.clip_grad_norm_(trained, GRADIENT_LIMIT)
         self._optimizer.step(rate_factor(self.loop.progress.step, self.loop.share, WARMUP_STEPS))

@@ -12,6 +12,7 @@ from shared.engine.batch import Model
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.gguf.second_rounding import warn_of_second_rounding
 from shared.engine.loading.heap import large_blocks_given_back
 from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
 from shared.engine.memory.kv_content import kv_content
@@ -83,6 +84,7 @@ def build_model(
 
     backend auto takes the compiled kernels where there are any for this CPU, else torch.
     """
+    warn_of_second_rounding(config.model_dir, config.quantization)
     if config.tensor_parallel > 1:
         # Both of these need what a plain CPU engine must not load: process groups, Triton.
         from shared.engine.tensor_parallel.parallel_model import ParallelKvPool, ParallelModel  # noqa: PLC0415
@@ -109,7 +111,10 @@ def build_model(
 
 
 def _num_blocks(config: EngineConfig, layout: KvLayout) -> int:
-    return layout.blocks_in(config.kv_memory_mb) if config.kv_memory_mb else config.kv_blocks
+    """Of one group each: what `kv_blocks` says is for all layers."""
+    if config.kv_memory_mb:
+        return layout.blocks_in(config.kv_memory_mb)
+    return config.kv_blocks * layout.groups.count
 
 
 def _kernels(config: EngineConfig) -> ctypes.CDLL | None:

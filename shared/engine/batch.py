@@ -21,7 +21,9 @@ class Span(NamedTuple):
 
     start: int
     num_rows: int
-    blocks: Sequence[int]  # the sequence's blocks, at least up to the span's end
+    tables: Sequence[
+        Sequence[int]
+    ]  # by group of layers: the sequence's blocks, at least up to the span's end
     adapter: PackedAdapter | None = None  # over the model's weights, for these rows
 
     @property

@@ -87,6 +87,12 @@ class CostModel:
         a, b, c, d = self._coefficients.tolist()
         return a, b, c, d
 
+    def last_coefficients(self) -> tuple[float, float, float, float]:
+        """The same as of at most _FIT_EVERY steps ago, zeros before that: for what is asked at every step,
+        where to fit would take longer than the answer is worth."""
+        a, b, c, d = self._coefficients.tolist()
+        return a, b, c, d
+
     def predict_us(self, features: Features) -> float:
         """0 while not ready."""
         if not self.ready:

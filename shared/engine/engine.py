@@ -18,7 +18,7 @@ from shared.engine.backends import build_model, build_pool
 from shared.engine.batch import PackedAdapter
 from shared.engine.core_board import CoreSeat
 from shared.engine.cost_model import CostModel
-from shared.engine.engine_config import EngineConfig
+from shared.engine.engine_config import MAX_DRAFT_TOKENS, EngineConfig
 from shared.engine.engine_core import EngineCore
 from shared.engine.input_processor import InputProcessor
 from shared.engine.loading.config import load_model_config
@@ -61,7 +61,6 @@ __all__ = [
     "TokenOutput",
 ]
 
-MAX_DRAFT_TOKENS = 64
 CHECK_BLOCKS = 4096
 """What an idle engine checks at a time; what waits for it waits no longer than that."""
 
@@ -96,7 +95,8 @@ class Engine:
             config, self.model_config, hasher or BlockHasher(), self.layout.fingerprint()
         )
         self.max_model_len = self._input_processor.max_model_len
-        self.blocks = BlockPool(config.kv_blocks, prefix_cache=config.prefix_cache)
+        groups = self.layout.groups
+        self.blocks = BlockPool(config.kv_blocks, groups.counts, prefix_cache=config.prefix_cache)
         self._check_from = 0
         self._seat: CoreSeat | None = None
         self._offloads = OffloadStore.of(config)
@@ -105,7 +105,7 @@ class Engine:
         self._model_runner = ModelRunner(self._model)
         self.cost = CostModel(config.max_batch_tokens)
         offloader = Offloader(self.kv_pool, self._offloads, self.cost) if self._offloads else None
-        self._allotment = Allotment(self.blocks, self.layout.window, config.max_batch_tokens)
+        self._allotment = Allotment(self.blocks, groups.windows, config.max_batch_tokens)
         self._block_manager = BlockManager(self.blocks, self.kv_pool.copy_block, offloader, self._allotment)
         self._scheduler = Scheduler(
             self._block_manager,
@@ -114,6 +114,8 @@ class Engine:
             max_sequences=config.max_sequences,
             max_step_us=1000 * config.max_step_ms,
             max_step_ratio=config.max_step_ratio,
+            lookup_tokens=config.lookup_tokens,
+            lookup_batch_tokens=config.lookup_batch_tokens,
             now_us=now_us,
         )
         self._sampler = Sampler(self.model_config.vocab_size)
@@ -174,7 +176,11 @@ class Engine:
         self._scheduler.check_time(sequence, deadline_us)
         self._allotment.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
         self._add_sequence(sequence, priority, deadline_us)
-        return AdmitResult(sequence.num_computed, tuple(sequence.blocks), sequence.first_promised or 0)
+        return AdmitResult(
+            sequence.num_computed,
+            _blocks_of(sequence),
+            tuple(table.first_promised or 0 for table in sequence.tables),
+        )
 
     def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> Reservation:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
@@ -182,7 +188,8 @@ class Engine:
         self._scheduler.check_room(key)
         num_cached = self._allotment.reserve_blocks(sequence, num_tokens)
         self._scheduler.sequences[key] = sequence
-        return Reservation(tuple(sequence.blocks), sequence.num_committed_blocks, num_cached)
+        first_blocks = tuple(table.num_committed for table in sequence.tables)
+        return Reservation(_blocks_of(sequence), first_blocks, num_cached)
 
     def attach(
         self,
@@ -207,22 +214,23 @@ class Engine:
         sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, reserved.chain)
         num_filled = len(token_ids) - 1
         in_window = self._block_manager.can_share(reserved, num_filled)
+        num_blocks = len(reserved.tables[0].blocks)  # as many in every group
         if (
             not in_window
-            or not reserved.num_computed <= num_filled <= len(reserved.blocks) * BLOCK_TOKENS
+            or not reserved.num_computed <= num_filled <= num_blocks * BLOCK_TOKENS
             or not num_filled
         ):
             raise InvalidRequest(
-                f"{num_filled} filled tokens do not fit the {len(reserved.blocks)} blocks reserved for "
+                f"{num_filled} filled tokens do not fit the {num_blocks} blocks reserved for "
                 f"{key!r}; reserve as many tokens as arrive"
             )
         sequence.adapter = _packed(self._adapters.find(adapter))
-        sequence.blocks, sequence.num_passed = reserved.blocks, reserved.num_passed
-        sequence.num_committed_blocks = reserved.num_committed_blocks
+        sequence.tables = reserved.tables
         sequence.num_computed = num_filled
         sequence.num_scored = prompt_len  # by whoever computed the prompt
         sequence.prefilling = False
-        self.kv_pool.take_in(sequence.blocks[sequence.num_committed_blocks :])
+        for table in sequence.tables:
+            self.kv_pool.take_in(table.blocks[table.num_committed :])
         self._sampler.track(sequence)
         self._scheduler.add_sequence(sequence, priority, deadline_us)
         self._block_manager.commit(sequence)
@@ -316,6 +324,10 @@ class Engine:
         sequence.drafts = drafts
         return True
 
+    def limit_lookups(self, longest: int) -> None:
+        """From the next step on draft so many tokens at most from a sequence's own text; 0: none."""
+        self._scheduler.lookups.longest = longest
+
     def _add_sequence(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
         """The last part of coming in. A grammar may find no memory for its state: then nothing is kept."""
         try:
@@ -405,13 +417,14 @@ class Engine:
         """float32 [len(token_ids), vocab]: the model's logits after each token. Borrows blocks."""
         self._input_processor.check_tokens(token_ids)
         packed = _packed(self._adapters.find(adapter))
-        blocks = self.blocks.allocate(blocks_for(len(token_ids)))
-        size = self.config.max_batch_tokens
+        length, size = blocks_for(len(token_ids)), self.config.max_batch_tokens
+        blocks = self.blocks.allocate(length * self.layout.groups.count)
+        tables = [blocks[first : first + length] for first in range(0, len(blocks), length)]
         try:
             return torch.cat(
                 [
                     self._model_runner.compute_logits(
-                        [ModelInput(chunk, start, blocks, len(chunk), adapter=packed)]
+                        [ModelInput(chunk, start, tables, len(chunk), adapter=packed)]
                     ).clone()
                     for start in range(0, len(token_ids), size)
                     if (chunk := token_ids[start : start + size])
@@ -459,6 +472,10 @@ class Engine:
         self._model.close()
         if self._seat is not None:
             self._seat.close()
+
+
+def _blocks_of(sequence: LiveSequence) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(table.blocks) for table in sequence.tables)
 
 
 def _packed(loaded: LoadedAdapter | None) -> PackedAdapter | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
+from shared.kv_groups import KvGroups
 from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.kv_window import KvWindow
 
 _CHOICES = {
     "device": ("cpu", "cuda"),
@@ -28,7 +29,11 @@ _AT_LEAST_ZERO = (
     "offload_disk_mb",
     "weight_cache_mb",
     "max_adapters",
+    "lookup_batch_tokens",
 )
+
+MAX_DRAFT_TOKENS = 64
+"""Of a sequence in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class EngineConfig:
     dtype: auto (the checkpoint's), float32 or bfloat16. quantization: of the weights: none (as they are
     stored), dense (what a GGUF file stores in blocks is unpacked), int8, int4 or, on cuda, fp8; quant_group
     weights share a scale (0: 128 for int8, 64 for int4). kv_dtype: auto (the one computed in), int8 or fp8.
-    kv_memory_mb: size of the KV pool in MiB; 0: kv_blocks blocks of 16 tokens.
+    kv_memory_mb: size of the KV pool in MiB; 0: kv_blocks blocks of 16 tokens in each group of layers.
     max_batch_tokens: rows of one step, which is also the longest prefill chunk. max_step_ms: the longest step
     that may be planned while rows decode, prefill chunks are cut to it; 0: no limit. max_step_ratio: how many
     times as long as without a chunk it may be planned; 0: any.
@@ -51,6 +56,8 @@ class EngineConfig:
     stay, () for anywhere.
     max_model_len 0: the model's own limit.
     max_adapters: how many LoRA adapters may be loaded at once. max_adapter_rank: of a module of one.
+    lookup_tokens: most tokens that a step drafts for a sequence from its own text, where nobody else has and
+    as far as that pays; 0: none. lookup_batch_tokens: for all sequences.
     """
 
     model_dir: str
@@ -79,6 +86,8 @@ class EngineConfig:
     cpus: tuple[int, ...] = ()
     max_adapters: int = 8
     max_adapter_rank: int = 64
+    lookup_tokens: int = 0
+    lookup_batch_tokens: int = 32
 
     def validate(self) -> None:
         """Raise InvalidRequest for values out of range and for combinations that cannot be."""
@@ -96,6 +105,8 @@ class EngineConfig:
         for name in _AT_LEAST_ZERO:
             if not 0 <= getattr(self, name) < math.inf:
                 yield f"{name} must be 0 or more, not {getattr(self, name)}"
+        if not 0 <= self.lookup_tokens <= MAX_DRAFT_TOKENS:
+            yield f"lookup_tokens must be from 0 to {MAX_DRAFT_TOKENS}, not {self.lookup_tokens}"
         for wrong, sentence in self._contradictions():
             if wrong:
                 yield sentence
@@ -147,25 +158,30 @@ def max_model_len(config: EngineConfig, model: ModelConfig) -> int:
 
     A model with a dynamic rope may be asked for up to `factor` times its limit; the rope is then that of
     the longest sequence for all of them, since keys that are cached cannot turn again. A sequence that the
-    whole pool cannot hold could never finish, so the pool is a limit too, unless every layer has a window
-    and the pool holds twice that and a step."""
+    whole pool cannot hold could never finish, so the pool is a limit too, of `kv_blocks` of one group of
+    layers each; unless every layer has a window and the pool holds twice that and a step."""
     longest = int(model.max_position_embeddings * _stretch(model))
     if not 0 <= config.max_model_len <= longest:
         raise InvalidRequest(
             f"max_model_len must be from 0 to the model's {longest}, not {config.max_model_len}"
         )
-    window = KvWindow(model.kv_window_tokens)
-    if window.tokens and config.kv_blocks >= window.most_blocks(config.max_batch_tokens) + window.most_blocks(
-        0
-    ):
-        return config.max_model_len or model.max_position_embeddings
-    pool_tokens = config.kv_blocks * HASH_BLOCK_TOKENS
+    pool_tokens = HASH_BLOCK_TOKENS * _longest_blocks(config, model.layer_groups.counts)
     if config.max_model_len > pool_tokens:
         raise InvalidRequest(
             f"max_model_len {config.max_model_len} is above the {pool_tokens} tokens of {config.kv_blocks} "
             "KV blocks; raise kv_memory_mb or kv_blocks"
         )
     return min(config.max_model_len or model.max_position_embeddings, pool_tokens)
+
+
+def _longest_blocks(config: EngineConfig, groups: KvGroups) -> int:
+    """Of a sequence that the whole pool holds, how many a group that sees everything would have at most."""
+    window = groups.window
+    turning = groups.windowed * (window.most_blocks(config.max_batch_tokens) + window.most_blocks(0))
+    all_kept = config.kv_blocks // groups.count
+    if groups.whole:
+        return max(all_kept, (config.kv_blocks - turning) // groups.whole)
+    return sys.maxsize // HASH_BLOCK_TOKENS if config.kv_blocks >= turning else all_kept
 
 
 def _stretch(model: ModelConfig) -> float:

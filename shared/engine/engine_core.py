@@ -87,7 +87,11 @@ class EngineCore:
         sequence = work.sequence
         position = len(sequence.tokens)
         sequence.tokens += drawn.token_ids
-        if work.drafts:
+        if work.match_tokens:
+            self._scheduler.lookups.judge(
+                sequence.key, work.match_tokens, len(work.drafts), drawn.accepted_drafts
+            )
+        elif work.drafts:
             judge_drafts(sequence, len(work.drafts), drawn.accepted_drafts)
         sequence.prefilling = False
         self._scheduler.advance(work, work.num_tokens + len(drawn.token_ids) - 1)
@@ -104,13 +108,19 @@ class EngineCore:
             drawn.finish_reason,
             drawn.accepted_drafts,
             len(work.drafts),
+            looked_up=work.match_tokens > 0,
         )
 
 
 def _model_input(work: Work) -> ModelInput:
     sequence = work.sequence
     return ModelInput(
-        work.token_ids, work.start, sequence.blocks, work.num_logits, sequence.on_layer, sequence.adapter
+        work.token_ids,
+        work.start,
+        [table.blocks for table in sequence.tables],
+        work.num_logits,
+        sequence.on_layer,
+        sequence.adapter,
     )
 
 

@@ -18,7 +18,7 @@ class ModelInput(NamedTuple):
 
     token_ids: Sequence[int]
     start: int
-    blocks: Sequence[int]
+    tables: Sequence[Sequence[int]]
     num_logits: int
     on_layer: LayerCallback | None = None
     adapter: PackedAdapter | None = None
@@ -35,10 +35,10 @@ class ModelRunner:
         token_ids: list[int] = []
         logit_rows: list[int] = []
         spans: list[Span] = []
-        for ids, start, blocks, num_logits, _, adapter in inputs:
+        for ids, start, tables, num_logits, _, adapter in inputs:
             token_ids += ids
             logit_rows += range(len(token_ids) - num_logits, len(token_ids))
-            spans.append(Span(start, len(ids), blocks, adapter))
+            spans.append(Span(start, len(ids), tables, adapter))
         return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs)))
 
 

@@ -10,22 +10,22 @@ from shared.sampling import TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class AdmitResult:
-    """`cached_tokens` need no computing; `block_ids` are all blocks allocated so far, in order. With
-    `on_layer` those from `first_block` on stay what they are until the sequence is released; what is before
-    them is behind the window of whoever goes on behind the prompt."""
+    """`cached_tokens` need no computing; `tables` are all blocks allocated so far, by group of layers, in
+    order. With `on_layer` those from `first_blocks` on stay what they are until the sequence is released;
+    what is before them is behind the window of whoever goes on behind the prompt."""
 
     cached_tokens: int
-    block_ids: tuple[int, ...]
-    first_block: int = 0
+    tables: tuple[tuple[int, ...], ...]
+    first_blocks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Blocks for KV that arrives from outside, which is wanted from block `first_block` on: those before it
-    are filled already, `num_cached_blocks` of them, or behind the window."""
+    """Blocks, by group of layers, for KV that arrives from outside, which is wanted from `first_blocks` on:
+    those before are filled already, `num_cached_blocks` in the first group, or behind the window."""
 
-    block_ids: tuple[int, ...]
-    first_block: int
+    tables: tuple[tuple[int, ...], ...]
+    first_blocks: tuple[int, ...]
     num_cached_blocks: int
 
 
@@ -34,6 +34,7 @@ class TokenOutput(NamedTuple):
 
     `finish_reason` is "stop" (the last token is an end or stop id, or completed the grammar), "length",
     "error" (the sequence's own constraints, or logits that are no numbers, left nothing to draw) or None.
+    `looked_up`: the drafts were found in the sequence's own text, nobody had offered them.
     """
 
     key: str
@@ -43,6 +44,7 @@ class TokenOutput(NamedTuple):
     finish_reason: str | None
     accepted_drafts: int
     proposed_drafts: int
+    looked_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

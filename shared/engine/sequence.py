@@ -1,4 +1,4 @@
-"""One sequence that the engine holds: its tokens, its blocks, how far it is computed."""
+"""One sequence that the engine holds: its tokens, its tables of blocks, how far it is computed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from enum import Enum
 from itertools import islice, takewhile
 
 from shared.engine.batch import PackedAdapter
+from shared.engine.block_table import BlockTable, held_blocks
 from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.sampling import SamplingParams
 
 STARTING_ACCEPTANCE = 0.7
-NO_BLOCK = -1
-"""In a sequence's blocks: nothing is there, because it is behind the window or not given yet."""
 
 
 class SequenceStatus(Enum):
@@ -43,21 +42,9 @@ class HashChain:
 
 
 @dataclass(slots=True)
-class Turnover:
-    """Of a long prompt whose KV is promised to somebody, in a model with windows: what is promised, from
-    block `end` on, is there from the start, and blocks [first, end) are given as those behind the window
-    come back, by now up to `given`. They get their names when they are given back: until then nobody else
-    may hold one, so that each that is given back is one that can be given."""
-
-    first: int
-    given: int
-    end: int
-
-
-@dataclass(slots=True)
 class LiveSequence:
-    """Position i of the sequence is tokens[i]; KV of tokens[:num_computed] is in its blocks, as far as rows
-    to come read it: the first `num_passed` blocks are behind the window and not held."""
+    """Position i of the sequence is tokens[i]; KV of tokens[:num_computed] is in the blocks of its tables,
+    one for each group of layers, as far as rows to come read it."""
 
     key: str
     order: int  # admission number
@@ -75,14 +62,9 @@ class LiveSequence:
     deadline_us: int = 0  # on the scheduler's clock
     waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
     times_preempted: int = 0
-    blocks: list[int] = field(default_factory=list)
-    num_passed: int = 0
-    turnover: Turnover | None = None
-    first_promised: int | None = None  # block from which on it keeps all, whatever its window
-    anchors: list[int] = field(default_factory=list)  # held for the prefix cache: see BlockManager.commit
+    tables: list[BlockTable] = field(default_factory=list)
     num_computed: int = 0
     num_scored: int = 0  # prompt tokens whose log-probabilities were told, or are not wanted
-    num_committed_blocks: int = 0
     prefilling: bool = True  # has not drawn a token since its KV was (re)started
     drafts: tuple[int, ...] = ()
     acceptance: float = STARTING_ACCEPTANCE  # how often its drafts are right
@@ -91,18 +73,12 @@ class LiveSequence:
     @property
     def all_blocks(self) -> list[int]:
         """Every block that it holds a reference to, in the order in which BlockPool.free wants them."""
-        return [*self.anchors, *(block for block in self.blocks if block != NO_BLOCK)]
-
-    @property
-    def num_given(self) -> int:
-        """How many of its first blocks it holds, or has held."""
-        return len(self.blocks) if self.turnover is None else self.turnover.given
+        return held_blocks(self.tables)
 
     @property
     def num_held(self) -> int:
         """Blocks that it holds."""
-        missing = 0 if self.turnover is None else self.turnover.end - self.turnover.given
-        return len(self.blocks) - self.num_passed - missing
+        return sum(table.num_held for table in self.tables)
 
     @property
     def pinned(self) -> bool:

@@ -91,7 +91,7 @@ class ChunkWriter:
         else aside, so that it comes in few large reads and a bad copy cannot harm what is verified already.
         """
         if incoming.missing_runs(run) == (run,):
-            blocks = incoming.block_ids[run.first : run.end]
+            blocks = incoming.blocks.of_run(run)
             together = self._memory.neighbours(run.layer, blocks)
             if together is not None:
                 return together, False
@@ -117,7 +117,7 @@ class ChunkWriter:
     def _put_missing(self, incoming: IncomingTransfer, run: Run, data: memoryview) -> None:
         size = self._memory.cell_bytes
         for missing in incoming.missing_runs(run):
-            blocks = incoming.block_ids[missing.first : missing.end]
+            blocks = incoming.blocks.of_run(missing)
             cells = data[(missing.first - run.first) * size : (missing.end - run.first) * size]
             self._memory.write(run.layer, blocks, cells)
 

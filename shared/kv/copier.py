@@ -107,10 +107,10 @@ class Copier:
         copied, missing = 0, incoming.missing_runs(run)
         for part in missing:
             theirs = copy.source_blocks[part.first - run.first : part.end - run.first]
-            ours = incoming.block_ids[part.first : part.end]
+            ours = incoming.blocks.of_run(part)
             copied = self._memory.copy_from(mapping, run.layer, theirs, ours)
         if missing != (run,):
-            copied = self._memory.checksum(run.layer, incoming.block_ids[run.first : run.end])
+            copied = self._memory.checksum(run.layer, incoming.blocks.of_run(run))
         if copied == copy.checksum:
             self._owner.cells_verified(incoming, run)
         else:

@@ -42,8 +42,8 @@ class Grants:
         grant = KvGrant(
             incoming.transfer,
             self._layout,
-            incoming.first_block,
-            incoming.num_blocks,
+            incoming.blocks.first_blocks,
+            incoming.blocks.end,
             incoming.transport,
             self._subject,
             incoming.window_bytes,

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.deadline import Deadline
 from shared.errors import ChecksumMismatch, PenstockError, ProtocolError, Unavailable
-from shared.kv.cells import CellMap, Run
+from shared.kv.cells import Run
 from shared.kv.chunk import ChunkHeader
 from shared.kv.limits import (
     ACK_BYTES,
@@ -27,6 +26,7 @@ from shared.kv.limits import (
     NO_PROGRESS_S,
     SHM_RUN_BYTES,
 )
+from shared.kv.request_blocks import RequestBlocks
 from shared.messages import KvDone, KvReady
 
 MISSING, VERIFIED = 0, 1
@@ -49,7 +49,7 @@ class Copy:
 
 
 class IncomingTransfer:
-    """`block_ids[i]` is the pool block that request block i goes to; only [first, end) are transferred."""
+    """`blocks` is where they go, and which of them are transferred."""
 
     def __init__(
         self,
@@ -60,11 +60,8 @@ class IncomingTransfer:
         origin: str,
         prefill: str,
         incarnation: int,
-        block_ids: Sequence[int],
-        first_block: int,
-        num_blocks: int,
+        blocks: RequestBlocks,
         deadline: Deadline,
-        num_layers: int,
         cell_bytes: int,
         now_s: float,
     ) -> None:
@@ -73,12 +70,11 @@ class IncomingTransfer:
         self.origin = origin
         self.prefill = prefill
         self.incarnation = incarnation
-        self.block_ids = tuple(block_ids)
-        self.first_block = first_block
-        self.num_blocks = num_blocks
+        self.blocks = blocks
         self.deadline = deadline
         self.cell_bytes = cell_bytes
-        self.total_bytes = num_layers * num_blocks * cell_bytes
+        self._cells = blocks.cells()
+        self.total_bytes = self._cells.size * cell_bytes
         self.phase = IncomingPhase.WAITING
         self.transport = ""
         self.window_bytes = 0
@@ -89,8 +85,7 @@ class IncomingTransfer:
         self.probing = False
         """Whether it waits to know if it can share memory with its sender."""
         self._done_s = 0.0
-        self._cells = CellMap(num_layers, first_block, first_block + num_blocks)
-        self._missing = num_layers * num_blocks
+        self._missing = self._cells.size
         self._seen_bytes = 0  # of the sender's stream
         self._credited_bytes = 0
         self._credited_s = now_s
@@ -149,12 +144,7 @@ class IncomingTransfer:
                 f"{self._bad} KV chunks of one transfer failed their checksum; check the network path",
                 hop="decode",
             )
-        width = self.num_blocks
-        return tuple(
-            cell.layer * width + block - self.first_block
-            for cell in self.missing_runs(run)
-            for block in range(cell.first, cell.end)
-        )
+        return tuple(number for cells in self.missing_runs(run) for number in self._cells.numbers(cells))
 
     def take_ready(self, ready: KvReady) -> None:
         """Queue the copies that a KvReady announces. Raises ProtocolError when it does not fit."""
@@ -164,6 +154,8 @@ class IncomingTransfer:
         last = Run(ready.layer_end - 1, ready.block, ready.block + blocks)
         if not (self._cells.holds(first) and self._cells.holds(last) and ready.layer < ready.layer_end):
             raise ProtocolError("KvReady names cells outside of its transfer")
+        if len(set(self.blocks.group_of[ready.layer : ready.layer_end])) > 1:
+            raise ProtocolError("KvReady names layers whose blocks cannot be the same")
         if len(ready.checksums) != ready.layer_end - ready.layer:
             raise ProtocolError("KvReady needs one checksum for each layer")
         if blocks > 1 and blocks * self.cell_bytes > SHM_RUN_BYTES:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, ProtocolError, Unavailable
-from shared.kv.cells import CellMap, Run
+from shared.kv.cells import Run
 from shared.kv.limits import LEASE_S, NO_PROGRESS_S, PEER_SILENCE_S
+from shared.kv.request_blocks import RequestBlocks
 from shared.messages import KvGrant
 
 NEW, READY, SENT = 0, 1, 2
@@ -32,7 +34,7 @@ class OutgoingPhase(enum.StrEnum):
 
 
 class OutgoingTransfer:
-    """`block_ids[i]` is the pool block that holds request block i, from `first_block` on."""
+    """`blocks` is where they lie, and from which on they are to be had."""
 
     def __init__(
         self,
@@ -40,18 +42,14 @@ class OutgoingTransfer:
         epoch: int,
         origin: str,
         decode: str,
-        block_ids: Sequence[int],
+        blocks: RequestBlocks,
         deadline: Deadline,
-        num_layers: int,
         now_s: float,
-        *,
-        first_block: int = 0,
     ) -> None:
         self.key = (request_id, epoch)
         self.origin = origin
         self.decode = decode
-        self.block_ids = tuple(block_ids)
-        self.first_block = first_block
+        self.blocks = blocks
         self.deadline = deadline
         self.phase = OutgoingPhase.OFFERED
         self.grant: KvGrant | None = None
@@ -59,7 +57,7 @@ class OutgoingTransfer:
         self.finish = ""
         self.abort_reason = ""
         self._finished_s = 0.0
-        self._cells = CellMap(num_layers, first_block, len(self.block_ids))
+        self._cells = blocks.cells()
         self._queue: deque[Run] = deque()
         self._unsent = 0  # granted cells that are not SENT
         self._sent_bytes = 0
@@ -80,20 +78,26 @@ class OutgoingTransfer:
             if self.grant is None or self.grant.transfer != grant.transfer:
                 raise ProtocolError("a second transfer of the same request and epoch was granted")
             return
-        first, end = grant.first_block, grant.first_block + grant.num_blocks
-        if not (self.first_block <= first <= end <= len(self.block_ids)):
+        wanted = zip(self.blocks.first_blocks, grant.first_blocks, strict=False)
+        if (
+            len(grant.first_blocks) != len(self.blocks.first_blocks)
+            or not all(own <= first <= grant.end_block for own, first in wanted)
+            or grant.end_block > self.blocks.end
+        ):
             raise ProtocolError(
-                f"blocks [{first}, {end}) are granted, the request has "
-                f"[{self.first_block}, {len(self.block_ids)})"
+                f"blocks {grant.first_blocks} to {grant.end_block} are granted, the request has "
+                f"{self.blocks.first_blocks} to {self.blocks.end}"
             )
-        if grant.transport == "nats" and grant.num_blocks and grant.credit_bytes <= 0:
+        tables = tuple(table[: grant.end_block] for table in self.blocks.tables)
+        granted = replace(self.blocks, tables=tables, first_blocks=grant.first_blocks)
+        if grant.transport == "nats" and granted.num_blocks and grant.credit_bytes <= 0:
             raise ProtocolError("a grant without credit can never be used")
         self.grant = grant
         self._window_bytes = grant.credit_bytes
         self.phase = OutgoingPhase.SENDING
         self._progress_s = self._asked_s = now_s
-        computed, self._cells = self._cells, CellMap(self._cells.num_layers, first, end)
-        self._unsent = self._cells.num_layers * grant.num_blocks
+        computed, self._cells = self._cells, granted.cells()
+        self._unsent = self._cells.size
         for run in computed.all_runs(READY):
             self._make_ready(run)
 
@@ -105,9 +109,9 @@ class OutgoingTransfer:
 
     def layer_ready(self, layer: int, first: int, end: int) -> None:
         """The bytes of request blocks [first, end) in `layer` are final. Repeating it changes nothing, nor do
-        blocks before `first_block`."""
+        blocks that are not to be had."""
         run = Run(layer, first, end)
-        if not (0 <= layer < self._cells.num_layers and 0 <= first <= end <= len(self.block_ids)):
+        if not (0 <= layer < self._cells.num_layers and 0 <= first <= end <= self.blocks.end):
             raise InvalidRequest(f"layer {layer}, blocks [{first}, {end}) are outside of the request")
         if self.phase in (OutgoingPhase.OFFERED, OutgoingPhase.SENDING):
             self._make_ready(run)
@@ -174,7 +178,7 @@ class OutgoingTransfer:
 
     @property
     def num_blocks(self) -> int:
-        return len(self.block_ids) - self.first_block
+        return self.blocks.num_blocks
 
     def has_work(self, cell_bytes: int) -> bool:
         """Whether `take_run` would give something."""
@@ -188,7 +192,7 @@ class OutgoingTransfer:
         """Cells that credit allows."""
         assert self.grant is not None
         if self.grant.transport == "shm":
-            return len(self.block_ids)
+            return self.blocks.end
         return (self._acked_bytes + self._window_bytes - self._sent_bytes) // cell_bytes
 
     def take_run(self, cell_bytes: int, limit: int, now_s: float) -> tuple[int, Run] | None:
@@ -216,6 +220,8 @@ class OutgoingTransfer:
         """The same blocks of the following layer, if they come next: shm announces them together."""
         after = Run(run.layer + 1, run.first, run.end)
         if not self._queue or self._queue[0] != after:
+            return None
+        if self.blocks.group_of[after.layer] != self.blocks.group_of[run.layer]:
             return None
         self._queue.popleft()
         self._cells.set(after, SENT)

@@ -31,9 +31,9 @@ from shared.kv.ended_transfers import EndedTransfers, SenderMessage
 from shared.kv.grants import Grants
 from shared.kv.incoming import IncomingPhase, IncomingTransfer
 from shared.kv.incoming_timer import IncomingTimer
-from shared.kv.limits import MAX_TRANSFER_BLOCKS
 from shared.kv.mapped_pools import MappedPools, ProbeResult
 from shared.kv.pool_memory import Pool, PoolMemory
+from shared.kv.request_blocks import RequestBlocks
 from shared.kv.transfer_key import TransferKey
 from shared.messages import (
     Held,
@@ -107,23 +107,20 @@ class KvReceiver:
         origin: str,
         prefill: str,
         prefill_incarnation: int,
-        block_ids: Sequence[int],
-        first_block: int,
-        num_blocks: int,
+        tables: Sequence[Sequence[int]],
+        first_blocks: Sequence[int],
         deadline: Deadline,
     ) -> None:
-        """Let `prefill` send request blocks [first_block, first_block + num_blocks).
+        """Let `prefill` send the request's blocks: block i of group g of the layers goes to pool block
+        tables[g][i], from first_blocks[g] on. Those before are here already or not wanted.
 
-        `block_ids` is the request's block table: request block i goes to pool block block_ids[i]. Blocks
-        before first_block are here already, those after the range (room for output) are left alone. An
-        older epoch of the request ends with StaleEpoch. Raises InvalidRequest, StaleEpoch.
+        An older epoch of the request ends with StaleEpoch. Raises InvalidRequest, StaleEpoch.
         """
-        end = first_block + num_blocks
-        blocks = block_ids[first_block:end]
-        fits = 0 <= first_block <= end <= len(block_ids) and num_blocks <= MAX_TRANSFER_BLOCKS
-        if not fits or not 0 <= epoch <= MAX_EPOCH or len(set(blocks)) != num_blocks:
-            raise InvalidRequest(f"blocks [{first_block}, {end}) of {len(block_ids)} cannot be received")
-        self._memory.check_blocks(blocks)
+        blocks = RequestBlocks.of(tables, first_blocks, self._memory.groups)
+        moving = blocks.moving
+        if not 0 <= epoch <= MAX_EPOCH or len(set(moving)) != len(moving):
+            raise InvalidRequest(f"{len(moving)} blocks cannot be received under epoch {epoch}")
+        self._memory.check_blocks(moving)
         earlier = self._requests.get(request_id)
         if earlier is not None:
             if earlier.key[1] >= epoch:
@@ -138,18 +135,15 @@ class KvReceiver:
             origin=origin,
             prefill=prefill,
             incarnation=prefill_incarnation,
-            block_ids=block_ids,
-            first_block=first_block,
-            num_blocks=num_blocks,
+            blocks=blocks,
             deadline=deadline,
-            num_layers=self._memory.num_layers,
             cell_bytes=self._memory.cell_bytes,
             now_s=self._now(),
         )
         self._transfers[incoming.transfer] = incoming
         self._timer.wake()
         self._requests[request_id] = incoming
-        if self._transport == "nats" or num_blocks == 0:
+        if self._transport == "nats" or not moving:
             self._grants.over_nats(incoming)
         else:
             self._copier.choose_transport(incoming)
@@ -178,7 +172,7 @@ class KvReceiver:
 
     def held(self) -> tuple[Held, ...]:
         return tuple(
-            Held(incoming.key[0], "transfer", incoming.num_blocks, str(incoming.phase))
+            Held(incoming.key[0], "transfer", incoming.blocks.num_blocks, str(incoming.phase))
             for incoming in self._transfers.values()
         )
 

@@ -73,7 +73,7 @@ class SendLoop:
         taken = outgoing.take_run(cell_bytes, max(1, payload // cell_bytes), self._clock.monotonic_s())
         assert taken is not None
         offset, run = taken
-        body = self._memory.read(run.layer, outgoing.block_ids[run.first : run.end])
+        body = self._memory.read(run.layer, outgoing.blocks.of_run(run))
         header = ChunkHeader(
             grant.transfer, outgoing.key[1], offset, run.layer, run.first, run.count, run.count * cell_bytes
         )
@@ -92,7 +92,7 @@ class SendLoop:
         taken = outgoing.take_run(cell_bytes, max(1, SHM_RUN_BYTES // cell_bytes), self._clock.monotonic_s())
         assert taken is not None
         _, first = taken
-        blocks = outgoing.block_ids[first.first : first.end]
+        blocks = outgoing.blocks.of_run(first)
         last = first
         checksums = [self._memory.checksum(first.layer, blocks)]
         while (len(checksums) + 1) * first.count * cell_bytes <= SHM_RUN_BYTES:

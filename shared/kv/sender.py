@@ -16,10 +16,10 @@ from shared.errors import InvalidRequest, PenstockError, ProtocolError, Unavaila
 from shared.kv.callbacks import OnFailed, OnReleased
 from shared.kv.chunk import MAX_EPOCH
 from shared.kv.control_sender import ControlBus, ControlSender
-from shared.kv.limits import MAX_TRANSFER_BLOCKS
 from shared.kv.outgoing import OutgoingPhase, OutgoingTransfer
 from shared.kv.outgoing_timer import OutgoingTimer
 from shared.kv.pool_memory import Pool, PoolMemory
+from shared.kv.request_blocks import RequestBlocks
 from shared.kv.send_loop import SendLoop
 from shared.kv.shared_pool import NOT_SHARED, SharedPool
 from shared.kv.transfer_key import TransferKey
@@ -76,35 +76,23 @@ class KvSender:
         epoch: int,
         origin: str,
         decode: str,
-        block_ids: Sequence[int],
+        tables: Sequence[Sequence[int]],
+        first_blocks: Sequence[int],
         deadline: Deadline,
-        *,
-        first_block: int = 0,
     ) -> None:
-        """Have KV for `decode`, in pool blocks `block_ids` (request block i is block_ids[i], from 0); what is
-        before `first_block` is not to be had.
+        """Have KV for `decode`: request block i of group g of the layers is pool block tables[g][i]; what is
+        before first_blocks[g] is not to be had.
 
         The blocks belong to the transfer until `on_released`. Raises InvalidRequest.
         """
         key = (request_id, epoch)
         if key in self._transfers:
             raise InvalidRequest(f"request {request_id} is already offered under epoch {epoch}")
-        if not 0 <= epoch <= MAX_EPOCH or len(block_ids) > MAX_TRANSFER_BLOCKS:
-            raise InvalidRequest(
-                f"epoch {epoch} with {len(block_ids)} blocks is beyond the limits of a transfer"
-            )
-        self._memory.check_blocks(block_ids[first_block:])
-        outgoing = OutgoingTransfer(
-            request_id,
-            epoch,
-            origin,
-            decode,
-            block_ids,
-            deadline,
-            self._memory.num_layers,
-            self._now(),
-            first_block=first_block,
-        )
+        if not 0 <= epoch <= MAX_EPOCH:
+            raise InvalidRequest(f"epoch {epoch} is beyond the limits of a transfer")
+        blocks = RequestBlocks.of(tables, first_blocks, self._memory.groups)
+        self._memory.check_blocks(blocks.moving)
+        outgoing = OutgoingTransfer(request_id, epoch, origin, decode, blocks, deadline, self._now())
         self._transfers[key] = outgoing
         self._timer.wake()
         early = self._unknown.take_early(key, decode)

@@ -86,7 +86,7 @@ class PoolMapping:
             raise Unavailable("shared KV pools need Linux")
         if segment.pid == 0:
             raise Unavailable("the sender's pool is not shared")
-        block_bytes = layout.num_layers * layout.layer_block_bytes
+        block_bytes = layout.groups.block_layers * layout.layer_block_bytes
         sound = segment.pid > 0 and segment.fd >= 0 and 0 < segment.nbytes <= MAX_SEGMENT_BYTES
         if not sound or segment.nbytes % block_bytes or len(segment.nonce) != NONCE_BYTES:
             raise ProtocolError("this is not the description of a KV pool of our layout")
@@ -98,7 +98,7 @@ class PoolMapping:
             raise Unavailable("the memory found there is not the sender's pool (another host or container?)")
         view = memoryview(mapping)[HEADER_PAGE_BYTES:]
         blocks = segment.nbytes // block_bytes
-        return cls(mapping, view, PoolMemory(view, layout.num_layers, blocks, layout.layer_block_bytes))
+        return cls(mapping, view, PoolMemory(view, layout.groups, blocks, layout.layer_block_bytes))
 
     def close(self) -> None:
         """Unmap, once no view made from it is left; views live only as long as a copy."""

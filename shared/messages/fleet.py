@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages.adapters import AdapterReport
 
 
@@ -38,9 +39,9 @@ class Heartbeat:
     engine's step would have now, `most_threads` how many with nobody beside it. Of a decode worker, each 0
     while it is not known: `step_us` is what a step of its streams takes with no prompt in it,
     `prompt_tokens_per_s` how fast it computes prompts (its `queued_tokens` are theirs), `transfer_us` how
-    long KV from prefill makes a request wait. `window_tokens` is the window of its model's layers, behind
-    which it keeps no KV; 0: it keeps all. `adapters`: of a worker, those over its model that it was told of,
-    by name.
+    long KV from prefill makes a request wait. `kv_groups` says how many of its blocks 16 tokens
+    take, and behind which window they come back. `adapters`: of a worker, those over its model that it was
+    told of, by name.
     """
 
     role: str
@@ -81,7 +82,7 @@ class Heartbeat:
     step_us: int = 0
     prompt_tokens_per_s: float = 0.0
     transfer_us: int = 0
-    window_tokens: int = 0
+    kv_groups: KvGroups = ONE_GROUP
     adapters: tuple[AdapterReport, ...] = ()
 
 

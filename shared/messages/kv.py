@@ -27,16 +27,17 @@ class KvSegment:
 
 @dataclass(frozen=True, slots=True)
 class KvGrant:
-    """decode → prefill: room is made for blocks [first_block, first_block + num_blocks) of the request.
+    """decode → prefill: room is made for the request's blocks [first_blocks[g], end_block) in each group g of
+    layers.
 
-    Blocks before first_block are already here. `transport` is "nats" or "shm". `subject` takes the
-    chunks, `credit_bytes` may be in flight at first.
+    Blocks before those are already here, or behind a window. `transport` is "nats" or "shm". `subject` takes
+    the chunks, `credit_bytes` may be in flight at first.
     """
 
     transfer: int
     layout: str
-    first_block: int
-    num_blocks: int
+    first_blocks: tuple[int, ...]
+    end_block: int
     transport: str
     subject: str
     credit_bytes: int
@@ -46,7 +47,7 @@ class KvGrant:
 class KvReady:
     """prefill → decode, shm only: these (layer, block) cells can be copied from the mapped pool.
 
-    Layers [layer, layer_end), request blocks [block, block + len(source_blocks)), which lie at
+    Layers [layer, layer_end) of one group, request blocks [block, block + len(source_blocks)), which lie at
     `source_blocks` of the sender's pool. checksums[i] is XXH3-64 over those blocks of layer + i: the
     receiver reads memory that the sender may reuse when it believes the transfer to be over.
     """
@@ -74,7 +75,7 @@ class KvCredit:
 
 @dataclass(frozen=True, slots=True)
 class KvMissing:
-    """decode → prefill: send these cells again; each is layer * num_blocks + (block - first_block)."""
+    """decode → prefill: send these cells again; those that were granted are numbered layer by layer."""
 
     transfer: int
     cells: tuple[int, ...]

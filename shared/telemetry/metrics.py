@@ -146,8 +146,14 @@ KV_CHUNKS_DISCARDED = Counter(
 PREFIX_CACHE_QUERIES = Counter("penstock_prefix_cache_queries_total", "Prompt blocks looked up.")
 PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt blocks found.")
 
-DRAFT_PROPOSED = Counter("penstock_draft_proposed_total", "Draft tokens verified.")
-DRAFT_ACCEPTED = Counter("penstock_draft_accepted_total", "Draft tokens accepted.")
+DRAFT_PROPOSED = Counter(
+    "penstock_draft_proposed_total",
+    "Draft tokens verified, by who drafted: speculator or lookup.",
+    ["source"],
+)
+DRAFT_ACCEPTED = Counter(
+    "penstock_draft_accepted_total", "Draft tokens accepted, by who drafted.", ["source"]
+)
 DRAFT_LATE = Counter("penstock_draft_late_total", "Draft tokens that came too late to be used.")
 DRAFT_SESSIONS_REFUSED = Counter(
     "penstock_draft_sessions_refused_total", "Draft sessions that the draft model cannot follow."

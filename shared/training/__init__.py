@@ -1,2 +1,1 @@
-"""A draft for the user's own target: answers of the target, a small Llama that learns them, what it is
-worth."""
+"""Training: loop, optimizer, model and files, which all of it shares; a draft for the user's own target."""

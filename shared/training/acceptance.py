@@ -7,15 +7,15 @@ two part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shared.engine import LLM, SamplingParams
+from shared.engine.scheduling.prompt_lookup import PromptLookup
 
 LONGEST_DRAFT = 8
 STRIDE_TOKENS = 8
 """Of every so many places of an answer one is drafted from."""
-LONGEST_NGRAM = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,13 @@ class TargetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DraftAcceptance:
-    """`alone[j]`: how often draft token j + 1 is right where all before it are; `together[j]`: with them."""
+    """`alone[j]`: how often draft token j + 1 is right where all before it are; `together[j]`: with them.
+    `offered`: the share of places that are drafted for at all."""
 
     drafts: int
     alone: tuple[float, ...]
     together: tuple[float, ...]
+    offered: float = 1.0
 
     def tokens_per_step(self, length: int) -> float:
         """Of the target, if each step verifies `length` drafts: the accepted ones and the target's own."""
@@ -78,33 +80,30 @@ def accept_draft_model(draft: LLM, answers: Sequence[TargetAnswer]) -> DraftAcce
 
 
 def accept_lookup(answers: Sequence[TargetAnswer]) -> DraftAcceptance:
-    """Of what followed the last words where they stood before (prompt lookup)."""
-    return _acceptance(
-        (answer.tokens[place:], look_up(answer.text_at(place)))
-        for answer in answers
-        for place in answer.places
-    )
+    """Of what decode workers draft from the text itself, where there is no draft model."""
+    return _acceptance(pair for answer in answers for pair in _lookups(answer))
 
 
-def look_up(text: Sequence[int]) -> Sequence[int]:
-    """What followed the latest earlier occurrence of the longest possible ending of `text`."""
-    for length in range(LONGEST_NGRAM, 0, -1):
-        ending = text[-length:]
-        for start in range(len(text) - length - 1, -1, -1):
-            if text[start : start + length] == ending:
-                return text[start + length : start + length + LONGEST_DRAFT]
-    return ()
+def _lookups(answer: TargetAnswer) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """At every place: how the answer goes on, and what the text up to there says."""
+    lookup = PromptLookup()
+    for place in answer.places:
+        text = answer.text_at(place)
+        lookup.index(text, len(text))
+        yield answer.tokens[place:], lookup.look_up(text, LONGEST_DRAFT).token_ids
 
 
 def _acceptance(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> DraftAcceptance:
     right = [0] * LONGEST_DRAFT
-    count = 0
+    count = offered = 0
     for said, guess in pairs:
         count += 1
+        offered += bool(guess)
         for place, (one, other) in enumerate(zip(said, guess, strict=False)):
             if one != other:
                 break
             right[place] += 1
     before = [count, *right[:-1]]
     alone = tuple(hit / of if of else 0.0 for hit, of in zip(right, before, strict=True))
-    return DraftAcceptance(count, alone, tuple(hit / count if count else 0.0 for hit in right))
+    together = tuple(hit / count if count else 0.0 for hit in right)
+    return DraftAcceptance(count, alone, together, offered / count if count else 0.0)

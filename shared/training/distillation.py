@@ -16,9 +16,6 @@ from pathlib import Path
 
 import torch
 
-from shared.demo.checkpoint import load_checkpoint, save_checkpoint
-from shared.demo.loop import TrainingLoop
-from shared.demo.optimizer import Optimizer
 from shared.engine import LLM
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.config import load_model_config
@@ -26,18 +23,22 @@ from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.text.tokenizer import TextTokenizer
 from shared.training.acceptance import LONGEST_DRAFT, accept_draft_model, accept_lookup, target_answers
-from shared.training.draft_files import copy_tokenizer, write_draft, write_whole
-from shared.training.draft_lesson import (
-    DraftLesson,
+from shared.training.checkpoint import load_checkpoint, save_checkpoint
+from shared.training.draft_shape import plan_draft
+from shared.training.draft_start import start_draft
+from shared.training.draft_trainer import (
+    DraftTrainer,
     TaughtBatches,
     calibrate_draft,
 )
-from shared.training.draft_shape import plan_draft
-from shared.training.draft_start import start_draft
+from shared.training.llama_files import copy_tokenizer, write_model
+from shared.training.loop import TrainingLoop
 from shared.training.model_card import CardFacts, MeasuredAcceptance, draft_card, verdicts
+from shared.training.optimizer import Optimizer
 from shared.training.prompts import MAX_PROMPT_TOKENS, ask_itself, read_prompts, split_held_out
 from shared.training.step_times import measure_steps
 from shared.training.taught_rows import MAX_ANSWER_TOKENS, TaughtRow, answer_prompts, load_rows, save_rows
+from shared.training.whole_files import write_whole
 
 WORK_FOLDER = ".distill"
 ANSWERING_SHARE = 0.4
@@ -141,8 +142,8 @@ class DistillRun:
             batches = TaughtBatches(rows, self._options.seed + progress.step)
             if not progress.step:
                 calibrate_draft(draft, next(batches))
-            loop.run("draft", batches, DraftLesson(draft, optimizer, loop).take_step)
-        write_draft(draft, self._target, self._options.out)
+            loop.run("draft", batches, DraftTrainer(draft, optimizer, loop).take_step)
+        write_model(draft, self._options.out, self._target.bos_token_id, self._target.eos_token_ids)
         copy_tokenizer(self._options.model, self._engine(), self._options.out)
         return progress.elapsed_s
 

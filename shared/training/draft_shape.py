@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from shared.demo.llama import LlamaShape
 from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
+from shared.training.llama import LlamaShape
 
 TARGET_LAYERS_PER_DRAFT_LAYER = 10
 MIN_DRAFT_WIDTH = 32

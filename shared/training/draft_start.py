@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from shared.demo.llama import Llama, LlamaShape
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights
 from shared.engine.loading.linear import DenseLinear, Linear, dequantize
 from shared.engine.loading.weights import WeightReader
 from shared.training.draft_shape import DraftPlan
+from shared.training.llama import Llama, LlamaShape
 
 
 @torch.no_grad()

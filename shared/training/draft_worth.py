@@ -24,10 +24,12 @@ class Worth:
 
 
 def worth_of(accepted: DraftAcceptance, times: StepTimes, draft_us: float) -> Worth:
-    """For one stream, where every draft token costs `draft_us` before the target's step begins."""
+    """For one stream, where every draft token costs `draft_us` before the target's step begins. A step that
+    nothing is drafted for is one of the target alone."""
     best = Worth(0, 1.0)
     for length, verify_us in times.verify_us.items():
-        step_us = verify_us + length * draft_us
+        drafted_us = verify_us + length * draft_us
+        step_us = accepted.offered * drafted_us + (1 - accepted.offered) * times.target_us
         speedup = accepted.tokens_per_step(length) * times.target_us / step_us if step_us else 0.0
         best = max(best, Worth(length, speedup), key=lambda worth: worth.speedup)
     return best

@@ -86,7 +86,7 @@ def verdicts(each: MeasuredAcceptance, times: StepTimes) -> list[str]:
     return [
         f"{where}: on the target's own cores the draft {_gain(same)}; on cores of its own, at best, it "
         f"{_gain(own)}.",
-        f"{where}: n-gram lookup, which costs nothing, {_gain(lookup)}; "
+        f"{where}: n-gram lookup, which decode workers do by themselves, {_gain(lookup)}; "
         + ("it is the better of the two." if lookup.speedup >= own.speedup else "the draft is the better."),
     ]
 

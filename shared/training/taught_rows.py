@@ -17,11 +17,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from shared.engine import LLM, SamplingParams
 from shared.errors import InvalidRequest
+from shared.training.whole_files import write_tensors
 
 TOP = 16
 MAX_ANSWER_TOKENS = 128
@@ -79,9 +80,7 @@ def save_rows(path: Path, rows: Sequence[TaughtRow], seconds: float) -> None:
         "top_logprobs": torch.cat([row.top_logprobs for row in rows]),
         "seconds": torch.tensor(seconds),
     }
-    partial = path.with_suffix(".partial")
-    save_file(tensors, partial)
-    partial.replace(path)
+    write_tensors(path, tensors)
 
 
 def load_rows(path: Path) -> tuple[list[TaughtRow], float]:

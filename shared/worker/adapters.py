@@ -22,8 +22,8 @@ from shared.engine import AdapterInfo
 from shared.errors import InvalidRequest, Overloaded, PenstockError
 from shared.file_signature import FileSignature, file_signature
 from shared.messages import MAX_REPORTED_CHARS, AdapterId, AdapterReport
+from shared.niceness import give_way
 from shared.telemetry import metrics
-from shared.worker.engine_thread import give_way
 
 log = structlog.get_logger()
 

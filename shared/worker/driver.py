@@ -73,7 +73,7 @@ class EngineDriver(Generic[R]):
     async def load_engine(self) -> None:
         """Load the model."""
         self.engine = await self._thread.run(self._load)
-        self._mirror.window = self.engine.layout.window
+        self._mirror.groups = self.engine.layout.groups.counts
         self._learn(await self._thread.run(self._facts))
         self.loaded = True
 

@@ -115,7 +115,7 @@ class EngineActor(BusActor):
             best_tokens_per_s=self._rate.best_tokens_per_s,
             steps=self._driver.steps,
             context_tokens=engine.max_model_len,
-            window_tokens=engine.layout.window_tokens,
+            kv_groups=engine.layout.groups.counts,
             prefix_event_id=delta.event_id,
             added=delta.added,
             removed=delta.removed,

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from shared.health import Activity
-
-COMPUTING_NICE = 10
-"""How far a thread that computes steps back for those that share its cores. The others only pass things
-on, a moment each: one that must wait for a step to end makes every stream late, and every deadline. (At three
-times the load on two cores, ends came 1.0 to 1.6 s after their deadlines at p99 without it, 84 ms with 5,
-17 to 39 ms with 10.)
-"""
+from shared.niceness import give_way
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def give_way() -> None:
-    """This thread computes, as will those that it starts: each begins with the priority of its parent. Not so
-    the loop of its process, which passes things on as others do."""
-    os.nice(COMPUTING_NICE)
 
 
 class EngineThread:

@@ -12,9 +12,9 @@ import structlog
 
 from shared.engine.sampling.grammar import CompiledGrammar, Grammars
 from shared.errors import InvalidRequest, Overloaded, PenstockError
+from shared.niceness import give_way
 from shared.sampling import Grammar
 from shared.telemetry import metrics
-from shared.worker.engine_thread import give_way
 
 log = structlog.get_logger()
 

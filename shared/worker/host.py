@@ -17,13 +17,13 @@ from shared.engine import Engine
 from shared.engine.affinity import stay_on
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.errors import PenstockError, Unavailable
+from shared.niceness import give_way
 from shared.service import Service
 from shared.telemetry import metrics
 from shared.text.model_source import ModelSource
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.config import EngineServiceConfig
 from shared.worker.engine_actor import EngineActor
-from shared.worker.engine_thread import give_way
 from shared.worker.events import TICK_S, InstanceLost, Started, Tick
 
 log = structlog.get_logger()

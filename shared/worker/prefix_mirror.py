@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shared.engine.memory.block_pool import BlockEvent
 from shared.errors import InvalidRequest
-from shared.kv_window import NO_WINDOW
+from shared.kv_groups import ONE_GROUP
 from shared.messages import Snapshot, pack_hashes
 
 MAX_EVENTS_PER_BEAT = 4096
@@ -39,7 +39,7 @@ class PrefixMirror:
         """What listeners know that have heard all events."""
         self._untold: OrderedDict[bytes, bool] = OrderedDict()  # hash -> whether it came (or went), in order
         self._event_id = 0
-        self.window = NO_WINDOW
+        self.groups = ONE_GROUP
         """The engine's, once it is there."""
 
     def apply(self, events: Iterable[BlockEvent]) -> None:
@@ -53,7 +53,7 @@ class PrefixMirror:
 
     def overlap_blocks(self, hashes: Sequence[bytes]) -> int:
         """How many leading blocks of `hashes` the engine need not compute."""
-        return self.window.reusable_blocks(hashes, self._has)
+        return self.groups.reusable_blocks(hashes, self._has)
 
     def drain(self) -> PrefixDelta:
         """The oldest untold changes. `event_id` counts every change told so far, these included."""

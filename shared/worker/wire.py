@@ -97,7 +97,7 @@ def tokens_messages(outputs: Iterable[JobOutput]) -> list[tuple[str, Tokens]]:
 
 def _columns(rows: Sequence[JobOutput]) -> Tokens:
     _, request_ids, epochs, outputs, marks = zip(*rows, strict=True)
-    _, positions, token_ids, logprobs, finish, _, _ = zip(*outputs, strict=True)
+    _, positions, token_ids, logprobs, finish, *_ = zip(*outputs, strict=True)
     return Tokens(
         request_ids=request_ids,
         epochs=epochs,

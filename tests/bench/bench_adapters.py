@@ -108,9 +108,9 @@ def _decode_rows(engine: Engine, rows: Sequence[int | None]) -> Batch:
         loaded = None if adapter is None else engine._adapters.find(f"a{adapter}")
         packed = None if loaded is None else loaded.packed
         engine._model.forward(
-            Batch(range(CONTEXT_TOKENS), [Span(0, CONTEXT_TOKENS, blocks, packed)], [CONTEXT_TOKENS - 1])
+            Batch(range(CONTEXT_TOKENS), [Span(0, CONTEXT_TOKENS, [blocks], packed)], [CONTEXT_TOKENS - 1])
         )
-        spans.append(Span(CONTEXT_TOKENS - 1, 1, blocks, packed))
+        spans.append(Span(CONTEXT_TOKENS - 1, 1, [blocks], packed))
     return Batch([7] * len(rows), spans, range(len(rows)))
 
 

@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 
 from shared.engine import Engine, EngineConfig
 from shared.engine.core_board import CoreSeat, WorkClass
+from shared.niceness import give_way
 from shared.sampling import SamplingParams
-from shared.worker.engine_thread import give_way
 from tests.bench.make_model import VOCAB_SIZE
 from tests.support.percentile import percentile
 

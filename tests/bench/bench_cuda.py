@@ -119,7 +119,7 @@ def check(shape: Shape, device: torch.device) -> list[Row]:
         blocks = [3, 0, 2, 1]
         worst, agreed, tokens = 0.0, 0, [(7 * at + 1) % shape.vocab for at in range(25)]
         for start, end in ((0, 18), (18, 25), *((at, at + 1) for at in range(25, 33))):
-            batch = Batch(tokens[start:end], [Span(start, end - start, blocks)], range(end - start))
+            batch = Batch(tokens[start:end], [Span(start, end - start, [blocks])], range(end - start))
             ours, expected = gpu.forward(batch), cpu.forward(batch)
             worst = max(worst, (ours - expected).abs().max().item())
             agreed += int(ours[-1].argmax() == expected[-1].argmax())
@@ -151,7 +151,11 @@ def check_bits(shape: Shape, device: torch.device) -> Row:
             tokens = [
                 (7 * at + 1) % shape.vocab for start, rows, _ in spans for at in range(start, start + rows)
             ]
-            logits = model.forward(Batch(tokens, [Span(*span) for span in spans], (len(tokens) - 1,)))
+            logits = model.forward(
+                Batch(
+                    tokens, [Span(start, rows, [blocks]) for start, rows, blocks in spans], (len(tokens) - 1,)
+                )
+            )
         lasts.append(logits[0])
     equal = sum(torch.equal(lasts[0], last) for last in lasts[1:])
     return Row("deterministic: ways that give the same bits, of 2", equal, "")
@@ -211,12 +215,12 @@ def speed(
     )
 
     def decode(batch_size: int) -> float:
-        spans = [Span(shape.context, 1, range(row * each, (row + 1) * each)) for row in range(batch_size)]
+        spans = [Span(shape.context, 1, [range(row * each, (row + 1) * each)]) for row in range(batch_size)]
         batch = Batch([5] * batch_size, spans, range(batch_size))
         return seconds_of(partial(model.forward, batch), device)
 
     def prefill(length: int) -> float:
-        batch = Batch([5] * length, [Span(0, length, range(-(-length // 16)))], (length - 1,))
+        batch = Batch([5] * length, [Span(0, length, [range(-(-length // 16))])], (length - 1,))
         return seconds_of(partial(model.forward, batch), device)
 
     one, many = decode(1), decode(shape.batch)

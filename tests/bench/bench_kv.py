@@ -142,7 +142,7 @@ async def kv_turn(url: str, mode: str, stdin: asyncio.StreamWriter, stack: conte
     async def once(turn: int) -> None:
         for number, table in enumerate(tables(mode, 0)):
             request = f"bench-{turn}.{number}"
-            sender.offer_transfer(request, 1, "", decode_name(mode), table, Deadline.after(60))
+            sender.offer_transfer(request, 1, "", decode_name(mode), [table], [0], Deadline.after(60))
             for layer in range(LAYOUT.num_layers):
                 sender.layer_ready((request, 1), layer, 0, BLOCKS)
             sender.finish_transfer((request, 1), [1], "")

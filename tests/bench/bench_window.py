@@ -87,7 +87,7 @@ def run_steps(engine: Engine) -> int:
 
 def join_streams(engine: Engine, prompt: list[int]) -> int:
     """As many as find room with what they come to next; their KV is zeros, which costs what other KV does."""
-    streams = engine.config.kv_blocks // blocks_ahead(len(prompt), STEPS, engine.layout.window)
+    streams = engine.config.kv_blocks // blocks_ahead(len(prompt), STEPS, engine.layout.groups.counts)
     for number in range(streams):
         engine.reserve(str(number), len(prompt), [])
         engine.attach(str(number), [*prompt, 1], len(prompt), ANSWER)

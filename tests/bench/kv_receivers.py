@@ -114,7 +114,7 @@ async def receive_kv(url: str, mode: str) -> None:
     while line := (await reader.readline()).decode().strip():
         for number, table in enumerate(tables(mode, 1)):
             receiver.expect_transfer(
-                f"{line}.{number}", 1, "", prefill_name(mode), 1, table, 0, BLOCKS, Deadline.after(60)
+                f"{line}.{number}", 1, "", prefill_name(mode), 1, [table], [0], Deadline.after(60)
             )
     running.cancel()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import importlib
 import sys
 import tempfile
@@ -37,6 +38,8 @@ def main() -> int:
     broken: list[str] = []
     with tempfile.TemporaryDirectory(prefix="penstock-drills-") as scratch:
         models = Models.under(Path(scratch))
+        gc.collect()
+        gc.freeze()  # to go through what the imports left takes half a second, which calls seem to take
         for name in names:
             report = asyncio.run(hold_drill(name, models))
             print(report, end="\n\n", flush=True)

@@ -43,7 +43,7 @@ class Scale:
 
 
 FULL = Scale(10.0, 30.0, (3.0, 10.0), 60, ttft_deadline_ms=4_000)
-SHORT = Scale(1.5, 3.0, (3.0,), 0, ttft_deadline_ms=1_000)
+SHORT = Scale(1.0, 2.0, (3.0,), 0, ttft_deadline_ms=1_000)
 """Its load is over before many have to wait for longer than a second."""
 
 

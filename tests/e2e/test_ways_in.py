@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from shared.engine.native.library import library
-from shared.worker.engine_thread import COMPUTING_NICE
+from shared.niceness import COMPUTING_NICE, PASSING_NICE
+from shared.roles import ENGINE_ROLES
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
@@ -59,20 +60,24 @@ async def test_ask_streams_json_events_that_end_with_outcome_usage_and_timeline(
     assert events[-1]["timeline"]["phases"]
 
 
-def test_threads_that_compute_give_way_to_all_that_pass_things_on(get_stack: GetStack) -> None:
+def test_computing_gives_way_to_what_passes_things_on_and_that_to_the_gateway(get_stack: GetStack) -> None:
     stack = get_stack(3, True, "nats")
     loops = {row.id: os.getpriority(os.PRIO_PROCESS, row.pid) for row in stack.instances()}
-    assert len(set(loops.values())) == 1
-    threads = {
-        row.id: {int(task.name) for task in Path(f"/proc/{row.pid}/task").iterdir()}
-        for row in stack.instances()
+    first = loops["gateway-0"]
+    assert {name: nice - first for name, nice in loops.items()} == {
+        name: 0 if name == "gateway-0" else PASSING_NICE for name in loops
     }
     behind = {
-        name: max(os.getpriority(os.PRIO_PROCESS, thread) for thread in threads[name]) - loops[name]
-        for name in threads
+        row.id: max(
+            os.getpriority(os.PRIO_PROCESS, int(task.name))
+            for task in Path(f"/proc/{row.pid}/task").iterdir()
+        )
+        - first
+        for row in stack.instances()
     }
-    engines = {row.id for row in stack.instances() if row.role in ("prefill", "decode", "speculator")}
-    assert behind == {name: COMPUTING_NICE if name in engines else 0 for name in behind}
+    engines = {row.id for row in stack.instances() if row.role in ENGINE_ROLES}
+    assert {name: behind[name] for name in engines} == dict.fromkeys(engines, COMPUTING_NICE)
+    assert {behind[name] - loops[name] + first for name in loops.keys() - engines} == {0}
 
 
 def test_every_service_of_a_stack_starts_from_imports_that_were_done_before(get_stack: GetStack) -> None:

@@ -17,6 +17,7 @@ from services.launcher.instance import Instance, InstanceSpec
 from services.launcher.log_lines import LineWriter
 from shared.messages import Heartbeat
 from tests.integration.workers_harness import WAIT_S, Edge, edge_of
+from tests.support.forked import SharedForker
 from tests.support.models import target_model
 from tests.support.wait import until
 
@@ -73,13 +74,15 @@ async def kept_worker(
         "PENSTOCK_INSTANCE": PREFILL,
         "PENSTOCK_MODEL": str(model),
         "PENSTOCK_PREFILL_KV_MEMORY_MB": "4",
+        "FAULT": fault,
         "FAULT_ONCE": str(folder / "fault"),
     }
-    command = (sys.executable, "-m", "tests.support.faulty_prefill", fault)
-    spec = InstanceSpec("prefill", PREFILL, command, os.environ | settings | environ)
+    module = "tests.support.faulty_prefill"
+    command = (sys.executable, "-m", module)
+    spec = InstanceSpec("prefill", PREFILL, command, os.environ | settings | environ, module=module)
     log = io.BytesIO()
     writer = LineWriter(log)
-    instance = Instance(spec, writer)
+    instance = Instance(spec, writer, forker=SharedForker())  # type: ignore[arg-type]  # all that is asked of one
     running = asyncio.create_task(instance.run())
     try:
         async with edge_of(nats_url, model.name) as edge:

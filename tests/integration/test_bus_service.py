@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from services.launcher.child import Child
 from shared.bus import Bus
 from shared.bus.credentials import Credentials
 from shared.bus.fleet import FleetView, InstanceView
@@ -23,7 +23,7 @@ from shared.deadline import Deadline
 from shared.health.watchdog import END_FACTOR
 from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Envelope, Retrieve
 from tests.support.closed_bus import closed_bus
-from tests.support.patched import IMPATIENT, patched
+from tests.support.forked import SharedForker
 from tests.support.wait import until
 
 INBOX = inbox("retriever", "retriever-0")
@@ -32,16 +32,16 @@ START_S = 30.0
 
 
 class Process:
-    """The echo service as a child; its stderr is collected."""
+    """The echo service as a child; what it says is collected."""
 
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
-        self.child = child
+    def __init__(self, child: Child) -> None:
+        self.child = child.process
         self.stderr = ""
-        self._reader = asyncio.create_task(self._read())
+        self._pipe = child.pipe
+        self._reader = asyncio.create_task(self._read(child.output))
 
-    async def _read(self) -> None:
-        assert self.child.stderr is not None
-        async for line in self.child.stderr:
+    async def _read(self, output: asyncio.StreamReader) -> None:
+        async for line in output:
             self.stderr += line.decode()
 
     def events(self) -> list[dict[str, Any]]:
@@ -61,9 +61,10 @@ class Process:
 
     async def end(self) -> None:
         if self.child.returncode is None:
-            self.child.kill()
+            self.child.send_signal(signal.SIGKILL)
         await self.child.wait()
         await self._reader
+        self._pipe.close()
 
 
 Start = Callable[..., Awaitable[Process]]
@@ -73,7 +74,7 @@ Start = Callable[..., Awaitable[Process]]
 async def start(nats_url: str) -> AsyncIterator[Start]:
     processes: list[Process] = []
 
-    async def start(mode: str = "", *, impatient: bool = False, **variables: str) -> Process:
+    async def start(mode: str = "", **variables: str) -> Process:
         environ = {
             **os.environ,
             "PENSTOCK_NATS_URL": nats_url,
@@ -81,14 +82,7 @@ async def start(nats_url: str) -> AsyncIterator[Start]:
             "ECHO_MODE": mode,
             **variables,
         }
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            *patched("tests.support.echo_service", IMPATIENT if impatient else {}),
-            env=environ,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        processes.append(Process(child))
+        processes.append(Process(await SharedForker().fork("tests.support.echo_service", environ)))
         return processes[-1]
 
     yield start
@@ -225,7 +219,7 @@ async def test_a_wrong_value_exits_2_with_a_sentence_that_names_it(start: Start)
 
 
 async def test_without_a_nats_server_it_exits_1_and_says_where_it_looked(start: Start) -> None:
-    process = await start(impatient=True, PENSTOCK_NATS_URL="nats://127.0.0.1:1")
+    process = await start("impatient", PENSTOCK_NATS_URL="nats://127.0.0.1:1")
     assert await process.exit_code() == 1
     assert "no NATS server usable at nats://127.0.0.1:1 " in process.stderr
     assert "Traceback" not in process.stderr

@@ -7,9 +7,7 @@ import json
 import os
 import signal
 import socket
-import sys
 import urllib.request
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ import grpc.aio
 import pytest
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.launcher.child import Child
 from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import inbox
@@ -26,35 +25,42 @@ from shared.degradation import DegradationLevel
 from shared.messages import AuditRequest, Envelope
 from tests.integration.gateway_peers import GATEWAY, ask, fleet
 from tests.support.client import generate
+from tests.support.forked import SharedForker
 from tests.support.wait import until
 
 START_TIMEOUT_S = 30
 
 
 @asynccontextmanager
-async def process(nats_url: str, **options: str) -> AsyncIterator[Process]:
+async def process(nats_url: str, **options: str) -> AsyncIterator[Child]:
     environ = {**os.environ, "PENSTOCK_NATS_URL": nats_url, "PENSTOCK_INSTANCE": GATEWAY}
     options = {"http_port": "0", "local_prefill_tokens": "0"} | options  # every prompt to the prefill peer
     environ |= {f"PENSTOCK_GATEWAY_{name.upper()}": value for name, value in options.items()}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.gateway", env=environ, stdout=PIPE, stderr=PIPE
-    )
+    child = await SharedForker("gateway").fork("services.gateway", environ)
     try:
         yield child
     finally:
-        if child.returncode is None:
-            child.kill()
-        await child.communicate()
+        if child.process.returncode is None:
+            child.process.send_signal(signal.SIGKILL)
+        await child.process.wait()
+        child.pipe.close()
 
 
-async def event(child: Process, name: str) -> dict[str, object]:
+async def event(child: Child, name: str) -> dict[str, object]:
     """The log line of `name`, once it comes."""
-    assert child.stderr is not None
     async with asyncio.timeout(START_TIMEOUT_S):
-        async for line in child.stderr:
+        async for line in child.output:
             if line.startswith(b"{") and (entry := json.loads(line)).get("event") == name:
                 return dict(entry)
     raise AssertionError(f"the process ended before it logged {name}")
+
+
+async def last_words(child: Child) -> bytes:
+    """What it still says until its end."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        said = await child.output.read()
+        await child.process.wait()
+    return said
 
 
 def write_keys(folder: Path, text: str) -> Path:
@@ -75,11 +81,11 @@ async def test_it_serves_when_the_fleet_is_there_and_drains_on_sigterm(nats_url:
         async with grpc.aio.insecure_channel(str(address)) as channel:
             call = asyncio.create_task(generate(rpc.InferenceStub(channel), ask("hello")))
             envelope, _ = await peers.placed()
-            child.send_signal(signal.SIGTERM)
+            child.process.send_signal(signal.SIGTERM)
             await event(child, "draining")
             await peers.text(envelope.request_id, 5, "a", finish="stop")
             assert (await call).outcome == "finished"
-        assert await asyncio.wait_for(child.wait(), START_TIMEOUT_S) == 0
+        assert await asyncio.wait_for(child.process.wait(), START_TIMEOUT_S) == 0
 
 
 async def test_under_pressure_it_logs_its_level_once_and_tells_the_fleet(nats_url: str) -> None:
@@ -107,8 +113,8 @@ async def test_under_pressure_it_logs_its_level_once_and_tells_the_fleet(nats_ur
 
 async def test_a_wrong_setting_stops_it_with_exit_2_and_its_name(nats_url: str) -> None:
     async with process(nats_url, max_sessions="0") as child:
-        _, errors = await asyncio.wait_for(child.communicate(), START_TIMEOUT_S)
-    assert child.returncode == 2
+        errors = await last_words(child)
+    assert child.process.returncode == 2
     assert b"MAX_SESSIONS" in errors
 
 
@@ -117,8 +123,8 @@ async def test_a_file_of_keys_that_cannot_be_used_stops_it_with_exit_2_and_its_l
 ) -> None:
     file = write_keys(tmp_path, "[[key]]\nname = 'x'\n")
     async with process(nats_url, api_keys=str(file)) as child:
-        _, errors = await asyncio.wait_for(child.communicate(), START_TIMEOUT_S)
-    assert child.returncode == 2
+        errors = await last_words(child)
+    assert child.process.returncode == 2
     assert f"{file}: key 1 (line 1) has no tenant".encode() in errors
 
 
@@ -145,13 +151,13 @@ async def test_no_key_is_in_a_log_at_debug_in_a_metric_or_on_the_bus(nats_url: s
             shown = await asyncio.to_thread(page, f"http://{metrics}/metrics")
             await peers.text(envelope.request_id, 5, "a", finish="stop")
             answer = await call
-        child.send_signal(signal.SIGTERM)
-        out, errors = await asyncio.wait_for(child.communicate(), START_TIMEOUT_S)
+        child.process.send_signal(signal.SIGTERM)
+        errors = await last_words(child)
     assert [one.outcome for one in refused] == ["shed", "failed", "failed"]
     assert b"request_refused" in errors
     assert b"request_ended" in errors
     assert 'tenant="acme"' in shown
-    told = f"{out!r}{errors!r}{report}{shown}{answer}{refused}{peers['tokenizer-0'].got}"
+    told = f"{errors!r}{report}{shown}{answer}{refused}{peers['tokenizer-0'].got}"
     for secret in (key, wrong):
         assert secret.removeprefix("psk_") not in told
         assert hash_api_key(secret).removeprefix("sha256:") not in told
@@ -180,15 +186,15 @@ async def test_keys_that_travel_in_clear_beyond_this_machine_are_warned_of(
     file = write_keys(tmp_path, describe_api_key(entry))
     async with fleet(nats_url), process(nats_url, api_keys=str(file), grpc_host=host) as child:
         await event(child, "grpc_listening")
-        child.send_signal(signal.SIGTERM)
-        _, errors = await asyncio.wait_for(child.communicate(), START_TIMEOUT_S)
+        child.process.send_signal(signal.SIGTERM)
+        errors = await last_words(child)
     assert (b"api_keys_in_clear" in errors) == (host == "0.0.0.0")
 
 
 async def test_a_certificate_without_its_key_stops_it_with_exit_2(nats_url: str, tmp_path: Path) -> None:
     async with process(nats_url, tls_cert=str(tmp_path / "cert.pem")) as child:
-        _, errors = await asyncio.wait_for(child.communicate(), START_TIMEOUT_S)
-    assert child.returncode == 2
+        errors = await last_words(child)
+    assert child.process.returncode == 2
     assert b"tls_cert of the gateway is set and tls_key is not" in errors
 
 
@@ -197,6 +203,6 @@ async def test_a_taken_port_stops_it_with_a_sentence(nats_url: str, setting: str
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with process(nats_url, **{setting: str(port)}) as child:
-            _, errors = await asyncio.wait_for(child.communicate(), START_TIMEOUT_S)
-    assert child.returncode == 1
+            errors = await last_words(child)
+    assert child.process.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}: free it or set another {setting}".encode() in errors

@@ -119,7 +119,10 @@ async def test_the_timeline_partitions_what_the_client_waited_for(nats_url: str)
         marks = (Mark("prefill.queue", 1), Mark("prefill.compute", 2), Mark("detokenize", 3))
         await peers.text(envelope.request_id, 5, "a", marks=marks)
         await peers.text(envelope.request_id, 6, "b", marks=(Mark("kv.transfer", 4), Mark("decode.queue", 5)))
-        counts = (Mark("count:draft_proposed", 8), Mark("count:draft_accepted", 6))
+        counts = (
+            *(Mark("count:draft_proposed", 8), Mark("count:draft_accepted", 6)),
+            *(Mark("count:lookup_proposed", 5), Mark("count:lookup_accepted", 4)),
+        )
         await peers.text(envelope.request_id, 7, "c", finish="stop", marks=counts)
         answer = await call
     assert answer.end is not None
@@ -135,6 +138,7 @@ async def test_the_timeline_partitions_what_the_client_waited_for(nats_url: str)
         names
     )
     assert (usage.draft_tokens, usage.accepted_draft_tokens) == (8, 6)
+    assert (usage.lookup_draft_tokens, usage.accepted_lookup_draft_tokens) == (5, 4)
 
 
 async def test_retrieved_passages_go_into_the_last_user_turn_and_to_the_client(nats_url: str) -> None:

@@ -210,20 +210,15 @@ def environ_of(pid: int) -> list[bytes]:
     return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
-async def test_with_json_every_line_of_the_log_is_an_object(start: Start) -> None:
+async def test_with_json_every_line_of_the_log_is_an_object_and_services_are_told_so(start: Start) -> None:
     up = start("--log-format", "json")
     await up.until_ready()
+    assert b"PENSTOCK_LOG_FORMAT=json" in environ_of(up.stack()["instances"][1]["pid"])
     up.process.send_signal(signal.SIGTERM)
     assert up.wait() == 0
     lines = [json.loads(line) for line in up.stderr]
     assert {"penstock", "decode-0"} <= {line["instance"] for line in lines}
     assert any(line["event"].startswith("hello from decode-0") for line in lines)
-
-
-async def test_the_log_format_reaches_the_services(start: Start) -> None:
-    up = start("--log-format", "text")
-    await up.until_ready()
-    assert b"PENSTOCK_LOG_FORMAT=text" in environ_of(up.stack()["instances"][1]["pid"])
 
 
 async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_stack(start: Start) -> None:
@@ -260,21 +255,14 @@ async def test_a_signal_drains_in_order_and_leaves_nothing(start: Start, signum:
     assert goodbyes == ["gateway-0 | goodbye from gateway-0", "decode-0 | goodbye from decode-0"]
 
 
-async def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
-    up = start()
-    await up.until_ready()
-    pids = up.pids()
-    assert len(pids) == 3
-    up.process.kill()
-    up.wait()
-    await until(lambda: not alive(pids))
-
-
-async def test_after_a_killed_launcher_the_next_one_starts(start: Start) -> None:
+async def test_a_killed_launcher_takes_everything_with_it_and_the_next_one_starts(start: Start) -> None:
     first = start()
     await first.until_ready()
+    pids = first.pids()
+    assert len(pids) == 3
     first.process.kill()
     first.wait()
+    await until(lambda: not alive(pids))
     second = start()
     await second.until_ready()
     second.process.terminate()
@@ -437,24 +425,18 @@ async def test_a_taken_port_is_refused_at_once(start: Start, edge: str) -> None:
     assert f"pass --{edge}-port 0" in up.stderr[-1]
 
 
-async def test_a_nats_server_of_the_user_is_used_and_left_alone(start: Start, nats_url: str) -> None:
-    up = start("--nats-url", nats_url)
-    await up.until_ready()
-    assert up.stack()["nats"] == nats_url
-    assert len(up.pids()) == 2
-    up.process.terminate()
-    assert up.wait() == 0
-    assert listens(nats_url)
-
-
-async def test_the_password_of_a_users_nats_server_is_not_shown(start: Start) -> None:
+async def test_a_nats_server_of_the_user_is_used_and_left_alone_and_its_password_not_shown(
+    start: Start,
+) -> None:
     server = NatsServer(extra_config="authorization { user: u, password: hidden-word }")
     await server.start()
     try:
         up = start("--nats-url", f"nats://u:hidden-word@127.0.0.1:{server.port}")
         await up.until_ready()
+        assert len(up.pids()) == 2
         up.process.terminate()
         assert up.wait() == 0
+        assert listens(server.url)
     finally:
         await server.stop()
     assert f"nats=nats://127.0.0.1:{server.port}" in up.stdout[0]

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,7 +54,8 @@ from shared.messages import (
 )
 from shared.text.tokenizer import TextTokenizer
 from tests.support.block_names import hashes_of
-from tests.support.data import REPOSITORY, data_dir
+from tests.support.data import data_dir
+from tests.support.forked import ForkedProcess, start_forked
 from tests.support.tokenizer_kinds import SAMPLES, library_tokenizer
 from tests.support.wait import until
 
@@ -70,23 +70,15 @@ NUMBERS = itertools.count()
 EMPTY = Envelope()
 
 
-async def start_service(
-    role: str, model: Path, nats_url: str, *, capture: bool = False, **environment: str
-) -> asyncio.subprocess.Process:
+def start_service(
+    role: str, model: Path, nats_url: str, log: Path = Path(os.devnull), **environment: str
+) -> ForkedProcess:
     own = {"PENSTOCK_NATS_URL": nats_url, "PENSTOCK_MODEL": str(model), "PENSTOCK_INSTANCE": f"{role}-0"}
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        f"services.{role}",
-        env={**os.environ, **own, **environment},
-        cwd=REPOSITORY,
-        stderr=asyncio.subprocess.PIPE if capture else None,
-    )
+    return start_forked(f"services.{role}", {**os.environ, **own, **environment}, log)
 
 
-async def stop_service(process: asyncio.subprocess.Process) -> int:
-    process.terminate()
-    return await asyncio.wait_for(process.wait(), PATIENCE_S)
+async def exit_code(process: ForkedProcess) -> int:
+    return await asyncio.to_thread(process.wait, PATIENCE_S)
 
 
 async def answers(bus: Bus, subject: str) -> bool:
@@ -168,15 +160,17 @@ async def url(model: Path) -> AsyncIterator[str]:
     await server.start()
     limit = str(MAX_TEXT_BYTES)
     processes = [
-        await start_service("detokenizer", model, server.url),
-        await start_service("tokenizer", model, server.url, PENSTOCK_TOKENIZER_MAX_TEXT_BYTES=limit),
+        start_service("detokenizer", model, server.url),
+        start_service("tokenizer", model, server.url, PENSTOCK_TOKENIZER_MAX_TEXT_BYTES=limit),
     ]
     bus = await Bus.connect(server.url, name="test-start")
     for subject in (DETOKENIZER, TOKENIZER):
         await until(partial(answers, bus, subject), PATIENCE_S)
     await bus.close()
     yield server.url
-    codes = [await stop_service(process) for process in processes]
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    codes = [await exit_code(process) for process in processes]
     await server.stop()
     assert codes == [0, 0]
 
@@ -328,7 +322,7 @@ async def test_decoders_of_a_gateway_that_stops_are_given_back(gateway: Gateway)
 async def test_a_draining_detokenizer_finishes_what_it_has(model: Path) -> None:
     server = NatsServer()
     await server.start()
-    process = await start_service("detokenizer", model, server.url)
+    process = start_service("detokenizer", model, server.url)
     bus = await Bus.connect(server.url, name="test")
     own = Gateway(bus, TextTokenizer.load(model), "gateway-x")
     await bus.serve(inbox("gateway", own.instance), own.received.append)
@@ -339,7 +333,7 @@ async def test_a_draining_detokenizer_finishes_what_it_has(model: Path) -> None:
     await own.send(request_id, own.tokenizer.encode_text("a b"), 0, "length")
     await until(lambda: own.finish_of(request_id), PATIENCE_S)
     assert own.text_of(request_id) == "a b"
-    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+    assert await exit_code(process) == 0
     await bus.close()
     await server.stop()
 
@@ -419,20 +413,18 @@ async def test_an_idle_tokenizer_holds_nothing(gateway: Gateway) -> None:
 # ---- start --------------------------------------------------------------------------------------
 
 
-async def test_a_model_that_does_not_exist_stops_the_start_with_a_sentence(url: str) -> None:
-    process = await start_service("detokenizer", Path("/absent/model"), url, capture=True)
-    _, stderr = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    assert process.returncode == 1
-    assert "there is no directory and no file '/absent/model'" in stderr.decode()
+async def test_a_model_that_does_not_exist_stops_the_start_with_a_sentence(url: str, tmp_path: Path) -> None:
+    process = start_service("detokenizer", Path("/absent/model"), url, tmp_path / "log")
+    assert await exit_code(process) == 1
+    assert "there is no directory and no file '/absent/model'" in (tmp_path / "log").read_text()
 
 
-async def test_a_wrong_option_stops_the_start_with_its_name(url: str, model: Path) -> None:
-    process = await start_service(
-        "detokenizer", model, url, capture=True, PENSTOCK_DETOKENIZER_MAX_SESSIONS="0"
+async def test_a_wrong_option_stops_the_start_with_its_name(url: str, model: Path, tmp_path: Path) -> None:
+    process = start_service(
+        "detokenizer", model, url, tmp_path / "log", PENSTOCK_DETOKENIZER_MAX_SESSIONS="0"
     )
-    _, stderr = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    assert process.returncode == 2
-    assert "PENSTOCK_DETOKENIZER_MAX_SESSIONS" in stderr.decode()
+    assert await exit_code(process) == 2
+    assert "PENSTOCK_DETOKENIZER_MAX_SESSIONS" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("text", ["a b", "the cat and the dog " * 200], ids=["at once", "in a thread"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from shared.kv_groups import KvGroups
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.kv_window import KvWindow
 from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
@@ -84,7 +85,7 @@ async def test_a_decode_worker_computes_a_prompt_that_its_pool_does_not_hold(
 
 async def test_workers_say_which_window_they_keep(edge: Edge) -> None:
     beats = [view.heartbeat for view in edge.fleet.all() if view.heartbeat.role in ("prefill", "decode")]
-    assert {beat.window_tokens for beat in beats} == {WINDOW.tokens}
+    assert {beat.kv_groups for beat in beats} == {KvGroups(0, 1, WINDOW.tokens)}
     assert {beat.context_tokens for beat in beats} == {2048}
 
 

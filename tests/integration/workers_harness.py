@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -42,7 +41,7 @@ from shared.messages import (
 )
 from shared.sampling import SamplingParams
 from tests.support.block_names import hashes_of
-from tests.support.data import REPOSITORY
+from tests.support.forked import ForkedProcess, start_forked
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
@@ -60,11 +59,13 @@ class Workers:
 
     def __init__(self, log_dir: Path) -> None:
         self.log_dir = log_dir
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes] | ForkedProcess] = {}
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.nats_url = f"nats://127.0.0.1:{port}"
-        self._spawn("nats", [str(nats_server_binary()), "-a", "127.0.0.1", "-p", str(port)], {})
+        command = [str(nats_server_binary()), "-a", "127.0.0.1", "-p", str(port)]
+        with self._log("nats").open("wb") as log:
+            self.processes["nats"] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def start(self, role: str, instance: str, **options: object) -> None:
         """`options` are fields of the role's configuration."""
@@ -77,7 +78,8 @@ class Workers:
         for name, value in options.items():
             table = "MODEL" if name in MODEL_SETTINGS and role != "speculator" else role.upper()
             environ[f"PENSTOCK_{table}_{name.upper()}"] = str(value)
-        self._spawn(instance, [sys.executable, "-m", f"services.{role}"], environ)
+        process = start_forked(f"services.{role}", {**os.environ, **environ}, self._log(instance))
+        self.processes[instance] = process
 
     def kill(self, instance: str) -> None:
         self.processes[instance].kill()
@@ -91,7 +93,7 @@ class Workers:
         return self.processes[instance].poll() is None
 
     def log(self, instance: str) -> str:
-        return (self.log_dir / f"{instance}.log").read_text()
+        return self._log(instance).read_text()
 
     def stop(self) -> None:
         for process in self.processes.values():
@@ -99,11 +101,8 @@ class Workers:
         for process in self.processes.values():
             process.wait(10)
 
-    def _spawn(self, name: str, command: Sequence[str], environ: dict[str, str]) -> None:
-        with (self.log_dir / f"{name}.log").open("wb") as log:
-            self.processes[name] = subprocess.Popen(
-                command, cwd=REPOSITORY, env={**os.environ, **environ}, stdout=log, stderr=subprocess.STDOUT
-            )
+    def _log(self, name: str) -> Path:
+        return self.log_dir / f"{name}.log"
 
 
 @dataclass(slots=True)

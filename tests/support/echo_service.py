@@ -1,8 +1,8 @@
-"""A small real service for tests of the process frame: `python -m tests.support.echo_service`.
+"""A small real service for tests of the process frame.
 
-ECHO_MODE: "" serves; "slow_load" loads for ever; "missing_model" fails while loading; "crash" has
-an actor that crashes on every start; "block" and "wait" have one that never comes back from a Retrieve, with
-its event loop and without it; "slow_drain" never finishes its drain.
+ECHO_MODE: "" serves; "impatient" does not wait long for its bus; "slow_load" loads for ever; "missing_model"
+fails while loading; "crash" has an actor that crashes on every start; "block" and "wait" have one that never
+comes back from a Retrieve, with its event loop and without it; "slow_drain" never finishes its drain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import time
 
 from shared.actor import BusActor
-from shared.bus import Delivery
+from shared.bus import Delivery, connection
 from shared.bus.subjects import inbox
 from shared.config import ServiceConfig
 from shared.errors import NotFound
@@ -50,4 +50,6 @@ async def body(service: Service[ServiceConfig]) -> None:
 
 
 if __name__ == "__main__":
+    if MODE == "impatient":
+        connection.FIRST_CONNECT_S = 0.3
     run_service("retriever", ServiceConfig, body)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Pr
 
 from shared.engine import Engine, EngineConfig, SamplingParams, TokenOutput
 from shared.engine.batch import Batch, Model, Span
+from shared.engine.memory.kv_pool import KvPool
 from tests.support.data import data_dir
 from tests.support.engine_families import BASE_FIELDS, SHAPES, Shape
 
@@ -109,7 +110,7 @@ def logits_by_path(model: Model, tokens: Sequence[int], others: Sequence[int]) -
     """float32 [len(tokens), vocab] of the same tokens, computed in each way in which an engine does it.
 
     `others` is another sequence, which shares the batches of all paths but the first. Writes into the first
-    64 blocks of the model's pool, so at most 512 tokens each.
+    64 blocks of each group's share of the pool, so at most 512 tokens each.
     """
     count = len(tokens)
     paths = {
@@ -128,7 +129,9 @@ def _logits_in_steps(
     model: Model, tokens: Sequence[int], sizes: Sequence[int], others: Sequence[int]
 ) -> torch.Tensor:
     """`tokens` in spans of `sizes`, beside them `others` in short and long ones; they come first in some."""
-    own, other = range(1, 64, 2), range(0, 64, 2)  # neighbours in the pool belong to different sequences
+    pool: KvPool = vars(model)["_pool"]
+    # Neighbours in the pool belong to different sequences.
+    own, other = tables_in(pool, range(1, 64, 2)), tables_in(pool, range(0, 64, 2))
     rows, start, other_start = [], 0, 0
     for step, size in enumerate(sizes):
         spans, ids = [Span(start, size, own)], list(tokens[start : start + size])
@@ -145,6 +148,15 @@ def _logits_in_steps(
                 spans, ids, first = [theirs, *spans], their_ids + ids, taken
         rows.append(model.forward(Batch(ids, spans, range(first, first + size))).clone())
     return torch.cat(rows)
+
+
+def tables_in(pool: KvPool, blocks: Sequence[int]) -> list[list[int]]:
+    """A sequence's blocks by group of layers: each group has its share of the pool, and there `blocks`."""
+    share = pool.num_blocks // pool.layout.groups.count
+    return [
+        [block if block < 0 else group * share + block for block in blocks]
+        for group in range(pool.layout.groups.count)
+    ]
 
 
 def _sizes(total: int, wanted: Sequence[int]) -> list[int]:

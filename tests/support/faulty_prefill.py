@@ -1,7 +1,7 @@
 """A prefill worker whose first step goes wrong, in its first life.
 
-`python -m tests.support.faulty_prefill FAULT`: hang, or what the step raises: error, panic, cancelled.
-FAULT_ONCE names a file that the life with the fault leaves behind.
+FAULT: hang, or what the step raises: error, panic, cancelled. FAULT_ONCE names a file that the life with the
+fault leaves behind.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import runpy
-import sys
 import threading
 from pathlib import Path
 
 from shared.engine import Engine, StepResult
 
 MARK = Path(os.environ["FAULT_ONCE"])
-FAULT = sys.argv.pop()
+FAULT = os.environ["FAULT"]
 
 
 class Panic(BaseException):

@@ -150,6 +150,13 @@ def random_blocks(shape: Sequence[int], kind: GGMLQuantizationType) -> Blocks:
     if kind == GGMLQuantizationType.Q6_K:
         factors = generator.uniform(1e-5, 6e-5, (len(blocks), 1)).astype(np.float16)
         blocks[:, 208:] = factors.view(np.uint8)
+    elif kind == GGMLQuantizationType.Q3_K:
+        factors = generator.uniform(6e-4, 2e-3, (len(blocks), 1)).astype(np.float16)
+        blocks[:, 108:] = factors.view(np.uint8)
+    elif kind == GGMLQuantizationType.Q2_K:
+        factors = generator.uniform(4e-3, 1e-2, (len(blocks), 2)).astype(np.float16)
+        factors[:, 1] *= 1.5
+        blocks[:, 80:] = factors.view(np.uint8)
     else:
         factors = generator.uniform(2e-4, 6e-4, (len(blocks), 2)).astype(np.float16)
         factors[:, 1] *= 8

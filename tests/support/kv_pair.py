@@ -15,6 +15,7 @@ from shared.bus.bulk import BulkConnection
 from shared.bus.bulk_stream import BulkSink
 from shared.bus.subjects import inbox, kv
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.engine.loading.layer_groups import LayerGroups
 from shared.errors import PenstockError
 from shared.kv.receiver import KvReceiver
 from shared.kv.sender import KvSender
@@ -30,9 +31,14 @@ SUBJECT = kv("decode-0", INCARNATION)
 class PlainLayout:
     num_layers: int
     layer_block_bytes: int
+    windows: tuple[int | None, ...] = ()
+
+    @property
+    def groups(self) -> LayerGroups:
+        return LayerGroups.of(self.windows or (None,) * self.num_layers)
 
     def fingerprint(self) -> str:
-        return f"{self.num_layers}/{self.layer_block_bytes}"
+        return f"{self.num_layers}/{self.layer_block_bytes}/{self.windows}"
 
 
 SMALL = PlainLayout(3, 4096)
@@ -45,13 +51,13 @@ class PlainPool:
     def __init__(self, layout: PlainLayout, num_blocks: int, buffer: memoryview | None = None) -> None:
         self.layout = layout
         self.num_blocks = num_blocks
-        nbytes = layout.num_layers * num_blocks * layout.layer_block_bytes
+        nbytes = layout.groups.block_layers * num_blocks * layout.layer_block_bytes
         self.memory = buffer if buffer is not None else memoryview(mmap.mmap(-1, nbytes))
         assert self.memory.nbytes == nbytes
 
     def cells(self, block: int) -> bytes:
         """All layers of one block."""
-        size, layers = self.layout.layer_block_bytes, self.layout.num_layers
+        size, layers = self.layout.layer_block_bytes, self.layout.groups.block_layers
         starts = [(layer * self.num_blocks + block) * size for layer in range(layers)]
         return b"".join(bytes(self.memory[start : start + size]) for start in starts)
 
@@ -107,7 +113,7 @@ class Pair:
 
     def __init__(self, layout: PlainLayout, blocks: int, share: bool, transport: str, clock: Clock) -> None:
         self.layout = layout
-        nbytes = layout.num_layers * layout.layer_block_bytes * blocks
+        nbytes = layout.groups.block_layers * layout.layer_block_bytes * blocks
         self.shared = SharedPool.create(nbytes) if share else None
         self.source = PlainPool(layout, blocks, self.shared.memory if self.shared else None)
         self.source.memory[:] = random.Random(1).randbytes(nbytes)
@@ -184,23 +190,35 @@ class Pair:
     def offer_transfer(
         self, request: str, blocks: Sequence[int], epoch: int = 1, seconds: float = 60.0
     ) -> TransferKey:
-        self.sender.offer_transfer(request, epoch, "gateway-0", "decode-0", blocks, self.deadline(seconds))
+        return self.offer_tables(request, [blocks], [0], epoch, seconds)
+
+    def offer_tables(
+        self,
+        request: str,
+        tables: Sequence[Sequence[int]],
+        firsts: Sequence[int],
+        epoch: int = 1,
+        seconds: float = 60.0,
+    ) -> TransferKey:
+        deadline = self.deadline(seconds)
+        self.sender.offer_transfer(request, epoch, "gateway-0", "decode-0", tables, firsts, deadline)
         return (request, epoch)
 
     def expect_transfer(
         self, request: str, blocks: Sequence[int], first: int = 0, epoch: int = 1, seconds: float = 60.0
     ) -> TransferKey:
-        self.receiver.expect_transfer(
-            request,
-            epoch,
-            "gateway-0",
-            "prefill-0",
-            5,
-            blocks,
-            first,
-            len(blocks) - first,
-            self.deadline(seconds),
-        )
+        return self.expect_tables(request, [blocks], [first], epoch, seconds)
+
+    def expect_tables(
+        self,
+        request: str,
+        tables: Sequence[Sequence[int]],
+        firsts: Sequence[int],
+        epoch: int = 1,
+        seconds: float = 60.0,
+    ) -> TransferKey:
+        deadline = self.deadline(seconds)
+        self.receiver.expect_transfer(request, epoch, "gateway-0", "prefill-0", 5, tables, firsts, deadline)
         return (request, epoch)
 
     def compute(self, key: TransferKey, blocks: int, layers: int | None = None) -> None:

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 
 from shared.demo import words as w
 from shared.demo.invent import Inventor
-from shared.demo.lessons.article_relations import (
-    COMPANY_RELATIONS,
-    NATURE_RELATIONS,
-    PERSON_RELATIONS,
-    TOWN_RELATIONS,
-)
-from shared.demo.lessons.device_relations import DEVICE_RELATIONS
+from shared.demo.lessons.relation_tables import read_relations
 from shared.demo.lessons.relations import Relation, ToldFact, raised, tell
-from shared.demo.lessons.service_relations import SERVICE_RELATIONS
 from shared.demo.words import word_list
 from shared.retrieval.passages import split_passages
 
@@ -101,12 +94,12 @@ def _creature(inventor: Inventor) -> str:
 
 
 SUBJECTS = (
-    (Subjects(_service, "It", SERVICE_RELATIONS), 0.5),
-    (Subjects(_device, "It", DEVICE_RELATIONS), 0.16),
-    (Subjects(Inventor.name, "It", TOWN_RELATIONS), 0.1),
-    (Subjects(Inventor.person, "", PERSON_RELATIONS), 0.1),
-    (Subjects(_creature, "It", NATURE_RELATIONS), 0.07),
-    (Subjects(Inventor.name, "It", COMPANY_RELATIONS), 0.07),
+    (Subjects(_service, "It", read_relations("services")), 0.5),
+    (Subjects(_device, "It", read_relations("devices")), 0.16),
+    (Subjects(Inventor.name, "It", read_relations("towns")), 0.1),
+    (Subjects(Inventor.person, "", read_relations("people")), 0.1),
+    (Subjects(_creature, "It", read_relations("nature")), 0.07),
+    (Subjects(Inventor.name, "It", read_relations("companies")), 0.07),
 )
 
 

@@ -12,7 +12,7 @@ from shared.engine.batch import Batch
 from shared.engine.cuda.attention_kernel import splits_for
 from shared.engine.cuda.paged import PagedRows
 from shared.engine.cuda.row_tables import RowTable, fill_rows, graph_sizes, size_for
-from shared.engine.cuda.step_plan import PagedGroup, StepTensors
+from shared.engine.cuda.step_plan import GroupStep, PagedGroup, StepTensors
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
 
 _WARM_UP_RUNS = 2  # Triton compiles and cuBLAS takes its workspace outside of the recording
@@ -66,16 +66,19 @@ class GraphRunner:
         capture: Capture,
         max_rows: int,
         max_model_len: int,
+        num_groups: int,
         device: torch.device,
     ) -> None:
+        """`num_groups`: of layers that have tables of their own."""
         self._sizes = graph_sizes(max_rows)
         width = -(-max_model_len // BLOCK_TOKENS)
         pinned = device.type == "cuda"
-        # Rows of `fields`: token ids, positions, slots. One copy each moves a step's integers.
-        self._host_fields = torch.zeros(3, max_rows, dtype=torch.int32, pin_memory=pinned)
-        self._host_blocks = torch.zeros(max_rows, width, dtype=torch.int32, pin_memory=pinned)
-        self._fields = torch.zeros(3, max_rows, dtype=torch.int32, device=device)
-        self._blocks = torch.zeros(max_rows, width, dtype=torch.int32, device=device)
+        # Rows of `fields`: token ids, positions, slots of each group. One copy each moves a step's integers.
+        fields, blocks = (2 + num_groups, max_rows), (num_groups, max_rows, width)
+        self._host_fields = torch.zeros(fields, dtype=torch.int32, pin_memory=pinned)
+        self._host_blocks = torch.zeros(blocks, dtype=torch.int32, pin_memory=pinned)
+        self._fields = torch.zeros(fields, dtype=torch.int32, device=device)
+        self._blocks = torch.zeros(blocks, dtype=torch.int32, device=device)
         tiles = [(row, 1, row) for row in range(max_rows)]
         self._tiles = torch.tensor(tiles, dtype=torch.int32, device=device)
         self._num_splits = splits_for(max_model_len)
@@ -100,12 +103,24 @@ class GraphRunner:
     def _fill(self, batch: Batch, size: int) -> None:
         """The device is idle: the step before ended with a copy of its logits to the host."""
         fields, blocks = self._host_fields.numpy(), self._host_blocks.numpy()
-        table = RowTable(fields[0, :size], fields[1, :size], fields[2, :size], blocks[:size])
+        table = RowTable(fields[0, :size], fields[1, :size], fields[2:, :size], blocks[:, :size])
         fill_rows(batch, table)
         self._fields.copy_(self._host_fields, non_blocking=True)
-        self._blocks[:size].copy_(self._host_blocks[:size], non_blocking=True)
+        for device, host in zip(self._blocks, self._host_blocks, strict=True):
+            device[:size].copy_(host[:size], non_blocking=True)
 
     def _step(self, size: int) -> StepTensors:
-        token_ids, positions, slots = (self._fields[field, :size] for field in range(3))
-        rows = PagedRows(positions, self._tiles[:size], self._blocks[:size], self._num_splits)
-        return StepTensors(token_ids, positions, slots, (PagedGroup(0, size, rows),), (), None)
+        token_ids, positions, *slots = self._fields[:, :size]
+        groups = tuple(
+            GroupStep(
+                own,
+                (
+                    PagedGroup(
+                        0, size, PagedRows(positions, self._tiles[:size], blocks[:size], self._num_splits)
+                    ),
+                ),
+                (),
+            )
+            for own, blocks in zip(slots, self._blocks, strict=True)
+        )
+        return StepTensors(token_ids, positions, groups, None)

@@ -34,14 +34,16 @@ class MirroredKvPool(KvPool):
         self._memory = mirror.numpy().data
 
     def publish(self, layer: int, blocks: Sequence[int]) -> None:
-        """Bring the device's content of `blocks` of one layer to the mirror; done when it returns."""
+        """Bring the device's content of one layer, in `blocks` of its group, to the mirror; done when it
+        returns."""
         index = torch.tensor(blocks, dtype=torch.int64)
-        self._mirror[layer].index_copy_(
-            0, index, self.data[layer].index_select(0, index.to(self.data.device)).cpu()
+        row = self._row_of[layer]
+        self._mirror[row].index_copy_(
+            0, index, self.data[row].index_select(0, index.to(self.data.device)).cpu()
         )
 
     def take_in(self, blocks: Sequence[int]) -> None:
-        """Bring the mirror's content of `blocks` of all layers to the device."""
+        """Bring the mirror's content of `blocks` to the device."""
         index = torch.tensor(blocks, dtype=torch.int64)
         arrived = self._mirror.index_select(1, index).to(self.data.device)
         self.data.index_copy_(1, index.to(self.data.device), arrived)

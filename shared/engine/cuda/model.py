@@ -60,7 +60,9 @@ class CudaModel(TorchModel):
         if graph_rows and all(layer.moe is None for layer in config.layers):
             capture: Capture = CudaCapture() if self._device.type == "cuda" else call_eagerly
             with torch.inference_mode():
-                self._graphs = GraphRunner(self._compute, capture, graph_rows, num_positions, self._device)
+                self._graphs = GraphRunner(
+                    self._compute, capture, graph_rows, num_positions, pool.layout.groups.count, self._device
+                )
 
     def _has_flash(self) -> bool:
         """Flash attention knows no soft-cap, and on GPUs neither float32 nor wide heads."""
@@ -88,14 +90,18 @@ class CudaModel(TorchModel):
         if not isinstance(pool, MirroredKvPool) or not pool.publishes:
             return lambda _: None
         first_last = [(span.start // BLOCK_TOKENS, (span.end - 1) // BLOCK_TOKENS) for span in batch.spans]
-        blocks = sorted(
-            {
-                block
-                for span, (first, last) in zip(batch.spans, first_last, strict=True)
-                for block in span.blocks[first : last + 1]
-            }
-        )
-        return lambda layer: pool.publish(layer, blocks)
+        groups = pool.layout.groups
+        blocks = [
+            sorted(
+                {
+                    block
+                    for span, (first, last) in zip(batch.spans, first_last, strict=True)
+                    for block in span.tables[group][first : last + 1]
+                }
+            )
+            for group in range(groups.count)
+        ]
+        return lambda layer: pool.publish(layer, blocks[groups.group_of[layer]])
 
     def _compute(self, step: StepTensors, on_kv_written: Callable[[int], None] | None = None) -> Tensor:
         """float32 logits [R, vocab] on the device. A layer's sum joins the residual in the next norm."""
@@ -126,7 +132,7 @@ class CudaModel(TorchModel):
     ) -> Tensor:
         """[T, hidden] -> [T, heads * D]: stores K and V of all rows, then each row sees its own keys."""
         config, layer_config = self._config, self._config.layers[layer]
-        kv = paged_kv(self._pool, layer)
+        kv, own = paged_kv(self._pool, layer), step.groups[self._views[layer].group]
         queries = self._project_step(normed, layer, step)
         if on_kv_written is not None:
             on_kv_written(layer)
@@ -139,11 +145,11 @@ class CudaModel(TorchModel):
                 layer_config.window_tokens,
                 config.attention_softcap,
             )
-            for group in step.groups
+            for group in own.paged
         ]
-        for prompt in step.prompts:
-            own = queries[prompt.first_row : prompt.first_row + prompt.num_rows]
-            parts.append(self._attend_prompt(own, layer, prompt))
+        for prompt in own.prompts:
+            rows = queries[prompt.first_row : prompt.first_row + prompt.num_rows]
+            parts.append(self._attend_prompt(rows, layer, prompt))
         attended = parts[0] if len(parts) == 1 else torch.cat(parts)
         return attended.flatten(1)
 
@@ -165,7 +171,7 @@ class CudaModel(TorchModel):
             config.rms_norm_eps,
             None if rope is None else self._ropes[rope],
             step.positions,
-            step.slots,
+            step.groups[self._views[layer].group].slots,
             paged_kv(self._pool, layer),
         )
 

@@ -31,9 +31,10 @@ class PagedKv:
 
 def paged_kv(pool: KvPool, layer: int) -> PagedKv:
     """The KV of one layer of `pool`."""
+    row = pool.layout.groups.row_of[layer]
     return PagedKv(
-        pool.keys[layer],
-        pool.values[layer],
-        pool.key_scales[layer] if pool.key_scales is not None else None,
-        pool.value_scales[layer] if pool.value_scales is not None else None,
+        pool.keys[row],
+        pool.values[row],
+        pool.key_scales[row] if pool.key_scales is not None else None,
+        pool.value_scales[row] if pool.value_scales is not None else None,
     )

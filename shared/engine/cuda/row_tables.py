@@ -17,12 +17,13 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """T rows, each with its own copy of its sequence's blocks: every row is a decode row."""
+    """T rows, each with its own copy of its sequence's blocks in each of G groups of layers: every row is a
+    decode row."""
 
     token_ids: Ints  # [T]
     positions: Ints  # [T]
-    slots: Ints  # [T]; block * 16 + offset
-    blocks: Ints  # [T, width]
+    slots: Ints  # [G, T]; block * 16 + offset
+    blocks: Ints  # [G, T, width]
 
 
 def graph_sizes(max_rows: int) -> tuple[int, ...]:
@@ -46,21 +47,22 @@ def fill_rows(batch: Batch, into: RowTable) -> int:
     for span in batch.spans:
         end = row + span.num_rows
         positions = np.arange(span.start, span.end, dtype=np.int32)
-        blocks = span_blocks(span)
         into.positions[row:end] = positions
-        into.slots[row:end] = slots_of(blocks, positions)
-        into.blocks[row:end, : len(blocks)] = blocks
+        for group in range(len(into.slots)):
+            blocks = span_blocks(span, group)
+            into.slots[group, row:end] = slots_of(blocks, positions)
+            into.blocks[group, row:end, : len(blocks)] = blocks
         row = end
     into.token_ids[:row] = batch.token_ids
     into.token_ids[row:] = 0
     into.positions[row:] = -1
-    into.slots[row:] = NO_SLOT
+    into.slots[:, row:] = NO_SLOT
     return row
 
 
-def span_blocks(span: Span) -> Ints:
-    """The blocks that the span's rows may see, in order."""
-    return np.asarray(span.blocks[: -(-span.end // BLOCK_TOKENS)], dtype=np.int32)
+def span_blocks(span: Span, group: int) -> Ints:
+    """The blocks that the span's rows may see in a group of layers, in order."""
+    return np.asarray(span.tables[group][: -(-span.end // BLOCK_TOKENS)], dtype=np.int32)
 
 
 def slots_of(blocks: Ints, positions: Ints) -> Ints:

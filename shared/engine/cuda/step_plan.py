@@ -39,14 +39,21 @@ class PromptSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupStep:
+    """Where the step's T rows write and read in the blocks of one group of layers."""
+
+    slots: Tensor  # int32 [T]; -1: padding
+    paged: Sequence[PagedGroup]  # the first rows
+    prompts: Sequence[PromptSpan]  # all others
+
+
+@dataclass(frozen=True, slots=True)
 class StepTensors:
     """One forward pass: T rows in computed order (short spans first)."""
 
     token_ids: Tensor  # int32 [T]
     positions: Tensor  # int32 [T]; -1: padding
-    slots: Tensor  # int32 [T]; -1: padding
-    groups: Sequence[PagedGroup]  # the first rows
-    prompts: Sequence[PromptSpan]  # all others
+    groups: Sequence[GroupStep]  # of layers
     logit_rows: Tensor | None  # int64 [R]; None: all rows
 
 
@@ -68,19 +75,27 @@ def plan_step(batch: Batch, shape: PagedShape, device: torch.device) -> StepTens
     computed_row[batch_rows] = np.arange(len(batch_rows))
     spans = [batch.spans[index] for index in order]
     positions = np.concatenate([np.arange(span.start, span.end, dtype=np.int32) for span in spans])
-    slots = np.concatenate(
-        [slots_of(span_blocks(span), np.arange(span.start, span.end, dtype=np.int32)) for span in spans]
-    )
-    num_paged = len(spans) if shape.all_paged else sum(span.num_rows < PROMPT_ROWS for span in spans)
     device_positions = to_device(positions, device)
-    paged_rows = sum(span.num_rows for span in spans[:num_paged])
     return StepTensors(
         token_ids=to_device(np.asarray(batch.token_ids, dtype=np.int32)[batch_rows], device),
         positions=device_positions,
-        slots=to_device(slots, device),
-        groups=tuple(_groups(spans[:num_paged], shape, device_positions, device)),
-        prompts=tuple(_prompts(spans[num_paged:], paged_rows, device)),
+        groups=tuple(
+            _group_step(spans, group, shape, device_positions) for group in range(len(spans[0].tables))
+        ),
         logit_rows=to_device(computed_row[np.asarray(batch.logit_rows, dtype=np.int64)], device),
+    )
+
+
+def _group_step(spans: Sequence[Span], group: int, shape: PagedShape, positions: Tensor) -> GroupStep:
+    num_paged = len(spans) if shape.all_paged else sum(span.num_rows < PROMPT_ROWS for span in spans)
+    paged_rows = sum(span.num_rows for span in spans[:num_paged])
+    slots = [
+        slots_of(span_blocks(span, group), np.arange(span.start, span.end, dtype=np.int32)) for span in spans
+    ]
+    return GroupStep(
+        slots=to_device(np.concatenate(slots), positions.device),
+        paged=tuple(_paged_groups(spans[:num_paged], group, shape, positions)),
+        prompts=tuple(_prompts(spans[num_paged:], group, paged_rows, positions.device)),
     )
 
 
@@ -90,33 +105,33 @@ def to_device(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: 
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def _groups(
-    spans: Sequence[Span], shape: PagedShape, positions: Tensor, device: torch.device
+def _paged_groups(
+    spans: Sequence[Span], group: int, shape: PagedShape, positions: Tensor
 ) -> Iterator[PagedGroup]:
     """Tiles of all spans in order, as many per call as the scratch holds."""
     if not spans:
         return
     num_splits = splits_for(max(span.end for span in spans))
     most_rows = max(shape.rows_per_tile, SCRATCH_BYTES // (shape.row_split_bytes * num_splits))
-    blocks = [span_blocks(span) for span in spans]
+    blocks = [span_blocks(span, group) for span in spans]
     table = np.zeros((len(spans), max(len(own) for own in blocks)), dtype=np.int32)
     for index, own in enumerate(blocks):
         table[index, : len(own)] = own
-    tables = to_device(table, device)
+    tables = to_device(table, positions.device)
     first_row = num_rows = 0
     tiles: list[tuple[int, int, int]] = []
     for index, span in enumerate(spans):
         for start in range(0, span.num_rows, shape.rows_per_tile):
             rows = min(shape.rows_per_tile, span.num_rows - start)
             if num_rows + rows > most_rows:
-                yield _group(first_row, num_rows, tiles, positions, tables, num_splits)
+                yield _paged_group(first_row, num_rows, tiles, positions, tables, num_splits)
                 first_row, num_rows, tiles = first_row + num_rows, 0, []
             tiles.append((num_rows, rows, index))
             num_rows += rows
-    yield _group(first_row, num_rows, tiles, positions, tables, num_splits)
+    yield _paged_group(first_row, num_rows, tiles, positions, tables, num_splits)
 
 
-def _group(
+def _paged_group(
     first_row: int,
     num_rows: int,
     tiles: list[tuple[int, int, int]],
@@ -131,8 +146,9 @@ def _group(
     )
 
 
-def _prompts(spans: Sequence[Span], first_row: int, device: torch.device) -> Iterator[PromptSpan]:
+def _prompts(spans: Sequence[Span], group: int, first_row: int, device: torch.device) -> Iterator[PromptSpan]:
     for span in spans:
-        key_slots = slots_of(span_blocks(span), np.arange(span.end, dtype=np.int32)).astype(np.int64)
+        blocks = span_blocks(span, group)
+        key_slots = slots_of(blocks, np.arange(span.end, dtype=np.int32)).astype(np.int64)
         yield PromptSpan(first_row, span.num_rows, span.start, to_device(key_slots, device))
         first_row += span.num_rows

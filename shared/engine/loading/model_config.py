@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shared.engine.loading.layer_groups import LayerGroups
+
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 
 
@@ -116,10 +118,9 @@ class ModelConfig:
         return len(self.layers)
 
     @property
-    def kv_window_tokens(self) -> int:
-        """The widest window, which nothing sees past; 0 where a layer sees everything."""
-        windows = [layer.window_tokens for layer in self.layers]
-        return 0 if None in windows else max(window for window in windows if window is not None)
+    def layer_groups(self) -> LayerGroups:
+        """Which layers share blocks of KV."""
+        return LayerGroups.of([layer.window_tokens for layer in self.layers])
 
     @property
     def score_scale(self) -> float:

@@ -66,7 +66,7 @@ def work_of(engine: EngineConfig, model: ModelConfig, layout: KvLayout) -> StepW
         held_bytes=sum(_matrix_bytes(shape, inside, model) for shape in held) + head_bytes + embedding_bytes,
         layer_weights=sum(map(math.prod, read)),
         head_weights=math.prod(head),
-        kv_token_bytes=layout.block_bytes // HASH_BLOCK_TOKENS,
+        kv_token_bytes=layout.num_layers * layout.layer_block_bytes // HASH_BLOCK_TOKENS,
         arithmetic=model.dtype if inside is None else "int8",
     )
 

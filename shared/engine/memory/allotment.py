@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from shared.engine.block_table import NO_BLOCK, BlockTable, Turnover, in_order
 from shared.engine.memory.block_pool import BlockPool
-from shared.engine.sequence import NO_BLOCK, LiveSequence, Turnover, blocks_for
+from shared.engine.sequence import LiveSequence, blocks_for
 from shared.errors import Overloaded
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.kv_window import KvWindow
@@ -13,97 +15,155 @@ from shared.kv_window import KvWindow
 RETRY_AFTER_MS = 100
 
 
-class Allotment:
-    """All layers have `window`, or some have none; no step has more than `max_rows` rows."""
+class Share(NamedTuple):
+    """What a sequence gets in one group: `cached` blocks, NO_BLOCK up to some place, `num_next` new ones
+    behind them, and `num_last` new ones behind a gap."""
 
-    def __init__(self, blocks: BlockPool, window: KvWindow, max_rows: int) -> None:
-        self._blocks = blocks
-        self._max_rows = max_rows
-        self.window = window
+    cached: list[int]
+    num_next: int
+    gap: int = 0
+    num_last: int = 0
 
     @property
-    def most_turning(self) -> int:
-        """How many blocks a sequence needs on its way, whatever its length. Of a window."""
-        return self.window.most_blocks(self._max_rows)
+    def num_held(self) -> int:
+        return self.num_new + len(self.cached) - self.cached.count(NO_BLOCK)
+
+    @property
+    def num_new(self) -> int:
+        return self.num_next + self.num_last
+
+
+class Allotment:
+    """`windows` are those of the groups of layers; no step has more than `max_rows` rows."""
+
+    def __init__(self, blocks: BlockPool, windows: Sequence[KvWindow], max_rows: int) -> None:
+        self._blocks = blocks
+        self._max_rows = max_rows
+        self._windows = windows
+        self._whole = [group for group, window in enumerate(windows) if not window.tokens]
+        self._windowed = [group for group, window in enumerate(windows) if window.tokens]
+
+    def most_turning(self, window: KvWindow) -> int:
+        """How many blocks of a group a sequence needs on its way, whatever its length. Of a window."""
+        return window.most_blocks(self._max_rows)
 
     def allocate_blocks(self, sequence: LiveSequence, num_tokens: int, max_cached: int) -> int:
-        """Give `sequence` blocks for `num_tokens`, with a window those that it comes to first; the first,
-        at most `max_cached` of them, come filled from the prefix cache.
+        """Give `sequence` blocks for `num_tokens`, with a window those that it comes to first; the first, at
+        most `max_cached` in each group, come filled from the prefix cache.
 
-        Returns how many of them do. Raises Overloaded, changing nothing, when too few are free.
+        Returns how many of a group do. Raises Overloaded, changing nothing, when too few are free.
         """
-        cached = self.reusable(sequence.chain.hashes[:max_cached])
-        count = len(cached)
+        found = self.reusable(sequence.chain.hashes[:max_cached])
         if not sequence.pinned:
-            end = blocks_for(self.reach(count * HASH_BLOCK_TOKENS, num_tokens))
-            self.hold(sequence, cached, end - count)
-            return count
-        promised = self.window.first_block(num_tokens)
-        turning, gap, last = self._turning_gap_last(count, promised, num_tokens)
-        if turning + last + _num_held(cached) > self._blocks.num_blocks:  # it would wait for ever
-            cached, count = [], 0
-            turning, gap, last = self._turning_gap_last(count, promised, num_tokens)
-        self.hold(sequence, cached, turning, gap, last)
-        sequence.turnover = Turnover(count, count + turning, promised) if gap else None
-        sequence.first_promised = promised if sequence.on_layer is not None else None
+            self.hold(sequence, self._shares(found, len(found[0]) * HASH_BLOCK_TOKENS, num_tokens))
+            return len(found[0])
+        shares = self._promised_shares(found, num_tokens)
+        if sum(share.num_held for share in shares) > self._blocks.num_blocks:  # it would wait for ever
+            found = [[] for _ in found]
+            shares = self._promised_shares(found, num_tokens)
+        self.hold(sequence, shares)
+        count = len(found[0])
+        for table, share in zip(sequence.tables, shares, strict=True):
+            promised = table.window.first_block(num_tokens)
+            table.turnover = Turnover(count, count + share.num_next, promised) if share.gap else None
+            table.first_promised = promised if sequence.on_layer is not None else None
         return count
 
-    def _turning_gap_last(self, count: int, promised: int, num_tokens: int) -> tuple[int, int, int]:
-        """Behind the first `count`: blocks that are given now, those before `promised` that are given as
-        others come back, and those from there on."""
-        before = max(0, promised - count)
-        turning = min(before, self.most_turning)
-        return turning, before - turning, blocks_for(num_tokens) - count - before
+    def _shares(self, found: Sequence[list[int]], start: int, num_tokens: int) -> list[Share]:
+        """For a sequence of `num_tokens` that goes on from `start`."""
+        return [
+            Share(cached, blocks_for(self.reach(window, start, num_tokens)) - len(cached))
+            for window, cached in zip(self._windows, found, strict=True)
+        ]
+
+    def _promised_shares(self, found: Sequence[list[int]], num_tokens: int) -> list[Share]:
+        """Behind what was found: blocks that are given now, those before the promised ones that are given as
+        others come back, and the promised ones."""
+        shares = []
+        for window, cached in zip(self._windows, found, strict=True):
+            before = max(0, window.first_block(num_tokens) - len(cached))
+            turning = min(before, self.most_turning(window))
+            last = blocks_for(num_tokens) - len(cached) - before
+            shares.append(Share(cached, turning, before - turning, last))
+        return shares
 
     def reserve_blocks(self, sequence: LiveSequence, num_tokens: int) -> int:
         """Give `sequence` blocks for the KV of `num_tokens` that rows behind it read, which arrives from
         outside.
 
-        Returns how many come filled from the prefix cache. Raises Overloaded as `allocate_blocks` does.
+        Returns how many of the first group come filled from the prefix cache. Raises Overloaded as
+        `allocate_blocks` does.
         """
-        first = self.window.first_block(num_tokens)
-        found = self._blocks.match(sequence.chain.hashes[first:])
-        self.hold(sequence, [NO_BLOCK] * first + found, blocks_for(num_tokens) - first - len(found))
-        return len(found)
+        shares = []
+        for group, window in enumerate(self._windows):
+            first = window.first_block(num_tokens)
+            cached = [NO_BLOCK] * first + self._blocks.match(sequence.chain.hashes[first:], group)
+            shares.append(Share(cached, blocks_for(num_tokens) - len(cached)))
+        self.hold(sequence, shares)
+        return len(shares[0].cached) - self._windows[0].first_block(num_tokens)
 
-    def hold(
-        self, sequence: LiveSequence, cached: list[int], num_next: int, gap: int = 0, num_last: int = 0
-    ) -> None:
-        """`cached`, NO_BLOCK up to some place, new blocks behind it, and new ones behind a gap."""
-        held = cached[len(cached) - _num_held(cached) :]
+    def hold(self, sequence: LiveSequence, shares: Sequence[Share]) -> None:
+        """All of it, or, raising Overloaded, nothing."""
+        held = list(in_order([share.cached for share in shares]))
         self._blocks.retain(held)
-        missing = num_next + num_last
+        missing = sum(share.num_new for share in shares)
         if missing > self._blocks.num_free:
             self._blocks.free(held)
             raise Overloaded(
                 f"{missing} KV blocks are needed and {self._blocks.num_free} are free; try again later",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        new = self._blocks.allocate(missing)
-        sequence.blocks = [*cached, *new[:num_next], *[NO_BLOCK] * gap, *new[num_next:]]
-        sequence.num_passed = len(cached) - len(held)
-        sequence.num_computed = len(cached) * HASH_BLOCK_TOKENS
-        sequence.num_committed_blocks = len(cached)
+        sequence.tables = [
+            self._table(group, window, share)
+            for group, (window, share) in enumerate(zip(self._windows, shares, strict=True))
+        ]
+        sequence.num_computed = max(len(share.cached) for share in shares) * HASH_BLOCK_TOKENS
 
-    def reusable(self, names: Sequence[bytes]) -> list[int]:
-        """What the prefix cache has of the first blocks, as far as that can be gone on behind; NO_BLOCK for
-        those before the window at its end."""
-        if not self.window.tokens:
-            return self._blocks.match(names)
-        count = self.window.reusable_blocks(names, self._blocks.has)
-        first = self.window.first_block(count * HASH_BLOCK_TOKENS)
-        return [NO_BLOCK] * first + self._blocks.match(names[first:count])
+    def _table(self, group: int, window: KvWindow, share: Share) -> BlockTable:
+        new = self._blocks.allocate(share.num_new)
+        gap = [NO_BLOCK] * share.gap
+        return BlockTable(
+            group,
+            window,
+            [*share.cached, *new[: share.num_next], *gap, *new[share.num_next :]],
+            num_passed=share.cached.count(NO_BLOCK),
+            num_committed=len(share.cached),
+        )
 
-    def reach(self, start: int, num_tokens: int) -> int:
+    def reusable(self, names: Sequence[bytes]) -> list[list[int]]:
+        """What the prefix cache has of the first blocks, as far as that can be gone on behind: as many in
+        each group, NO_BLOCK for those before the window at its end."""
+        found = {group: self._blocks.match(names, group) for group in self._whole}
+        count = min(map(len, found.values()), default=len(names))
+        if self._windowed:
+            window = self._windows[self._windowed[0]]
+            count = window.reusable_blocks(names[:count], self._has_windowed)
+            first = window.first_block(count * HASH_BLOCK_TOKENS)
+            for group in self._windowed:
+                found[group] = [NO_BLOCK] * first + self._blocks.match(names[first:count], group)
+        return [found[group][:count] for group in range(len(self._windows))]
+
+    def _has_windowed(self, name: bytes) -> bool:
+        return all(self._blocks.find(name, group) is not None for group in self._windowed)
+
+    def reach(self, window: KvWindow, start: int, num_tokens: int) -> int:
         """Up to which of `num_tokens` there must be blocks for a sequence that goes on from `start`."""
-        return min(num_tokens, start + self._max_rows) if self.window.tokens else num_tokens
+        return min(num_tokens, start + self._max_rows) if window.tokens else num_tokens
 
-    def fits(self, sequence: LiveSequence, cached: list[int], num_computed: int) -> bool:
-        first = self.window.first_block(num_computed)
-        found = [block for block in cached[first:] if block != NO_BLOCK]
-        free = self._blocks.num_free - self._blocks.num_unheld(found)
-        return blocks_for(self.reach(num_computed, len(sequence.tokens))) - first - len(found) <= free
+    def resume(self, sequence: LiveSequence, found: Sequence[list[int]], num_computed: int) -> None:
+        """Blocks to go on behind `num_computed` tokens, of which `found` is what the prefix cache has."""
+        self.hold(
+            sequence, self._shares(self._read_part(found, num_computed), num_computed, len(sequence.tokens))
+        )
 
+    def fits(self, sequence: LiveSequence, found: Sequence[list[int]], num_computed: int) -> bool:
+        """Whether `resume` would find room."""
+        found = self._read_part(found, num_computed)
+        shares = self._shares(found, num_computed, len(sequence.tokens))
+        free = self._blocks.num_free - self._blocks.num_unheld(in_order(found))
+        return sum(share.num_new for share in shares) <= free
 
-def _num_held(cached: list[int]) -> int:
-    return len(cached) - cached.count(NO_BLOCK)
+    def _read_part(self, found: Sequence[list[int]], num_computed: int) -> list[list[int]]:
+        """As far as rows behind `num_computed` tokens read it."""
+        firsts = [window.first_block(num_computed) for window in self._windows]
+        return [[NO_BLOCK] * first + cached[first:] for first, cached in zip(firsts, found, strict=True)]

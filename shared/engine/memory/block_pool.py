@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from shared.errors import InternalError, Overloaded
+from shared.kv_groups import ONE_GROUP, KvGroups
 
 
 class BlockEvent(NamedTuple):
@@ -17,21 +18,23 @@ class BlockEvent(NamedTuple):
 
 
 class BlockPool:
-    """Counts references to `num_blocks` block ids and remembers which of them hold a known prefix.
+    """Counts references to `num_blocks` block ids and remembers which of them hold a known prefix: a name and
+    the group of layers that it is of. Any block may be of any group.
 
     A block is held (references > 0), cached (no reference, but its hash still finds it) or blank. Cached
     blocks are evicted least recently used first, only when no blank one is left. Where sequences hold all
     their blocks that is always a leaf, a block whose followers are gone: a follower's holders hold it too,
     and give it back last. Where they give back what is behind their window, that goes first."""
 
-    def __init__(self, num_blocks: int, *, prefix_cache: bool = True) -> None:
+    def __init__(self, num_blocks: int, groups: KvGroups = ONE_GROUP, *, prefix_cache: bool = True) -> None:
         self.num_blocks = num_blocks
         self.prefix_cache = prefix_cache
         self._references = [0] * num_blocks
         self._blank = dict.fromkeys(range(num_blocks - 1, -1, -1))  # popped from the end: lowest id first
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
-        self._hash_of: dict[int, bytes] = {}  # block -> hash
-        self._block_of: dict[bytes, int] = {}  # hash -> block
+        self._hash_of: dict[int, tuple[bytes, int]] = {}  # block -> hash, group
+        self._blocks_of: list[dict[bytes, int]] = [{} for _ in range(groups.count)]  # group: hash -> block
+        self._groups = groups
         self._pending_events: dict[bytes, Literal["added", "removed"]] = {}
 
     @property
@@ -47,27 +50,26 @@ class BlockPool:
     @property
     def num_cached(self) -> int:
         """Blocks that a hash finds, held or not."""
-        return len(self._block_of)
+        return len(self._hash_of)
 
     def cached_hashes(self) -> list[bytes]:
-        """Every hash that the prefix cache can answer: the snapshot behind the events."""
-        return list(self._block_of)
+        """Every hash that is told of what the prefix cache can answer: the snapshot behind the events."""
+        told = (self._told(*named) for named in self._hash_of.values())
+        return [block_hash for block_hash in told if block_hash is not None]
 
-    def match(self, hashes: Sequence[bytes]) -> list[int]:
+    def match(self, hashes: Sequence[bytes], group: int = 0) -> list[int]:
         """Blocks of the longest cached run from the start of `hashes`. Takes no reference."""
         blocks: list[int] = []
+        known = self._blocks_of[group]
         for block_hash in hashes:
-            block = self._block_of.get(block_hash)
+            block = known.get(block_hash)
             if block is None:
                 break
             blocks.append(block)
         return blocks
 
-    def find(self, block_hash: bytes) -> int | None:
-        return self._block_of.get(block_hash)
-
-    def has(self, block_hash: bytes) -> bool:
-        return block_hash in self._block_of
+    def find(self, block_hash: bytes, group: int = 0) -> int | None:
+        return self._blocks_of[group].get(block_hash)
 
     def num_unheld(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` nobody holds: retaining those takes them from `num_free`."""
@@ -101,8 +103,9 @@ class BlockPool:
                 else:
                     self._blank[block] = None
 
-    def commit(self, block: int, block_hash: bytes) -> int:
-        """The content of held block `block` is final and named `block_hash`; returns who has that name.
+    def commit(self, block: int, block_hash: bytes, group: int = 0) -> int:
+        """The content of held block `block` is final and named `block_hash`; returns who of `group` has that
+        name.
 
         That is `block` itself, or the block that had the name first: the caller then holds a reference to it
         too. Whoever names blocks names them from the start of its sequence and, without a window, holds those
@@ -110,11 +113,11 @@ class BlockPool:
         """
         if not self.prefix_cache:
             return block
-        owner = self._block_of.get(block_hash)
+        owner = self._blocks_of[group].get(block_hash)
         if owner is None and block not in self._hash_of:
-            self._hash_of[block] = block_hash
-            self._block_of[block_hash] = block
-            self._note(block_hash, "added")
+            self._hash_of[block] = block_hash, group
+            self._blocks_of[group][block_hash] = block
+            self._note(block_hash, group, "added")
             return block
         if owner is None:
             raise InternalError(f"KV block {block} has a name already and was given another")
@@ -151,10 +154,10 @@ class BlockPool:
                 raise InternalError(f"KV block {block} is free twice, free while it is held, or neither")
             if (is_cached and name is None) or (is_blank and name is not None):
                 raise InternalError(f"KV block {block} is cached without a hash, or blank with one")
-            if name is not None and self._block_of.get(name) != block:
+            if name is not None and self._blocks_of[name[1]].get(name[0]) != block:
                 raise InternalError("the prefix cache's two directions disagree")
             resting += references == 0
-        if len(self._hash_of) != len(self._block_of):
+        if len(self._hash_of) != sum(map(len, self._blocks_of)):
             raise InternalError("the prefix cache's two directions disagree")
         if blocks is None and resting != self.num_free:
             raise InternalError("something is free that is no KV block of this pool")
@@ -164,15 +167,25 @@ class BlockPool:
             block, _ = self._blank.popitem()
         else:
             block, _ = self._cached.popitem(last=False)
-            block_hash = self._hash_of.pop(block)
-            del self._block_of[block_hash]
-            self._note(block_hash, "removed")
+            block_hash, group = self._hash_of.pop(block)
+            del self._blocks_of[group][block_hash]
+            self._note(block_hash, group, "removed")
         self._references[block] = 1
         return block
 
-    def _note(self, block_hash: bytes, kind: Literal["added", "removed"]) -> None:
+    def _note(self, block_hash: bytes, group: int, kind: Literal["added", "removed"]) -> None:
         """Opposite changes of one hash cancel out."""
-        if self._pending_events.get(block_hash, kind) != kind:
-            del self._pending_events[block_hash]
+        told = self._told(block_hash, group)
+        if told is None:
+            return
+        if self._pending_events.get(told, kind) != kind:
+            del self._pending_events[told]
         else:
-            self._pending_events[block_hash] = kind
+            self._pending_events[told] = kind
+
+    def _told(self, block_hash: bytes, group: int) -> bytes | None:
+        """What others hear of it: groups of one kind come and go together, so the first of each stands for
+        them."""
+        if group == self._groups.whole:
+            return self._groups.windowed_name(block_hash)
+        return None if group else block_hash

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import torch
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.layer_groups import LayerGroups
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.kv_window import KvWindow
 
 BLOCK_TOKENS = HASH_BLOCK_TOKENS
 _STORED_DTYPES = {**TORCH_DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -36,7 +36,12 @@ class KvLayout:
     head_dim: int
     dtype: str  # "float32" | "bfloat16" | "int8" | "fp8"
     content: str = ""  # of `kv_content`: checkpoint and rotation
-    window_tokens: int = 0  # of `KvWindow`: KV behind it is neither kept nor sent
+    layer_windows: tuple[int | None, ...] = ()  # as in `LayerGroups.of`; (): all layers see everything
+    groups: LayerGroups = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        windows = self.layer_windows or (None,) * self.num_layers
+        object.__setattr__(self, "groups", LayerGroups.of(windows))
 
     @classmethod
     def of(cls, model: ModelConfig, kv_dtype: str) -> KvLayout:
@@ -47,12 +52,8 @@ class KvLayout:
             model.num_kv_heads,
             model.head_dim,
             stored,
-            window_tokens=model.kv_window_tokens,
+            layer_windows=tuple(layer.window_tokens for layer in model.layers),
         )
-
-    @property
-    def window(self) -> KvWindow:
-        return KvWindow(self.window_tokens)
 
     @property
     def scaled(self) -> bool:
@@ -72,8 +73,8 @@ class KvLayout:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block in all layers."""
-        return self.num_layers * self.layer_block_bytes
+        """Bytes of one block, in all layers of its group."""
+        return self.groups.block_layers * self.layer_block_bytes
 
     def blocks_in(self, memory_mb: int) -> int:
         """How many blocks `memory_mb` MiB hold. Raises InvalidRequest when not even one fits."""
@@ -88,15 +89,18 @@ class KvLayout:
     def fingerprint(self) -> str:
         """32 hex digits, equal exactly when the layouts are."""
         shape = f"{self.num_layers}/{self.num_kv_heads}/{self.head_dim}/{self.dtype}/{BLOCK_TOKENS}"
-        window = f"/{self.window_tokens}" if self.window_tokens else ""
-        return blake2b(f"{shape}/{self.content}{window}".encode(), digest_size=16).hexdigest()
+        counts = self.groups.counts
+        window = f"/{counts.window_tokens}" if counts.windowed else ""
+        groups = f"/{self.groups.group_of}/{self.groups.row_of}" if counts.count > 1 else ""
+        return blake2b(f"{shape}/{self.content}{window}{groups}".encode(), digest_size=16).hexdigest()
 
 
 class KvPool:
-    """The KV of all blocks: `data` is uint8 [num_layers, num_blocks, layer_block_bytes], contiguous.
+    """The KV of all blocks: `data` is uint8 [block_layers, num_blocks, layer_block_bytes], contiguous; which
+    row of it is whose says `LayerGroups`.
 
-    `keys` and `values` [num_layers, num_blocks, 16, kv_heads, D] view it in the stored dtype;
-    `key_scales` and `value_scales` [num_layers, num_blocks, 16, kv_heads] float16 exist for int8 and fp8.
+    `keys` and `values` [block_layers, num_blocks, 16, kv_heads, D] view it in the stored dtype;
+    `key_scales` and `value_scales` [block_layers, num_blocks, 16, kv_heads] float16 exist for int8 and fp8.
     `buffer` is writable memory of exactly `nbytes` that becomes the storage (say, a mapped memfd that
     another process reads); without it the pool allocates its own. Either starts as zeros, or as what
     the buffer holds. Values come out of `load` in `compute_dtype` (default: the stored one, float32 for
@@ -121,7 +125,8 @@ class KvPool:
             flat = self._on_host(buffer)
         elif buffer is not None:
             raise InvalidRequest("KV in device memory cannot live in a caller's buffer; leave it out")
-        self.data = flat.view(layout.num_layers, num_blocks, layout.layer_block_bytes)
+        self._row_of = layout.groups.row_of
+        self.data = flat.view(layout.groups.block_layers, num_blocks, layout.layer_block_bytes)
         self._view_codes(flat)
         self._memory = flat.numpy().data if device == "cpu" else None
 
@@ -144,7 +149,8 @@ class KvPool:
     def _view_codes(self, flat: Tensor) -> None:
         layout, blocks = self.layout, self.num_blocks
         dtype = _STORED_DTYPES[layout.dtype]
-        shape = (layout.num_layers, blocks, 2, BLOCK_TOKENS, layout.num_kv_heads, layout.head_dim)
+        num_rows = layout.groups.block_layers
+        shape = (num_rows, blocks, 2, BLOCK_TOKENS, layout.num_kv_heads, layout.head_dim)
         block_items = layout.layer_block_bytes // dtype.itemsize
         inner = layout.num_kv_heads * layout.head_dim
         steps = (blocks * block_items, block_items, BLOCK_TOKENS * inner, inner, layout.head_dim, 1)
@@ -163,9 +169,9 @@ class KvPool:
             )
             self.key_scales, self.value_scales = scales[:, :, 0], scales[:, :, 1]
         else:
-            # [num_layers, num_blocks * 32, kv_heads * head_dim]: row 32b + o is K at offset o of block b;
+            # [block_layers, num_blocks * 32, kv_heads * head_dim]: row 32b + o is K at offset o of block b;
             # its V is 16 rows on.
-            self._rows = codes.view(layout.num_layers, blocks * 2 * BLOCK_TOKENS, -1)
+            self._rows = codes.view(num_rows, blocks * 2 * BLOCK_TOKENS, -1)
 
     # --- tokens ---
 
@@ -175,10 +181,11 @@ class KvPool:
         int8 and fp8: scale = max |x| of a token's head / 127 (448), rounded to float16;
         code = round(x / scale), half to even.
         """
+        at = self._row_of[layer]
         if not self.layout.scaled:
             rows = _key_rows(slots)
             both = torch.cat((keys.flatten(1), values.flatten(1))).to(self._rows.dtype)
-            self._rows[layer].index_copy_(0, torch.cat((rows, rows + BLOCK_TOKENS)), both)
+            self._rows[at].index_copy_(0, torch.cat((rows, rows + BLOCK_TOKENS)), both)
             return
         assert self.key_scales is not None
         assert self.value_scales is not None
@@ -189,15 +196,16 @@ class KvPool:
         ):
             code, scale = _encode(source, self.layout.dtype)
             # Written as bytes: not every dtype of codes can be indexed on every device.
-            codes[layer].view(torch.uint8)[blocks, offsets] = code.view(torch.uint8)
-            scales[layer][blocks, offsets] = scale
+            codes[at].view(torch.uint8)[blocks, offsets] = code.view(torch.uint8)
+            scales[at][blocks, offsets] = scale
 
     def load(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         """K and V [..., kv_heads, D] of `slots` [...] int64, in the compute dtype."""
+        at = self._row_of[layer]
         if not self.layout.scaled:
             rows = _key_rows(slots.reshape(-1))
             shape = (*slots.shape, self.layout.num_kv_heads, self.layout.head_dim)
-            layer_rows = self._rows[layer]
+            layer_rows = self._rows[at]
             keys, values = layer_rows.index_select(0, rows), layer_rows.index_select(0, rows + BLOCK_TOKENS)
             return keys.view(shape).to(self.compute_dtype), values.view(shape).to(self.compute_dtype)
         assert self.key_scales is not None
@@ -205,19 +213,19 @@ class KvPool:
         blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
         loaded = []
         for codes, scales in ((self.keys, self.key_scales), (self.values, self.value_scales)):
-            code = codes[layer].view(torch.uint8)[blocks, offsets].view(codes.dtype)
-            scale = scales[layer][blocks, offsets].float()
+            code = codes[at].view(torch.uint8)[blocks, offsets].view(codes.dtype)
+            scale = scales[at][blocks, offsets].float()
             loaded.append((code.float() * scale[..., None]).to(self.compute_dtype))
         return loaded[0], loaded[1]
 
     # --- blocks ---
 
     def copy_block(self, source: int, target: int) -> None:
-        """Make block `target` hold what `source` holds, in all layers."""
+        """Make block `target` hold what `source` holds."""
         self.data[:, target] = self.data[:, source]
 
     def read(self, blocks: Sequence[int]) -> Tensor:
-        """A copy of `blocks` in all layers: uint8 [num_layers, len(blocks), layer_block_bytes] on the CPU."""
+        """A copy of `blocks`: uint8 [block_layers, len(blocks), layer_block_bytes] on the CPU."""
         return self.data.index_select(1, torch.tensor(blocks, device=self.data.device)).cpu()
 
     def write(self, blocks: Sequence[int], content: Tensor) -> None:
@@ -231,13 +239,13 @@ class KvPool:
 
     @property
     def memory(self) -> memoryview:
-        """uint8 view of the whole pool: layer-major, then block. Raises InvalidRequest on a GPU."""
+        """uint8 view of the whole pool: row by row, then block. Raises InvalidRequest on a GPU."""
         if self._memory is None:
             raise InvalidRequest("the KV pool is in device memory and cannot be viewed; run on the CPU")
         return self._memory
 
     def block_view(self, layer: int, block: int) -> memoryview:
-        """Writable uint8 view of exactly one (layer, block), `layer_block_bytes` long.
+        """Writable uint8 view of one layer of a block of its group, `layer_block_bytes` long.
 
         Raises InvalidRequest when either index is outside the pool: indices may come from a wire.
         """
@@ -247,7 +255,7 @@ class KvPool:
                 f"{self.layout.num_layers} layers x {self.num_blocks} blocks"
             )
         size = self.layout.layer_block_bytes
-        start = (layer * self.num_blocks + block) * size
+        start = (self._row_of[layer] * self.num_blocks + block) * size
         return self.memory[start : start + size]
 
 

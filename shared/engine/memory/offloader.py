@@ -16,17 +16,20 @@ from shared.errors import InternalError
 
 @dataclass(frozen=True, slots=True)
 class SavedKv:
-    """KV of the first `num_tokens` of a sequence, from block `first` on: behind its window there was none."""
+    """KV of the first `num_tokens` of a sequence, group by group: as far as rows behind them read it."""
 
     num_tokens: int
-    first: int
-    data: Tensor  # uint8 [num_layers, blocks, layer_block_bytes]
+    data: Tensor  # uint8 [block_layers, blocks, layer_block_bytes]
     pool: KvPool
 
     def fill(self, sequence: LiveSequence) -> None:
         """Its new blocks, behind those that came from the prefix cache."""
-        begin, end = sequence.num_committed_blocks, blocks_for(self.num_tokens)
-        self.pool.write(sequence.blocks[begin:end], self.data[:, begin - self.first :])
+        end, done = blocks_for(self.num_tokens), 0
+        for table in sequence.tables:
+            first, begin = table.window.first_block(self.num_tokens), table.num_committed
+            data = self.data[:, done : done + end - first]
+            self.pool.write(table.blocks[begin:end], data[:, begin - first :])
+            done += end - first
         sequence.num_computed = self.num_tokens
         sequence.prefilling = sequence.num_uncomputed > 1
 
@@ -41,7 +44,12 @@ class Offloader:
 
     def save(self, sequence: LiveSequence) -> None:
         """Keep its KV if that is cheaper than computing it again. Call before its blocks are freed."""
-        held = sequence.blocks[self._first(sequence.num_computed) : blocks_for(sequence.num_computed)]
+        num_tokens = sequence.num_computed
+        held = [
+            block
+            for table in sequence.tables
+            for block in table.blocks[table.window.first_block(num_tokens) : blocks_for(num_tokens)]
+        ]
         copy_us = self._store.cost_us(len(held) * self._pool.layout.block_bytes)
         # Until the cost model knows better, copying is believed to be faster than computing.
         if not held or copy_us is None or (self._cost.ready and copy_us > self._recompute_us(sequence)):
@@ -65,7 +73,7 @@ class Offloader:
             self._store.drop(sequence.key)
             return None
         data = self._store.take(sequence.key)
-        return None if data is None else SavedKv(saved, self._first(saved), data, self._pool)
+        return None if data is None else SavedKv(saved, data, self._pool)
 
     def forget(self, sequence: LiveSequence) -> None:
         if sequence.offloaded_tokens:
@@ -79,9 +87,6 @@ class Offloader:
             preempted = sequence.status is SequenceStatus.PREEMPTED
             if not preempted or sequence.offloaded_tokens >= len(sequence.tokens):
                 raise InternalError(f"{sequence.key!r} is {sequence.status.value} and offloaded")
-
-    def _first(self, num_tokens: int) -> int:
-        return self._pool.layout.window.first_block(num_tokens)
 
     def _recompute_us(self, sequence: LiveSequence) -> float:
         return self._cost.prefill_us(sequence.num_computed)

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdint>
@@ -21,6 +22,7 @@ namespace penstock {
 
 constexpr int SPINS = 2000;  // before a thread sleeps, about 50 us: longer than what lies between two rounds
 constexpr int MAX_THREADS = 1024;
+constexpr int MAX_STRETCHES = 16;
 
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
@@ -49,14 +51,23 @@ class Crew {
  private:
   friend class Team;
 
-  // What a round is, in one word, so that a claim is good for the round that it was made in and for no other.
+  // What a stretch of a round's items is, in one word, so that a claim is good for the round that it was made
+  // in and for no other.
   struct Ticket {
     static constexpr int BITS = 26;
-    static uint64_t of(uint64_t threads, uint64_t count) { return threads << (2 * BITS) | count << BITS; }
+    static uint64_t of(uint64_t threads, uint64_t first, uint64_t end) {
+      return threads << (2 * BITS) | end << BITS | first;
+    }
     static uint32_t threads(uint64_t ticket) { return ticket >> (2 * BITS); }
-    static uint32_t count(uint64_t ticket) { return ticket >> BITS & ((1u << BITS) - 1); }
+    static uint32_t end(uint64_t ticket) { return ticket >> BITS & ((1u << BITS) - 1); }
     static uint32_t next(uint64_t ticket) { return ticket & ((1u << BITS) - 1); }
-    static bool open(uint64_t ticket) { return next(ticket) < count(ticket); }
+    static bool open(uint64_t ticket, uint32_t rank) {
+      return next(ticket) < end(ticket) && rank < threads(ticket);
+    }
+  };
+
+  struct alignas(64) Stretch {
+    std::atomic<uint64_t> ticket{0};
   };
 
   using Run = void (*)(const void* work, uint32_t item, int rank);
@@ -71,11 +82,14 @@ class Crew {
 
   // What follows is for whose turn it is.
 
-  void open_round(Run run, const void* work, uint32_t count, int threads) {
+  void open_round(Run run, const void* work, uint32_t count, int threads, uint32_t stretches) {
     run_ = run;
     work_ = work;
     done_.store(0, std::memory_order_relaxed);
-    ticket_.store(Ticket::of(threads, count));
+    num_stretches_.store(stretches);
+    for (uint64_t each = 0; each < stretches; ++each)
+      stretches_[each].ticket.store(
+          Ticket::of(threads, each * count / stretches, (each + 1) * count / stretches));
     if (asleep_.load() > 0) ring();
   }
 
@@ -99,14 +113,26 @@ class Crew {
     waiting_.store(false, std::memory_order_relaxed);
   }
 
-  // Claims one item of the round that is open, if any is, and runs it.
+  // Claims one item of the round that is open, if any is, and runs it: of the thread's own stretch, or where
+  // nothing of that is left, of those of others.
   bool claim_item(uint32_t rank) {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    do {
-      if (!Ticket::open(ticket) || rank >= Ticket::threads(ticket)) return false;
-    } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel));
-    run_(work_, Ticket::next(ticket), static_cast<int>(rank));
-    return true;
+    const uint32_t stretches = num_stretches_.load();
+    for (uint32_t each = 0; each < stretches; ++each) {
+      std::atomic<uint64_t>& place = stretches_[(rank + each) % stretches].ticket;
+      uint64_t ticket = place.load();
+      while (Ticket::open(ticket, rank))
+        if (place.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
+          run_(work_, Ticket::next(ticket), static_cast<int>(rank));
+          return true;
+        }
+    }
+    return false;
+  }
+
+  bool has_item(uint32_t rank) const {
+    const uint32_t stretches = num_stretches_.load();
+    return std::any_of(stretches_, stretches_ + stretches,
+                       [&](const Stretch& each) { return Ticket::open(each.ticket.load(), rank); });
   }
 
   void help(uint32_t rank) {
@@ -131,8 +157,7 @@ class Crew {
   void sleep(uint32_t rank) {
     asleep_.fetch_add(1);
     const uint32_t rung = bell_.load();
-    const uint64_t ticket = ticket_.load();
-    if (!Ticket::open(ticket) || rank >= Ticket::threads(ticket)) futex_wait(bell_, rung);
+    if (!has_item(rank)) futex_wait(bell_, rung);
     asleep_.fetch_sub(1);
   }
 
@@ -166,7 +191,8 @@ class Crew {
   int seat_ = 0;
   bool looked_ = false;
   uint32_t seen_changes_ = 0;
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::atomic<uint32_t> num_stretches_{0};
+  Stretch stretches_[MAX_STRETCHES];
   alignas(64) std::atomic<uint32_t> done_{0};
   std::atomic<bool> waiting_{false};
   alignas(64) std::atomic<uint32_t> allowed_{MAX_THREADS};
@@ -197,12 +223,25 @@ class Team {
   // is seen by all, what they write is seen after it. `work` must not throw.
   template <class Work>
   void share(int count, int grain, const Work& work) {
-    share(count, grain, work, [] {});
+    share(count, grain, 1, work, [] {});
   }
 
   // Calls meanwhile() too, on the caller's thread, while others begin.
   template <class Work, class Meanwhile>
   void share(int count, int grain, const Work& work, Meanwhile&& meanwhile) {
+    share(count, grain, 1, work, meanwhile);
+  }
+
+  // The same where items lie one behind the other in memory: each thread begins with a stretch of its own, so
+  // that what it fetches ahead is its own as well.
+  template <class Work, class Meanwhile>
+  void share_stretches(int count, int grain, const Work& work, Meanwhile&& meanwhile) {
+    share(count, grain, std::min(threads_, MAX_STRETCHES), work, meanwhile);
+  }
+
+ private:
+  template <class Work, class Meanwhile>
+  void share(int count, int grain, int stretches, const Work& work, Meanwhile&& meanwhile) {
     const int items = (count + grain - 1) / grain;
     if (threads_ == 1 || items < 2) {
       meanwhile();
@@ -211,12 +250,11 @@ class Team {
       return;
     }
     const Split<Work> split{count, grain, &work};
-    Crew::shared().open_round(&Split<Work>::run, &split, items, threads_);
+    Crew::shared().open_round(&Split<Work>::run, &split, items, threads_, stretches);
     meanwhile();
     Crew::shared().finish_round(items);
   }
 
- private:
   template <class Work>
   struct Split {
     int count, grain;

@@ -61,7 +61,7 @@ class LayerShape(ctypes.Structure):
         *((name, Pointer) for name in ("attention_in_norm", "query_norm", "key_norm")),
         *((name, Pointer) for name in ("attention_out_norm", "mlp_in_norm", "mlp_out_norm")),
         *((name, Pointer) for name in ("qkv", "output", "router", "gate_up", "down", "rope")),
-        *((name, ctypes.c_int) for name in ("rotary_dim", "window")),
+        *((name, ctypes.c_int) for name in ("rotary_dim", "window", "group", "row")),
         *((name, ctypes.c_int) for name in ("experts", "experts_per_token", "normalize")),
     ]
 

@@ -25,6 +25,7 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
                         int groups, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
                         const uint16_t* minima, int group, float* tile) {
   const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
+  const int group_ahead = CODE_PREFETCH_BYTES / (group * PANEL * (KIND == Kind::INT8 ? 8 : 4) / 8);
   __m512 total[R][2];
   clear<R>(total);
   for (int g = 0; g < groups; ++g) {
@@ -55,6 +56,12 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
       }
     }
     rows += group;
+    const int ahead = group_ahead * PANEL;
+    _mm_prefetch(reinterpret_cast<const char*>(scales + ahead), _MM_HINT_T0);
+    if constexpr (MINIMA)
+      _mm_prefetch(reinterpret_cast<const char*>(minima + ahead), _MM_HINT_T0);
+    else
+      _mm_prefetch(reinterpret_cast<const char*>(zeros + ahead), _MM_HINT_T0);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + half * LANES)));
@@ -127,7 +134,7 @@ Linear::Linear(Kind kind, int out, int in, int group, bool gated)
 Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated)
     : Linear(kind, out, in, 0, gated) {
   const int item = kind == Kind::BF16 ? 2 : 4, step = kind == Kind::BF16 ? 2 : 1;
-  weights_ = Buffer<uint8_t>(weight_bytes());
+  weights_ = Buffer<uint8_t>::in_arena(weight_bytes());
   std::memset(weights_.data(), 0, weights_.bytes());
   const auto* source = static_cast<const uint8_t*>(weight);
 #pragma omp parallel for
@@ -147,12 +154,12 @@ Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zero
                const float* bias, int out, int in, int bits, int group, bool gated)
     : Linear(bits == 8 ? Kind::INT8 : Kind::INT4, out, in, group, gated) {
   const int groups = k_ / group;
-  weights_ = Buffer<uint8_t>(weight_bytes());
-  scales_ = Buffer<uint16_t>(scale_count());
+  weights_ = Buffer<uint8_t>::in_arena(weight_bytes());
+  scales_ = Buffer<uint16_t>::in_arena(scale_count());
   if (minima == nullptr)
-    zeros_ = Buffer<uint8_t>(scale_count());
+    zeros_ = Buffer<uint8_t>::in_arena(scale_count());
   else
-    minima_ = Buffer<uint16_t>(scale_count());
+    minima_ = Buffer<uint16_t>::in_arena(scale_count());
   std::memset(weights_.data(), 0, weights_.bytes());
   std::memset(scales_.data(), 0, scales_.bytes());
   if (zeros_.bytes() > 0) std::memset(zeros_.data(), 0, zeros_.bytes());
@@ -222,7 +229,7 @@ int Linear::source_row(int panel, int lane) const {
 
 void Linear::pack_bias(const float* bias) {
   if (bias == nullptr) return;
-  bias_ = Buffer<float>(static_cast<size_t>(panels_) * PANEL);
+  bias_ = Buffer<float>::in_arena(static_cast<size_t>(panels_) * PANEL);
   for (int panel = 0; panel < panels_; ++panel)
     for (int lane = 0; lane < PANEL; ++lane) {
       const int row = source_row(panel, lane);

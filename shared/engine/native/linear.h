@@ -81,14 +81,19 @@ class Linear {
   // rows @ W.T + bias: the team calls put(row, panel, lo, hi) with 2 x 16 columns.
   template <class Put>
   void apply(const Rows& rows, int count, Team& team, Put&& put) const {
+    apply(rows, count, team, put, [] {});
+  }
+
+  // Calls meanwhile() too, on the caller's thread, while others begin.
+  template <class Put, class Meanwhile>
+  void apply(const Rows& rows, int count, Team& team, Put&& put, Meanwhile&& meanwhile) const {
     const int tile_rows = quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS;
     const int block =
         std::max<int>(MAX_TILE_ROWS, TILE_CACHE_BYTES / rows.stride / MAX_TILE_ROWS * MAX_TILE_ROWS);
     const int blocks = (count + block - 1) / block;
     const long tiles = (std::min(count, block) + tile_rows - 1) / tile_rows;
     const int grain = static_cast<int>(std::max(1L, CLAIM_BYTES / (panel_bytes_ * std::max(1L, tiles))));
-    // All panels of one block of rows, then of the next: the rows stay in the cache.
-    team.share(blocks * panels_, grain, [&](int first, int last, int) {
+    const auto work = [&](int first, int last, int) {
       alignas(64) float tile[MAX_TILE_ROWS * PANEL];
       for (int item = first; item < last; ++item) {
         const int row = item / panels_ * block, panel = item % panels_;
@@ -99,7 +104,12 @@ class Linear {
                 _mm512_load_ps(tile + r * PANEL + LANES));
         });
       }
-    });
+    };
+    // All panels of one block of rows, then of the next: the rows stay in the cache.
+    if (tiles == 1)
+      team.share_stretches(panels_, grain, work, meanwhile);
+    else
+      team.share(blocks * panels_, grain, work, meanwhile);
   }
 
  private:

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 namespace penstock {
+namespace {
+constexpr long FETCHED_KV_BYTES = 128 << 10;  // an eighth of an L2; attention itself asks for later keys
+}
 
 Model::Model(const ModelShape& shape, const PoolShape& pool)
     : shape_(shape),
@@ -23,16 +26,20 @@ Model::Model(const ModelShape& shape, const PoolShape& pool)
 }
 
 void Model::add_layer(const LayerShape& shape) {
-  const auto view = std::find(windows_.begin(), windows_.end(), shape.window);
+  const auto view = std::find_if(viewers_.begin(), viewers_.end(), [&](int viewer) {
+    const LayerShape& other = layers_[viewer].shape;
+    return other.window == shape.window && other.group == shape.group;
+  });
   Layer layer{shape,
-              static_cast<int>(view - windows_.begin()),
+              static_cast<int>(view - viewers_.begin()),
               input(QKV, shape.qkv),
               input(OUTPUT, shape.output),
               nullptr,
               input(MLP, shape.gate_up[0]),
               nullptr,
               input(DOWN, shape.down[0])};
-  if (view == windows_.end()) windows_.push_back(shape.window);
+  if (view == viewers_.end()) viewers_.push_back(static_cast<int>(layers_.size()));
+  groups_ = std::max(groups_, shape.group + 1);
   if (shape.router != nullptr) {
     layer.router_in = input(ROUTER, shape.router);
     layer.expert_in = input(EXPERT, shape.gate_up[0]);
@@ -57,8 +64,9 @@ void Model::forward(const BatchShape& batch, float* logits) {
   reserve(batch);
   Team team(shape_.threads);
   views_.clear();
-  for (const int window : windows_) views_.push_back(view_of(batch, false, window, team.size()));
-  last_view_ = view_of(batch, true, layers_.back().shape.window, team.size());
+  for (const int viewer : viewers_)
+    views_.push_back(view_of(batch, false, layers_[viewer].shape, team.size()));
+  last_view_ = view_of(batch, true, layers_.back().shape, team.size());
   long sums = last_view_.sums;
   for (const View& view : views_) sums = std::max(sums, view.sums);
   reserve_adapters(batch);
@@ -79,11 +87,12 @@ void Model::reserve(const BatchShape& batch) {
   positions_.clear();
   blocks_.clear();
   for (int span = 0; span < batch.spans; ++span)
-    for (int row = 0; row < batch.counts[span]; ++row) {
-      const int position = batch.starts[span] + row;
-      positions_.push_back(position);
-      blocks_.push_back(batch.blocks[batch.first_blocks[span] + position / BLOCK_TOKENS]);
-    }
+    for (int row = 0; row < batch.counts[span]; ++row) positions_.push_back(batch.starts[span] + row);
+  for (int table = 0; table < groups_ * batch.spans; ++table) {
+    const int span = table % batch.spans, start = batch.starts[span];
+    for (int position = start; position < start + batch.counts[span]; ++position)
+      blocks_.push_back(batch.blocks[batch.first_blocks[table] + position / BLOCK_TOKENS]);
+  }
 }
 
 void Model::reserve_adapters(const BatchShape& batch) {
@@ -123,14 +132,17 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
       }
     });
     sum_ranks(index, Adapted::QKV, *shape.qkv, *layer.qkv_in, team);
-    shape.qkv->apply(*layer.qkv_in, rows, team, [&](int row, int panel, __m512 low, __m512 high) {
-      adapt(index, Adapted::QKV, row, panel, low, high);
-      float* out = qkv_.data() + static_cast<long>(row) * qkv_width_ + panel * PANEL;
-      _mm512_storeu_ps(out, low);
-      _mm512_storeu_ps(out + LANES, high);
-    });
+    shape.qkv->apply(
+        *layer.qkv_in, rows, team,
+        [&](int row, int panel, __m512 low, __m512 high) {
+          adapt(index, Adapted::QKV, row, panel, low, high);
+          float* out = qkv_.data() + static_cast<long>(row) * qkv_width_ + panel * PANEL;
+          _mm512_storeu_ps(out, low);
+          _mm512_storeu_ps(out + LANES, high);
+        },
+        [&] { fetch_kv(layer, view); });
     team.share(rows, rows_per_claim(qkv_width_), [&](int first, int end, int) {
-      for (int row = first; row < end; ++row) rotate_and_store(layer, index, row);
+      for (int row = first; row < end; ++row) rotate_and_store(layer, row);
     });
     const auto written = [&] {
       if (batch.on_kv_written != nullptr) batch.on_kv_written(index);
@@ -142,9 +154,9 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
     rows = static_cast<int>(view.sources.size());
     if (is_last) adapted_ = last_adapted_.any() ? &last_adapted_ : nullptr;
     if (shape_.bf16)
-      attend(attention_bf16_, layer, index, view, team, written);
+      attend(attention_bf16_, layer, view, team, written);
     else
-      attend(attention_f32_, layer, index, view, team, written);
+      attend(attention_f32_, layer, view, team, written);
     sum_ranks(index, Adapted::OUTPUT, *shape.output, *layer.output_in, team);
     shape.output->apply(*layer.output_in, rows, team, [&](int row, int panel, __m512 low, __m512 high) {
       adapt(index, Adapted::OUTPUT, row, panel, low, high);
@@ -235,11 +247,25 @@ void Model::add_projected(int row, const float* norm, int rank) {
   for (int i = 0; i < shape_.hidden; ++i) target[i] += addend[i];
 }
 
+// Asks for the KV that attention begins with: it comes from memory while the queries are computed.
+void Model::fetch_kv(const Layer& layer, const View& view) const {
+  const int window = layer.shape.window;
+  long left = FETCHED_KV_BYTES / pool_.layer_block_bytes;
+  for (const QuerySpan& span : view.spans) {
+    const int first = window > 0 ? std::max(0, span.start - window + 1) : 0;
+    for (int block = first / BLOCK_TOKENS; block <= (span.start + span.rows - 1) / BLOCK_TOKENS; ++block)
+      if (left-- > 0)
+        pool_.fetch(layer.shape.row, span.blocks[block]);
+      else
+        return;
+  }
+}
+
 // Norms and rotates the row's queries and keys in place; its keys and values go into the pool.
-void Model::rotate_and_store(const Layer& layer, int index, int row) {
+void Model::rotate_and_store(const Layer& layer, int row) {
   const LayerShape& shape = layer.shape;
   const int dim = shape_.head_dim, rotated = shape_.heads + shape_.kv_heads;
-  const int block = blocks_[row], offset = positions_[row] % BLOCK_TOKENS;
+  const int block = blocks_[shape.group * positions_.size() + row], offset = positions_[row] % BLOCK_TOKENS;
   float* heads = qkv_.data() + static_cast<long>(row) * qkv_width_;
   float* keys = heads + shape_.heads * dim;
   if (shape_.qk_norm == static_cast<int>(QkNorm::HEAD)) {
@@ -269,15 +295,15 @@ void Model::rotate_and_store(const Layer& layer, int index, int row) {
     }
   }
   for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
-    pool_.write(index, block, 0, offset, kv_head, keys + kv_head * dim);
-    pool_.write(index, block, 1, offset, kv_head, keys + (shape_.kv_heads + kv_head) * dim);
+    pool_.write(shape.row, block, 0, offset, kv_head, keys + kv_head * dim);
+    pool_.write(shape.row, block, 1, offset, kv_head, keys + (shape_.kv_heads + kv_head) * dim);
   }
 }
 
 // `meanwhile` is called on the caller's thread; it may change `hidden`.
 template <class E, class Meanwhile>
-void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, int index, const View& view,
-                   Team& team, Meanwhile&& meanwhile) {
+void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, const View& view, Team& team,
+                   Meanwhile&& meanwhile) {
   const int dim = shape_.head_dim;
   const long stride = workers[0].sums_stride();
   const Kind kind = layer.shape.output->kind();
@@ -300,8 +326,8 @@ void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, int i
       [&](int first, int last, int rank) {
         for (int next = first; next < last; ++next) {
           const AttentionItem& item = view.items[next];
-          workers[rank].run(item, view.spans[item.span], layer.shape.window, pool_, index, qkv_.data(),
-                            qkv_width_, sums_.data() + std::max(0L, item.sums) * stride, put);
+          workers[rank].run(item, view.spans[item.span], layer.shape.window, pool_, layer.shape.row,
+                            qkv_.data(), qkv_width_, sums_.data() + std::max(0L, item.sums) * stride, put);
         }
       },
       meanwhile);

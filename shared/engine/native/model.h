@@ -46,7 +46,8 @@ struct LayerShape {
   const Linear* const* down;     // [experts]
   const float* rope;             // [positions, rotary_dim]: cosines, then sines; null: no positions
   int rotary_dim;
-  int window;  // 0: none
+  int window;      // 0: none
+  int group, row;  // of layers that share blocks, and where in those its keys and values are
   int experts, experts_per_token, normalize;
 };
 
@@ -55,9 +56,9 @@ struct BatchShape {
   const int* token_ids;     // [rows]
   const int* starts;        // [spans] position of the first row
   const int* counts;        // [spans] rows
-  const int* first_blocks;  // [spans] where the span's blocks begin in `blocks`
-  const int* blocks;
-  const int* logit_row;                 // [logit_rows] ascending
+  const int* first_blocks;  // [groups][spans] where in `blocks` a span's block 0 is, or would be if it were
+  const int* blocks;        // read: below it are those of others, or nothing
+  const int* logit_row;     // [logit_rows] ascending
   const LowRankShape* const* adapters;  // [spans] each [layers][matrices], null: none; null: no span has one
   void (*on_kv_written)(int layer);     // may be null; called on the caller's thread
 };
@@ -86,7 +87,7 @@ struct Input {
 
 struct Layer {
   LayerShape shape;
-  int view;  // all layers of one window have one
+  int view;  // all layers of one window and group have one
   Rows *qkv_in, *output_in, *router_in, *mlp_in, *expert_in, *down_in;
 };
 
@@ -103,13 +104,14 @@ class Model {
   void reserve(const BatchShape& batch);
   void reserve_experts(size_t rows);
   void reserve_adapters(const BatchShape& batch);
-  View view_of(const BatchShape& batch, bool logits_only, int window, int threads) const;
+  View view_of(const BatchShape& batch, bool logits_only, const LayerShape& layer, int threads) const;
   void add_items(View& view, int span, int shares, double fair_keys) const;
   void compute(const BatchShape& batch, float* logits, Team& team);
   void embed(int token_id, float* row) const;
-  void rotate_and_store(const Layer& layer, int index, int row);
+  void fetch_kv(const Layer& layer, const View& view) const;
+  void rotate_and_store(const Layer& layer, int row);
   template <class E, class Meanwhile>
-  void attend(std::vector<Attention<E>>& workers, const Layer& layer, int index, const View& view, Team& team,
+  void attend(std::vector<Attention<E>>& workers, const Layer& layer, const View& view, Team& team,
               Meanwhile&& meanwhile);
   template <class E, class Put>
   void join_partitions(std::vector<Attention<E>>& workers, const View& view, Team& team, Put&& put);
@@ -157,12 +159,14 @@ class Model {
   std::vector<Attention<bf16>> attention_bf16_;
   Rows* head_in_;
   int width_;                 // of a row of hidden and projected: `hidden` padded to panels
-  std::vector<int> windows_;  // that layers have
+  std::vector<int> viewers_;  // a layer of each view
+  int groups_ = 1;
   int qkv_width_ = 0, inner_width_ = 0, most_experts_ = 0, most_chosen_ = 0;
 
   // of one forward pass
-  std::vector<int> positions_, blocks_;  // [rows]
-  std::vector<View> views_;              // of all rows, by Layer::view
+  std::vector<int> positions_;  // [rows]
+  std::vector<int> blocks_;     // [groups][rows]: where keys and values of the row are written
+  std::vector<View> views_;     // of all rows, by Layer::view
   View last_view_;
   AdaptedRows all_adapted_, last_adapted_;  // of those views
   const AdaptedRows* adapted_ = nullptr;    // of the rows at hand; null: none of them has an adapter

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from shared.engine.batch import Batch
+from shared.engine.batch import Batch, Span
 from shared.engine.loading.adapter import AdapterWeights
 from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
 from shared.engine.memory.kv_pool import KvPool
@@ -47,7 +47,7 @@ class NativeModel:
         self._kept: list[object] = []  # memory that the kernels point into, besides that of `parts`
         self._ropes: dict[RopeConfig, Tensor] = {}
         self._logits = torch.empty(0, config.vocab_size)
-        shapes = [self._layer(f"layers.{index}", each) for index, each in enumerate(config.layers)]
+        shapes = [self._layer(index, each) for index, each in enumerate(config.layers)]
         shape = ModelShape(
             vocab=config.vocab_size,
             hidden=config.hidden_size,
@@ -90,11 +90,7 @@ class NativeModel:
 
     def forward(self, batch: Batch) -> Tensor:
         """See `Model`."""
-        blocks = array("i")
-        first_blocks = array("i")
-        for span in batch.spans:
-            first_blocks.append(len(blocks))
-            blocks.extend(span.blocks)
+        blocks, first_blocks = self._tables(batch.spans)
         token_ids = array("i", batch.token_ids)
         starts = array("i", [span.start for span in batch.spans])
         counts = array("i", [span.num_rows for span in batch.spans])
@@ -121,6 +117,17 @@ class NativeModel:
             raise failures[0]
         return self._logits[:num_logits]
 
+    def _tables(self, spans: Sequence[Span]) -> tuple[array[int], array[int]]:
+        """The spans' blocks that layers read, and by group and span where block 0 of the sequence is among
+        them, or would be."""
+        blocks, first_blocks = array("i"), array("i")
+        for group, window in enumerate(self._pool.layout.groups.windows):
+            for span in spans:
+                first = window.first_block(span.start)
+                first_blocks.append(len(blocks) - first)
+                blocks.extend(span.tables[group][first:])
+        return blocks, first_blocks
+
     def pack_adapter(self, weights: AdapterWeights) -> NativeAdapter:
         """See `AdaptableModel`."""
         return NativeAdapter(self._config, weights)
@@ -130,7 +137,8 @@ class NativeModel:
 
     # --- where the parts lie ---
 
-    def _layer(self, name: str, config: LayerConfig) -> LayerShape:
+    def _layer(self, index: int, config: LayerConfig) -> LayerShape:
+        name, groups = f"layers.{index}", self._pool.layout.groups
         experts = range(1 if config.moe is None else config.moe.num_experts)
         gate_up = (ctypes.c_void_p * len(experts))(*(self._place(f"{name}.mlp.{i}.gate_up") for i in experts))
         down = (ctypes.c_void_p * len(experts))(*(self._place(f"{name}.mlp.{i}.down") for i in experts))
@@ -146,6 +154,8 @@ class NativeModel:
             rope=pointer(rope),
             rotary_dim=0 if rope is None else rope.shape[1],
             window=config.window_tokens or 0,
+            group=groups.group_of[index],
+            row=groups.row_of[index],
             experts=len(experts),
             experts_per_token=1 if config.moe is None else config.moe.experts_per_token,
             normalize=config.moe is not None and config.moe.normalize,

@@ -10,8 +10,9 @@ namespace {
 constexpr int ITEMS_PER_THREAD = 4;  // so that one that comes late or not at all costs little
 }
 
-View Model::view_of(const BatchShape& batch, bool logits_only, int window, int threads) const {
+View Model::view_of(const BatchShape& batch, bool logits_only, const LayerShape& layer, int threads) const {
   View view;
+  const int* const first_blocks = batch.first_blocks + static_cast<long>(layer.group) * batch.spans;
   const int* logit_row = batch.logit_row;
   const int* const logit_end = logit_row + batch.logit_rows;
   int first = 0;
@@ -22,9 +23,9 @@ View Model::view_of(const BatchShape& batch, bool logits_only, int window, int t
     const int from = !logits_only ? first : logit_row != logit_end && *logit_row < end ? *logit_row : end;
     if (from == end) continue;
     const int position = batch.starts[span] + from - first, count = end - from;
-    const int seen = window > 0 ? std::max(0, position - window + 1) : 0;
+    const int seen = layer.window > 0 ? std::max(0, position - layer.window + 1) : 0;
     view.spans.push_back({position, count, from, static_cast<int>(view.sources.size()),
-                          batch.blocks + batch.first_blocks[span], seen / PARTITION_KEYS,
+                          batch.blocks + first_blocks[span], seen / PARTITION_KEYS,
                           (position + count - 1) / PARTITION_KEYS + 1});
     for (int row = from; row < end; ++row) view.sources.push_back(row);
     keys += static_cast<double>(count) * (position + count - seen);

@@ -11,6 +11,7 @@ from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
 from shared.engine.memory.allotment import RETRY_AFTER_MS
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts
+from shared.engine.scheduling.lookup_drafts import LookupDrafts
 from shared.engine.scheduling.order import (
     NORMAL_PRIORITY,
     PATIENCE_US,
@@ -19,6 +20,7 @@ from shared.engine.scheduling.order import (
     keeps_blocks,
     precedence,
 )
+from shared.engine.scheduling.prompt_lookup import NO_GUESS, Guess
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.engine.step_pacer import OwnRequests
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
@@ -48,15 +50,23 @@ class Work(NamedTuple):
     is_prefill: bool
     num_draws: int
     """Rows to sample: none until the chunk reaches the last known token."""
+    match_tokens: int = 0
+    """Of drafts that were looked up in the sequence's own text: what they were found behind."""
 
     @classmethod
     def of(
-        cls, sequence: LiveSequence, num_tokens: int, drafts: tuple[int, ...], *, is_prefill: bool
+        cls,
+        sequence: LiveSequence,
+        num_tokens: int,
+        drafts: tuple[int, ...],
+        *,
+        is_prefill: bool,
+        match_tokens: int = 0,
     ) -> Work:
         """Of the tokens that come next."""
         start = sequence.num_computed
         num_draws = 1 + len(drafts) if start + num_tokens == len(sequence.tokens) else 0
-        return cls(sequence, start, num_tokens, drafts, is_prefill, num_draws)
+        return cls(sequence, start, num_tokens, drafts, is_prefill, num_draws, match_tokens)
 
     @property
     def end(self) -> int:
@@ -107,7 +117,8 @@ class Scheduler:
     """Decode rows first, then drafts, then prefill chunks by precedence; see `order`.
 
     `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
-    how many times as long as without them; 0: no limit.
+    how many times as long as without them; 0: no limit. `lookup_tokens`: the most that are drafted from a
+    sequence's own text, `lookup_batch_tokens`: in a step.
     """
 
     def __init__(
@@ -119,9 +130,12 @@ class Scheduler:
         max_sequences: int,
         max_step_us: float = 0.0,
         max_step_ratio: float = 0.0,
+        lookup_tokens: int = 0,
+        lookup_batch_tokens: int = 0,
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
+        self.lookups = LookupDrafts(lookup_tokens, lookup_batch_tokens)
         self._block_manager = block_manager
         self._cost = cost
         self._prompt_order = PromptOrder(cost)
@@ -170,6 +184,7 @@ class Scheduler:
         sequence.priority = priority
         sequence.deadline_us = now_us + PATIENCE_US if deadline_us is None else deadline_us
         sequence.waiting_since_us = now_us
+        self.lookups.forget(sequence.key)  # what was revised is another text
         self.sequences[sequence.key] = sequence
 
     def remove_sequence(self, key: str) -> bool:
@@ -177,6 +192,7 @@ class Scheduler:
         if sequence is None:
             return False
         self._block_manager.free_blocks(sequence)
+        self.lookups.forget(key)
         return True
 
     # --- the next step ---
@@ -245,16 +261,28 @@ class Scheduler:
         free right now."""
         keys = sum(sequence.num_computed for sequence in decoding) + len(decoding)
         rows = Features(len(decoding), len(decoding), keys)
+        looks_up = self.lookups.begin_step(self._cost, rows)
         work: list[Work] = []
         num_drafts = 0
         for sequence in decoding:
             drafts: tuple[int, ...] = ()
+            match_tokens = 0
             if sequence.drafts:
                 drafts = self._choose_drafts(sequence, draft_budget - num_drafts, rows)
+            if looks_up and not drafts:
+                drafts, match_tokens = self._look_up(sequence, draft_budget - num_drafts)
+            if drafts:
                 num_drafts += len(drafts)
                 keys += len(drafts) * (sequence.num_computed + 1 + len(drafts))
-            work.append(Work.of(sequence, 1, drafts, is_prefill=False))
+            work.append(Work.of(sequence, 1, drafts, is_prefill=False, match_tokens=match_tokens))
         return work, Features(len(decoding) + num_drafts, len(decoding), keys)
+
+    def _look_up(self, sequence: LiveSequence, budget: int) -> Guess:
+        guess = self.lookups.draft(sequence, min(sequence.draw_limit - 1, budget))
+        if not guess.token_ids:
+            return NO_GUESS
+        num_tokens = self._block_manager.extend(sequence, len(guess.token_ids))
+        return guess.cut(num_tokens)
 
     def _choose_drafts(self, sequence: LiveSequence, budget: int, others: Features) -> tuple[int, ...]:
         drafts = sequence.drafts[: max(0, min(sequence.draw_limit - 1, budget))]

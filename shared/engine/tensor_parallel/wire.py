@@ -15,8 +15,8 @@ MAX_MESSAGE_NUMBERS = 1 << 24  # 128 MiB: far above one step of the largest conf
 _INT = np.dtype("<i8")
 _FORWARD, _COPY = 1, 2
 _HEADER_NUMBERS = 2  # kind, numbers that follow
-_STEP_NUMBERS = 3  # rows, spans, whether a listener hears of every layer
-_SPAN_NUMBERS = 3  # start, rows, blocks
+_STEP_NUMBERS = 4  # rows, spans, groups of layers, whether a listener hears of every layer
+_SPAN_NUMBERS = 2  # start, rows; the blocks of each group follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,14 @@ Command = Forward | CopyBlock
 
 
 def encode_forward(batch: Batch) -> bytes:
-    head = [len(batch.token_ids), len(batch.spans), int(batch.on_kv_written is not None)]
+    num_groups = len(batch.spans[0].tables)
+    head = [len(batch.token_ids), len(batch.spans), num_groups, int(batch.on_kv_written is not None)]
     numbers = [*head, *batch.token_ids]
     for span in batch.spans:
-        numbers += (span.start, span.num_rows, len(span.blocks))
+        numbers += (span.start, span.num_rows, *map(len, span.tables))
     for span in batch.spans:
-        numbers += span.blocks
+        for blocks in span.tables:
+            numbers += blocks
     return _encode(_FORWARD, numbers)
 
 
@@ -88,16 +90,21 @@ def _read(stream: BinaryIO, count: int) -> NDArray[np.int64] | None:
 def _decode_forward(body: NDArray[np.int64]) -> Forward:
     if len(body) < _STEP_NUMBERS:
         raise ProtocolError("a step without its lengths is not from rank 0 of this version")
-    num_rows, num_spans, listened = body[:_STEP_NUMBERS].tolist()
-    first_block = _STEP_NUMBERS + num_rows + num_spans * _SPAN_NUMBERS
-    if num_rows < 0 or num_spans < 0 or first_block > len(body):
+    num_rows, num_spans, num_groups, listened = body[:_STEP_NUMBERS].tolist()
+    width = _SPAN_NUMBERS + num_groups
+    first_block = _STEP_NUMBERS + num_rows + num_spans * width
+    if min(num_rows, num_spans, num_groups) < 0 or first_block > len(body):
         raise ProtocolError("a step's lengths do not fit the message; the ranks run different versions")
     token_ids = body[_STEP_NUMBERS : _STEP_NUMBERS + num_rows].tolist()
-    fields = body[_STEP_NUMBERS + num_rows : first_block].reshape(num_spans, _SPAN_NUMBERS)
-    if (fields < 0).any() or fields[:, 2].sum() != len(body) - first_block or fields[:, 1].sum() != num_rows:
+    fields = body[_STEP_NUMBERS + num_rows : first_block].reshape(num_spans, width)
+    num_blocks = fields[:, _SPAN_NUMBERS:].sum()
+    if (fields < 0).any() or num_blocks != len(body) - first_block or fields[:, 1].sum() != num_rows:
         raise ProtocolError("a step's spans do not fit the message; the ranks run different versions")
     spans = []
-    for start, rows, num_blocks in fields.tolist():
-        spans.append(Span(start, rows, body[first_block : first_block + num_blocks].tolist()))
-        first_block += num_blocks
+    for start, rows, *lengths in fields.tolist():
+        tables = []
+        for length in lengths:
+            tables.append(body[first_block : first_block + length].tolist())
+            first_block += length
+        spans.append(Span(start, rows, tables))
     return Forward(token_ids, spans, bool(listened))

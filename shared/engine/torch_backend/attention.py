@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,30 +32,40 @@ class SpanGroup:
     padding: tuple[Tensor, Tensor] | None  # ([B * Q] source rows, [num_rows] places that are not padding)
 
 
+class LayerView(NamedTuple):
+    """What a layer's attention sees: keys in the blocks of its group, those in its window."""
+
+    group: int
+    window_tokens: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
     """One step's index work, done once and used by every layer. Rows are numbered in span order."""
 
-    write_slots: Tensor  # [T]
-    groups: Mapping[int | None, tuple[SpanGroup, ...]]  # by the layer's window
+    write_slots: Mapping[int, Tensor]  # [T], by the group that the layer is in
+    groups: Mapping[LayerView, tuple[SpanGroup, ...]]
 
 
 def plan_attention(
-    spans: Sequence[Span], windows: Collection[int | None], dtype: torch.dtype, device: torch.device
+    spans: Sequence[Span], views: Collection[LayerView], dtype: torch.dtype, device: torch.device
 ) -> AttentionPlan:
-    """For layers of `windows`. Spans must be ordered: those of up to SHORT_SPAN_ROWS rows first."""
-    write = np.concatenate([_slots(span, span.start) for span in spans])
+    """For layers with `views`. Spans must be ordered: those of up to SHORT_SPAN_ROWS rows first."""
     num_short = sum(span.num_rows <= SHORT_SPAN_ROWS for span in spans)
     batches = [members for members in (spans[:num_short], *([span] for span in spans[num_short:])) if members]
-    groups: dict[int | None, tuple[SpanGroup, ...]] = {}
-    for window in windows:
+    write: dict[int, Tensor] = {}
+    groups: dict[LayerView, tuple[SpanGroup, ...]] = {}
+    for view in views:
         planned: list[SpanGroup] = []
         first_row = 0
         for members in batches:
-            planned.append(_group(members, first_row, window, dtype, device))
+            planned.append(_group(members, first_row, view, dtype, device))
             first_row += planned[-1].num_rows
-        groups[window] = tuple(planned)
-    return AttentionPlan(torch.from_numpy(write).to(device), groups)
+        groups[view] = tuple(planned)
+        if view.group not in write:
+            slots = np.concatenate([_slots(span, view.group, span.start) for span in spans])
+            write[view.group] = torch.from_numpy(slots).to(device)
+    return AttentionPlan(write, groups)
 
 
 def attend(
@@ -106,18 +117,18 @@ def _attend_capped(
     return torch.matmul(scores.softmax(-1).to(values.dtype), values)
 
 
-def _slots(span: Span, first: int) -> NDArray[np.int64]:
-    """[end - first]: the pool's slots of positions `first` to the span's end."""
+def _slots(span: Span, group: int, first: int) -> NDArray[np.int64]:
+    """[end - first]: the pool's slots of positions `first` to the span's end in a group of layers."""
     positions = np.arange(first, span.end)
-    blocks = np.asarray(span.blocks[: -(-span.end // BLOCK_TOKENS)], dtype=np.int64)
+    blocks = np.asarray(span.tables[group][: -(-span.end // BLOCK_TOKENS)], dtype=np.int64)
     slots: NDArray[np.int64] = blocks[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
     return slots
 
 
 def _group(
-    spans: Sequence[Span], first_row: int, window: int | None, dtype: torch.dtype, device: torch.device
+    spans: Sequence[Span], first_row: int, view: LayerView, dtype: torch.dtype, device: torch.device
 ) -> SpanGroup:
-    batch = len(spans)
+    batch, window = len(spans), view.window_tokens
     rows = max(span.num_rows for span in spans)
     # No row of a span sees anything before what its first row sees.
     firsts = [0 if window is None else max(0, span.start - window + 1) for span in spans]
@@ -126,7 +137,7 @@ def _group(
     # NaN would survive a mask.
     slots = np.empty((batch, longest), dtype=np.int64)
     for index, (span, first) in enumerate(zip(spans, firsts, strict=True)):
-        own = _slots(span, first)
+        own = _slots(span, view.group, first)
         slots[index, : len(own)] = own
         slots[index, len(own) :] = own[0]
     in_window = window is None or spans[0].end <= window

@@ -17,7 +17,13 @@ from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, M
 from shared.engine.loading.linear import Linear
 from shared.engine.memory.kv_pool import KvPool
 from shared.engine.torch_backend.adapter import AdaptedRows, TorchAdapter, adapted_rows
-from shared.engine.torch_backend.attention import SHORT_SPAN_ROWS, AttentionPlan, attend, plan_attention
+from shared.engine.torch_backend.attention import (
+    SHORT_SPAN_ROWS,
+    AttentionPlan,
+    LayerView,
+    attend,
+    plan_attention,
+)
 from shared.engine.torch_backend.rope import apply_rope, rope_table
 
 
@@ -61,7 +67,10 @@ class TorchModel:
         self._deterministic = deterministic
         self._dtype = TORCH_DTYPES[config.dtype]
         self._device = weights.embedding.device
-        self._windows = {layer.window_tokens for layer in config.layers}
+        self._views = [
+            LayerView(group, layer.window_tokens)
+            for group, layer in zip(pool.layout.groups.group_of, config.layers, strict=True)
+        ]
         self._ropes = {
             rope: rope_table(rope, config.head_dim, num_positions, self._dtype).to(self._device)
             for rope in {layer.rope for layer in config.layers}
@@ -101,7 +110,7 @@ class TorchModel:
         return Part(
             token_ids.to(self._device),
             {rope: table.index_select(0, positions) for rope, table in self._ropes.items()},
-            plan_attention(spans, self._windows, self._dtype, self._device),
+            plan_attention(spans, set(self._views), self._dtype, self._device),
             adapted_rows(spans),
         )
 
@@ -143,7 +152,8 @@ class TorchModel:
         if rope is not None:
             angles = part.angles[rope]
             queries, keys = apply_rope(queries, angles), apply_rope(keys, angles)
-        self._pool.store(layer, part.plan.write_slots, keys, heads[:, num_rotated:])
+        slots = part.plan.write_slots[self._views[layer].group]
+        self._pool.store(layer, slots, keys, heads[:, num_rotated:])
         return queries
 
     def _attend(self, layer: int, queries: Tensor, plan: AttentionPlan) -> Tensor:
@@ -157,7 +167,7 @@ class TorchModel:
                 scale=config.score_scale,
                 softcap=config.attention_softcap,
             )
-            for group in plan.groups[config.layers[layer].window_tokens]
+            for group in plan.groups[self._views[layer]]
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from shared.kv_groups import KvGroups
 from shared.kv_room import LOOK_AHEAD_TOKENS, blocks_ahead
-from shared.kv_window import KvWindow
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,8 @@ def test_a_sequence_has_room_for_what_it_comes_to_next(
 def test_with_a_window_a_sequence_has_room_for_that_and_a_step(
     num_tokens: int, num_rows: int, blocks: int
 ) -> None:
-    assert blocks_ahead(num_tokens, 1000, KvWindow(100), num_rows=num_rows) == blocks
+    assert blocks_ahead(num_tokens, 1000, KvGroups(0, 1, 100), num_rows=num_rows) == blocks
+
+
+def test_each_group_of_layers_has_its_own_room() -> None:
+    assert blocks_ahead(2000, 80, KvGroups(2, 3, 100)) == 2 * 130 + 3 * 11

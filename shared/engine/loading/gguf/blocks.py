@@ -5,11 +5,14 @@
 | Q4_0, Q5_0, Q8_0 | 32 weights | 4, 5, 8 bits | 32 | d (code - 8, 16, 128) |
 | Q4_1, Q5_1 | 32 | 4, 5 bits | 32 | d code + m |
 | Q4_K, Q5_K | 256 | 4, 5 bits | 32 | (d s) code - (d' s'), s and s' of 6 bits |
+| Q2_K | 256 | 2 bits | 16 | (d s) code - (d' s'), s and s' of 4 bits |
+| Q3_K | 256 | 3 bits | 16 | (d s) (code - 4), s of 6 bits |
 | Q6_K | 256 | 6 bits | 16 | (d s) (code - 32), s of 8 bits |
 
-Codes of 5 and 6 bits are held in 8. The float16 numbers of a block are taken as they are, so the weights of
-the first five types are exactly those of the file. A product d s of the others is rounded to float16: a scale
-or a least weight is off by 2 ** -11 of itself at most, where bfloat16 would round a weight by 2 ** -9.
+Codes of 2 and 3 bits are held in 4, those of 5 and 6 in 8. The float16 numbers of a block are taken as they
+are, so the weights of the first five types are exactly those of the file. A product d s of the others is
+rounded to float16: a scale or a least weight is off by 2 ** -11 of itself at most, where bfloat16 would round
+a weight by 2 ** -9.
 """
 
 from __future__ import annotations
@@ -154,15 +157,32 @@ def _unpack_q5_k(blocks: Tensor) -> _Unpacked:
     return _Unpacked(_nibbles(blocks[:, 48:], 32) | high.flatten(1) << 4, scales, minima=minima)
 
 
+def _unpack_q2_k(blocks: Tensor) -> _Unpacked:
+    steps, factors = blocks[:, :16], _halves(blocks[:, 80:]).float()  # [n, 16], [n, 2]
+    scales, minima = factors[:, :1] * (steps & 15).float(), -factors[:, 1:] * (steps >> 4).float()
+    return _Unpacked(_pairs_of_bits(blocks[:, 16:80]), scales.half(), minima=minima.half())
+
+
+def _unpack_q3_k(blocks: Tensor) -> _Unpacked:
+    run = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
+    high = blocks[:, None, :32] >> run & 1  # [n, 8, 32]: bit r of a byte belongs to run r of 32 weights
+    # Of 12 bytes, the nibbles of 0 to 7 are the low bits of 16 steps, first all low ones; the two high bits
+    # of step i are in byte 8 + i % 4, from bit 2 (i // 4) on.
+    low, tops = _nibbles(blocks[:, 96:104], 8), blocks[:, None, 104:108]
+    place = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
+    steps = (low | (tops >> place & 3).flatten(1) << 4).float() - 32
+    scales = _halves(blocks[:, 108:]).float() * steps
+    return _Unpacked(_pairs_of_bits(blocks[:, 32:96]) | high.flatten(1) << 2, scales.half(), 4)
+
+
 def _unpack_q6_k(blocks: Tensor) -> _Unpacked:
     # Twice 128 weights, in four runs of 32: the low bits of runs 0 and 1 are low nibbles, of 2 and 3 high
     # ones, and byte i of the high bits holds two bits for weight i of each run.
-    low = _nibbles(blocks[:, :128], 64).view(-1, 2, 4, 32)
-    shift = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shift & 3
+    low = _nibbles(blocks[:, :128], 64)
+    high = _pairs_of_bits(blocks[:, 128:192])
     steps = blocks[:, 192:208].contiguous().view(torch.int8)  # [n, 16]
     scales = _halves(blocks[:, 208:]).float() * steps.float()
-    return _Unpacked((low | high << 4).flatten(1), scales.half(), 32)
+    return _Unpacked(low | high << 4, scales.half(), 32)
 
 
 def _halves(stored: Tensor) -> Tensor:
@@ -174,6 +194,12 @@ def _nibbles(stored: Tensor, run: int) -> Tensor:
     """uint8 [n, m] -> [n, 2 m]: of each `run` bytes first all low nibbles, then all high ones."""
     runs = stored.reshape(len(stored), -1, 1, run)
     return torch.cat((runs & 15, runs >> 4), dim=2).flatten(1)
+
+
+def _pairs_of_bits(stored: Tensor) -> Tensor:
+    """uint8 [n, 32 m] -> [n, 128 m]: of each 32 bytes first all lowest pairs of bits, at last all highest."""
+    place = torch.arange(0, 8, 2, dtype=torch.uint8, device=stored.device)[:, None]
+    return (stored.reshape(len(stored), -1, 1, 32) >> place & 3).flatten(1)
 
 
 def _fifth_bits(stored: Tensor) -> Tensor:
@@ -202,6 +228,8 @@ BLOCK_TYPES = {
     "Q5_0": BlockType(32, 22, 8, 32, _unpack_q5_0),
     "Q5_1": BlockType(32, 24, 8, 32, _unpack_q5_1),
     "Q8_0": BlockType(32, 34, 8, 32, _unpack_q8_0),
+    "Q2_K": BlockType(256, 84, 4, 16, _unpack_q2_k),
+    "Q3_K": BlockType(256, 110, 4, 16, _unpack_q3_k),
     "Q4_K": BlockType(256, 144, 4, 32, _unpack_q4_k),
     "Q5_K": BlockType(256, 176, 8, 32, _unpack_q5_k),
     "Q6_K": BlockType(256, 210, 8, 16, _unpack_q6_k),

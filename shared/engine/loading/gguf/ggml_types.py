@@ -30,6 +30,8 @@ READABLE_TYPES = {
     6: GgmlType("Q5_0", 32, 22),
     7: GgmlType("Q5_1", 32, 24),
     8: GgmlType("Q8_0", 32, 34),
+    10: GgmlType("Q2_K", 256, 84),
+    11: GgmlType("Q3_K", 256, 110),
     12: GgmlType("Q4_K", 256, 144),
     13: GgmlType("Q5_K", 256, 176),
     14: GgmlType("Q6_K", 256, 210),
@@ -38,8 +40,6 @@ READABLE_TYPES = {
 
 OTHER_TYPES = {
     9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
     15: "Q8_K",
     16: "IQ2_XXS",
     17: "IQ2_XS",

@@ -6,7 +6,7 @@ import json
 from services.cli.audit import Audit
 from services.cli.fleet_watch import RATE_LASTS_S, Fleet
 from services.cli.status import _shown
-from shared.messages import AuditReport, BreakerReport, Heartbeat, Held
+from shared.messages import AdapterReport, AuditReport, BreakerReport, Heartbeat, Held
 
 BEAT = Heartbeat(
     "decode", "decode-0", 1, "ready", 1_000, "host", 7, "h:1", "m", "", 8, 2, 1, 5, 100, 60, 12.5, 0, b"", b""
@@ -144,6 +144,25 @@ def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> N
     assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[9] == "1/4"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["threads"], described["most_threads"]) == (1, 4)
+
+
+def test_status_shows_the_adapters_over_each_model_who_has_them_and_what_could_not_be_loaded() -> None:
+    fleet = Fleet()
+    law, chat = AdapterReport("law", 1, "a" * 32, 8), AdapterReport("chat", 1, "", 0, "it is damaged")
+    for beat in (
+        dataclasses.replace(BEAT, adapters=(chat, law)),
+        dataclasses.replace(BEAT, role="prefill", instance="prefill-0", adapters=(law,)),
+        dataclasses.replace(BEAT, instance="decode-1", model="other", adapters=(law,)),
+    ):
+        fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+    assert _shown(fleet.all(), as_json=False).splitlines()[-3:] == [
+        "adapter m:chat, cannot be loaded (it is damaged): decode-0",
+        "adapter m:law, digest aaaaaaaa, rank 8: decode-0 prefill-0",
+        "adapter other:law, digest aaaaaaaa, rank 8: decode-1",
+    ]
+    described = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    found = {one["id"]: [each["name"] for each in one["adapters"]] for one in described}
+    assert found == {"decode-0": ["chat", "law"], "decode-1": ["law"], "prefill-0": ["law"]}
 
 
 def test_status_shows_what_a_gateway_leaves_out() -> None:

@@ -44,6 +44,7 @@ from tests.support.wait import until
 PROMPT = (1, 2, 3, 4)
 SLOW = Grammar("regex", "[ -~]+")
 SPECULATOR = "penstock.speculator.speculator-0"
+LOOPING_TOKENS = 60
 
 
 class Worker(DecodeActor):
@@ -74,8 +75,9 @@ class Worker(DecodeActor):
         grammar: Grammar | None = None,
         inter_token_us: int = 0,
         max_tokens: int = 40,
+        allowed_ids: tuple[int, ...] = (),
     ) -> None:
-        how = sampling(ignore_eos=True, max_tokens=max_tokens, grammar=grammar)
+        how = sampling(ignore_eos=True, max_tokens=max_tokens, grammar=grammar, allowed_ids=allowed_ids)
         reserve = Reserve(
             pack_ids(PROMPT),
             len(PROMPT),
@@ -97,15 +99,32 @@ class Worker(DecodeActor):
         speculator: str = "",
         inter_token_us: int = 0,
         max_tokens: int = 40,
+        allowed_ids: tuple[int, ...] = (),
     ) -> None:
         """Place it, and let it join the batch."""
         await self.reserve(
-            request_id, epoch, speculator, inter_token_us=inter_token_us, max_tokens=max_tokens
+            request_id,
+            epoch,
+            speculator,
+            inter_token_us=inter_token_us,
+            max_tokens=max_tokens,
+            allowed_ids=allowed_ids,
         )
         await self.step()
         self.played.complete((request_id, epoch), (5,), "", 0)
         await self.step()
         assert self._book.jobs[f"{request_id}/{epoch}"].phase is JobPhase.DECODING
+
+    async def decode_looping(self) -> None:
+        """A request whose text repeats itself, at an engine that takes a row for cheap."""
+        engine = self._driver.engine
+        engine.cost.last_coefficients = lambda: (1000.0, 1.0, 1.0, 0.0)  # type: ignore[method-assign]
+        engine.limit_lookups(4)
+        await self.decode(max_tokens=LOOPING_TOKENS + 1, allowed_ids=(6,))
+
+    def hear_pressure(self, level: int) -> None:
+        beat = self._service.heartbeat(role="gateway", instance="gateway-0", state="ready", degradation=level)
+        self._service.fleet._state.observe(beat)
 
     async def step(self) -> None:
         """One turn and what it began, and another one if that was no step: places or blocks given back."""
@@ -218,6 +237,37 @@ async def test_a_lost_speculator_has_no_draft_and_gets_no_commit_but_the_end(wor
     assert "draft" not in worker.kinds_held()
     assert worker.sent.to(SPECULATOR)[told:] == [DraftClose(("r",), (1,))]
     assert worker.decoded() > before
+
+
+# ---- drafts from a request's own text ----
+
+
+async def test_what_was_looked_up_is_counted_as_that(worker: Worker) -> None:
+    counted = [value(f"penstock_draft_{what}_total", source="lookup") for what in ("proposed", "accepted")]
+    drafted = value("penstock_draft_proposed_total", source="speculator")
+    await worker.decode_looping()
+    while worker.decoded() < LOOPING_TOKENS:
+        await worker.step()
+    proposed, accepted = (
+        value(f"penstock_draft_{what}_total", source="lookup") - before
+        for what, before in zip(("proposed", "accepted"), counted, strict=True)
+    )
+    assert proposed >= accepted > 0
+    assert value("penstock_draft_proposed_total", source="speculator") == drafted
+
+
+async def test_under_pressure_half_as_much_is_looked_up_and_then_nothing(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(worker._driver.engine, "limit_lookups", told.append)
+    longest = DecodeConfig().lookup_tokens
+    await worker.decode()
+    for level in (1, 1, 2, 7, 0):
+        worker.hear_pressure(level)
+        await worker.on_tick()
+        await worker.step()
+    assert told == [longest // 2, 0, 0, longest]
 
 
 # ---- grammars ----

@@ -13,7 +13,7 @@ from shared.deadline import Deadline
 from shared.engine.results import TokenOutput
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
 from shared.kv.chunk import MAX_EPOCH
-from shared.kv_window import KvWindow
+from shared.kv_groups import KvGroups
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.sampling import sampling
@@ -64,7 +64,7 @@ def test_the_context_limit_bounds_what_a_job_may_grow_to() -> None:
 
 def test_where_every_layer_has_a_window_a_job_is_counted_with_that_alone() -> None:
     jobs = DecodeBook(
-        max_jobs=4, kv_blocks=100, is_alive=lambda _: True, window=KvWindow(100), chunk_tokens=64
+        max_jobs=4, kv_blocks=100, is_alive=lambda _: True, groups=KvGroups(0, 1, 100), chunk_tokens=64
     )
     long = job(tokens=500, max_tokens=1)
     jobs.add(long)
@@ -162,8 +162,8 @@ def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None
     live = job()
     live.transfer_us, live.queue_us = 5, 7
     first = job_output(live, TokenOutput(live.key, 17, (1, 2), (), None, 1, 3), 0.0)
-    middle = job_output(live, TokenOutput(live.key, 19, (3,), (), None, 0, 2), 0.0)
-    last = job_output(live, TokenOutput(live.key, 20, (4,), (), "stop", 0, 0), 0.0)
+    middle = job_output(live, TokenOutput(live.key, 19, (3, 9), (), None, 1, 2, looked_up=True), 0.0)
+    last = job_output(live, TokenOutput(live.key, 21, (4,), (), "stop", 0, 0), 0.0)
     assert [(mark.phase, mark.duration_us) for mark in first.marks] == [
         ("kv.transfer", 5),
         ("decode.queue", 7),
@@ -171,5 +171,7 @@ def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None
     assert middle.marks == ()
     assert [(mark.phase, mark.duration_us) for mark in last.marks] == [
         ("count:draft_proposed", 5),
-        ("count:draft_accepted", 1),
+        ("count:draft_accepted", 2),
+        ("count:lookup_proposed", 2),
+        ("count:lookup_accepted", 1),
     ]

@@ -170,6 +170,8 @@ async def test_its_time_is_told_as_a_prompt_at_decode(worker: LocalWorker) -> No
         "decode.prefill_compute",
         "count:draft_proposed",
         "count:draft_accepted",
+        "count:lookup_proposed",
+        "count:lookup_accepted",
     ]
 
 

@@ -13,18 +13,19 @@ from services.gateway.placement import (
     Need,
     Placement,
     choose_placement,
-    kv_window,
+    kv_groups,
     leave_out,
     leave_out_of_all,
     missing_role,
 )
 from shared.errors import Unavailable
-from shared.kv_window import KvWindow
+from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages import Heartbeat
 from tests.support.block_names import block_names
 
 HASHES = tuple(block_names([11, 12, 13, 14]))
 NEED = Need(HASHES, tokens=64, output_tokens=16)
+WINDOWED = KvGroups(0, 1, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def beat(
     tokens_per_s: float = 0.0,
     free: int = 100,
     layout: str = "",
-    window_tokens: int = 0,
+    groups: KvGroups = ONE_GROUP,
 ) -> Heartbeat:
     return Heartbeat(
         role,
@@ -68,7 +69,7 @@ def beat(
         0,
         b"",
         b"",
-        window_tokens=window_tokens,
+        kv_groups=groups,
     )
 
 
@@ -117,24 +118,24 @@ def test_what_is_shunned_is_used_where_no_other_pair_of_workers_has_one_kv_layou
 
 def test_a_worker_that_keeps_the_window_alone_has_room_where_one_that_keeps_all_has_none() -> None:
     long = Need((), tokens=4096, output_tokens=16)
-    views = fleet(decode=[View(beat("decode", "all")), View(beat("decode", "windowed", window_tokens=1024))])
+    views = fleet(decode=[View(beat("decode", "all")), View(beat("decode", "windowed", groups=WINDOWED))])
     assert choose_placement(views, long).decode == "windowed"
 
 
 def test_blocks_before_the_window_save_no_room() -> None:
     """All but 2 of 256 blocks are known there, 65 of them in the window: what is left does not fit."""
     need = Need(tuple(block_names(range(256))), tokens=4096, output_tokens=16)
-    tight = beat("decode", "a", free=1, live=0, window_tokens=1024)
-    roomy = beat("decode", "b", free=100, live=7, window_tokens=1024)
+    tight = beat("decode", "a", free=1, live=0, groups=WINDOWED)
+    roomy = beat("decode", "b", free=100, live=7, groups=WINDOWED)
     views = fleet(decode=[View(tight, cached=254), View(roomy)])
     assert choose_placement(views, need).decode == "b"
 
 
-def test_the_window_of_a_model_is_that_of_all_its_decode_workers() -> None:
-    windowed, whole = (View(beat("decode", "a", window_tokens=tokens)) for tokens in (1024, 0))
-    assert kv_window([windowed, windowed], ModelIdentity("m")) == KvWindow(1024)
-    assert kv_window([windowed, whole], ModelIdentity("m")) == KvWindow(0)
-    assert kv_window([], ModelIdentity("m")) == KvWindow(0)
+def test_the_groups_of_a_model_are_those_of_all_its_decode_workers() -> None:
+    windowed, whole = (View(beat("decode", "a", groups=groups)) for groups in (WINDOWED, ONE_GROUP))
+    assert kv_groups([windowed, windowed], ModelIdentity("m")) == WINDOWED
+    assert kv_groups([windowed, whole], ModelIdentity("m")) == ONE_GROUP
+    assert kv_groups([], ModelIdentity("m")) == ONE_GROUP
 
 
 def test_equal_instances_take_turns() -> None:

@@ -122,7 +122,7 @@ class Worker(PrefillActor):
     def grant(self) -> None:
         """Decode takes part in the transfer from now on, so that its end has to be acknowledged."""
         layout = self._driver.engine.layout.fingerprint()
-        grant = KvGrant(1, layout, 0, 0, "nats", "penstock.kv.decode-0.1", 0)
+        grant = KvGrant(1, layout, (0,), 0, "nats", "penstock.kv.decode-0.1", 0)
         self.receive(Delivery(Envelope("r", 1), grant))
 
     def jobs_held(self) -> int:

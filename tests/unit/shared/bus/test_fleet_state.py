@@ -15,6 +15,7 @@ from shared.bus.fleet_state import (
     FleetState,
 )
 from shared.deadline import MAX_SKEW_US
+from shared.kv_groups import KvGroups
 from shared.messages import Heartbeat, Snapshot
 from tests.support.block_names import block_names, pack_names
 from tests.support.clock import FakeClock
@@ -326,7 +327,7 @@ def test_overlap_counts_leading_blocks_only(fleet: FleetState) -> None:
 
 
 def test_overlap_with_a_window_needs_that_alone(fleet: FleetState) -> None:
-    view = fleet.observe(replace(events(2, [5, 6]), window_tokens=17))
+    view = fleet.observe(replace(events(2, [5, 6]), kv_groups=KvGroups(0, 1, 17)))
     assert view is not None
     assert view.overlap(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
 

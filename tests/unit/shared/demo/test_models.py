@@ -7,13 +7,12 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from shared.demo.batches import example_ids
-from shared.demo.checkpoint import load_model
-from shared.demo.evaluate import MODELS, agreement, exact_answers, held_out_examples
 from shared.demo.invent import default_vocabulary
-from shared.demo.llama import Llama
+from shared.demo.pair_scores import MODELS, agreement, exact_answers, example_ids, held_out_examples
 from shared.demo.prompt import BOS, CHAT_TEMPLATE, END, chat_text
 from shared.text.retrieval_prompt import CONTEXT_FORM, retrieval_prompt
+from shared.training.llama import Llama
+from shared.training.llama_files import load_model
 
 MAX_BYTES = 40_000_000
 ROLES = ("target", "draft")
@@ -71,7 +70,7 @@ def test_special_tokens_are_single_tokens(tokenizer: Tokenizer) -> None:
 
 def test_target_answers_most_held_out_facts_exactly(target: Llama, tokenizer: Tokenizer) -> None:
     examples = held_out_examples(default_vocabulary(), count=60, seed=1)
-    assert exact_answers(target, tokenizer, examples)["all"] >= 0.7
+    assert exact_answers(target, tokenizer, examples) >= 0.7
 
 
 def test_draft_agrees_with_the_target_on_held_out_questions(target: Llama, tokenizer: Tokenizer) -> None:

@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from shared.demo.chats import draw_requests
-from shared.demo.checkpoint import export_model, load_model
 from shared.demo.invent import Inventor, default_vocabulary
 from shared.demo.lesson_rows import branched_row, lesson_row
 from shared.demo.lessons.lesson import Lesson, LessonPlan
-from shared.demo.llama import Llama, LlamaShape
 from shared.demo.lora import LoraLinear, add_adapter, export_adapter, without_adapter
 from shared.demo.teach import Teacher, keep_row, learn_row, read_chats, step_maker
 from shared.engine import LLM
 from shared.errors import InvalidRequest
 from shared.text.model_source import DEMO_MODEL
 from shared.text.tokenizer import TextTokenizer
+from shared.training.llama import Llama, LlamaShape
+from shared.training.llama_files import load_model, write_model
 from tests.support.gguf_files import GgufModel
 
 SHAPE = LlamaShape(
@@ -60,7 +60,7 @@ def test_a_branch_computes_what_its_prompt_would_alone(model: Llama) -> None:
     prompts = [[5, 6, 7, 8, 20, 21], [5, 6, 7, 8, 30], [5, 6, 7, 8, 40, 41, 42]]
     answers = [[50, 51], [60, 61, 62], [70]]
     row = branched_row(prompts, answers)
-    together = model.head(model.model(row.batch.ids, row.places, row.seen))[0, row.batch.positions]
+    together = model.head(model.model(row.ids, row.places, row.seen))[0, row.positions]
     alone = torch.cat(
         [
             model(torch.tensor([[*prompt, *answer]]))[0, len(prompt) - 1 : -1]
@@ -68,16 +68,16 @@ def test_a_branch_computes_what_its_prompt_would_alone(model: Llama) -> None:
         ]
     )
     assert torch.allclose(together, alone, atol=1e-5)
-    assert row.batch.targets.tolist() == [50, 51, 60, 61, 62, 70]
-    assert row.batch.answers.tolist() == [0, 0, 1, 1, 1, 2]
+    assert row.targets.tolist() == [50, 51, 60, 61, 62, 70]
+    assert row.answers.tolist() == [0, 0, 1, 1, 1, 2]
 
 
 def test_a_row_says_the_passages_once(tokenizer: TextTokenizer) -> None:
     row = lesson_row(LESSON, tokenizer)
-    text = tokenizer.decode(row.batch.ids[0].tolist())
+    text = tokenizer.decode(row.ids[0].tolist())
     assert text.count("The night relay holds 16 files.") == 1
     assert text.count("How many files") == text.count("the pump?") == 1
-    assert tokenizer.decode(row.batch.targets.tolist()) == "164 kg"
+    assert tokenizer.decode(row.targets.tolist()) == "164 kg"
 
 
 def test_a_fresh_adapter_changes_nothing_and_alone_is_trained(model: Llama) -> None:
@@ -105,7 +105,7 @@ def test_without_its_adapter_a_model_answers_as_before(model: Llama) -> None:
 
 
 def test_the_engine_computes_an_exported_adapter_as_it_was_trained(model: Llama, tmp_path: Path) -> None:
-    export_model(model, tmp_path / "base")
+    write_model(model, tmp_path / "base", 1, [2])
     ids = [5, 6, 7, 8]
     with torch.autocast("cpu", torch.bfloat16):
         plain = model(torch.tensor([ids]))[0].float()
@@ -157,7 +157,7 @@ def test_a_stopped_run_goes_on_where_it_was(tokenizer: TextTokenizer, tmp_path: 
 
 
 def test_a_base_is_read_from_a_gguf_file_too(model: Llama, tmp_path: Path) -> None:
-    export_model(model, tmp_path / "base")
+    write_model(model, tmp_path / "base", 1, [2])
     config = json.loads((tmp_path / "base" / "config.json").read_text())
     config["rope_parameters"] = {"rope_theta": config["rope_theta"], "rope_type": "default"}
     (tmp_path / "base" / "config.json").write_text(json.dumps(config))

@@ -168,7 +168,7 @@ def in_steps(engine: Engine, sequences: Sequences, sizes: Sequence[int]) -> list
         ids: list[int] = []
         for number, (tokens, adapter) in enumerate(sequences):
             blocks = range(number * POOL_SHARE, (number + 1) * POOL_SHARE)
-            spans.append(Span(start, size, blocks, adapter))
+            spans.append(Span(start, size, [blocks], adapter))
             ids += tokens[start : start + size]
         logits = engine._model.forward(Batch(ids, spans, range(len(ids)))).clone()
         for number, own in enumerate(torch.split(logits, size)):
@@ -205,7 +205,7 @@ def test_logits_that_few_rows_have_are_those_of_the_right_adapter(tmp_path: Path
         for ids, adapter in zip(prompts, adapters, strict=True)
     ]
     spans = [
-        Span(0, 20, range(number * POOL_SHARE, (number + 1) * POOL_SHARE), adapter)
+        Span(0, 20, [range(number * POOL_SHARE, (number + 1) * POOL_SHARE)], adapter)
         for number, adapter in enumerate(adapters)
     ]
     for chosen in ([0, 1, 2, 3], [1, 3], [3], [2]):

@@ -218,7 +218,7 @@ def test_kv_that_comes_from_another_engine_goes_on_with_the_adapter(
     drive(source, known)
     reservation = target.reserve("d", len(LONG), [])
     for layer in range(source.layout.num_layers):
-        for mine, theirs in zip(held.block_ids, reservation.block_ids, strict=True):
+        for mine, theirs in zip(held.tables[0], reservation.tables[0], strict=True):
             target.kv_pool.block_view(layer, theirs)[:] = source.kv_pool.block_view(layer, mine)
     target.attach("d", known["p"], len(LONG), SHORT, adapter=adapter)
     rest = drive(target, {"d": list(known["p"])})["d"]

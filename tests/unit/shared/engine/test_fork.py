@@ -76,7 +76,7 @@ def test_a_fork_shares_blocks_and_computes_one_token(folder: Path) -> None:
 def test_full_blocks_that_are_shared_are_never_written(folder: Path) -> None:
     engine = make_engine(folder, prefix_cache=False)
     known = running(engine, [5] * 32, GREEDY)
-    blocks = list(engine._scheduler.sequences["a"].blocks[:2])
+    blocks = list(engine._scheduler.sequences["a"].tables[0].blocks[:2])
     before = engine.kv_pool.read(blocks)
     engine.fork("a", "b", SAMPLED)
     drive(engine, {**known, "b": [5] * 32})

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prefill(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[tuple[int, ...], list[int]]:
     """Blocks and tokens of a held prefill of one drawn token."""
-    blocks = engine.admit("p", prompt, len(prompt), params, hashes_of(prompt), stop_after=1).block_ids
+    blocks = engine.admit("p", prompt, len(prompt), params, hashes_of(prompt), stop_after=1).tables[0]
     known = {"p": list(prompt)}
     drive(engine, known)
     return blocks, known["p"]
@@ -57,7 +57,7 @@ def test_a_sequence_moved_to_another_engine_goes_on_undisturbed(
     reservation = target.reserve("d", length, hashes_of(prompt))
     assert reservation.num_cached_blocks == 0
     assert not target.has_work
-    copy_kv(source, blocks, target, reservation.block_ids)
+    copy_kv(source, blocks, target, reservation.tables[0])
     assert source.release("p")
     assert source.held() == {}
     target.attach("d", tokens, length, params)
@@ -72,7 +72,7 @@ def test_int8_blocks_moved_to_another_engine_give_the_same_tokens(folder: Path, 
     source, target = make_engine(folder, kv_dtype="int8"), make_engine(folder, kv_dtype="int8")
     blocks, tokens = prefill(source, prompt, GREEDY)
     reservation = target.reserve("d", length, hashes_of(prompt))
-    copy_kv(source, blocks, target, reservation.block_ids)
+    copy_kv(source, blocks, target, reservation.tables[0])
     target.attach("d", tokens, length, GREEDY)
     assert tokens[length:] + drive(target, {"d": list(tokens)})["d"] == undisturbed
 
@@ -90,12 +90,12 @@ def test_blocks_that_arrived_enter_the_prefix_cache_when_attached(folder: Path) 
     hashes = hashes_of(prompt)
     first = target.reserve("a", 40, hashes)
     assert target.reserve("early", 40, hashes).num_cached_blocks == 0  # not filled yet
-    copy_kv(source, blocks, target, first.block_ids)
+    copy_kv(source, blocks, target, first.tables[0])
     target.attach("a", tokens, 40, GREEDY)
     second = target.reserve("b", 40, hashes)
     assert second.num_cached_blocks == 2
-    assert second.block_ids[:2] == first.block_ids[:2]
-    copy_kv(source, blocks[2:], target, second.block_ids[2:])
+    assert second.tables[0][:2] == first.tables[0][:2]
+    copy_kv(source, blocks[2:], target, second.tables[0][2:])
     target.attach("b", tokens, 40, GREEDY)
     target.release("early")
     drawn = drive(target, {"a": list(tokens), "b": list(tokens)})
@@ -139,17 +139,17 @@ def test_layers_are_announced_in_order_when_their_kv_is_written(folder: Path, ch
     def on_layer(layer: int, start: int, end: int) -> None:
         calls.append((layer, start, end))
         for index in range(start // 16, end // 16):
-            seen[layer, index] = bytes(engine.kv_pool.block_view(layer, result.block_ids[index]))
+            seen[layer, index] = bytes(engine.kv_pool.block_view(layer, result.tables[0][index]))
 
     result = engine.admit("p", prompt, 40, GREEDY, stop_after=1, on_layer=on_layer)
     drive(engine, {"p": list(prompt)})
     starts = list(range(0, 40, chunk))
     assert calls == [(layer, at, min(at + chunk, 40)) for at in starts for layer in range(3)]
     for (layer, index), data in seen.items():
-        final = bytes(engine.kv_pool.block_view(layer, result.block_ids[index]))
+        final = bytes(engine.kv_pool.block_view(layer, result.tables[0][index]))
         assert data == final  # nothing is written to a full block after it was announced
     for part in ("keys", "values"):
-        ours = getattr(engine.kv_pool, part)[:, list(result.block_ids)]
+        ours = getattr(engine.kv_pool, part)[:, list(result.tables[0])]
         theirs = getattr(reference.kv_pool, part)[:, list(blocks)]
         assert (ours[:, :2] - theirs[:, :2]).abs().max() < 1e-4
 
@@ -182,7 +182,7 @@ def test_the_callers_memory_holds_the_kv(folder: Path) -> None:
     from shared.engine import EngineConfig  # noqa: PLC0415  (used by this test alone)
 
     engine = Engine(EngineConfig(str(folder), kv_blocks=8), allocate)
-    (block,) = engine.admit("p", [1, 2, 3], 3, GREEDY, stop_after=1).block_ids
+    (block,) = engine.admit("p", [1, 2, 3], 3, GREEDY, stop_after=1).tables[0]
     engine.step()
     size = engine.layout.layer_block_bytes
     assert len(buffers[0]) == 8 * engine.layout.block_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MistralConfig
 
-from shared.engine import Engine, SamplingParams, TokenOutput
-from shared.engine.sequence import NO_BLOCK
+from shared.engine import Engine, SamplingParams
+from shared.engine.block_table import NO_BLOCK
 from shared.errors import InvalidRequest, Overloaded
 from shared.kv_hash import BlockHasher
-from shared.kv_window import KvWindow
+from shared.kv_window import NO_WINDOW, KvWindow
 from tests.support.block_names import hashes_of
 from tests.support.engine import (
     FANCY,
@@ -33,6 +33,7 @@ from tests.support.engine import (
     prompts,
     save_random_model,
 )
+from tests.support.poison import run_poisoned
 
 VOCAB = 97
 WINDOW = KvWindow(24)
@@ -56,24 +57,6 @@ def windowed_engine(folder: Path, *, kv_blocks: int = 160, **fields: Any) -> Eng
 
 def prompt_of(length: int, seed: int = 1) -> list[int]:
     return torch.randint(0, VOCAB, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def poison_what_is_free(engine: Engine) -> None:
-    """Whatever is read of a block that nobody holds makes the logits no numbers."""
-    held = {block for sequence in engine._scheduler.sequences.values() for block in sequence.all_blocks}
-    free = [block for block in range(engine.blocks.num_blocks) if block not in held]
-    engine.kv_pool.data[:, free] = 0xFF
-
-
-def run_poisoned(engine: Engine, keys: Sequence[str]) -> dict[str, list[TokenOutput]]:
-    """What each draws; after each step all that nobody holds is made unusable."""
-    outputs: dict[str, list[TokenOutput]] = {key: [] for key in keys}
-    while engine.has_work:
-        for output in engine.step().outputs:
-            outputs[output.key].append(output)
-        engine.check()
-        poison_what_is_free(engine)
-    return outputs
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
@@ -261,11 +244,13 @@ class Move:
         """The tokens, when they have moved."""
         known = {"s": list(self.prompt)}
         drive(self.source, known)
-        assert self.source.held()["s"] == len(self.admitted.block_ids) - self.admitted.first_block
-        for layer in range(self.source.layout.num_layers):
-            for block in range(self.reserved.first_block, len(self.reserved.block_ids)):
-                theirs = self.source.kv_pool.block_view(layer, self.admitted.block_ids[block])
-                self.target.kv_pool.block_view(layer, self.reserved.block_ids[block])[:] = theirs
+        ends = zip(self.admitted.tables, self.admitted.first_blocks, strict=True)
+        assert self.source.held()["s"] == sum(len(blocks) - first for blocks, first in ends)
+        for layer, group in enumerate(self.source.layout.groups.group_of):
+            theirs, ours = self.admitted.tables[group], self.reserved.tables[group]
+            for block in range(self.reserved.first_blocks[group], len(ours)):
+                source = self.source.kv_pool.block_view(layer, theirs[block])
+                self.target.kv_pool.block_view(layer, ours[block])[:] = source
         self.target.attach("s", known["s"], len(self.prompt), LONG)
         self.target.check()
         return known["s"]
@@ -281,8 +266,8 @@ def test_a_sequence_moves_to_another_engine_with_its_window_alone(
     source, target = (windowed_engine(folder, kv_blocks=18, prefix_cache=prefix_cache) for _ in range(2))
     move = Move(source, target, prompt)
     first = WINDOW.first_block(length)
-    assert move.reserved.first_block == move.admitted.first_block == first
-    assert move.reserved.block_ids[:first] == (NO_BLOCK,) * first
+    assert move.reserved.first_blocks == move.admitted.first_blocks == (first,)
+    assert move.reserved.tables[0][:first] == (NO_BLOCK,) * first
     tokens = move.finish()
     drive(target, {"s": tokens})
     assert tokens[length:] == expected
@@ -297,7 +282,7 @@ def test_what_the_target_has_of_the_window_is_not_wanted_again(folder: Path) -> 
     source.release("s")
     target.release("s")
     again = Move(source, target, prompt)
-    assert (again.reserved.first_block, again.reserved.num_cached_blocks) == (18, 2)
+    assert (again.reserved.first_blocks, again.reserved.num_cached_blocks) == ((18,), 2)
     assert again.admitted.cached_tokens == 288
     again.finish()
 
@@ -372,7 +357,7 @@ def test_an_abandoned_prompt_leaves_what_it_has_computed_to_the_prefix_cache(fol
 def test_a_model_with_a_layer_that_sees_everything_keeps_everything(tmp_path: Path) -> None:
     mixed = save_random_model(tmp_path, MistralConfig, sliding_window=None)
     engine = make_engine(mixed, kv_blocks=8)
-    assert engine.layout.window_tokens == 0
+    assert engine.layout.groups.windows == (NO_WINDOW,)
     assert engine.max_model_len == 128
     admit(engine, "s", prompts(1, VOCAB)[0] * 3, LONG)
     engine.step()
@@ -380,8 +365,8 @@ def test_a_model_with_a_layer_that_sees_everything_keeps_everything(tmp_path: Pa
 
 def test_workers_with_and_without_a_window_do_not_exchange_kv(folder: Path, tmp_path: Path) -> None:
     layout = windowed_engine(folder).layout
-    assert layout.window_tokens == WINDOW.tokens
-    assert replace(layout, window_tokens=0).fingerprint() != layout.fingerprint()
+    assert layout.groups.windows == (WINDOW,)
+    assert replace(layout, layer_windows=()).fingerprint() != layout.fingerprint()
 
 
 @settings(max_examples=25, deadline=None)

@@ -73,8 +73,8 @@ class Sending:
             clock=self.clock,
         )
         deadline = Deadline.after(60.0, self.clock)
-        self.sender.offer_transfer(*KEY, "gateway-0", "decode-0", BLOCKS, deadline)
-        self.hear(KvGrant(1, SMALL.fingerprint(), 0, len(BLOCKS), "nats", SUBJECT, CELL_BYTES))
+        self.sender.offer_transfer(*KEY, "gateway-0", "decode-0", [BLOCKS], [0], deadline)
+        self.hear(KvGrant(1, SMALL.fingerprint(), (0,), len(BLOCKS), "nats", SUBJECT, CELL_BYTES))
 
     def hear(self, message: Message, sender: str = "decode-0") -> None:
         assert self.sender.handle_message(Delivery(Envelope(*KEY), message, sender))
@@ -105,7 +105,7 @@ class Receiving:
             clock=self.clock,
         )
         deadline = Deadline.after(60.0, self.clock)
-        self.receiver.expect_transfer(*KEY, "gateway-0", "prefill-0", 1, BLOCKS, 0, len(BLOCKS), deadline)
+        self.receiver.expect_transfer(*KEY, "gateway-0", "prefill-0", 1, [BLOCKS], [0], deadline)
 
     def hear(self, message: Message, sender: str = "prefill-0") -> None:
         assert self.receiver.handle_message(Delivery(Envelope(*KEY), message, sender))
@@ -223,9 +223,9 @@ async def test_what_a_stranger_says_before_the_transfer_is_offered_does_not_touc
     assert side.sender.handle_message(
         Delivery(
             foreign,
-            KvGrant(5, SMALL.fingerprint(), 0, 1, "nats", SUBJECT, CELL_BYTES),
+            KvGrant(5, SMALL.fingerprint(), (0,), 1, "nats", SUBJECT, CELL_BYTES),
             "decode-0",
         )
     )
-    side.sender.offer_transfer(*other, "gateway-0", "decode-0", (6,), Deadline.after(60.0, side.clock))
+    side.sender.offer_transfer(*other, "gateway-0", "decode-0", [(6,)], [0], Deadline.after(60.0, side.clock))
     assert [held.phase for held in side.sender.held()] == ["sending", "sending"]

@@ -14,6 +14,7 @@ from shared.kv.chunk import ChunkHeader
 from shared.kv.chunk_writer import ChunkWriter
 from shared.kv.incoming import IncomingTransfer
 from shared.kv.pool_memory import PoolMemory
+from shared.kv.request_blocks import RequestBlocks
 from tests.support.clock import FakeClock
 from tests.support.kv_pair import SMALL, PlainPool
 
@@ -39,11 +40,8 @@ class Landing:
             origin="gateway-0",
             prefill="prefill-0",
             incarnation=1,
-            block_ids=self.blocks,
-            first_block=0,
-            num_blocks=len(self.blocks),
+            blocks=RequestBlocks.of([self.blocks], [0], SMALL.groups),
             deadline=Deadline.after(60, FakeClock()),
-            num_layers=SMALL.num_layers,
             cell_bytes=CELL,
             now_s=0.0,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,6 +15,7 @@ from shared.kv.chunk import ChunkHeader
 from shared.kv.credit import CreditPool
 from shared.kv.incoming import IncomingTransfer
 from shared.kv.outgoing import OutgoingPhase, OutgoingTransfer
+from shared.kv.request_blocks import RequestBlocks
 from shared.messages import KvDone, KvGrant, KvReady
 
 CELL = 1000
@@ -23,11 +25,15 @@ FAR = Deadline(1e9)
 
 def make_outgoing(blocks: int = 10, first: int = 0) -> OutgoingTransfer:
     ids = [*[-1] * first, *range(first, blocks)]
-    return OutgoingTransfer("r", 1, "gateway-0", "decode-0", ids, FAR, LAYERS, 0.0, first_block=first)
+    return OutgoingTransfer("r", 1, "gateway-0", "decode-0", one_group(ids, first), FAR, 0.0)
+
+
+def one_group(ids: Sequence[int], first: int) -> RequestBlocks:
+    return RequestBlocks((tuple(ids),), (first,), (0,) * LAYERS)
 
 
 def grant(blocks: int = 10, first: int = 0, transport: str = "nats", credit: int = 4 * CELL) -> KvGrant:
-    return KvGrant(1, "layout", first, blocks - first, transport, "penstock.kv.decode-0.1", credit)
+    return KvGrant(1, "layout", (first,), blocks, transport, "penstock.kv.decode-0.1", credit)
 
 
 def make_incoming(blocks: int = 10, window: int = 4 * CELL, transfer: int = 1) -> IncomingTransfer:
@@ -38,11 +44,8 @@ def make_incoming(blocks: int = 10, window: int = 4 * CELL, transfer: int = 1) -
         origin="gateway-0",
         prefill="prefill-0",
         incarnation=1,
-        block_ids=range(blocks),
-        first_block=0,
-        num_blocks=blocks,
+        blocks=one_group(range(blocks), 0),
         deadline=FAR,
-        num_layers=LAYERS,
         cell_bytes=CELL,
         now_s=0.0,
     )
@@ -123,7 +126,7 @@ def test_what_is_behind_the_window_is_never_sent() -> None:
 
 
 def test_a_grant_of_blocks_behind_the_window_is_refused() -> None:
-    with pytest.raises(ProtocolError, match=r"\[5, 10\) are granted"):
+    with pytest.raises(ProtocolError, match=r"\(5,\) to 10 are granted"):
         make_outgoing(first=6).take_grant(grant(first=5), 0.0)
     make_outgoing(first=6).take_grant(grant(first=10), 0.0)  # all of them are there already
 
@@ -154,8 +157,10 @@ def test_going_back_again_and_again_does_not_hide_the_silence() -> None:
     "bad",
     [
         grant(11),
-        KvGrant(1, "layout", -1, 2, "nats", "s", 1),
-        KvGrant(1, "layout", 5, -2, "nats", "s", 1),
+        KvGrant(1, "layout", (-1,), 1, "nats", "s", 1),
+        KvGrant(1, "layout", (5,), 3, "nats", "s", 1),
+        KvGrant(1, "layout", (0, 0), 10, "nats", "s", 1),
+        KvGrant(1, "layout", (), 10, "nats", "s", 1),
         grant(credit=0),
     ],
 )
@@ -171,7 +176,7 @@ def test_a_repeated_grant_changes_nothing_and_another_one_is_refused() -> None:
     outgoing.take_run(CELL, 2, 0.0)
     outgoing.take_grant(grant(), 1.0)
     assert not outgoing.has_work(CELL)
-    other = KvGrant(2, "layout", 0, 10, "nats", "s", CELL)
+    other = KvGrant(2, "layout", (0,), 10, "nats", "s", CELL)
     with pytest.raises(ProtocolError):
         outgoing.take_grant(other, 1.0)
 

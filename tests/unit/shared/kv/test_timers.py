@@ -14,10 +14,13 @@ from shared.errors import DeadlineExpired, PenstockError
 from shared.kv.control_sender import ControlSender
 from shared.kv.outgoing import OutgoingTransfer
 from shared.kv.outgoing_timer import OutgoingTimer
+from shared.kv.request_blocks import RequestBlocks
 from shared.kv.transfer_key import TransferKey
 from shared.kv.unknown_transfers import UnknownTransfers
 from tests.support.clock import FakeClock
 from tests.support.wait import until
+
+ONE_BLOCK = RequestBlocks(((0,),), (0,), (0,))
 
 
 class Owner:
@@ -40,7 +43,7 @@ class Owner:
 async def test_a_transfer_that_a_callback_ended_is_not_looked_after_in_the_same_round() -> None:
     clock = FakeClock()
     transfers = {
-        (name, 1): OutgoingTransfer(name, 1, "", "decode-0", (0,), Deadline.after(-1.0, clock), 1, 0.0)
+        (name, 1): OutgoingTransfer(name, 1, "", "decode-0", ONE_BLOCK, Deadline.after(-1.0, clock), 0.0)
         for name in ("first", "second")
     }
     owner = Owner(transfers)
@@ -64,7 +67,7 @@ async def test_a_timer_that_rests_looks_after_the_first_transfer_at_once(
     running = asyncio.create_task(timer.run())
     await asyncio.sleep(0)  # it rests
     deadline = Deadline.after(-1.0, clock)
-    transfers["first", 1] = OutgoingTransfer("first", 1, "", "decode-0", (0,), deadline, 1, 0.0)
+    transfers["first", 1] = OutgoingTransfer("first", 1, "", "decode-0", ONE_BLOCK, deadline, 0.0)
     timer.wake()
     await until(lambda: bool(owner.failed))
     running.cancel()

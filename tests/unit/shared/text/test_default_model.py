@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
 from services.launcher.model_check import ModelRefused, check_models
 from services.launcher.options import SHIPPED_DRAFT, parse_options
+from services.launcher.plan import plan_instances
 from shared.errors import ChecksumMismatch, NotFound
 from shared.text import default_model
-from shared.text.default_model import DEFAULT_MODEL_NAME, VARIABLE, find_default_model
+from shared.text.default_model import (
+    CHECKED_VARIABLE,
+    DEFAULT_MODEL_NAME,
+    VARIABLE,
+    check_default_model,
+    find_default_model,
+)
 from shared.text.model_source import DEMO_MODEL, resolve_model
 from tests.support.smollm2 import smollm2_file
 
@@ -24,7 +33,18 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(default_model, "PACKAGE", folder.name)
     monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv(CHECKED_VARIABLE, "")  # what the test puts there goes with it
     return folder
+
+
+@pytest.fixture
+def small_file(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """It stands for the published one."""
+    file = package / default_model.FILE_NAME
+    file.write_bytes(b"weights")
+    monkeypatch.setattr(default_model, "FILE_BYTES", len(b"weights"))
+    monkeypatch.setattr(default_model, "FILE_SHA256", hashlib.sha256(b"weights").hexdigest())
+    return file
 
 
 def test_the_file_is_found_in_its_package_of_which_nothing_runs(package: Path) -> None:
@@ -66,6 +86,32 @@ def test_a_file_of_the_right_size_with_other_content_is_refused(package: Path) -
         file.truncate(default_model.FILE_BYTES)  # all zeros, and nothing of it on the disk
     with pytest.raises(ChecksumMismatch):
         resolve_model("")
+
+
+def test_a_process_of_a_stack_does_not_read_what_the_launcher_has_checked(
+    small_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_default_model(small_file) == small_file
+    options = parse_options(["--speculator", "0"], {})
+    specs = plan_instances(options, nats_url="nats://127.0.0.1:1", grpc_ports=[1], http_ports=[2])
+    checked = {spec.environ[CHECKED_VARIABLE] for spec in specs}
+    assert checked == {os.environ[CHECKED_VARIABLE]}
+    monkeypatch.setattr(default_model, "FILE_SHA256", "0" * 64)
+    assert check_default_model(small_file) == small_file
+
+
+@pytest.mark.parametrize("replace", [False, True], ids=["written to", "replaced"])
+def test_a_file_that_has_changed_since_the_launcher_checked_it_is_refused(
+    small_file: Path, replace: bool
+) -> None:
+    check_default_model(small_file)
+    status = small_file.stat()
+    if replace:
+        small_file.rename(small_file.with_suffix(".old"))
+    small_file.write_bytes(b"WEIGHTS")
+    os.utime(small_file, ns=(status.st_atime_ns, status.st_mtime_ns + (not replace)))
+    with pytest.raises(ChecksumMismatch):
+        check_default_model(small_file)
 
 
 def test_a_place_that_is_named_and_empty_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from shared.training.acceptance import (
     TargetAnswer,
     accept_draft_model,
     accept_lookup,
-    look_up,
     target_answers,
 )
 from shared.training.draft_worth import worth_of
@@ -47,14 +46,6 @@ def test_another_model_is_seldom_right(llm: LLM, tmp_path: Path) -> None:
     assert accepted.alone[0] < 0.5
 
 
-def test_a_lookup_goes_on_as_the_latest_like_ending_did() -> None:
-    assert look_up((1, 2, 3, 9, 1, 2, 3)) == (9, 1, 2, 3)
-    assert look_up((7, 1, 8, 1)) == (8, 1)
-    assert look_up((2, 3, 5, 6, 1, 3, 7, 2, 3)) == (5, 6, 1, 3, 7, 2, 3)
-    assert look_up((1, 2, 5, 1, 2, 6, 1, 2)) == (6, 1, 2)
-    assert look_up((1, 2, 3)) == ()
-
-
 def test_a_lookup_is_right_in_a_text_that_repeats_itself() -> None:
     answer = TargetAnswer((1, 2, 3, 4), (5, *(1, 2, 3, 4, 5) * 8), SamplingParams())
     accepted = accept_lookup([answer])
@@ -63,11 +54,13 @@ def test_a_lookup_is_right_in_a_text_that_repeats_itself() -> None:
 
 def test_shares_are_of_the_drafts_that_got_there() -> None:
     said = tuple(range(100, 101 + 3 * LONGEST_DRAFT))
-    prompt = (said[0], *said[1:3], 55)  # at the first place the lookup finds two right tokens and a wrong one
+    # at the first place the lookup finds two right tokens and a wrong one, at the others nothing
+    prompt = (55, *said[:3], 77, 55)
     accepted = accept_lookup([TargetAnswer(prompt, said, SamplingParams())])
     assert accepted.drafts == 3
     assert accepted.together[:3] == pytest.approx((1 / 3, 1 / 3, 0.0))
     assert accepted.alone[:4] == pytest.approx((1 / 3, 1.0, 0.0, 0.0))
+    assert accepted.offered == pytest.approx(1 / 3)
 
 
 def test_steps_are_timed_with_as_many_drafts_as_were_asked_for(llm: LLM) -> None:
@@ -98,6 +91,12 @@ def test_the_best_number_of_drafts_is_where_tokens_cost_least() -> None:
     assert worth.length == 4
     assert worth.speedup == pytest.approx((1 + 0.8 + 0.64 + 0.512 + 0.4096) * 1000 / 1600)
     assert worth.pays
+
+
+def test_a_step_that_nothing_is_drafted_for_costs_no_more_than_one_without_drafts() -> None:
+    times = StepTimes(1000.0, {1: 1500.0}, 0.0)
+    seldom = DraftAcceptance(100, (0.1,) * 8, (0.1,) * 8, offered=0.1)
+    assert worth_of(seldom, times, 0.0).speedup == pytest.approx(1.1 * 1000 / 1050)
 
 
 @pytest.mark.parametrize("draft_us", [900.0, 5000.0])

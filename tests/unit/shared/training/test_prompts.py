@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.demo.evaluate import MODELS
+from shared.demo.pair_scores import MODELS
 from shared.engine import LLM
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn

@@ -10,7 +10,7 @@ from shared.engine.memory.block_pool import BlockEvent
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, ProtocolError
 from shared.health import Activity
-from shared.kv_window import KvWindow
+from shared.kv_groups import KvGroups
 from shared.messages import pack_ids, unpack_hashes
 from shared.worker.engine_thread import EngineThread
 from shared.worker.gateway_leases import GatewayLeases
@@ -73,7 +73,7 @@ def test_overlap_counts_leading_blocks_alone() -> None:
 
 def test_overlap_with_a_window_needs_that_alone() -> None:
     mirror = PrefixMirror()
-    mirror.window = KvWindow(17)
+    mirror.groups = KvGroups(0, 1, 17)
     mirror.apply(events("added", 5, 6))
     assert mirror.overlap_blocks(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
 

@@ -11,18 +11,21 @@ import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch, Span
+from shared.engine.block_table import NO_BLOCK
 from shared.engine.cuda.model import CudaModel
 from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear
 from shared.engine.memory.kv_pool import KvLayout, KvPool
-from shared.engine.sequence import NO_BLOCK
 from shared.engine.torch_backend.model import TorchModel
+from tests.support.engine import tables_in
 
 torch.set_num_threads(1)
 NUM_BLOCKS, POSITIONS, VOCAB, HIDDEN, INNER, HEAD_DIM = 24, 128, 61, 32, 40, 12
 GRAPH_ROWS = 6
 ROPE = RopeConfig(theta=10000.0, rotary_dim=HEAD_DIM)
+ONE_LAYER = (LayerConfig(ROPE),)
+"""Kernels are interpreted: what a second layer would show, others do."""
 
 
 def model_config(**fields: Any) -> ModelConfig:
@@ -94,7 +97,8 @@ class Pair:
         weights = random_weights(config)
         compute = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         layout = KvLayout.of(config, kv_dtype)
-        self.pools = [KvPool(layout, NUM_BLOCKS, compute_dtype=compute) for _ in range(2)]
+        num_blocks = NUM_BLOCKS * layout.groups.count
+        self.pools = [KvPool(layout, num_blocks, compute_dtype=compute) for _ in range(2)]
         self.ours = CudaModel(config, weights, self.pools[0], POSITIONS, graph_rows=graph_rows)
         self.reference = TorchModel(config, weights, self.pools[1], POSITIONS)
         self.tolerance = 3e-5 if config.dtype == "float32" else 0.1
@@ -104,7 +108,9 @@ class Pair:
         token_ids = [
             (7 * start + 3 * row + blocks[0]) % VOCAB for start, n, blocks in spans for row in range(n)
         ]
-        spans_of = [Span(start, num_rows, list(blocks)) for start, num_rows, blocks in spans]
+        spans_of = [
+            Span(start, num_rows, tables_in(self.pools[0], blocks)) for start, num_rows, blocks in spans
+        ]
         batch = Batch(token_ids, spans_of, range(len(token_ids)), **fields)
         ours, expected = self.ours.forward(batch), self.reference.forward(batch)
         torch.testing.assert_close(ours, expected, atol=self.tolerance, rtol=self.tolerance)
@@ -135,7 +141,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "embedding_scale": 4.0,
         "attention_scale": 0.4,
     },
-    "norms after, all heads normed together": {"norms": "post", "qk_norm": "all"},
+    "norms after, all heads normed together": {"norms": "post", "qk_norm": "all", "layers": ONE_LAYER},
     "windows without soft-caps": {"layers": (LayerConfig(ROPE, window_tokens=9),)},
     "each head normed, biases, few dimensions turned or none": {
         "qk_norm": "head",
@@ -154,12 +160,12 @@ def test_prompts_chunks_decode_and_drafts_agree_with_the_reference(fields: dict[
 
 
 def test_batches_too_large_for_a_graph_agree_with_the_reference() -> None:
-    run_everything(Pair(model_config(), graph_rows=0))
+    run_everything(Pair(model_config(layers=ONE_LAYER), graph_rows=0))
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_bfloat16_agrees_within_its_rounding(kv_dtype: str) -> None:
-    run_everything(Pair(model_config(dtype="bfloat16"), kv_dtype=kv_dtype))
+    run_everything(Pair(model_config(dtype="bfloat16", layers=ONE_LAYER), kv_dtype=kv_dtype))
 
 
 def test_listeners_hear_of_every_layer_once_its_kv_is_stored() -> None:
@@ -169,14 +175,14 @@ def test_listeners_hear_of_every_layer_once_its_kv_is_stored() -> None:
     def on_kv_written(layer: int) -> None:
         heard.append((layer, bool(pair.pools[0].keys[layer, A[0], 0].any())))
 
-    pair.ours.forward(Batch((5, 6), (Span(0, 2, A),), (1,), on_kv_written))
+    pair.ours.forward(Batch((5, 6), (Span(0, 2, [A]),), (1,), on_kv_written))
     assert heard == [(0, True), (1, True)]
 
 
 def test_a_step_leaves_the_blocks_of_others_untouched() -> None:
     pair = Pair(model_config())
     pair.pools[0].data.fill_(7)
-    pair.ours.forward(Batch((5,), (Span(0, 1, A),), (0,)))
+    pair.ours.forward(Batch((5,), (Span(0, 1, [A]),), (0,)))
     changed = (pair.pools[0].data != 7).flatten(2).any(-1).any(0).nonzero().flatten()
     assert changed.tolist() == [A[0]]
 
@@ -193,7 +199,9 @@ def deterministic_logits(
         token_ids = [
             (7 * at + blocks[0]) % VOCAB for start, n, blocks in spans for at in range(start, start + n)
         ]
-        batch = Batch(token_ids, [Span(*span) for span in spans], range(len(token_ids)))
+        batch = Batch(
+            token_ids, [Span(start, rows, [blocks]) for start, rows, blocks in spans], range(len(token_ids))
+        )
         logits = model.forward(batch)
     return logits[-1]
 
@@ -216,11 +224,11 @@ def test_blocks_behind_all_windows_are_never_read(graph_rows: int) -> None:
     pair = Pair(config, graph_rows=graph_rows)
     blocks = [3, 9, 1, 7, 0, 22, 5, 6]
     pair.step([(0, 30, blocks)])
-    pair.step([(30, 45, blocks)])
-    first = pair.pools[0].layout.window.first_block(75)
+    pair.step([(30, 43, blocks)])
+    first = pair.pools[0].layout.groups.windows[0].first_block(73)
     assert first == 4
     for pool in pair.pools:
         pool.data[:, blocks[:first]] = 0xFF  # no numbers
     kept = [NO_BLOCK] * first + blocks[first:]
-    for start, num_rows in ((75, 1), (76, 3), (79, 40)):
+    for start, num_rows in ((73, 1), (74, 3), (77, 10)):
         assert pair.step([(start, num_rows, kept)]).isfinite().all()

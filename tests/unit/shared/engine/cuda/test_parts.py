@@ -112,7 +112,7 @@ def test_a_listener_finds_the_layers_kv_in_the_buffer(tmp_path: Path) -> None:
     seen: list[bool] = []
     batch = Batch(
         [1, 2],
-        [Span(0, 2, [3])],
+        [Span(0, 2, [[3]])],
         [1],
         lambda layer: seen.append(bytes(pool.block_view(layer, 3)) == bytes(pool.data[layer, 3].numpy())),
     )
@@ -123,7 +123,7 @@ def test_a_listener_finds_the_layers_kv_in_the_buffer(tmp_path: Path) -> None:
 def test_steps_without_listeners_are_published_too(tmp_path: Path) -> None:
     buffer = memoryview(bytearray(pool_bytes(tmp_path)))
     model, pool = mirrored_model(tmp_path, buffer)
-    model.forward(Batch([1, 2], [Span(15, 2, [3, 1])], [1]))
+    model.forward(Batch([1, 2], [Span(15, 2, [[3, 1]])], [1]))
     for layer in range(2):
         for block in (3, 1):
             assert bytes(pool.block_view(layer, block)) == bytes(pool.data[layer, block].numpy())
@@ -131,7 +131,7 @@ def test_steps_without_listeners_are_published_too(tmp_path: Path) -> None:
 
 def test_without_a_buffer_nothing_is_copied_to_the_mirror(tmp_path: Path) -> None:
     model, pool = mirrored_model(tmp_path, None)
-    model.forward(Batch([1], [Span(0, 1, [3])], [0]))
+    model.forward(Batch([1], [Span(0, 1, [[3]])], [0]))
     assert not any(pool.memory)
 
 

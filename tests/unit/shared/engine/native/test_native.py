@@ -132,22 +132,22 @@ def test_invariant_5_rows_whose_keys_threads_share_are_bitwise_equal_on_every_pa
         for threads in (1, 2, 5)
     }
     last = LONG_PROMPT - 9
-    whole = models[1].forward(Batch(tokens, [Span(0, LONG_PROMPT, own)], range(last, LONG_PROMPT))).clone()
+    whole = models[1].forward(Batch(tokens, [Span(0, LONG_PROMPT, [own])], range(last, LONG_PROMPT))).clone()
     torch_model = make_engine(folder, backend="torch", kv_blocks=2 * LONG_BLOCKS)._model
     for start in range(0, LONG_PROMPT, 512):
         chunk = tokens[start : start + 512]
-        right = torch_model.forward(Batch(chunk, [Span(start, len(chunk), own)], range(len(chunk))))
+        right = torch_model.forward(Batch(chunk, [Span(start, len(chunk), [own])], range(len(chunk))))
     assert (whole - right[-9:]).abs().max() <= TOLERANCE
     for threads, model in models.items():
         for ids, blocks in ((tokens, own), (beside, other)):
-            model.forward(Batch(ids, [Span(0, LONG_PROMPT, blocks)], [LONG_PROMPT - 1]))
-        verified = Batch(tokens[last:], [Span(last, 9, own)], range(9))
+            model.forward(Batch(ids, [Span(0, LONG_PROMPT, [blocks])], [LONG_PROMPT - 1]))
+        verified = Batch(tokens[last:], [Span(last, 9, [own])], range(9))
         assert torch.equal(model.forward(verified), whole), f"drafts, {threads} threads"
         for row in range(9):
             at = last + row
-            alone = Batch(tokens[at : at + 1], [Span(at, 1, own)], [0])
+            alone = Batch(tokens[at : at + 1], [Span(at, 1, [own])], [0])
             assert torch.equal(model.forward(alone)[0], whole[row]), f"decode, {threads} threads"
-            short = Batch([beside[40], tokens[at]], [Span(40, 1, other), Span(at, 1, own)], [1])
+            short = Batch([beside[40], tokens[at]], [Span(40, 1, [other]), Span(at, 1, [own])], [1])
             assert torch.equal(model.forward(short)[0], whole[row]), f"beside others, {threads} threads"
 
 

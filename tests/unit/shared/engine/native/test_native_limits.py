@@ -68,7 +68,7 @@ def both_models(
 
 
 def whole_prompt(on_kv_written: Callable[[int], None] | None = None) -> Batch:
-    return Batch(range(40), [Span(0, 40, range(BLOCKS))], range(40), on_kv_written)
+    return Batch(range(40), [Span(0, 40, [range(BLOCKS)])], range(40), on_kv_written)
 
 
 def test_more_heads_per_kv_head_than_an_item_of_attention_has_rows() -> None:
@@ -120,8 +120,8 @@ def test_an_empty_batch_gives_no_logits() -> None:
 
 def test_a_larger_batch_than_any_before_gives_what_it_gives_alone() -> None:
     native, _ = both_models(dense_mlp(5))
-    last = native.forward(Batch([7], [Span(0, 1, [0])], [0])).clone()
-    many = native.forward(Batch([7] * 64, [Span(0, 1, [block % BLOCKS]) for block in range(64)], range(64)))
+    last = native.forward(Batch([7], [Span(0, 1, [[0]])], [0])).clone()
+    many = native.forward(Batch([7] * 64, [Span(0, 1, [[block % BLOCKS]]) for block in range(64)], range(64)))
     assert torch.equal(many, last.expand(64, -1))
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import mmap
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from shared.errors import InvalidRequest
 
 SHAPES = [(1, 1), (3, 2), (32, 64), (33, 65), (97, 130), (70, 257)]  # (out, in)
 QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima"]
+PAGE_BYTES = mmap.PAGESIZE
 FORMATS = ["float32", "bfloat16", *QUANTIZED]
 
 
@@ -90,6 +95,43 @@ def test_two_threads_give_what_one_gives(kernels: ctypes.CDLL, kind: str) -> Non
     linear = NativeLinear.pack(kernels, random_linear(kind, 97, 130))
     rows = torch.randn(5, 130, generator=torch.Generator().manual_seed(2))
     assert torch.equal(linear(rows, threads=2), linear(rows, threads=1))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 17])
+@pytest.mark.parametrize("num_rows", [1, 9])
+def test_any_number_of_threads_gives_what_one_gives(
+    kernels: ctypes.CDLL, num_rows: int, threads: int
+) -> None:
+    linear = NativeLinear.pack(kernels, random_linear("int4", 3000, 256))  # in a dozen claims
+    rows = torch.randn(num_rows, 256, generator=torch.Generator().manual_seed(2))
+    alone = linear(rows)
+    assert all(torch.equal(linear(rows, threads=threads), alone) for _ in range(20))
+
+
+def test_small_matrices_lie_one_behind_the_other(kernels: ctypes.CDLL) -> None:
+    matrices = [NativeLinear.pack(kernels, random_linear("int4 with minima", 64, 256)) for _ in range(9)]
+    spans = sorted(
+        (address, address + num_bytes)
+        for packed in (matrix.packed() for matrix in matrices)
+        for address, num_bytes in zip(packed.parts, packed.bytes, strict=True)
+        if address
+    )
+    assert all(begin % 64 == 0 for begin, _ in spans)
+    gaps = [after[0] - before[1] for before, after in pairwise(spans)]
+    assert min(gaps) >= 0
+    assert sorted(gaps)[len(gaps) // 2] < 64  # a chunk may end between two of them
+
+
+def test_memory_of_matrices_goes_back_when_none_of_them_is_left(kernels: ctypes.CDLL) -> None:
+    def mapped_mb() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * PAGE_BYTES / 2**20
+
+    before = mapped_mb()
+    matrices = [NativeLinear.pack(kernels, random_linear("int8", 512, 8192)) for _ in range(16)]
+    assert mapped_mb() > before + 60
+    matrices.clear()
+    gc.collect()
+    assert mapped_mb() < before + 40
 
 
 @pytest.mark.parametrize("place", [0, 31, 64, 256])

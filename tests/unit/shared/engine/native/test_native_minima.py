@@ -92,7 +92,7 @@ def native(
 
 
 def whole(model: Model) -> torch.Tensor:
-    return model.forward(Batch(PROMPT, [Span(0, len(PROMPT), range(8))], range(len(PROMPT)))).clone()
+    return model.forward(Batch(PROMPT, [Span(0, len(PROMPT), [range(8)])], range(len(PROMPT)))).clone()
 
 
 @pytest.mark.parametrize("type_name", TYPES)

@@ -256,7 +256,7 @@ def test_a_prefill_whose_kv_is_on_its_way_out_is_never_preempted(folder: Path) -
     result = engine.admit("promised", [1] * 40, 40, GREEDY, stop_after=1)
     known["live"] += [0, 0]  # two tokens are drawn already
     assert run_until_preempted(engine, known) == ("live",)
-    assert engine.held() == {"live": 0, "promised": len(result.block_ids)}
+    assert engine.held() == {"live": 0, "promised": len(result.tables[0])}
 
 
 def test_a_preempted_sequence_can_be_released(folder: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_preempted_sequence_can_be_released(folder: Path) -> None:
 
 def test_stop_after_takes_all_blocks_it_will_need_at_once(folder: Path) -> None:
     engine = make_engine(folder, kv_blocks=4)
-    assert len(engine.admit("p", [1] * 16, 16, GREEDY, stop_after=20).block_ids) == 3
+    assert len(engine.admit("p", [1] * 16, 16, GREEDY, stop_after=20).tables[0]) == 3
     with pytest.raises(Overloaded):
         admit(engine, "q", [1] * 20)
 
@@ -311,7 +311,7 @@ def test_a_sequence_whose_rules_cannot_be_made_leaves_no_block(
         engine.attach("r", [1] * 21, 21, GREEDY)
     engine.check()
     assert sorted(engine.held()) == ["a", "r"]
-    assert engine.blocks.num_held == held + len(reservation.block_ids)
+    assert engine.blocks.num_held == held + len(reservation.tables[0])
 
 
 def test_ids_and_priorities_out_of_range_are_refused_by_name(folder: Path) -> None:

@@ -309,13 +309,13 @@ def test_blocks_that_are_promised_are_kept_and_get_a_copy_of_what_another_comput
     admit(engine, "a", prompt)
     promised = engine.admit(
         "p", prompt, 40, GREEDY, stop_after=1, on_layer=lambda *told: heard.append(told)
-    ).block_ids
+    ).tables[0]
     engine.step()
     assert heard == []
     engine.step()
-    assert tuple(engine._scheduler.sequences["p"].blocks) == promised
+    assert tuple(engine._scheduler.sequences["p"].tables[0].blocks) == promised
     assert heard == [(layer, *tokens) for tokens in ((0, 32), (32, 40)) for layer in range(3)]
-    first = engine._scheduler.sequences["a"].blocks
+    first = engine._scheduler.sequences["a"].tables[0].blocks
     for layer in range(3):
         for own, copied in zip(first[:2], promised[:2], strict=True):
             assert engine.kv_pool.block_view(layer, own) == engine.kv_pool.block_view(layer, copied)

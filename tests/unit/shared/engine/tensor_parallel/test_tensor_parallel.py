@@ -100,7 +100,7 @@ def step(model: Model, *spans: tuple[int, list[int], list[int]], **fields: Any) 
     """`spans`: (start, token ids, blocks); logits of every row."""
     token_ids = [token_id for _, ids, _ in spans for token_id in ids]
     batch = Batch(
-        token_ids, [Span(at, len(ids), own) for at, ids, own in spans], range(len(token_ids)), **fields
+        token_ids, [Span(at, len(ids), [own]) for at, ids, own in spans], range(len(token_ids)), **fields
     )
     return model.forward(batch)
 
@@ -182,7 +182,7 @@ def test_a_step_that_a_hanging_follower_does_not_even_read_fails_too(tmp_path: P
     with shared_by_two(tmp_path, step_s=1.0) as model:
         (follower,) = model._followers
         os.kill(follower.pid, signal.SIGSTOP)
-        more_than_a_pipe_holds = Span(0, 1, range(1 << 18))
+        more_than_a_pipe_holds = Span(0, 1, [range(1 << 18)])
         with pytest.raises(Unavailable, match="took no step for 1 s"):
             model.forward(Batch([5], [more_than_a_pipe_holds], [0]))
         os.kill(follower.pid, signal.SIGCONT)
@@ -268,24 +268,27 @@ def test_shares_of_a_quantized_map_compute_its_parts(tmp_path: Path, with_minima
 
 
 def test_a_batch_comes_through_the_pipe_as_it_was() -> None:
-    batch = Batch([5, 6, 7], [Span(0, 2, [4]), Span(16, 1, [3, 9])], [1, 2], print)
+    batch = Batch([5, 6, 7], [Span(0, 2, [[4], [7]]), Span(16, 1, [[3, 9], [-1, 5]])], [1, 2], print)
     stream = io.BytesIO(encode_forward(batch) + encode_copy(3, 8))
-    assert read_command(stream) == Forward([5, 6, 7], [Span(0, 2, [4]), Span(16, 1, [3, 9])], listened=True)
+    assert read_command(stream) == Forward(
+        [5, 6, 7], [Span(0, 2, [[4], [7]]), Span(16, 1, [[3, 9], [-1, 5]])], listened=True
+    )
     assert read_command(stream) == CopyBlock(3, 8)
     assert read_command(stream) is None
 
 
 @pytest.mark.parametrize("cut", [4, 16, 60])
 def test_a_command_that_ends_too_early_is_refused(cut: int) -> None:
-    data = encode_forward(Batch([5, 6], [Span(0, 2, [4])], [1]))
+    data = encode_forward(Batch([5, 6], [Span(0, 2, [[4]])], [1]))
     with pytest.raises(ProtocolError, match="ended inside"):
         read_command(io.BytesIO(data[:cut]))
 
 
-@pytest.mark.parametrize("field", ["numbers", "rows", "spans", "span rows", "span blocks"])
+@pytest.mark.parametrize("field", ["numbers", "rows", "spans", "groups", "span rows", "span blocks"])
 def test_a_command_with_a_wrong_length_is_refused(field: str) -> None:
-    position = {"numbers": 1, "rows": 2, "spans": 3, "span rows": 8, "span blocks": 9}[field]
-    data = bytearray(encode_forward(Batch([5, 6], [Span(0, 2, [4])], [1])))
+    places = {"numbers": 1, "rows": 2, "spans": 3, "groups": 4, "span rows": 9, "span blocks": 10}
+    data = bytearray(encode_forward(Batch([5, 6], [Span(0, 2, [[4]])], [1])))
+    position = places[field]
     data[8 * position : 8 * position + 8] = (1 << 40).to_bytes(8, "little")
     with pytest.raises(ProtocolError):
         read_command(io.BytesIO(bytes(data)))

@@ -19,10 +19,13 @@ HALVES = {  # where a block's float16 numbers begin
     "Q5_0": (0,),
     "Q5_1": (0, 2),
     "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
 }
+SCALES_OF_SCALES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 STORED_SCALES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 ROWS = 6
 
@@ -66,7 +69,7 @@ def test_weights_with_stored_scales_are_exactly_those_of_the_file(type_name: str
     assert torch.equal(dequantize(read(type_name, stored), torch.float32), expected(type_name, stored))
 
 
-@pytest.mark.parametrize("type_name", ["Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("type_name", SCALES_OF_SCALES)
 @pytest.mark.parametrize("seed", range(3))
 def test_weights_with_scales_of_scales_are_within_a_rounding_to_float16(type_name: str, seed: int) -> None:
     stored = stored_rows(type_name, seed)
@@ -94,7 +97,7 @@ def test_a_scale_that_is_no_finite_number_is_refused(type_name: str, half: float
             read(type_name, damaged)
 
 
-@pytest.mark.parametrize("type_name", ["Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("type_name", SCALES_OF_SCALES)
 def test_a_product_of_scales_above_float16_is_refused(type_name: str) -> None:
     stored = np.full((1, BLOCK_TYPES[type_name].num_bytes), 0x7B, dtype=np.uint8)  # 61,000 times 59 or 123
     with pytest.raises(InvalidRequest, match="float16"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from shared.engine import EngineConfig, load_model_config
@@ -44,7 +45,7 @@ SCALED = (
     "phi3, longrope beyond its context",
 )
 """Those whose config says the same in other words."""
-TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 WIDE = Shape(
     LlamaConfig,
     {
@@ -123,6 +124,22 @@ def test_logits_of_weights_stored_in_every_type_equal_those_of_transformers(
     expected = oracle_logits(model.oracle(held), prompt(40))
     logits = engine_of(tmp_path / "model.gguf", WIDE).logits(prompt(40))
     assert (logits - expected).abs().max() <= TOLERANCE * max(1.0, float(expected.std()))
+
+
+@pytest.mark.parametrize(
+    ("type_name", "quantization", "warns"),
+    [("Q4_1", "int4", True), ("Q4_1", "none", False), ("Q4_1", "int8", False), ("Q8_0", "int4", False)],
+)
+def test_who_rounds_four_bits_to_four_bits_again_is_told_once_what_to_do(
+    type_name: str, quantization: str, warns: bool, tmp_path: Path
+) -> None:
+    GgufModel.of(save_shape(tmp_path / "hf", WIDE)).write(tmp_path / "model.gguf", type_name)
+    with capture_logs() as logs:
+        engine_of(tmp_path / "model.gguf", WIDE, quantization=quantization)
+    said = [
+        (entry["stored"], "none" in entry["help"]) for entry in logs if entry["event"] == "quantized_twice"
+    ]
+    assert said == ([(["Q4_1"], True)] if warns else [])
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])

@@ -1,16 +1,13 @@
-"""The training model: the same arithmetic as transformers' Llama, and a head start at copying."""
+"""The training model: the same arithmetic as transformers' Llama, and its files."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from shared.demo.batches import copy_batch
-from shared.demo.checkpoint import export_model, load_model
-from shared.demo.copy_circuit import seed_copy_circuit
-from shared.demo.llama import Llama, LlamaShape
+from shared.training.llama import Llama, LlamaShape
+from shared.training.llama_files import load_model, write_model
 
 SMALL = LlamaShape(
     vocab_size=97,
@@ -39,7 +36,7 @@ def random_model() -> Llama:
 
 def test_exported_model_gives_the_same_logits_in_transformers(tmp_path: Path) -> None:
     model = random_model()
-    export_model(model, tmp_path)
+    write_model(model, tmp_path, 1, [2])
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     ids = torch.randint(0, SMALL.vocab_size, (2, 40))
     with torch.no_grad():
@@ -48,7 +45,7 @@ def test_exported_model_gives_the_same_logits_in_transformers(tmp_path: Path) ->
 
 def test_a_saved_model_loads_with_the_same_logits(tmp_path: Path) -> None:
     model = random_model()
-    export_model(model, tmp_path)
+    write_model(model, tmp_path, 1, [2])
     ids = torch.randint(0, SMALL.vocab_size, (1, 9))
     with torch.no_grad():
         torch.testing.assert_close(load_model(tmp_path)(ids), model(ids))
@@ -60,17 +57,3 @@ def test_a_position_does_not_see_what_follows_it() -> None:
     with torch.no_grad():
         whole, start = model(ids), model(ids[:, :7])
     torch.testing.assert_close(whole[:, :7], start)
-
-
-def test_the_copy_circuit_copies_before_any_training() -> None:
-    model = Llama(LlamaShape(num_hidden_layers=2, rope_theta=100_000.0))
-    seed_copy_circuit(model)
-    batch = copy_batch(4096, rows=2, length=256, random=np.random.default_rng(0))
-    with torch.no_grad():
-        chosen = model(batch.ids).flatten(0, 1)[batch.positions].argmax(-1)
-    assert (chosen == batch.targets).float().mean().item() > 0.7
-
-
-def test_the_copy_circuit_refuses_a_model_it_is_not_laid_out_for() -> None:
-    with pytest.raises(ValueError, match="hidden size 256"):
-        seed_copy_circuit(Llama(SMALL))

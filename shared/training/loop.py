@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from shared.demo.batches import Made
-from shared.demo.checkpoint import TrainingProgress
+from shared.training.checkpoint import TrainingProgress
+
+Made = TypeVar("Made")
+"""What a step learns from."""
 
 CHECKPOINT_EVERY_S = 180.0
 LOG_EVERY_STEPS = 20
@@ -40,9 +43,8 @@ class TrainingLoop:
         name: str,
         batches: Iterable[Made],
         take_step: Callable[[Made], StepFigures],
-        is_over: Callable[[int, Mapping[str, float]], bool] = lambda _steps, _figures: False,
     ) -> None:
-        """One stage: until `is_over` of its steps and averages, the end of `batches` or of the budget."""
+        """Until the end of `batches` or of the budget."""
         progress = self.progress
         average: dict[str, float] = {}
         tokens = 0
@@ -69,6 +71,6 @@ class TrainingLoop:
             if now - saved > CHECKPOINT_EVERY_S:
                 self._save()
                 saved = now
-            if is_over(steps, average) or self.share >= 1.0:
+            if self.share >= 1.0:
                 break
         self._save()

@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.demo.llama import Llama, LlamaShape
-from shared.demo.optimizer import Optimizer
-from shared.training.draft_lesson import (
+from shared.training.draft_trainer import (
     GREEDY_TEMPERATURE,
     LENGTH_TOKENS,
     TaughtBatches,
@@ -16,6 +14,8 @@ from shared.training.draft_lesson import (
     divergence_gradient,
     learn_batch,
 )
+from shared.training.llama import Llama, LlamaShape
+from shared.training.optimizer import Optimizer
 from shared.training.taught_rows import TOP, TaughtRow
 
 VOCABULARY = 200

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared.demo.llama import Llama
-from shared.demo.loop import StepFigures, TrainingLoop
-from shared.demo.optimizer import Optimizer, rate_factor
+from shared.training.llama import Llama
+from shared.training.loop import StepFigures, TrainingLoop
+from shared.training.optimizer import Optimizer, rate_factor
 from shared.training.taught_rows import TaughtRow
 
 LINES = 2
@@ -140,7 +140,7 @@ def calibrate_draft(draft: Llama, batch: DraftBatch) -> None:
     weight.copy_(whole * min(found)[1])
 
 
-class DraftLesson:
+class DraftTrainer:
     """A draft in training; `loop` knows the share of the time that is spent."""
 
     def __init__(self, draft: Llama, optimizer: Optimizer, loop: TrainingLoop) -> None:

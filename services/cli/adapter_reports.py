@@ -1,0 +1,31 @@
+"""What workers say of the adapters over their models, all who say the same together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shared.messages import Heartbeat
+
+SHOWN_DIGITS = 8
+"""Of a digest; --json has all of it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AdapterState:
+    """`adapter` is MODEL:ADAPTER, as requests name it; `error` why it could not be loaded, or empty."""
+
+    adapter: str
+    digest: str
+    rank: int
+    error: str
+
+
+def adapter_states(beats: Iterable[Heartbeat]) -> dict[AdapterState, list[str]]:
+    """In the order of their names, and of whom each is said; workers of one model may differ."""
+    having: dict[AdapterState, list[str]] = {}
+    for beat in beats:
+        for report in beat.adapters:
+            state = AdapterState(f"{beat.model}:{report.name}", report.digest, report.rank, report.error)
+            having.setdefault(state, []).append(beat.instance)
+    return dict(sorted(having.items()))

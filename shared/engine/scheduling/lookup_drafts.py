@@ -1,0 +1,112 @@
+"""Drafts from a sequence's own text, for steps that nobody has drafted for."""
+
+from __future__ import annotations
+
+from shared.engine.cost_model import CostModel, Features
+from shared.engine.scheduling.prompt_lookup import (
+    LONGEST_MATCH,
+    NO_GUESS,
+    SHORTEST_MATCH,
+    Guess,
+    PromptLookup,
+)
+from shared.engine.sequence import LiveSequence
+
+STARTING_CHANCES = (0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
+"""That a token is right which followed a match of 2, 3, … tokens, while its sequence has not shown more."""
+_LEARNING = 0.12  # weight of a token that was right or wrong
+HIGHEST_PRICE = 0.8
+"""Where a verified token costs more of what a right one saves, there is little to win and nobody looks."""
+LOWEST_PRICE = 0.03
+"""What a verified token is taken to cost at least: rows of steps without drafts say little about it."""
+LEAST_SHARE_US = 150
+"""Of a sequence in a step. To look takes 2 µs or so; where a step is shorter, that is too much of it."""
+RETRY_AFTER = 64
+"""A sequence whose matches are not worth a draft gets one token of so many all the same: text changes."""
+INDEXED_PER_STEP_US = 0.1
+"""Tokens taken in per microsecond of a step: about a fiftieth of it, where a long prompt has just come in."""
+
+
+class _Row:
+    """What is known of one sequence."""
+
+    __slots__ = ("chances", "left_out", "lookup")
+
+    def __init__(self) -> None:
+        self.lookup = PromptLookup()
+        self.chances = list(STARTING_CHANCES)
+        self.left_out = 0
+
+    def length(self, match_tokens: int, most: int, needed: float) -> int:
+        """How many tokens behind a match are right often enough. A right one makes the match longer."""
+        chance, count = 1.0, 0
+        while count < most:
+            chance *= self.chances[min(match_tokens + count, LONGEST_MATCH) - SHORTEST_MATCH]
+            if chance < needed:
+                break
+            count += 1
+        return count
+
+
+class LookupDrafts:
+    """`longest`: most tokens per sequence and step, 0 for none; `batch_tokens`: most in a step."""
+
+    def __init__(self, longest: int, batch_tokens: int) -> None:
+        self.longest = longest
+        self._batch_tokens = batch_tokens
+        self._rows: dict[str, _Row] = {}
+        self._room = 0
+        self._index_room = 0
+        self._row_price = 0.0  # what a row costs, in tokens' shares of the step
+        self._key_price = 0.0  # what a key costs that it reads
+
+    def begin_step(self, cost: CostModel, others: Features) -> bool:
+        """A step is planned that computes `others`, without drafts; False where none can pay in it."""
+        if not self.longest or not others.sequences:
+            return False
+        a, b, c, d = cost.last_coefficients()  # b is 0 where c has all of it: one row of each were seen
+        step_us = a + b * others.tokens + c * others.sequences + d * others.keys
+        share_us = step_us / others.sequences
+        if share_us < LEAST_SHARE_US:
+            return False
+        self._row_price, self._key_price = max(LOWEST_PRICE, (b or c) / share_us), d / share_us
+        if self._row_price >= HIGHEST_PRICE:
+            return False
+        self._room = self._batch_tokens
+        self._index_room = int(step_us * INDEXED_PER_STEP_US)
+        return True
+
+    def draft(self, sequence: LiveSequence, most: int) -> Guess:
+        """Up to `most` tokens, each with all before it right often enough to save more than it costs."""
+        needed = self._row_price + self._key_price * sequence.num_computed
+        if needed >= HIGHEST_PRICE or sequence.on_layer is not None:
+            return NO_GUESS
+        row = self._rows.get(sequence.key)
+        if row is None:
+            row = self._rows[sequence.key] = _Row()
+        tokens = sequence.tokens
+        if row.lookup.num_indexed < len(tokens):
+            self._index_room -= row.lookup.index(tokens, self._index_room)
+        guess = row.lookup.look_up(tokens, min(most, self.longest, self._room))
+        if not guess.match_tokens:
+            return NO_GUESS
+        count = row.length(guess.match_tokens, len(guess.token_ids), needed)
+        if not count:
+            row.left_out += 1
+            if row.left_out < RETRY_AFTER:
+                return NO_GUESS
+            count = 1
+        row.left_out = 0
+        self._room -= count
+        return guess.cut(count)
+
+    def judge(self, key: str, match_tokens: int, proposed: int, accepted: int) -> None:
+        """Learn from a step that verified `proposed` tokens; those after the first wrong one say nothing."""
+        chances = self._rows[key].chances
+        for place in range(min(proposed, accepted + 1)):
+            known = min(match_tokens + place, LONGEST_MATCH) - SHORTEST_MATCH
+            chances[known] += _LEARNING * ((place < accepted) - chances[known])
+
+    def forget(self, key: str) -> None:
+        """The sequence is gone, or its text has changed."""
+        self._rows.pop(key, None)

@@ -1,0 +1,158 @@
+"""When a sequence is drafted for from its own text, and by how much."""
+
+from __future__ import annotations
+
+import itertools
+
+from shared.engine import SamplingParams
+from shared.engine.cost_model import CostModel, Features
+from shared.engine.scheduling.lookup_drafts import (
+    INDEXED_PER_STEP_US,
+    LEAST_SHARE_US,
+    RETRY_AFTER,
+    LookupDrafts,
+)
+from shared.engine.scheduling.prompt_lookup import NO_GUESS
+from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
+from shared.kv_hash import BlockHasher
+
+LOOP = [9, 8, 7, 6, 5, 4, 3, 2] * 4  # behind it everything goes on as before
+PAIR = [1, 2, 3, 9, 8, 1, 2]  # two tokens are like two before
+
+
+def decoding(tokens: list[int], key: str = "a") -> LiveSequence:
+    sequence = LiveSequence(
+        key, 1, list(tokens), 1, SamplingParams(), SequenceStatus.ACTIVE, HashChain([], None, BlockHasher())
+    )
+    sequence.num_computed = len(tokens) - 1
+    return sequence
+
+
+def cost_of(step_us: float, row_us: float) -> CostModel:
+    """As learned from steps that took `step_us` and `row_us` for every row."""
+    cost = CostModel(512)
+    for tokens, sequences in itertools.islice(itertools.cycle([(1, 1), (5, 1), (8, 8), (40, 8)]), 64):
+        cost.observe(Features(tokens, sequences, 0), step_us + row_us * tokens)
+    return cost
+
+
+class Known(CostModel):
+    """One that has learned exactly this, and nothing about keys."""
+
+    def __init__(self, step_us: float, row_us: float, *, sequence_us: float = 0.0) -> None:
+        self._told = step_us, row_us, sequence_us, 0.0
+
+    def last_coefficients(self) -> tuple[float, float, float, float]:
+        return self._told
+
+
+def begun(cost: CostModel, *, longest: int = 8, batch_tokens: int = 32, rows: int = 1) -> LookupDrafts:
+    lookups = LookupDrafts(longest, batch_tokens)
+    assert lookups.begin_step(cost, Features(rows, rows, 0))
+    return lookups
+
+
+CHEAP_ROWS = cost_of(10_000, 100)
+DEAR_ROWS = cost_of(10_000, 4_000)
+
+
+def test_a_text_that_repeats_itself_is_drafted_from() -> None:
+    drafts = begun(CHEAP_ROWS).draft(decoding(LOOP), 8)
+    assert drafts.token_ids == (9, 8, 7, 6, 5, 4, 3, 2)
+
+
+def test_no_more_is_drafted_than_is_asked_for_or_configured() -> None:
+    assert len(begun(CHEAP_ROWS).draft(decoding(LOOP), 3).token_ids) == 3
+    assert len(begun(CHEAP_ROWS, longest=2).draft(decoding(LOOP), 8).token_ids) == 2
+    assert begun(CHEAP_ROWS).draft(decoding(LOOP), 0) == NO_GUESS
+
+
+def test_all_sequences_of_a_step_share_its_limit() -> None:
+    lookups = begun(CHEAP_ROWS, batch_tokens=10, rows=2)
+    assert len(lookups.draft(decoding(LOOP, "a"), 8).token_ids) == 8
+    assert len(lookups.draft(decoding(LOOP, "b"), 8).token_ids) == 2
+    assert lookups.draft(decoding(LOOP, "c"), 8) == NO_GUESS
+
+
+def test_a_short_match_is_not_drafted_from_before_it_has_shown_to_pay() -> None:
+    lookups = begun(DEAR_ROWS)
+    assert lookups.draft(decoding(PAIR), 8) == NO_GUESS
+    assert len(begun(DEAR_ROWS).draft(decoding(LOOP), 8).token_ids) < 8
+    for _ in range(30):
+        lookups.judge("a", 2, 1, 1)
+    assert lookups.draft(decoding(PAIR), 8).token_ids == (3, 9)
+
+
+def test_wrong_drafts_end_drafting_and_after_a_while_one_token_is_tried_again() -> None:
+    lookups, sequence = begun(CHEAP_ROWS, batch_tokens=1 << 16), decoding(LOOP)
+    for _ in range(60):
+        guess = lookups.draft(sequence, 8)
+        lookups.judge("a", guess.match_tokens, len(guess.token_ids), 0)
+    left = [len(lookups.draft(sequence, 8).token_ids) for _ in range(2 * RETRY_AFTER)]
+    assert sorted(set(left)) == [0, 1]
+    assert left.count(1) == 2
+
+
+def test_one_sequence_says_nothing_about_another() -> None:
+    lookups = begun(CHEAP_ROWS, batch_tokens=1 << 16)
+    for _ in range(60):
+        lookups.draft(decoding(LOOP), 8)
+        lookups.judge("a", 8, 8, 0)
+    assert lookups.draft(decoding(LOOP, "a"), 8) == NO_GUESS
+    assert len(lookups.draft(decoding(LOOP, "b"), 8).token_ids) == 8
+
+
+def test_a_sequence_that_is_gone_is_forgotten() -> None:
+    lookups = begun(CHEAP_ROWS)
+    lookups.draft(decoding(LOOP), 8)
+    lookups.forget("a")
+    assert lookups.draft(decoding(PAIR), 8).token_ids[:1] == (3,)
+
+
+def test_where_a_row_costs_what_a_token_saves_nobody_looks() -> None:
+    full = Features(8, 8, 0)
+    assert LookupDrafts(8, 32).begin_step(CHEAP_ROWS, full)
+    assert not LookupDrafts(8, 32).begin_step(cost_of(1_000, 5_000), full)
+
+
+def test_where_steps_are_too_short_for_looking_nobody_looks() -> None:
+    def looks(share_us: int) -> bool:
+        return LookupDrafts(8, 32).begin_step(Known(share_us - 10, 10), Features(1, 1, 0))
+
+    assert looks(LEAST_SHARE_US)
+    assert not looks(LEAST_SHARE_US - 1)
+
+
+def test_a_row_that_was_never_seen_beside_its_sequence_costs_what_the_two_cost_together() -> None:
+    lookups = LookupDrafts(8, 32)
+    assert lookups.begin_step(Known(1_000, 0, sequence_us=500), Features(1, 1, 0))
+    assert len(lookups.draft(decoding(LOOP), 8).token_ids) == 4  # 0.8 ** 4 is more than 500 / 1500
+    assert not lookups.begin_step(Known(1_000, 0, sequence_us=10_000), Features(1, 1, 0))
+
+
+def test_while_it_is_not_known_what_a_row_costs_nobody_looks() -> None:
+    assert not LookupDrafts(8, 32).begin_step(CostModel(512), Features(1, 1, 0))
+
+
+def test_nobody_looks_where_nothing_may_be_drafted_or_nobody_decodes() -> None:
+    assert not LookupDrafts(0, 32).begin_step(CHEAP_ROWS, Features(1, 1, 0))
+    assert not LookupDrafts(8, 32).begin_step(CHEAP_ROWS, Features(0, 0, 0))
+
+
+def test_a_long_prompt_is_taken_in_over_several_steps() -> None:
+    lookups = LookupDrafts(8, 32)
+    tokens = [*range(10, 4010), *range(10, 30)]
+    sequence, steps = decoding(tokens), 0
+    while True:
+        steps += 1
+        assert lookups.begin_step(CHEAP_ROWS, Features(1, 1, 0))
+        if lookups.draft(sequence, 1).token_ids == (30,):
+            break
+    per_step = 10_100 * INDEXED_PER_STEP_US
+    assert steps == 1  # the first of it is there at once
+    assert lookups._rows["a"].lookup.num_indexed - 1 <= per_step
+    while lookups._rows["a"].lookup.num_indexed < len(tokens):
+        steps += 1
+        assert lookups.begin_step(CHEAP_ROWS, Features(1, 1, 0))
+        lookups.draft(sequence, 1)
+    assert steps >= len(tokens) / per_step
