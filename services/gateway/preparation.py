@@ -22,20 +22,21 @@ from services.gateway.session_state import SessionState
 from services.gateway.token_log import TokenLog
 from services.gateway.told_prompt import ToldPrompt, check_prompt_logprobs
 from shared.kv_hash import BlockHasher
-from shared.messages import ResponseFound, ScoredPassage, unpack_ids
+from shared.messages import ResponseFound, Retrieved, ScoredPassage, unpack_ids
 from shared.sampling import NO_LOGPROBS, TokenLogprob
 from shared.text.tool_formats import FORMATS, ToolFormat
+
+NOTHING_ASKED = Retrieved((), degraded="", embed_us=0, search_us=0)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
-    """The prompt as ids for workers of `layout`, made of what was found. `degraded`: what was left out."""
+    """The prompt as ids for workers of `layout`, made of what was found."""
 
     model: ModelIdentity
     prompt: Prompt
     layout: str
-    passages: tuple[ScoredPassage, ...]
-    degraded: str
+    found: Retrieved
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,16 @@ class Preparation:
         if request.cache.wanted:
             self._timeline.mark_phase("cache")
             self._cached.note_prompt(
-                read.passages,
+                read.found.passages,
                 "" if read.prompt.tool_format is None else read.prompt.tool_format.name,
-                degraded=read.degraded,
+                degraded=read.found.degraded or read.found.warning,
                 retriever=self._preprocessor.retriever,
             )
         return self._prepare(request_id, request, budget, allowance, read)
 
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
-        passages, degraded = await self._retrieve_passages(request)
+        found = await self._retrieve_passages(request)
+        passages = found.passages
         if passages:
             model = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
             self._state.model = model.served_name
@@ -99,7 +101,7 @@ class Preparation:
         layout = usual_layout(self._context.fleet.instances("decode"), model)
         prompt = await self._preprocessor.tokenize_prompt(request, passages, layout)
         self._timeline.mark_phase("tokenize")
-        return ReadPrompt(model, prompt, layout, passages, degraded)
+        return ReadPrompt(model, prompt, layout, found)
 
     def _prepare(
         self, request_id: str, request: Request, budget: Budget, allowance: Allowance, read: ReadPrompt
@@ -116,8 +118,9 @@ class Preparation:
                 model=model.served_name,
                 prompt_tokens=len(prompt.token_ids),
                 seed=request.sampling.seed,
-                passages=_told_passages(read.passages),
-                degraded=read.degraded,
+                passages=[retrieved_passage(passage) for passage in read.found.passages],
+                degraded=read.found.degraded,
+                warning=read.found.warning,
             )
         )
         self._state.phase = "place"
@@ -144,7 +147,7 @@ class Preparation:
                 model=kept.model,
                 prompt_tokens=kept.prompt_tokens,
                 seed=kept.seed,
-                passages=_told_passages(kept.passages),
+                passages=[retrieved_passage(passage) for passage in kept.passages],
                 cached=pb.CachedAnswer(
                     request_id=kept.request_id, age_ms=found.age_ms, similarity=found.similarity
                 ),
@@ -155,16 +158,15 @@ class Preparation:
         state.log.append(ids, kept.text)
         state.finish = kept.finish
 
-    async def _retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
-        """And what was degraded."""
+    async def _retrieve_passages(self, request: Request) -> Retrieved:
         if not request.passages:
-            return (), ""
+            return NOTHING_ASKED
         self._state.phase = "retrieve"
         level = self._context.degradation.level
-        passages, degraded = await self._preprocessor.retrieve_passages(request, level)
-        count_degraded(degraded)
+        found = await self._preprocessor.retrieve_passages(request, level)
+        count_degraded(found.degraded)
         self._timeline.mark_phase("retrieve")
-        return passages, degraded
+        return found
 
     def _hold_to_calls(
         self, request: Request, tool_format: ToolFormat, marker_ids: Mapping[str, int]
@@ -185,5 +187,13 @@ class Preparation:
         self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])
 
 
-def _told_passages(passages: Sequence[ScoredPassage]) -> list[pb.RetrievedPassage]:
-    return [pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages]
+def retrieved_passage(passage: ScoredPassage) -> pb.RetrievedPassage:
+    """As its client is told of it."""
+    return pb.RetrievedPassage(
+        source=passage.source,
+        text=passage.text,
+        score=passage.score,
+        start=passage.start,
+        end=passage.end,
+        page=passage.page,
+    )
