@@ -93,13 +93,12 @@ class Preparation:
 
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
         found = await self._retrieve_passages(request)
-        passages = found.passages
-        if passages:
+        if found.passages:
             model = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
             self._state.model = model.served_name
         self._state.phase = "tokenize"
         layout = usual_layout(self._context.fleet.instances("decode"), model)
-        prompt = await self._preprocessor.tokenize_prompt(request, passages, layout)
+        prompt = await self._preprocessor.tokenize_prompt(request, found.passages, layout)
         self._timeline.mark_phase("tokenize")
         return ReadPrompt(model, prompt, layout, found)
 
