@@ -49,7 +49,7 @@ class EmbeddedQuestions:
 
 
 class Embedder:
-    """Loaded once per process; `embed` may be called from any one thread at a time."""
+    """Loaded once per process; called from any number of threads, each of which computes its texts."""
 
     def __init__(self, weights: EncoderWeights, tokenizer: Tokenizer, threads: int = 1) -> None:
         """`threads`: how many batches are computed at the same time where there are several."""

@@ -31,7 +31,7 @@ TokenIds = Sequence[Sequence[int]]
 
 
 class TextEncoder:
-    """`encode` may be called from any one thread at a time; results do not depend on how texts are batched
+    """`encode` may be called from any number of threads; results do not depend on how texts are batched
     beyond the last bits, on the kernels not at all."""
 
     def __init__(
