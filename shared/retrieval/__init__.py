@@ -10,6 +10,7 @@ text_encoder   an encoder over many texts, on the engine's kernels where they ru
 embedder       texts → vectors (all-MiniLM-L6-v2)
 question_vectors   those of questions, kept
 lexical        passages searched by their terms
+nearest        vectors searched: all compared, or a part of them
 passage_table  the passages of an index, in its order
 index          passages, vectors and terms, searched
 fusion         what words and what meaning has found, as one ranking
