@@ -39,11 +39,12 @@ PASSAGES = ["The gate has port 7.", "Soup is made of water.", "?", "the gate " *
 def saved(folder: Path, kind: str, labels: int) -> Path:
     """A model with the tokenizer of MiniLM."""
     torch.manual_seed(labels)
+    shape = {**SHAPE, "num_labels": labels}
     if kind == "bert":
-        model: Any = BertForSequenceClassification(BertConfig(**SHAPE, num_labels=labels))
+        model: Any = BertForSequenceClassification(BertConfig(**shape))
     else:
         # The tokenizer makes kinds 0 and 1, and both count from position pad_token_id + 1.
-        config = XLMRobertaConfig(**SHAPE, num_labels=labels, pad_token_id=0, type_vocab_size=2)
+        config = XLMRobertaConfig(**shape, pad_token_id=0, type_vocab_size=2)
         model = XLMRobertaForSequenceClassification(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -54,7 +55,8 @@ def saved(folder: Path, kind: str, labels: int) -> Path:
 
 
 def oracle(folder: Path, max_tokens: int) -> list[float]:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), pad_token="[PAD]")
+    load: Any = PreTrainedTokenizerFast
+    tokenizer = load(tokenizer_file=str(folder / "tokenizer.json"), pad_token="[PAD]")
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     model.train(mode=False)
     scores = []
