@@ -40,10 +40,10 @@ LISTS_PER_ROOT = 4
 """Lists for each square root of the vectors: 4,000 for a million."""
 TRAINING_PER_LIST = 48
 PQ_BYTES_PER_DIMENSION = 0.25
-PROBED_LISTS = 48
+PROBED_LISTS = 64
 SEED = 7
 
-COMPARED_AGAIN = 20
+COMPARED_AGAIN = 40
 """Times k: candidates whose cosines are computed exactly."""
 
 
