@@ -21,9 +21,11 @@ from services.gateway.session_state import SessionState
 from services.gateway.token_log import TokenLog
 from services.gateway.told_prompt import ToldPrompt, check_prompt_logprobs
 from shared.kv_hash import BlockHasher
-from shared.messages import ScoredPassage
+from shared.messages import Retrieved, ScoredPassage
 from shared.sampling import NO_LOGPROBS, TokenLogprob
 from shared.text.tool_formats import ToolFormat
+
+NOTHING_ASKED = Retrieved((), degraded="", embed_us=0, search_us=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Preparation:
         model = await self._preprocessor.admit_request(request.model)
         self._state.model = model.served_name
         self._timeline.mark_phase("admit")
-        passages, degraded = await self._retrieve_passages(request)
+        found = await self._retrieve_passages(request)
+        passages = found.passages
         if passages:
             model = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
             self._state.model = model.served_name
@@ -81,8 +84,9 @@ class Preparation:
                 model=model.served_name,
                 prompt_tokens=len(prompt.token_ids),
                 seed=request.sampling.seed,
-                passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],
-                degraded=degraded,
+                passages=[retrieved_passage(passage) for passage in passages],
+                degraded=found.degraded,
+                warning=found.warning,
             )
         )
         self._state.phase = "place"
@@ -95,16 +99,15 @@ class Preparation:
         )
         return PreparedPrompt(request, model, prompt.token_ids, block_names)
 
-    async def _retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
-        """And what was degraded."""
+    async def _retrieve_passages(self, request: Request) -> Retrieved:
         if not request.passages:
-            return (), ""
+            return NOTHING_ASKED
         self._state.phase = "retrieve"
         level = self._context.degradation.level
-        passages, degraded = await self._preprocessor.retrieve_passages(request, level)
-        count_degraded(degraded)
+        found = await self._preprocessor.retrieve_passages(request, level)
+        count_degraded(found.degraded)
         self._timeline.mark_phase("retrieve")
-        return passages, degraded
+        return found
 
     def _hold_to_calls(
         self, request: Request, tool_format: ToolFormat, marker_ids: Mapping[str, int]
@@ -123,3 +126,15 @@ class Preparation:
         check_prompt_logprobs(request.sampling, len(prompt_ids))
         self._state.told = ToldPrompt.wanted(len(prompt_ids))
         self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])
+
+
+def retrieved_passage(passage: ScoredPassage) -> pb.RetrievedPassage:
+    """As its client is told of it."""
+    return pb.RetrievedPassage(
+        source=passage.source,
+        text=passage.text,
+        score=passage.score,
+        start=passage.start,
+        end=passage.end,
+        page=passage.page,
+    )

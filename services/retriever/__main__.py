@@ -20,6 +20,7 @@ with interrupts_end_at_once():
     from shared.bus.subjects import CANCEL_ALL, inbox
     from shared.cores import usable_cores
     from shared.retrieval.build import MODEL, build_index
+    from shared.retrieval.cross_encoder import CrossEncoder
     from shared.retrieval.embedder import Embedder
     from shared.service import Service, run_service
 
@@ -80,7 +81,8 @@ def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> tuple[Se
         files=len(built.index.table.files),
         nearest=built.index.nearest.description,
     )
-    searcher = Searcher(embedder, built.index)
+    reranker = CrossEncoder.load(Path(config.reranker), threads=config.threads) if config.reranker else None
+    searcher = Searcher(embedder, built.index, reranker)
     return searcher, IndexFollower(built.folder, built.generation, MODEL, searcher.replace_index)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.retrieval.lexical import Allowed, LexicalIndex
+from shared.retrieval.lexical import Allowed, LexicalIndex, Rows, Scores
 from shared.retrieval.nearest import NearestVectors
 from shared.retrieval.passage_table import IndexedFile, PassageTable
 from shared.retrieval.vectors import Vectors
@@ -49,11 +49,15 @@ class PassageIndex:
 
     def search(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """For each row of `queries` [n, dimensions] the best k passages by meaning, best first."""
-        scores, rows = self.nearest.search(queries, k, allowed)
+        scores, rows = self.search_rows(queries, k, allowed)
         return [
             [self.hit(int(row), float(score)) for row, score in zip(found, of, strict=True) if row >= 0]
             for found, of in zip(rows, scores, strict=True)
         ]
+
+    def search_rows(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> tuple[Scores, Rows]:
+        """Their cosines and rows [n, at most k], best first, -1 where there are no more."""
+        return self.nearest.search(queries, k, allowed)
 
     def hit(self, row: int, score: float) -> Hit:
         """The passage of this row, as found with this score."""

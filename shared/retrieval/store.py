@@ -25,7 +25,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -293,10 +292,10 @@ def _sync(path: Path) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=NEW_PREFIX)
-    with os.fdopen(handle, "wb") as file:
+    new = path.with_name(f"{NEW_PREFIX}{os.getpid()}")  # no mkstemp, whose files are for their owner alone
+    with new.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    Path(name).replace(path)
+    new.replace(path)
     _sync(path.parent)

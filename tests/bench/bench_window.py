@@ -1,9 +1,11 @@
-"""How many streams a pool holds where every layer has a window, beside the same weights without one.
+"""How many streams a pool holds where every layer has a window, or five of six, beside the same weights
+without one.
 
     python -m tests.bench.bench_window [--tokens N] [--window N] [--kv-blocks N] [--threads N]
 
-In process, on a random Mistral that is made for the run. One prompt is computed and answered alone, for its
-most blocks; then as many streams as decode workers would let in join, and all of them go on together.
+In process, on random weights that are made for the run. One prompt is computed and answered alone, for its
+most blocks; then as many streams as decode workers would let in join, and all of them go on together. Blocks
+are counted as if each had all layers.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import random
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from safetensors.torch import save_file
@@ -22,7 +25,18 @@ from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.kv_room import blocks_ahead
 from tests.bench.make_model import SHAPES, random_tensors
 
-SHAPE = SHAPES["l100m"] | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+SHAPE = SHAPES["l100m"]
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+MIXED = {
+    "architectures": ["SmolLM3ForCausalLM"],
+    "model_type": "smollm3",
+    "no_rope_layers": [1] * SHAPE["num_hidden_layers"],
+    "use_sliding_window": True,
+    "layer_types": [
+        "full_attention" if layer % 6 == 5 else "sliding_attention"
+        for layer in range(SHAPE["num_hidden_layers"])
+    ],
+}
 STEPS = 64
 ANSWER = SamplingParams(temperature=0.0, max_tokens=STEPS, ignore_eos=True)
 PROMISED = "promised"
@@ -30,22 +44,24 @@ PROMISED = "promised"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    most_blocks: int
+    most_blocks: float
     """Of one sequence, from its prompt's begin to its answer's end."""
-    promised_blocks: int
+    promised_blocks: float
     """Of a prompt whose KV is sent away, while it is computed."""
+    sent_blocks: float
+    """Of that, what is sent."""
     streams: int
     preemptions: int
 
     def __str__(self) -> str:
         return (
-            f"{self.most_blocks:5} blocks  {self.promised_blocks:5} promised  {self.streams:4} streams  "
-            f"{self.preemptions:3} gave way"
+            f"{self.most_blocks:6.1f} blocks  {self.promised_blocks:6.1f} promised  "
+            f"{self.sent_blocks:6.1f} sent  {self.streams:4} streams  {self.preemptions:3} gave way"
         )
 
 
-def engine_of(folder: Path, options: argparse.Namespace, window: int | None) -> Engine:
-    (folder / "config.json").write_text(json.dumps(SHAPE | {"sliding_window": window}), encoding="utf-8")
+def engine_of(folder: Path, options: argparse.Namespace, fields: dict[str, Any]) -> Engine:
+    (folder / "config.json").write_text(json.dumps(SHAPE | fields), encoding="utf-8")
     return Engine(
         EngineConfig(
             str(folder),
@@ -70,11 +86,13 @@ def measure(engine: Engine, prompt: list[int]) -> Figures:
 
     with patch.object(pool, "allocate", allocate_and_look):
         run_steps(engine)
-    engine.admit(PROMISED, prompt, len(prompt), ANSWER, stop_after=1, on_layer=lambda *_: None)
+    admitted = engine.admit(PROMISED, prompt, len(prompt), ANSWER, stop_after=1, on_layer=lambda *_: None)
     promised = engine.held()[PROMISED]
+    sent = sum(len(blocks) for blocks in admitted.tables) - sum(admitted.first_blocks)
     engine.release(PROMISED)
     streams = join_streams(engine, prompt)
-    return Figures(most, promised, streams, preemptions=run_steps(engine))
+    groups = engine.layout.groups.count
+    return Figures(most / groups, promised / groups, sent / groups, streams, preemptions=run_steps(engine))
 
 
 def run_steps(engine: Engine) -> int:
@@ -108,8 +126,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         save_file(random_tensors(SHAPE, seed=0), folder / "model.safetensors", {"format": "pt"})
-        for name, window in (("without", None), ("window", options.window)):
-            engine = engine_of(folder, options, window)
+        window = {"sliding_window": options.window}
+        for name, fields in (
+            ("without", MISTRAL | {"sliding_window": None}),
+            ("window", MISTRAL | window),
+            ("mixed", MIXED | window),
+        ):
+            engine = engine_of(folder, options, fields)
             print(f"{name:8} {measure(engine, prompt)}", flush=True)
             engine.close()
 

@@ -379,6 +379,41 @@ async def test_many_transfers_share_the_receivers_window_and_all_arrive(make_pai
     assert pair.receiver._grants.credit.free_bytes == limits.RECEIVER_WINDOW_BYTES
 
 
+@pytest.mark.parametrize("share", [False, True], ids=["nats", "shm"])
+async def test_layers_with_a_window_send_the_blocks_that_it_reads_beside_those_that_send_all(
+    make_pair: MakePair, share: bool
+) -> None:
+    layout = PlainLayout(5, 4096, windows=(9, 9, None, 9, None))  # two groups with a window
+    pair = await make_pair(layout, 40, share=share)
+    orders = (random.Random(seed).sample(range(40), 40) for seed in (7, 8))
+    sources, targets = ([order[at : at + 10] for at in (0, 10, 20)] for order in orders)
+    offered, wanted = [0, 4, 4], [2, 8, 6]
+    behind = [[-1] * first + blocks[first:] for blocks, first in zip(sources, offered, strict=True)]
+    pair.expect_tables("gateway-0.1", targets, wanted)
+    key = pair.offer_tables("gateway-0.1", behind, offered)
+    pair.compute(key, 10)
+    pair.sender.finish_transfer(key, [5], "")
+    await pair.transferred()
+    groups, size = layout.groups, layout.layer_block_bytes
+    sent: set[int] = set()
+    for layer, group in enumerate(groups.group_of):
+        for block in range(wanted[group], 10):
+            row = groups.row_of[layer] * 40
+            theirs, ours = row + sources[group][block], row + targets[group][block]
+            sent.add(ours)
+            assert pair.target.memory[ours * size :][:size] == pair.source.memory[theirs * size :][:size]
+    others = set(range(groups.block_layers * 40)) - sent
+    assert not any(bytes(pair.target.memory[cell * size :][:size]).strip(b"\0") for cell in others)
+
+
+async def test_tables_that_are_not_those_of_the_groups_are_refused(make_pair: MakePair) -> None:
+    pair = await make_pair(PlainLayout(2, 4096, windows=(9, None)), 8)
+    for tables, firsts in (([[0]], [0]), ([[0], [1, 2]], [0, 0]), ([[0], [1]], [0, 2]), ([[0], [0]], [0, 0])):
+        with pytest.raises(InvalidRequest):
+            pair.expect_tables("gateway-0.1", tables, firsts)
+    assert pair.nothing_held()
+
+
 async def test_nothing_to_send_completes_by_kv_done_alone(make_pair: MakePair) -> None:
     pair = await make_pair()
     pair.expect_transfer("gateway-0.1", TARGETS, first=20)

@@ -77,6 +77,23 @@ def windowed_of(model: Path, directory: Path, window_tokens: int) -> Path:
     return directory
 
 
+def mixed_of(model: Path, directory: Path, window_tokens: int) -> Path:
+    """`model` with a window on its first layers and a longer context, as a SmolLM3: other answers."""
+    shutil.copytree(model, directory)
+    config = json.loads((model / "config.json").read_text())
+    whole = config["num_hidden_layers"] // 3
+    config |= {
+        "architectures": ["SmolLM3ForCausalLM"],
+        "model_type": "smollm3",
+        "use_sliding_window": True,
+        "sliding_window": window_tokens,
+        "no_rope_layers": [0] * (config["num_hidden_layers"] - whole) + [1] * whole,
+        "max_position_embeddings": 2048,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
 def draft_of(model: Path, directory: Path, layers: int = 2) -> Path:
     """A draft for `model`: its first layers and its embeddings, so some drafts are right and some wrong."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -245,7 +245,7 @@ class PromptLogprobs(_message.Message):
     def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprob, _Mapping]]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice")
+    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +253,7 @@ class PromptInfo(_message.Message):
     PASSAGES_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt_tokens: int
@@ -260,17 +261,24 @@ class PromptInfo(_message.Message):
     passages: _containers.RepeatedCompositeFieldContainer[RetrievedPassage]
     degraded: str
     choice: int
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ...) -> None: ...
+    warning: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class RetrievedPassage(_message.Message):
-    __slots__ = ("source", "text", "score")
+    __slots__ = ("source", "text", "score", "start", "end", "page")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
     source: str
     text: str
     score: float
-    def __init__(self, source: _Optional[str] = ..., text: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
+    start: int
+    end: int
+    page: int
+    def __init__(self, source: _Optional[str] = ..., text: _Optional[str] = ..., score: _Optional[float] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., page: _Optional[int] = ...) -> None: ...
 
 class TextDelta(_message.Message):
     __slots__ = ("text", "token_ids", "position", "logprobs", "tool_calls", "choice")

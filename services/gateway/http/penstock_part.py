@@ -35,6 +35,7 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
         "request_id": prompt.request_id,
         "seed": prompt.seed,
         "degraded": prompt.degraded,
+        "warning": prompt.warning,
         "passages": [_plain(passage) for passage in prompt.passages],
         "usage": _plain(end.usage),
     }

@@ -125,7 +125,7 @@ class NativeModel:
             for span in spans:
                 first = window.first_block(span.start)
                 first_blocks.append(len(blocks) - first)
-                blocks.extend(span.tables[group][first:])
+                blocks.extend(span.tables[group][first:] if first else span.tables[group])
         return blocks, first_blocks
 
     def pack_adapter(self, weights: AdapterWeights) -> NativeAdapter:

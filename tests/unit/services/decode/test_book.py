@@ -62,6 +62,15 @@ def test_the_context_limit_bounds_what_a_job_may_grow_to() -> None:
     assert job(max_tokens=10**6).longest == 512
 
 
+def test_a_job_is_counted_with_a_block_in_each_group_of_layers() -> None:
+    groups = KvGroups(1, 3, 100)
+    jobs = DecodeBook(max_jobs=4, kv_blocks=2 * 65 - 1, is_alive=lambda _: True, groups=groups)
+    jobs.add(job(tokens=500, max_tokens=1))
+    assert jobs.free_blocks == 64  # 32 of layers that see everything, 3 times 11 of the others
+    with pytest.raises(Overloaded):
+        jobs.add(job("more", tokens=500, max_tokens=1))
+
+
 def test_where_every_layer_has_a_window_a_job_is_counted_with_that_alone() -> None:
     jobs = DecodeBook(
         max_jobs=4, kv_blocks=100, is_alive=lambda _: True, groups=KvGroups(0, 1, 100), chunk_tokens=64

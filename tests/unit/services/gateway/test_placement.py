@@ -131,6 +131,15 @@ def test_blocks_before_the_window_save_no_room() -> None:
     assert choose_placement(views, need).decode == "b"
 
 
+def test_a_worker_has_room_for_what_layers_with_a_window_keep_beside_the_others() -> None:
+    """4,096 tokens and those to come take 257 blocks of the first kind and 4 times 68 of the second."""
+    long = Need((), tokens=4096, output_tokens=16)
+    mixed = KvGroups(1, 4, 1024)
+    tight = View(beat("decode", "a", free=257 + 4 * 68 - 1, live=0, groups=mixed))
+    roomy = View(beat("decode", "b", free=257 + 4 * 68, live=7, groups=mixed))
+    assert choose_placement(fleet(decode=[tight, roomy]), long).decode == "b"
+
+
 def test_the_groups_of_a_model_are_those_of_all_its_decode_workers() -> None:
     windowed, whole = (View(beat("decode", "a", groups=groups)) for groups in (WINDOWED, ONE_GROUP))
     assert kv_groups([windowed, windowed], ModelIdentity("m")) == WINDOWED

@@ -78,6 +78,15 @@ def test_overlap_with_a_window_needs_that_alone() -> None:
     assert mirror.overlap_blocks(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
 
 
+def test_overlap_beside_layers_that_see_everything_needs_those_too() -> None:
+    mirror = PrefixMirror()
+    mirror.groups = KvGroups(1, 1, 17)
+    mirror.apply(events("added", 1, 2, 3, 4, 5, 6, 7))
+    assert mirror.overlap_blocks(block_names([1, 2, 3, 4, 5, 6, 7])) == 0
+    mirror.apply(BlockEvent("added", mirror.groups.windowed_name(name)) for name in block_names([5, 6]))
+    assert mirror.overlap_blocks(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
+
+
 # ---- wire forms ----
 
 

@@ -232,3 +232,19 @@ def test_blocks_behind_all_windows_are_never_read(graph_rows: int) -> None:
     kept = [NO_BLOCK] * first + blocks[first:]
     for start, num_rows in ((73, 1), (74, 3), (77, 10)):
         assert pair.step([(start, num_rows, kept)]).isfinite().all()
+
+
+@pytest.mark.parametrize("graph_rows", [0, GRAPH_ROWS])
+def test_blocks_behind_the_window_of_some_layers_are_never_read(graph_rows: int) -> None:
+    config = model_config(layers=(LayerConfig(ROPE, window_tokens=9), LayerConfig(ROPE)))
+    pair = Pair(config, graph_rows=graph_rows)
+    groups = pair.pools[0].layout.groups
+    blocks = [3, 9, 1, 7, 0, 22, 5, 6]
+    pair.step([(0, 75, blocks)])
+    (windowed,) = (group for group, window in enumerate(groups.windows) if window.tokens)
+    behind = tables_in(pair.pools[0], blocks)[windowed][:4]
+    for pool in pair.pools:
+        pool.data[:, behind] = 0xFF  # no numbers
+    assert pair.step([(75, 1, blocks)]).isfinite().all()
+    assert pair.step([(76, 3, blocks)]).isfinite().all()
+    assert pair.step([(79, 40, blocks)]).isfinite().all()

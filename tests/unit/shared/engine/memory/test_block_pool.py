@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from shared.engine.memory.block_pool import BlockEvent, BlockPool
 from shared.errors import InternalError, Overloaded
+from shared.kv_groups import KvGroups
 from tests.support.block_names import block_name, block_names
 
 
@@ -218,3 +219,31 @@ def test_any_order_of_calls_keeps_counts_explained_events_exact_and_evicts_leave
                 assert (name in known) == (kind == "removed")
                 known ^= {name}
             assert known == cached
+
+
+def test_one_name_stands_for_a_block_in_every_group_of_layers() -> None:
+    pool = BlockPool(3, KvGroups(1, 2, 17))
+    (name,) = block_names([10])
+    blocks = pool.allocate(3)
+    for group, block in enumerate(blocks):
+        assert pool.commit(block, name, group) == block
+    assert [pool.find(name, group) for group in range(3)] == blocks
+    pool.free(blocks)
+    pool.check([])
+    pool.allocate(1)
+    assert [pool.find(name, group) for group in range(3)] == [*blocks[:2], None]
+
+
+def test_one_group_of_each_kind_is_told_of() -> None:
+    groups = KvGroups(2, 2, 17)
+    pool = BlockPool(4, groups)
+    (name,) = block_names([10])
+    told = [name, groups.windowed_name(name)]
+    blocks = pool.allocate(4)
+    for group, block in enumerate(blocks):
+        pool.commit(block, name, group)
+    assert pool.drain_events() == [BlockEvent("added", each) for each in told]
+    assert pool.cached_hashes() == told
+    pool.free(blocks)
+    pool.allocate(4)
+    assert sorted(pool.drain_events()) == sorted(BlockEvent("removed", each) for each in told)
