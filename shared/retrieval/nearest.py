@@ -43,8 +43,8 @@ PQ_BYTES_PER_DIMENSION = 0.25
 PROBED_LISTS = 64
 SEED = 7
 
-COMPARED_AGAIN = 40
-"""Times k: candidates whose cosines are computed exactly."""
+COMPARED_AGAIN = 400
+"""Candidates whose cosines are computed exactly; at least twice as many as are asked for."""
 
 
 def kind_for(vectors: int) -> str:
@@ -85,7 +85,7 @@ class NearestVectors:
             index = self._index if self._gpu is None else self._gpu
             scores, rows = index.search(queries, k)
             return scores, rows
-        count = min(k * COMPARED_AGAIN, len(self._vectors))
+        count = min(max(COMPARED_AGAIN, 2 * k), len(self._vectors))
         _, candidates = self._index.search(queries, count, params=_parameters(self.kind, count, allowed))
         return self._compared(queries, candidates, k)
 
