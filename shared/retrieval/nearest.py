@@ -160,7 +160,10 @@ def _parameters(kind: str, count: int, allowed: Allowed | None) -> Any:
         return faiss.SearchParameters(**chosen)
     if kind == HNSW:
         return faiss.SearchParametersHNSW(efSearch=max(HNSW_SEARCH_BREADTH, count), **chosen)
-    return faiss.SearchParametersIVF(nprobe=PROBED_LISTS, **chosen)
+    among = 1 if allowed is None else math.ceil(len(allowed) / max(1, int(allowed.sum())))
+    return faiss.SearchParametersIVF(
+        nprobe=PROBED_LISTS * among, **chosen
+    )  # as many allowed ones as else of all
 
 
 def _selector(allowed: Allowed) -> Any:
