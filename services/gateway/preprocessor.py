@@ -81,6 +81,8 @@ class Preprocessor:
         self._budget = budget
         self._rotation = rotation
         self._model: ModelIdentity  # from `admit_request` on
+        self.retriever = ""
+        """Who found the passages."""
 
     async def admit_request(self, wanted_model: str) -> ModelIdentity:
         """The model, once there is a worker; raises NotFound when it is not served."""
@@ -122,6 +124,11 @@ class Preprocessor:
         if not isinstance(answer, Retrieved):
             raise unexpected_answer(answer, "retriever")
         return answer
+
+    def cancel_asks(self) -> None:
+        """What has been asked is not needed any more."""
+        for holder in list(self._state.holders):
+            self._cancel_ask(holder)
 
     async def tokenize_prompt(
         self, request: Request, passages: tuple[ScoredPassage, ...], layout: str
@@ -204,6 +211,8 @@ class Preprocessor:
                 role, instance, message, end, epoch=self._state.asks, work_ends=work_ends
             )
             trial.succeed()
+            if role == "retriever":
+                self.retriever = instance
         except PenstockError as error:
             if is_final(error):
                 trial.succeed()

@@ -13,10 +13,12 @@ with interrupts_end_at_once():
     import torch
 
     from services.retriever.actor import RetrieverActor
+    from services.retriever.cache_actor import CACHE_MESSAGES, CacheActor
     from services.retriever.config import RetrieverConfig
     from services.retriever.index_follower import IndexFollower
     from services.retriever.searcher import Searcher
     from services.retriever.text_embedder import TextEmbedder
+    from shared.bus import Delivery
     from shared.bus.subjects import CANCEL_ALL, inbox
     from shared.cores import usable_cores
     from shared.retrieval.build import MODEL, build_index
@@ -43,6 +45,16 @@ async def body(service: Service[RetrieverConfig]) -> None:
     actor = service.supervisor.start(
         lambda: RetrieverActor(service, searcher.search_passages if searcher else None, texts.embed_texts)
     )
+    cache = service.supervisor.start(
+        lambda: CacheActor(
+            service,
+            embedder.embed_counted,
+            lambda: "" if follower is None else str(follower.generation),
+        )
+    )
+
+    def receive(delivery: Delivery) -> None:
+        (cache if isinstance(delivery.message, CACHE_MESSAGES) else actor).receive(delivery)
 
     async def drained() -> None:
         while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
@@ -51,7 +63,7 @@ async def body(service: Service[RetrieverConfig]) -> None:
     service.on_drain(drained)
     if follower is not None:
         service.supervisor.start_task("index", follower.run)
-    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+    await service.bus.serve(inbox(service.role, service.instance), receive)
     await service.bus.serve(CANCEL_ALL, actor.receive)
     await service.ready(actor.status)
     await service.run()
