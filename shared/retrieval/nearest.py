@@ -40,11 +40,11 @@ LISTS_PER_ROOT = 4
 """Lists for each square root of the vectors: 4,000 for a million."""
 TRAINING_PER_LIST = 48
 PQ_BYTES_PER_DIMENSION = 0.25
-PROBED_LISTS = 48
+PROBED_LISTS = 64
 SEED = 7
 
-COMPARED_AGAIN = 20
-"""Times k: candidates whose cosines are computed exactly."""
+COMPARED_AGAIN = 400
+"""Candidates whose cosines are computed exactly; at least twice as many as are asked for."""
 
 
 def kind_for(vectors: int) -> str:
@@ -85,7 +85,7 @@ class NearestVectors:
             index = self._index if self._gpu is None else self._gpu
             scores, rows = index.search(queries, k)
             return scores, rows
-        count = min(k * COMPARED_AGAIN, len(self._vectors))
+        count = min(max(COMPARED_AGAIN, 2 * k), len(self._vectors))
         _, candidates = self._index.search(queries, count, params=_parameters(self.kind, count, allowed))
         return self._compared(queries, candidates, k)
 
@@ -160,7 +160,10 @@ def _parameters(kind: str, count: int, allowed: Allowed | None) -> Any:
         return faiss.SearchParameters(**chosen)
     if kind == HNSW:
         return faiss.SearchParametersHNSW(efSearch=max(HNSW_SEARCH_BREADTH, count), **chosen)
-    return faiss.SearchParametersIVF(nprobe=PROBED_LISTS, **chosen)
+    among = 1 if allowed is None else math.ceil(len(allowed) / max(1, int(allowed.sum())))
+    return faiss.SearchParametersIVF(
+        nprobe=PROBED_LISTS * among, **chosen
+    )  # as many allowed ones as else of all
 
 
 def _selector(allowed: Allowed) -> Any:
