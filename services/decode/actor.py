@@ -164,7 +164,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
     def _leave_out(self, level: DegradationLevel) -> None:
         if level is not self._drafts.level:
             self._drafts.level = level
-            self._driver.limit_lookups(longest_at(level, self._service.config.lookup_tokens))
+            self._driver.limit_lookups(longest_at(level, self._driver.engine.config.lookup_tokens))
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A lost speculator costs only speed."""

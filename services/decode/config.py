@@ -37,9 +37,10 @@ class DecodeConfig(EngineServiceConfig):
         32, help="most draft tokens per step over the whole batch", minimum=0, maximum=1 << 16
     )
     lookup_tokens: int = field_of(
-        8,
-        help="most tokens drafted from a sequence's own text per step, where no draft has come; 0 = none",
-        minimum=0,
+        -1,
+        help="most tokens drafted from a request's own text per step, where no draft has come; 0 = none, "
+        "-1 = 8 where answers stay the same bit for bit",
+        minimum=-1,
         maximum=MAX_DRAFT_TOKENS,
     )
 

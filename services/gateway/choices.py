@@ -22,6 +22,8 @@ def choices_of(message: pb.GenerateRequest) -> Sequence[pb.GenerateRequest]:
 
 
 def repeat_request(message: pb.GenerateRequest, n: int) -> list[pb.GenerateRequest]:
+    if n > 1 and message.cache.any_seed:
+        raise InvalidRequest(f"cache.any_seed would make {n} answers one: send n 1, or leave it out")
     requests = []
     for number in range(n):
         request = pb.GenerateRequest()

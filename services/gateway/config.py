@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.gateway.cache_use import CACHE_MODES, OFF
 from shared.config import PathRule, ServiceConfig, field_of
 from shared.text.default_model import ANSWERS_ADAPTER
 
@@ -108,6 +109,23 @@ class GatewayConfig(ServiceConfig):
     retrieval_adapter: str = field_of(
         ANSWERS_ADAPTER,
         help="adapter that answers from passages where a model has it and none is asked for; empty = none",
+    )
+    cache_mode: str = field_of(
+        OFF,
+        help="whether an earlier answer will do for a request that says nothing about it",
+        choices=CACHE_MODES,
+    )
+    cache_wait_ms: float = field_of(
+        3.0,
+        help="longest wait for an earlier answer to the same request, once its prompt is ready",
+        minimum=0.0,
+        maximum=1000.0,
+    )
+    semantic_cache_wait_ms: float = field_of(
+        30.0,
+        help="longest wait for the answer to a question that means the same, once the prompt is ready",
+        minimum=0.0,
+        maximum=1000.0,
     )
     local_prefill_tokens: int = field_of(
         512,

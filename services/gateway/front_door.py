@@ -38,7 +38,13 @@ class FrontDoor:
         self, message: pb.GenerateRequest, *, drawn_seed: int = 0, tenant: str = "", cache_salt: str = ""
     ) -> Request:
         """Raises InvalidRequest that names what is wrong."""
-        request = validate_request(message, drawn_seed=drawn_seed, tenant=tenant, cache_salt=cache_salt)
+        request = validate_request(
+            message,
+            drawn_seed=drawn_seed,
+            tenant=tenant,
+            cache_salt=cache_salt,
+            cache_mode=self._config.cache_mode,
+        )
         self._registry.prompt_limits.check_request(request)
         return request
 

@@ -9,9 +9,10 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission_gate import AdmissionGate
 from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
+from services.gateway.cached_response import CachedResponse
 from services.gateway.context import SessionContext
 from services.gateway.model_identity import ModelIdentity
-from services.gateway.preprocessor import Preprocessor
+from services.gateway.preprocessor import Preprocessor, Prompt
 from services.gateway.rate_limits import Allowance
 from services.gateway.report import count_degraded
 from services.gateway.request import Request
@@ -21,9 +22,22 @@ from services.gateway.session_state import SessionState
 from services.gateway.token_log import TokenLog
 from services.gateway.told_prompt import ToldPrompt, check_prompt_logprobs
 from shared.kv_hash import BlockHasher
-from shared.messages import ScoredPassage
+from shared.messages import ResponseFound, Retrieved, ScoredPassage, unpack_ids
 from shared.sampling import NO_LOGPROBS, TokenLogprob
-from shared.text.tool_formats import ToolFormat
+from shared.text.tool_formats import FORMATS, ToolFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """The prompt as ids for workers of `layout`, made of what was found."""
+
+    model: ModelIdentity
+    prompt: Prompt
+    layout: str
+    found: Retrieved
+
+
+NOTHING_ASKED = Retrieved((), degraded="", embed_us=0, search_us=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,7 @@ class Preparation:
         state: SessionState,
         response: ResponseBuffer,
         timeline: RequestTimeline,
+        cached: CachedResponse,
     ) -> None:
         self._context = context
         self._gate = gate
@@ -54,24 +69,46 @@ class Preparation:
         self._state = state
         self._response = response
         self._timeline = timeline
+        self._cached = cached
 
     async def prepare_prompt(
         self, request_id: str, request: Request, budget: Budget, allowance: Allowance
-    ) -> PreparedPrompt:
-        """Raises why it cannot be placed."""
+    ) -> PreparedPrompt | None:
+        """None: an earlier answer was found and is on its way out. Raises why it cannot be placed."""
         model = await self._preprocessor.admit_request(request.model)
         self._state.model = model.served_name
         self._timeline.mark_phase("admit")
-        passages, degraded = await self._retrieve_passages(request)
-        if passages:
+        read = await self._cached.look_up_beside(model, self._read_prompt(request, model))
+        if isinstance(read, ResponseFound):
+            self._answer_from_cache(request_id, read)
+            return None
+        if request.cache.wanted:
+            self._timeline.mark_phase("cache")
+            self._cached.note_prompt(
+                read.found.passages,
+                "" if read.prompt.tool_format is None else read.prompt.tool_format.name,
+                degraded=read.found.degraded,
+                retriever=self._preprocessor.retriever,
+            )
+        return self._prepare(request_id, request, budget, allowance, read)
+
+    async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
+        found = await self._retrieve_passages(request)
+        if found.passages:
             model = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
             self._state.model = model.served_name
         self._state.phase = "tokenize"
         layout = usual_layout(self._context.fleet.instances("decode"), model)
-        prompt = await self._preprocessor.tokenize_prompt(request, passages, layout)
+        prompt = await self._preprocessor.tokenize_prompt(request, found.passages, layout)
+        self._timeline.mark_phase("tokenize")
+        return ReadPrompt(model, prompt, layout, found)
+
+    def _prepare(
+        self, request_id: str, request: Request, budget: Budget, allowance: Allowance, read: ReadPrompt
+    ) -> PreparedPrompt:
+        model, prompt = read.model, read.prompt
         if prompt.tool_format is not None:
             request = self._hold_to_calls(request, prompt.tool_format, prompt.marker_ids)
-        self._timeline.mark_phase("tokenize")
         allowance.count_prompt(len(prompt.token_ids))
         self._gate.check_tokens(model, len(prompt.token_ids))
         self._begin_log(request, prompt.token_ids)
@@ -81,8 +118,9 @@ class Preparation:
                 model=model.served_name,
                 prompt_tokens=len(prompt.token_ids),
                 seed=request.sampling.seed,
-                passages=[pb.RetrievedPassage(source=p.source, text=p.text, score=p.score) for p in passages],
-                degraded=degraded,
+                passages=[retrieved_passage(passage) for passage in read.found.passages],
+                degraded=read.found.degraded,
+                warning=read.found.warning,
             )
         )
         self._state.phase = "place"
@@ -91,20 +129,44 @@ class Preparation:
         self._gate.check_turn(model, request, budget)  # others may have come in the meantime
         hasher = BlockHasher.of(self._context.config.fleet_key)
         block_names = BlockNames(
-            hasher, layout, request.cache_scope, prompt.block_hashes, adapter=model.adapter.digest
+            hasher, read.layout, request.cache_scope, prompt.block_hashes, adapter=model.adapter.digest
         )
         return PreparedPrompt(request, model, prompt.token_ids, block_names)
 
-    async def _retrieve_passages(self, request: Request) -> tuple[tuple[ScoredPassage, ...], str]:
-        """And what was degraded."""
+    def _answer_from_cache(self, request_id: str, found: ResponseFound) -> None:
+        """All of it at once; the session ends as that of the answer did."""
+        self._preprocessor.cancel_asks()
+        kept, state = found.response, self._state
+        self._timeline.mark_phase("cache")
+        if kept.tool_format in FORMATS:
+            self._response.read_calls(FORMATS[kept.tool_format])
+        state.model, state.log, state.told = kept.model, TokenLog(kept.prompt_tokens), ToldPrompt()
+        self._response.put_prompt(
+            pb.PromptInfo(
+                request_id=request_id,
+                model=kept.model,
+                prompt_tokens=kept.prompt_tokens,
+                seed=kept.seed,
+                passages=[retrieved_passage(passage) for passage in kept.passages],
+                cached=pb.CachedAnswer(
+                    request_id=kept.request_id, age_ms=found.age_ms, similarity=found.similarity
+                ),
+            )
+        )
+        ids = tuple(unpack_ids(kept.token_ids))
+        self._response.put_text(kept.prompt_tokens, ids, kept.text, ())
+        state.log.append(ids, kept.text)
+        state.finish = kept.finish
+
+    async def _retrieve_passages(self, request: Request) -> Retrieved:
         if not request.passages:
-            return (), ""
+            return NOTHING_ASKED
         self._state.phase = "retrieve"
         level = self._context.degradation.level
-        passages, degraded = await self._preprocessor.retrieve_passages(request, level)
-        count_degraded(degraded)
+        found = await self._preprocessor.retrieve_passages(request, level)
+        count_degraded(found.degraded)
         self._timeline.mark_phase("retrieve")
-        return passages, degraded
+        return found
 
     def _hold_to_calls(
         self, request: Request, tool_format: ToolFormat, marker_ids: Mapping[str, int]
@@ -117,9 +179,21 @@ class Preparation:
 
     def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
         """What the client is going to be told, beginning with its own prompt where it wants that."""
-        self._state.log = TokenLog(len(prompt_ids))
+        self._state.log = TokenLog(len(prompt_ids), texts=[] if self._cached.keeps else None)
         if request.sampling.prompt_logprobs == NO_LOGPROBS:
             return
         check_prompt_logprobs(request.sampling, len(prompt_ids))
         self._state.told = ToldPrompt.wanted(len(prompt_ids))
         self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])
+
+
+def retrieved_passage(passage: ScoredPassage) -> pb.RetrievedPassage:
+    """As its client is told of it."""
+    return pb.RetrievedPassage(
+        source=passage.source,
+        text=passage.text,
+        score=passage.score,
+        start=passage.start,
+        end=passage.end,
+        page=passage.page,
+    )

@@ -43,8 +43,8 @@ MAX_ASKS = 4
 MAX_IDS_NAMED_HERE = 4096
 """Of a prompt that comes as ids: up to so many are checked and their blocks named in the gateway, which takes
 0.2 ms at most; more are left to a tokenizer's threads."""
-NO_RETRIEVAL = "retrieval"
-"""What was degraded when no retriever answered in its share, or none was asked."""
+NOT_RETRIEVED = Retrieved((), degraded="retrieval", embed_us=0, search_us=0)
+"""Where no retriever answered in its share, or none was asked."""
 FEWER_PASSAGES = "retrieval depth"
 DEPTH_SHARE = 0.5
 """Of the passages that were asked for, where there are to be fewer; at least one."""
@@ -81,6 +81,8 @@ class Preprocessor:
         self._budget = budget
         self._rotation = rotation
         self._model: ModelIdentity  # from `admit_request` on
+        self.retriever = ""
+        """Who found the passages."""
 
     async def admit_request(self, wanted_model: str) -> ModelIdentity:
         """The model, once there is a worker; raises NotFound when it is not served."""
@@ -94,22 +96,22 @@ class Preprocessor:
         self._model = with_adapter(self._model, adapter, self._fleet.instances)
         return self._model
 
-    async def retrieve_passages(
-        self, request: Request, level: DegradationLevel
-    ) -> tuple[tuple[ScoredPassage, ...], str]:
+    async def retrieve_passages(self, request: Request, level: DegradationLevel) -> Retrieved:
         """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
         rather than late ones."""
         wanted = request.passages
         if request.may_degrade and level >= DegradationLevel.RETRIEVAL:
-            return (), NO_RETRIEVAL
+            return NOT_RETRIEVED
         if request.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
             wanted = math.ceil(DEPTH_SHARE * wanted)
-        passages, degraded = await self._ask_retriever(request, wanted)
-        return passages, degraded or (FEWER_PASSAGES if wanted < request.passages else "")
+        rerank = not (request.may_degrade and level >= DegradationLevel.RERANK)
+        question = Retrieve(request.question, wanted, request.may_degrade, rerank)
+        found = await self._ask_retriever(request, question)
+        fewer = FEWER_PASSAGES if wanted < request.passages else ""
+        return replace(found, degraded=found.degraded or fewer)
 
-    async def _ask_retriever(self, request: Request, wanted: int) -> tuple[tuple[ScoredPassage, ...], str]:
-        """Up to `wanted` passages, and what the retriever left out itself."""
-        question = Retrieve(request.question, wanted, request.may_degrade)
+    async def _ask_retriever(self, request: Request, question: Retrieve) -> Retrieved:
+        """Passages, and what the retriever left out itself."""
         share_s = self._config.retrieve_share * self._budget.first_token_s
         end = self._budget.first_token.shrink(share_s) if request.may_degrade else self._budget.first_token
         try:
@@ -118,10 +120,15 @@ class Preprocessor:
         except PenstockError as error:
             if is_final(error) or not request.may_degrade or self._budget.first_token.expired():
                 raise
-            return (), NO_RETRIEVAL
+            return NOT_RETRIEVED
         if not isinstance(answer, Retrieved):
             raise unexpected_answer(answer, "retriever")
-        return answer.passages, answer.degraded
+        return answer
+
+    def cancel_asks(self) -> None:
+        """What has been asked is not needed any more."""
+        for holder in list(self._state.holders):
+            self._cancel_ask(holder)
 
     async def tokenize_prompt(
         self, request: Request, passages: tuple[ScoredPassage, ...], layout: str
@@ -204,6 +211,8 @@ class Preprocessor:
                 role, instance, message, end, epoch=self._state.asks, work_ends=work_ends
             )
             trial.succeed()
+            if role == "retriever":
+                self.retriever = instance
         except PenstockError as error:
             if is_final(error):
                 trial.succeed()

@@ -16,7 +16,7 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
-LEFT_OUT = ("retrieval", "retrieval depth", "no corpus")
+LEFT_OUT = ("retrieval", "retrieval depth", "dense search", "rerank", "no corpus")
 """What a request may have been answered without, as its client is told."""
 FINISH_REASONS = {"stop_string": "stop"}
 """As clients are told them."""

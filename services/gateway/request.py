@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.cache_use import NO_CACHE, OFF, CacheUse, read_cache_use
 from services.gateway.chat_prompt import read_json, read_tools, read_turns
 from services.gateway.sampling import validate_sampling
 from services.gateway.tool_use import ToolUse
@@ -61,6 +62,7 @@ class Request:
     cache_salt: str = ""
     tool_use: ToolUse = NO_TOOLS
     shown_ids: tuple[int, ...] = ()
+    cache: CacheUse = NO_CACHE
 
     @property
     def cache_scope(self) -> str:
@@ -85,9 +87,16 @@ class Request:
 
 
 def validate_request(
-    message: pb.GenerateRequest, *, drawn_seed: int, tenant: str = "", cache_salt: str = ""
+    message: pb.GenerateRequest,
+    *,
+    drawn_seed: int,
+    tenant: str = "",
+    cache_salt: str = "",
+    cache_mode: str = OFF,
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
+
+    `cache_mode` is for a request that says nothing about it.
 
     The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
     known.
@@ -101,12 +110,14 @@ def validate_request(
     kind = message.WhichOneof("prompt")
     if kind is None:
         raise InvalidRequest("the prompt is missing: set one of text, chat and token_ids")
+    chat = read_turns(message.chat) if kind == "chat" else ()
+    sampling = validate_sampling(message.sampling, drawn_seed=drawn_seed)
     request = Request(
         model=message.model,
         text=_text(message.text) if kind == "text" else None,
-        chat=read_turns(message.chat) if kind == "chat" else (),
+        chat=chat,
         token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
-        sampling=validate_sampling(message.sampling, drawn_seed=drawn_seed),
+        sampling=sampling,
         stop=_stop(message.sampling),
         passages=_passages(message.retrieval),
         may_degrade=not message.retrieval.HasField("may_degrade") or message.retrieval.may_degrade,
@@ -119,6 +130,7 @@ def validate_request(
         template_optional=kind == "text" or message.chat.template_optional or message.retrieval.enabled,
         cache_salt=cache_salt,
         tool_use=read_tools(message.chat),
+        cache=read_cache_use(message, sampling, chat, cache_mode),
     )
     _check_tools(request)
     if request.passages:

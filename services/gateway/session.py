@@ -16,6 +16,7 @@ import structlog
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission_gate import AdmissionGate
 from services.gateway.budget import Budget
+from services.gateway.cached_response import CachedResponse
 from services.gateway.context import SessionContext
 from services.gateway.crash_suspects import culprit_error
 from services.gateway.outcome import Outcome
@@ -81,6 +82,7 @@ class Session:
         self._crash_record = context.crash_suspects.open_record(request_id)
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._cached = CachedResponse(context, request_id, request)
         self._watch = PlacementWatch(
             self.state,
             context.config,
@@ -142,6 +144,8 @@ class Session:
             outcome = await self._supervise()
         finally:
             self._end(outcome)
+            if outcome.finish:
+                self._cached.keep(self.state)
             self._suspects.close_record(self._crash_record)
             if self.state.epoch:
                 self._context.admission_queue.note_end()
@@ -195,11 +199,13 @@ class Session:
             self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
         )
         preparation = Preparation(
-            self._context, self._gate, preprocessor, self.state, self.response, self.timeline
+            self._context, self._gate, preprocessor, self.state, self.response, self.timeline, self._cached
         )
         prompt = await preparation.prepare_prompt(
             self.request_id, self.request, self._budget, self._allowance
         )
+        if prompt is None:
+            return self.state.finish
         self.request = prompt.request
         placer = Placer(
             self._context,

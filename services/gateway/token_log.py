@@ -19,12 +19,13 @@ class TokenLog:
     """Output ids in position order. Position `prompt_tokens` is that of the first one.
 
     `emitted_chars` counts the characters of text that went towards the client, so that a new
-    detokenizer can go on at exactly that point.
+    detokenizer can go on at exactly that point. `texts` is that text where it is wanted again, else None.
     """
 
     prompt_tokens: int
     ids: list[int] = field(default_factory=list)
     emitted_chars: int = 0
+    texts: list[str] | None = None
 
     @property
     def next_position(self) -> int:
@@ -46,3 +47,9 @@ class TokenLog:
     def append(self, ids: tuple[int, ...], text: str) -> None:
         self.ids.extend(ids)
         self.emitted_chars += len(text)
+        if self.texts is not None:
+            self.texts.append(text)
+
+    @property
+    def kept_text(self) -> str | None:
+        return None if self.texts is None else "".join(self.texts)

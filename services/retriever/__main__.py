@@ -13,13 +13,16 @@ with interrupts_end_at_once():
     import torch
 
     from services.retriever.actor import RetrieverActor
+    from services.retriever.cache_actor import CACHE_MESSAGES, CacheActor
     from services.retriever.config import RetrieverConfig
     from services.retriever.index_follower import IndexFollower
     from services.retriever.searcher import Searcher
     from services.retriever.text_embedder import TextEmbedder
+    from shared.bus import Delivery
     from shared.bus.subjects import CANCEL_ALL, inbox
     from shared.cores import usable_cores
     from shared.retrieval.build import MODEL, build_index
+    from shared.retrieval.cross_encoder import CrossEncoder
     from shared.retrieval.embedder import Embedder
     from shared.service import Service, run_service
 
@@ -42,6 +45,16 @@ async def body(service: Service[RetrieverConfig]) -> None:
     actor = service.supervisor.start(
         lambda: RetrieverActor(service, searcher.search_passages if searcher else None, texts.embed_texts)
     )
+    cache = service.supervisor.start(
+        lambda: CacheActor(
+            service,
+            embedder.embed_counted,
+            lambda: "" if follower is None else str(follower.generation),
+        )
+    )
+
+    def receive(delivery: Delivery) -> None:
+        (cache if isinstance(delivery.message, CACHE_MESSAGES) else actor).receive(delivery)
 
     async def drained() -> None:
         while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
@@ -50,7 +63,7 @@ async def body(service: Service[RetrieverConfig]) -> None:
     service.on_drain(drained)
     if follower is not None:
         service.supervisor.start_task("index", follower.run)
-    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+    await service.bus.serve(inbox(service.role, service.instance), receive)
     await service.bus.serve(CANCEL_ALL, actor.receive)
     await service.ready(actor.status)
     await service.run()
@@ -74,9 +87,14 @@ def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> tuple[Se
     for name, reason in built.skipped:
         log.warning("document_skipped", document=name, reason=reason)
     log.info(
-        "indexed", passages=len(built.index), embedded=built.embedded, files=len(built.index.table.files)
+        "indexed",
+        passages=len(built.index),
+        embedded=built.embedded,
+        files=len(built.index.table.files),
+        nearest=built.index.nearest.description,
     )
-    searcher = Searcher(embedder, built.index)
+    reranker = CrossEncoder.load(Path(config.reranker), threads=config.threads) if config.reranker else None
+    searcher = Searcher(embedder, built.index, reranker)
     return searcher, IndexFollower(built.folder, built.generation, MODEL, searcher.replace_index)
 
 

@@ -13,8 +13,8 @@ import structlog
 from services.retriever.config import RetrieverConfig
 from services.retriever.question import (
     DEGRADED_NO_CORPUS,
-    DEGRADED_TIME,
     Question,
+    SearchAsk,
     accept_question,
     check_question,
     degraded,
@@ -42,8 +42,8 @@ log = structlog.get_logger()
 
 HOP = "retriever"
 
-Search = Callable[[Sequence[Retrieve]], list[Retrieved]]
-"""Runs in the worker thread; one answer for each question."""
+Search = Callable[[Sequence[SearchAsk]], Sequence[Retrieved | PenstockError]]
+"""Runs in the worker thread; one answer for each question, and on the way there what it has so far."""
 EmbedTexts = Callable[[Embed], Embedded]
 """Runs in the worker thread."""
 
@@ -51,8 +51,8 @@ EmbedTexts = Callable[[Embed], Embedded]
 class RetrieverActor(BusActor):
     """Owns the queues of questions and of texts to embed, and what is in the worker thread.
 
-    A question leaves as soon as its limit is reached, whatever the thread does; what the thread
-    finds for it later has no reader. Questions and texts take turns where both wait.
+    A question leaves as soon as its limit is reached, with what the thread has found for it until then;
+    what that finds later has no reader. Questions and texts take turns where both wait.
     """
 
     def __init__(self, service: Service[RetrieverConfig], search: Search | None, embed: EmbedTexts) -> None:
@@ -183,7 +183,7 @@ class RetrieverActor(BusActor):
             raise self._crash
         for asked in [asked for asked in (*self._waiting, *self._batch) if asked.next_limit.expired()]:
             self._forget(asked)
-            await self._give(asked, _late(asked))
+            await self._give(asked, asked.late_answer())
         for job in [job for job in self._all_embed_jobs() if job.end.expired()]:
             self._forget(job)
             await self.refuse(
@@ -231,10 +231,10 @@ class RetrieverActor(BusActor):
         assert search is not None
         batch = list(self._batch)
         loop = asyncio.get_running_loop()
-        answers: Sequence[Retrieved | InternalError]
+        answers: Sequence[Retrieved | PenstockError]
         panic: BaseException | None = None
         try:
-            answers = await loop.run_in_executor(self._thread, search, [asked.retrieve for asked in batch])
+            answers = await loop.run_in_executor(self._thread, search, [asked.ask for asked in batch])
         except BaseException as error:
             if self._ended:  # all have been answered
                 raise
@@ -259,6 +259,8 @@ class RetrieverActor(BusActor):
         if isinstance(answer, Retrieved):
             metrics.HOP_SECONDS.labels(hop=HOP, phase="embed").observe(answer.embed_us / 1e6)
             metrics.HOP_SECONDS.labels(hop=HOP, phase="search").observe(answer.search_us / 1e6)
+            if answer.rerank_us:
+                metrics.HOP_SECONDS.labels(hop=HOP, phase="rerank").observe(answer.rerank_us / 1e6)
         await self.bus.answer(asked.delivery.envelope, answer, hop=HOP)
 
     def _set_timer(self) -> None:
@@ -283,10 +285,3 @@ class RetrieverActor(BusActor):
         if self._work is not None:
             self._work.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _late(asked: Question) -> Retrieved | DeadlineExpired:
-    """What a question gets at its limit."""
-    if asked.retrieve.may_degrade:
-        return degraded(DEGRADED_TIME)
-    return DeadlineExpired("there was no time to retrieve passages; allow more, or let it degrade")

@@ -15,6 +15,11 @@ class RetrieverConfig(ServiceConfig):
     state_dir: str = field_of(
         ".penstock", help="folder that keeps the index between runs", path=PathRule.ALWAYS
     )
+    reranker: str = field_of(
+        "",
+        help="folder of a Hugging Face cross-encoder (BERT, RoBERTa, XLM-R); empty = no reranking",
+        path=PathRule.ALWAYS,
+    )
     max_queued: int = field_of(
         256, help="questions that may wait; more are refused as overloaded", minimum=1, maximum=1 << 16
     )
@@ -25,4 +30,17 @@ class RetrieverConfig(ServiceConfig):
     default_budget_s: float = field_of(
         2.0, help="time for a question that came without a deadline", minimum=0.001, maximum=60.0
     )
-    threads: int = field_of(1, help="threads of the embedding model", minimum=1, maximum=256)
+    cache_mb: int = field_of(
+        64, help="MiB for answers that are kept; 0 = none are", minimum=0, maximum=1 << 16
+    )
+    cache_entries: int = field_of(4096, help="answers that are kept at most", minimum=1, maximum=1 << 17)
+    cache_ttl_s: float = field_of(3600.0, help="how long an answer is kept", minimum=1.0, maximum=86400.0)
+    cache_min_similarity: float = field_of(
+        0.95,
+        help="how similar a question has to be for the answer to another one, where its request does not say",
+        minimum=0.5,
+        maximum=1.0,
+    )
+    threads: int = field_of(
+        1, help="threads of the embedding model and of the reranker", minimum=1, maximum=256
+    )

@@ -25,8 +25,9 @@ class IndexFollower:
     def __init__(
         self, folder: Path, generation: int, embedder: str, replace: Callable[[PassageIndex], None]
     ) -> None:
+        self.generation = generation
+        """Of the index that is searched; for others to read. An index is in service before its number is."""
         self._folder = folder
-        self._generation = generation
         self._embedder = embedder
         self._replace = replace
         self._told = ""
@@ -41,7 +42,7 @@ class IndexFollower:
         """Goes on to the current generation when it is another one. One that cannot be used leaves the old
         one in service, and is told of once."""
         try:
-            if current_generation(self._folder) == self._generation:
+            if current_generation(self._folder) == self.generation:
                 return
             opened = open_generation(self._folder, self._embedder)
         except (PenstockError, OSError) as error:
@@ -53,5 +54,5 @@ class IndexFollower:
             return
         if opened is not None:
             self._replace(opened.index)
-            self._generation, self._told = opened.number, ""
+            self.generation, self._told = opened.number, ""
             log.info("index_replaced", generation=opened.number, passages=len(opened.index))

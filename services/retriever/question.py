@@ -6,24 +6,38 @@ from dataclasses import dataclass
 
 from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
-from shared.errors import InvalidRequest
+from shared.errors import DeadlineExpired, InvalidRequest
 from shared.messages import Retrieve, Retrieved
 
 MAX_K = 16
 MAX_QUERY_CHARS = 16_384
 
 DEGRADED_TIME = "retrieval"
+DEGRADED_DENSE = "dense search"
+DEGRADED_RERANK = "rerank"
 DEGRADED_NO_CORPUS = "no corpus"
+
+
+@dataclass(slots=True, eq=False)
+class SearchAsk:
+    """What the worker thread gets of a question. `found` is the best answer so far: the thread writes it
+    whole, whoever is in a hurry reads it."""
+
+    retrieve: Retrieve
+    end: Deadline
+    found: Retrieved | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """`soft`: from here on it is answered without passages, where it allows that; `hard`: it has failed."""
+    """`soft`: from here on it is answered with what has been found until then, where it allows that;
+    `hard`: it has failed."""
 
     delivery: Delivery
     retrieve: Retrieve
     soft: Deadline
     hard: Deadline
+    ask: SearchAsk
 
     @property
     def request_id(self) -> str:
@@ -31,7 +45,13 @@ class Question:
 
     @property
     def next_limit(self) -> Deadline:
-        return min(self.soft, self.hard) if self.retrieve.may_degrade else self.hard
+        return self.ask.end
+
+    def late_answer(self) -> Retrieved | DeadlineExpired:
+        """What it gets at its limit."""
+        if not self.retrieve.may_degrade:
+            return DeadlineExpired("there was no time to retrieve passages; allow more, or let it degrade")
+        return self.ask.found or degraded(DEGRADED_TIME)
 
 
 def accept_question(
@@ -40,7 +60,9 @@ def accept_question(
     """Raises InvalidRequest, or DeadlineExpired when there is no time left."""
     check_question(retrieve)
     hard.check("retriever", clock)
-    return Question(delivery, retrieve, Deadline.after(hard.remaining_s(clock) * soft_share, clock), hard)
+    soft = Deadline.after(hard.remaining_s(clock) * soft_share, clock)
+    end = min(soft, hard) if retrieve.may_degrade else hard
+    return Question(delivery, retrieve, soft, hard, SearchAsk(retrieve, end))
 
 
 def check_question(retrieve: Retrieve) -> None:

@@ -1,37 +1,112 @@
-"""Questions → passages: what runs in the retriever's worker thread."""
+"""Questions → passages: what runs in the retriever's worker thread.
+
+What finds most cheaply goes first, and each part that is done writes what there is so far into the ask: a
+question that reaches its limit is answered with that. Words (BM25), then meaning (vectors), which counts as
+much as the embedder knows of the question's language; then, where there is a reranker, the best in its order.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
-from shared.messages import Retrieve, Retrieved, ScoredPassage
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.index import PassageIndex
+from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, MAX_K, SearchAsk
+from shared.errors import DeadlineExpired, PenstockError
+from shared.messages import Retrieved, ScoredPassage
+from shared.retrieval.embedder import MAX_TOKENS, Embedder
+from shared.retrieval.fusion import Ranking, fuse_rankings
+from shared.retrieval.index import Hit, PassageIndex
+from shared.retrieval.lexical import Rows, Scores
+from shared.retrieval.question_vectors import QuestionVectors
+from shared.retrieval.rerank import Reranker
+
+FIRST_STAGE_PASSAGES = 100
+"""Of each ranking."""
+RERANKED_PASSAGES = 32
+TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was searched for by its beginning"
 
 
 class Searcher:
-    def __init__(self, embedder: Embedder, index: PassageIndex) -> None:
-        self._embedder = embedder
+    def __init__(self, embedder: Embedder, index: PassageIndex, reranker: Reranker | None = None) -> None:
+        self._vectors = QuestionVectors(embedder)
         self._index = index
+        self._reranker = reranker
+        self._most = MAX_K if reranker is None else RERANKED_PASSAGES
 
     def replace_index(self, index: PassageIndex) -> None:
         """From the next batch on; called from any thread."""
         self._index = index
 
-    def search_passages(self, questions: Sequence[Retrieve]) -> list[Retrieved]:
+    def search_passages(self, asks: Sequence[SearchAsk]) -> list[Retrieved | PenstockError]:
         """One answer each; the times are those of the whole batch, which each of them waited."""
-        started = time.perf_counter_ns()
-        vectors = self._embedder.embed([question.query for question in questions])
-        embedded = time.perf_counter_ns()
-        found = self._index.search(vectors, max(question.k for question in questions))
-        searched = time.perf_counter_ns()
-        return [
-            Retrieved(
-                passages=tuple(ScoredPassage(hit.source, hit.text, hit.score) for hit in hits[: question.k]),
-                degraded="",
-                embed_us=(embedded - started) // 1000,
-                search_us=(searched - embedded) // 1000,
-            )
-            for question, hits in zip(questions, found, strict=True)
+        index, began_ns = self._index, time.perf_counter_ns()
+        depth = min(FIRST_STAGE_PASSAGES, len(index))
+        queries = [ask.retrieve.query for ask in asks]
+        words = [_ranking(*found) for found in zip(*index.lexical.search(queries, depth), strict=True)]
+        for ask, ranking in zip(asks, words, strict=True):
+            ask.found = _answer(ask, self._hits(index, [ranking]), degraded=DEGRADED_DENSE)
+        words_ns = time.perf_counter_ns()
+        embedded = self._vectors.embed(queries)
+        embed_us = (time.perf_counter_ns() - words_ns) // 1000
+        scores, rows = index.search_rows(embedded.vectors, depth)
+        meaning = [_ranking(*found) for found in zip(scores, rows, embedded.known, strict=True)]
+        hits = [self._hits(index, rankings) for rankings in zip(meaning, words, strict=True)]
+        search_us = (time.perf_counter_ns() - began_ns) // 1000 - embed_us
+        answers = [
+            _answer(ask, found, warning=TRUNCATED if cut else "", embed_us=embed_us, search_us=search_us)
+            for ask, found, cut in zip(asks, hits, embedded.truncated, strict=True)
         ]
+        if self._reranker is None:
+            return list(answers)
+        for ask, answer in zip(asks, answers, strict=True):
+            ask.found = replace(answer, degraded=DEGRADED_RERANK)
+        return [self._rerank(self._reranker, *each) for each in zip(asks, hits, answers, strict=True)]
+
+    def _hits(self, index: PassageIndex, rankings: Sequence[Ranking]) -> list[Hit]:
+        """Of the rankings' passages the best, none of them twice: what differs in spaces and case alone is
+        one, named as it was found first."""
+        hits: dict[str, Hit] = {}
+        for row, score in fuse_rankings(rankings, 2 * FIRST_STAGE_PASSAGES):
+            hit = index.hit(row, score)
+            hits.setdefault(" ".join(hit.text.casefold().split()), hit)
+            if len(hits) == self._most:
+                break
+        return list(hits.values())
+
+    def _rerank(
+        self, reranker: Reranker, ask: SearchAsk, hits: Sequence[Hit], answer: Retrieved
+    ) -> Retrieved | PenstockError:
+        """The hits in the reranker's order, as many of them as there was time for."""
+        if not ask.retrieve.rerank:
+            return replace(answer, degraded=DEGRADED_RERANK)
+        began_ns = time.perf_counter_ns()
+        ranked = reranker.rerank(ask.retrieve.query, [hit.text for hit in hits], ask.end)
+        if not ranked.whole and not ask.retrieve.may_degrade:
+            return DeadlineExpired("there was no time to rerank; allow more, or let it degrade")
+        passages = _answer(ask, [hits[place] for place in ranked.order]).passages
+        rerank_us = (time.perf_counter_ns() - began_ns) // 1000
+        degraded = "" if ranked.whole else DEGRADED_RERANK
+        return replace(answer, passages=passages, degraded=degraded, rerank_us=rerank_us)
+
+
+def _ranking(scores: Scores, rows: Rows, weight: float = 1.0) -> Ranking:
+    """Of what was found: -1 is no row."""
+    count = int((rows >= 0).sum())
+    return Ranking(rows[:count].tolist(), scores[:count].tolist(), weight)
+
+
+def _answer(
+    ask: SearchAsk,
+    hits: Sequence[Hit],
+    *,
+    degraded: str = "",
+    warning: str = "",
+    embed_us: int = 0,
+    search_us: int = 0,
+) -> Retrieved:
+    passages = tuple(
+        ScoredPassage(hit.source, hit.text, hit.score, hit.start, hit.end, hit.page)
+        for hit in hits[: ask.retrieve.k]
+    )
+    return Retrieved(passages, degraded, embed_us, search_us, warning=warning)

@@ -39,7 +39,13 @@ _KV_AGREEMENT = (messages.KvAbort, messages.KvAbortAck)
 MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     "gateway": {
         "tokenizer": (messages.Tokenize, messages.Detokenize, messages.SpellTokens, messages.Cancel),
-        "retriever": (messages.Retrieve, messages.Embed, messages.Cancel),
+        "retriever": (
+            messages.Retrieve,
+            messages.Embed,
+            messages.LookUpResponse,
+            messages.KeepResponse,
+            messages.Cancel,
+        ),
         "prefill": (messages.Prefill, messages.Warm, messages.Cancel),
         "decode": (messages.Reserve, messages.HoldCheck, messages.Cancel),
         "speculator": (messages.Cancel,),

@@ -12,6 +12,7 @@ from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.adapter import AdapterWeights, load_adapter_weights
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.families.raw_config import shown
+from shared.engine.loading.torch_threads import on_one_thread
 from shared.errors import InvalidRequest, NotFound
 
 MAX_ADAPTER_NAME = 64
@@ -71,7 +72,7 @@ class AdapterRegistry:
                 f"{shown(name)} is no name for an adapter; take up to {MAX_ADAPTER_NAME} letters, digits, "
                 "dots, hyphens and underscores, a letter or digit first"
             )
-        with self._loading:
+        with self._loading, on_one_thread():  # besides, steps have the others
             known = self._loaded.get(name)
             if known is None and len(self._loaded) >= self._max_adapters:
                 raise InvalidRequest(

@@ -14,7 +14,7 @@ from torch import Tensor
 from shared.cores import usable_cores
 from shared.engine.adapters import AdapterInfo, AdapterRegistry, LoadedAdapter
 from shared.engine.affinity import stay_on
-from shared.engine.backends import build_model, build_pool
+from shared.engine.backends import build_model, build_pool, is_native
 from shared.engine.batch import PackedAdapter
 from shared.engine.core_board import CoreSeat
 from shared.engine.cost_model import CostModel
@@ -61,6 +61,8 @@ __all__ = [
     "TokenOutput",
 ]
 
+LOOKUP_TOKENS = 8
+"""Drafted of a sequence's own text at most, where nothing else is configured."""
 CHECK_BLOCKS = 4096
 """What an idle engine checks at a time; what waits for it waits no longer than that."""
 
@@ -90,7 +92,9 @@ class Engine:
         self.model_config = load_model_config(config.model_dir, config.dtype)
         self.kv_pool = build_pool(config, self.model_config, pool_buffer)
         self.layout = self.kv_pool.layout
-        self.config = config = replace(config, kv_blocks=self.kv_pool.num_blocks)
+        self.config = config = replace(
+            config, kv_blocks=self.kv_pool.num_blocks, lookup_tokens=_lookup_tokens(config)
+        )
         self._input_processor = InputProcessor(
             config, self.model_config, hasher or BlockHasher(), self.layout.fingerprint()
         )
@@ -459,6 +463,12 @@ class Engine:
         self._model.close()
         if self._seat is not None:
             self._seat.close()
+
+
+def _lookup_tokens(config: EngineConfig) -> int:
+    if config.lookup_tokens >= 0:
+        return config.lookup_tokens
+    return LOOKUP_TOKENS if config.deterministic or is_native(config) else 0
 
 
 def _packed(loaded: LoadedAdapter | None) -> PackedAdapter | None:

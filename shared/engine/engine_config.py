@@ -57,7 +57,8 @@ class EngineConfig:
     max_model_len 0: the model's own limit.
     max_adapters: how many LoRA adapters may be loaded at once. max_adapter_rank: of a module of one.
     lookup_tokens: most tokens that a step drafts for a sequence from its own text, where nobody else has and
-    as far as that pays; 0: none. lookup_batch_tokens: for all sequences.
+    as far as that pays; 0: none, -1: 8 where a row's logits do not depend on the rows beside it, else none.
+    lookup_batch_tokens: for all sequences.
     """
 
     model_dir: str
@@ -105,8 +106,8 @@ class EngineConfig:
         for name in _AT_LEAST_ZERO:
             if not 0 <= getattr(self, name) < math.inf:
                 yield f"{name} must be 0 or more, not {getattr(self, name)}"
-        if not 0 <= self.lookup_tokens <= MAX_DRAFT_TOKENS:
-            yield f"lookup_tokens must be from 0 to {MAX_DRAFT_TOKENS}, not {self.lookup_tokens}"
+        if not -1 <= self.lookup_tokens <= MAX_DRAFT_TOKENS:
+            yield f"lookup_tokens must be from -1 to {MAX_DRAFT_TOKENS}, not {self.lookup_tokens}"
         for wrong, sentence in self._contradictions():
             if wrong:
                 yield sentence

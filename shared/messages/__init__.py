@@ -6,6 +6,7 @@
     front_half  the gateway asks retriever and tokenizer
     placement   the gateway places a request, cancels it, hears that it cannot go on
     tokens      the hot path, from workers to detokenizer to gateway
+    response_cache  answers that are known already
     kv          the control messages of KV transfers
     drafts      draft sessions
     fleet       heartbeats, prefix snapshots, audits, drain
@@ -78,6 +79,18 @@ from shared.messages.placement import (
     Reserve,
     Warm,
 )
+from shared.messages.response_cache import (
+    CACHE_DIGEST_BYTES,
+    MAX_COMPARED_BYTES,
+    MAX_KEPT_BYTES,
+    MAX_KEPT_TOKENS,
+    KeepResponse,
+    KeptResponse,
+    LookUpResponse,
+    ResponseFound,
+    ResponseKey,
+    ResponseMissing,
+)
 from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
 
 Message = (
@@ -94,6 +107,10 @@ Message = (
     | Embedded
     | Retrieve
     | Retrieved
+    | LookUpResponse
+    | ResponseFound
+    | ResponseMissing
+    | KeepResponse
     | Open
     | Reserve
     | Prefill
@@ -131,9 +148,13 @@ Message = (
 )
 
 __all__ = [
+    "CACHE_DIGEST_BYTES",
+    "MAX_COMPARED_BYTES",
     "MAX_EMBED_TEXTS",
     "MAX_EMBED_TEXT_BYTES",
     "MAX_HASHES",
+    "MAX_KEPT_BYTES",
+    "MAX_KEPT_TOKENS",
     "MAX_PROMPT_TOKENS",
     "MAX_REPORTED_CHARS",
     "MEANING_VERSION",
@@ -164,6 +185,8 @@ __all__ = [
     "Held",
     "HoldCheck",
     "HoldReport",
+    "KeepResponse",
+    "KeptResponse",
     "KvAbort",
     "KvAbortAck",
     "KvCredit",
@@ -174,6 +197,7 @@ __all__ = [
     "KvReady",
     "KvReceived",
     "KvSegment",
+    "LookUpResponse",
     "Lost",
     "Mark",
     "Message",
@@ -181,6 +205,9 @@ __all__ = [
     "Prefill",
     "PromptLogprobs",
     "Reserve",
+    "ResponseFound",
+    "ResponseKey",
+    "ResponseMissing",
     "Retrieve",
     "Retrieved",
     "RollCall",

@@ -106,26 +106,38 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Retrieve:
+    """`rerank`: whether there is time for a closer look at what was found, where the retriever takes one."""
+
     query: str
     k: int
     may_degrade: bool
+    rerank: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPassage:
+    """Made of the characters `start` to `end` of the document that `source` names, which begin on `page`
+    (0: it has no pages)."""
+
     source: str
     text: str
     score: float
+    start: int = 0
+    end: int = 0
+    page: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """`degraded` names what was skipped for want of time ("" = nothing)."""
+    """`degraded` names what was skipped for want of time ("" = nothing), `warning` what the client should
+    know of its question ("" = nothing)."""
 
     passages: tuple[ScoredPassage, ...]
     degraded: str
     embed_us: int
     search_us: int
+    rerank_us: int = 0
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

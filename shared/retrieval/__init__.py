@@ -5,11 +5,17 @@ passages       a file cut into passages
 words          a text as terms, in any script
 vectors        what texts become to be compared
 model_files    where the embedding model's files are, and that they are whole
-bert           its encoder
-embedder       texts → vectors (all-MiniLM-L6-v2); with bert, what imports torch here
+bert           encoders of checkpoints; what they compute in torch
+text_encoder   an encoder over many texts, on the engine's kernels where they run
+embedder       texts → vectors (all-MiniLM-L6-v2)
+question_vectors   those of questions, kept
 lexical        passages searched by their terms
+nearest        vectors searched: all compared, or a part of them
 passage_table  the passages of an index, in its order
 index          passages, vectors and terms, searched
+fusion         what words and what meaning has found, as one ranking
+rerank         passages in a better order, within a deadline: the seam
+cross_encoder  a reranker of a Hugging Face directory
 store          the index on disk: generations
 unfinished     what an indexing that was interrupted has got already
 build          the folder's index, new or brought up to date

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +23,7 @@ DIMENSIONS: int = CONFIG["hidden_size"]
 MAX_TOKENS = 256
 """What is longer is embedded by its beginning, as the model was trained."""
 
+UNKNOWN = "[UNK]"
 QUESTION_ARITHMETIC: Arithmetic = "bfloat16"
 PASSAGE_ARITHMETIC: Arithmetic = "int8"
 
@@ -32,6 +35,17 @@ class EmbeddedTexts:
     vectors: Vectors
     tokens: list[int]
     truncated: list[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedQuestions:
+    """Of each question its vector, whether it is that of its beginning alone, and how much of the question
+    the encoder knows: the share of its letters in words that its vocabulary has whole. Of a language that it
+    was not trained on it has single characters and pieces, and a vector of those means little."""
+
+    vectors: Vectors
+    truncated: list[bool]
+    known: list[float]
 
 
 class Embedder:
@@ -71,9 +85,29 @@ class Embedder:
             [bool(encoding.overflowing) for encoding in encodings],
         )
 
+    def embed_questions(self, questions: Sequence[str]) -> EmbeddedQuestions:
+        """The same vectors, with what they are worth."""
+        encodings: list[Encoding] = self._tokenizer.encode_batch(list(questions))
+        return EmbeddedQuestions(
+            _unit(self._encoder.encode([encoding.ids for encoding in encodings], "mean")),
+            [bool(encoding.overflowing) for encoding in encodings],
+            [_known_share(*each) for each in zip(questions, encodings, strict=True)],
+        )
+
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         encodings: list[Encoding] = self._tokenizer.encode_batch_fast(list(texts))  # nobody asks for offsets
         return encodings
+
+
+def _known_share(text: str, encoding: Encoding) -> float:
+    pieces = Counter(word for word in encoding.word_ids if word is not None)
+    known = total = 0
+    for token, word, (start, end) in zip(encoding.tokens, encoding.word_ids, encoding.offsets, strict=True):
+        letters = sum(unicodedata.category(char)[0] in "LM" for char in text[start:end])
+        total += letters
+        if word is not None and pieces[word] == 1 and letters > 1 and token != UNKNOWN:
+            known += letters
+    return known / total if total else 0.0
 
 
 def _unit(means: Vectors) -> Vectors:

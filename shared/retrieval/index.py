@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import faiss
-
-from shared.retrieval.lexical import LexicalIndex
+from shared.retrieval.lexical import Allowed, LexicalIndex, Rows, Scores
+from shared.retrieval.nearest import NearestVectors
 from shared.retrieval.passage_table import IndexedFile, PassageTable
 from shared.retrieval.vectors import Vectors
 
@@ -35,6 +34,7 @@ class PassageIndex:
         files: Sequence[IndexedFile] | PassageTable,
         vectors: Vectors,
         lexical: LexicalIndex | None = None,
+        nearest: NearestVectors | None = None,
     ) -> None:
         """What is not given is made."""
         self.table = files if isinstance(files, PassageTable) else PassageTable.of_files(files)
@@ -42,19 +42,22 @@ class PassageIndex:
         if len(self.table) != len(vectors):
             raise ValueError(f"{len(vectors)} vectors for {len(self.table)} passages")
         self.lexical = LexicalIndex.build(embedded_texts(self.table)) if lexical is None else lexical
-        self._faiss = faiss.IndexFlatIP(vectors.shape[1])
-        self._faiss.add(vectors)
+        self.nearest = NearestVectors.build(vectors) if nearest is None else nearest
 
     def __len__(self) -> int:
         return len(self.table)
 
-    def search(self, queries: Vectors, k: int) -> list[list[Hit]]:
+    def search(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """For each row of `queries` [n, dimensions] the best k passages by meaning, best first."""
-        scores, rows = self._faiss.search(queries, min(k, len(self)))
+        scores, rows = self.search_rows(queries, k, allowed)
         return [
-            [self.hit(int(row), float(score)) for row, score in zip(found, of, strict=True)]
+            [self.hit(int(row), float(score)) for row, score in zip(found, of, strict=True) if row >= 0]
             for found, of in zip(rows, scores, strict=True)
         ]
+
+    def search_rows(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> tuple[Scores, Rows]:
+        """Their cosines and rows [n, at most k], best first, -1 where there are no more."""
+        return self.nearest.search(queries, k, allowed)
 
     def hit(self, row: int, score: float) -> Hit:
         """The passage of this row, as found with this score."""

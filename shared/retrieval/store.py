@@ -6,6 +6,7 @@
         files.msgpack passages.npy texts.bin                 the passages (`passage_table`)
         vectors.npy                  float32 [passages, dimensions], each row of length 1
         keys.npy                     uint8 [passages, 16]: by what text a vector was made (`chunk_keys`)
+        nearest.faiss                what finds vectors, where not all are compared (`nearest`)
         terms.json scores.npy postings.npy starts.npy        the lexical index (`lexical`)
     FOLDER/unfinished.bin            vectors of an indexing that goes on (`unfinished`)
     FOLDER/lock                      held by the process that indexes
@@ -24,7 +25,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ import numpy.typing as npt
 from shared.errors import ChecksumMismatch, InvalidRequest
 from shared.retrieval.index import PassageIndex
 from shared.retrieval.lexical import LEXICAL_NAMES, LexicalIndex
+from shared.retrieval.nearest import FLAT, KINDS, NEAREST_NAME, NearestVectors
 from shared.retrieval.passage_table import TABLE_NAMES, PassageTable
 from shared.retrieval.words import WORDS_FORMAT
 
@@ -68,6 +69,7 @@ class Manifest:
     words: str
     content: str
     passages: int
+    nearest: str
     files: dict[str, tuple[int, str]]
 
 
@@ -79,6 +81,11 @@ class Generation:
     manifest: Manifest
     index: PassageIndex
     keys: ChunkKeys
+
+
+def file_names(nearest: str) -> tuple[str, ...]:
+    """Of a generation, beside its manifest, by the kind of its nearest vectors."""
+    return FILE_NAMES if nearest == FLAT else (*FILE_NAMES, NEAREST_NAME)
 
 
 def chunk_keys(texts: list[str]) -> ChunkKeys:
@@ -131,8 +138,11 @@ def save_generation(
     np.save(new / VECTORS_NAME, index.vectors, allow_pickle=False)
     np.save(new / KEYS_NAME, keys, allow_pickle=False)
     index.lexical.save(new)
-    files = {name: ((new / name).stat().st_size, _digest(new / name)) for name in FILE_NAMES}
-    manifest = Manifest(embedder, WORDS_FORMAT, content, len(index), files)
+    index.nearest.save(new)
+    files = {
+        name: ((new / name).stat().st_size, _digest(new / name)) for name in file_names(index.nearest.kind)
+    }
+    manifest = Manifest(embedder, WORDS_FORMAT, content, len(index), index.nearest.kind, files)
     told = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1).encode()
     (new / MANIFEST_NAME).write_bytes(told)
     for path in (*new.iterdir(), new):
@@ -153,7 +163,10 @@ def remove_unused(folder: Path) -> None:
             begun.unlink(missing_ok=True)
     for begun in folder.glob(f"{GENERATIONS_NAME}/{NEW_PREFIX}*"):
         shutil.rmtree(begun, ignore_errors=True)
-    pointer = _pointer(folder)
+    try:
+        pointer = _pointer(folder)
+    except ChecksumMismatch:  # then no generation counts
+        pointer = None
     for old in folder.glob(f"{GENERATIONS_NAME}/[0-9]*"):
         if pointer is None or old != _generation_folder(folder, pointer[0]):
             _remove_unread(old)
@@ -209,7 +222,8 @@ def _opened(generation: Path, pointer: tuple[int, str], embedder: str) -> Genera
     table, lexical = PassageTable.load(generation), LexicalIndex.load(generation)
     if not len(table) == len(lexical) == manifest.passages or keys.shape[1] != KEY_BYTES:
         raise ChecksumMismatch(f"the files in {generation} do not belong together")
-    return Generation(pointer[0], manifest, PassageIndex(table, vectors, lexical), keys)
+    nearest = NearestVectors.load(generation, manifest.nearest, vectors)
+    return Generation(pointer[0], manifest, PassageIndex(table, vectors, lexical, nearest), keys)
 
 
 def _mapped(path: Path, dtype: type[np.generic], rows: int) -> npt.NDArray[Any]:
@@ -224,15 +238,16 @@ def _mapped(path: Path, dtype: type[np.generic], rows: int) -> npt.NDArray[Any]:
 
 def _manifest(generation: Path, digest: str) -> Manifest:
     try:
-        told = _read_small(generation / MANIFEST_NAME)
-        if hashlib.sha256(told).hexdigest() != digest:
+        data = _read_small(generation / MANIFEST_NAME)
+        if hashlib.sha256(data).hexdigest() != digest:
             raise ChecksumMismatch(f"{generation / MANIFEST_NAME} has changed since it was written")
-        values = json.loads(told)
+        values = json.loads(data)
         files = {name: (int(size), str(sha256)) for name, (size, sha256) in values["files"].items()}
-        manifest = Manifest(values["embedder"], values["words"], values["content"], values["passages"], files)
+        told = {name: values[name] for name in ("embedder", "words", "content", "passages", "nearest")}
+        manifest = Manifest(**told, files=files)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ChecksumMismatch(f"{generation / MANIFEST_NAME} cannot be read ({error})") from error
-    if set(manifest.files) != set(FILE_NAMES):
+    if manifest.nearest not in KINDS or set(manifest.files) != set(file_names(manifest.nearest)):
         raise ChecksumMismatch(f"{generation} does not hold the files of an index")
     return manifest
 
@@ -277,10 +292,10 @@ def _sync(path: Path) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=NEW_PREFIX)
-    with os.fdopen(handle, "wb") as file:
+    new = path.with_name(f"{NEW_PREFIX}{os.getpid()}")  # no mkstemp, whose files are for their owner alone
+    with new.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    Path(name).replace(path)
+    new.replace(path)
     _sync(path.parent)

@@ -110,6 +110,31 @@ DEGRADATION_STEPS = Counter(
     "penstock_degradation_steps_total", "Levels of degradation entered and left.", ["step", "direction"]
 )
 
+RESPONSE_CACHE_ASKS = Counter(
+    "penstock_response_cache_asks_total",
+    "Requests that an earlier answer will do for: exact, semantic, miss; none where no retriever answered.",
+    ["result"],
+)
+RESPONSE_CACHE_LOOKUPS = Counter(
+    "penstock_response_cache_lookups_total",
+    "Lookups by what was found: exact, semantic, miss, late.",
+    ["result"],
+)
+RESPONSE_CACHE_STORES = Counter(
+    "penstock_response_cache_stores_total",
+    "Answers that came to be kept: kept, too_large, stale.",
+    ["result"],
+)
+RESPONSE_CACHE_EVICTIONS = Counter(
+    "penstock_response_cache_evictions_total",
+    "Answers that went: for want of room, by age, by a new index.",
+    ["why"],
+)
+RESPONSE_CACHE_BYTES = Gauge(
+    "penstock_response_cache_bytes", "Memory of kept answers and of the vectors of their questions."
+)
+RESPONSE_CACHE_ENTRIES = Gauge("penstock_response_cache_entries", "Answers that are kept.")
+
 ADAPTERS = Gauge("penstock_adapters", "Adapters over the model that requests may name here.")
 ADAPTERS_STALE = Gauge(
     "penstock_adapters_stale",
@@ -204,12 +229,21 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         REQUESTS,
         REQUESTS_RUNNING,
         REQUESTS_WAITING,
+        RESPONSE_CACHE_ASKS,
         SHED,
         TIME_TO_FIRST_TOKEN,
         TLS_STALE,
     ),
     "tokenizer": (QUEUE_DEPTH,),
-    "retriever": (HOP_SECONDS, QUEUE_DEPTH),
+    "retriever": (
+        HOP_SECONDS,
+        QUEUE_DEPTH,
+        RESPONSE_CACHE_BYTES,
+        RESPONSE_CACHE_ENTRIES,
+        RESPONSE_CACHE_EVICTIONS,
+        RESPONSE_CACHE_LOOKUPS,
+        RESPONSE_CACHE_STORES,
+    ),
     "prefill": (*_ADAPTERS, ENGINE_THREADS, HOP_SECONDS, KV_BLOCKS, QUEUE_DEPTH, *_PREFIXES, *_TRANSFERS),
     "decode": (
         DRAFT_ACCEPTED,

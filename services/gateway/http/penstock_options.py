@@ -12,13 +12,18 @@ from shared.sampling import Bounds
 
 FIELD = "penstock"
 HEADER_PREFIX = "x-penstock-"
+CACHE_MODES_BY_NAME = {
+    "off": pb.CACHE_MODE_OFF,
+    "exact": pb.CACHE_MODE_EXACT,
+    "semantic": pb.CACHE_MODE_SEMANTIC,
+}
 PRIORITIES_BY_NAME = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
 MILLISECONDS = ("deadline_ms", "ttft_deadline_ms", "inter_token_deadline_ms", "client_sent_unix_us")
 TEXTS = ("priority", "cache_salt", "regex", "grammar")
 FLAGS = ("timeline",)
-HEADER_NAMES = (*MILLISECONDS, "priority", "cache_salt", "retrieval", "timeline")
+HEADER_NAMES = (*MILLISECONDS, "priority", "cache_salt", "retrieval", "cache", "timeline")
 """Grammars are for the body alone."""
-OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval")
+OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache")
 INT64 = Bounds(-(2**63), 2**63 - 1, integer=True)
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
@@ -56,6 +61,8 @@ def read_penstock_options(body: JsonFields, headers: Mapping[str, str]) -> Penst
         fields["priority"] = PRIORITIES_BY_NAME[options.text("priority")]
     if options.has("retrieval"):
         fields["retrieval"] = _retrieval(options)
+    if options.has("cache"):
+        fields["cache"] = _cache(options)
     return PenstockOptions(
         fields,
         options.text("regex"),
@@ -74,6 +81,25 @@ def _retrieval(options: JsonFields) -> pb.Retrieval:
     if k is not None:
         retrieval.k = k
     return retrieval
+
+
+def _cache(options: JsonFields) -> pb.Cache:
+    """The name of a mode, or an object with it."""
+    if isinstance(options.value("cache"), str):
+        given = JsonFields({"mode": options.value("cache")}, f"{FIELD}.cache")
+    else:
+        given = options.object("cache")
+    if given.value("mode") not in CACHE_MODES_BY_NAME:
+        raise given.wrong("mode", f"one of {', '.join(CACHE_MODES_BY_NAME)}")
+    cache = pb.Cache(
+        mode=CACHE_MODES_BY_NAME[given.text("mode")],
+        max_age_ms=given.number("max_age_ms", INT64) or 0,
+        any_seed=given.flag("any_seed"),
+    )
+    similarity = given.number("min_similarity", Bounds(0.0, 1.0))
+    if similarity is not None:
+        cache.min_similarity = similarity
+    return cache
 
 
 def _of_headers(headers: Mapping[str, str]) -> dict[str, Any]:

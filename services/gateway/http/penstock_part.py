@@ -22,7 +22,7 @@ class EndedRequest(Protocol):
 
 def penstock_part(options: PenstockOptions, requests: Iterable[EndedRequest]) -> dict[str, Any]:
     """Each choice is a request of its own; nothing where nothing of it was asked for."""
-    if not (options.timeline or "retrieval" in options.fields):
+    if not (options.timeline or "retrieval" in options.fields or "cache" in options.fields):
         return {}
     described = [_describe(index, ended, options.timeline) for index, ended in enumerate(requests)]
     return {FIELD: {"requests": described}}
@@ -35,9 +35,16 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
         "request_id": prompt.request_id,
         "seed": prompt.seed,
         "degraded": prompt.degraded,
+        "warning": prompt.warning,
         "passages": [_plain(passage) for passage in prompt.passages],
         "usage": _plain(end.usage),
     }
+    if prompt.HasField("cached"):
+        described["cached"] = {
+            "request_id": prompt.cached.request_id,
+            "age_ms": prompt.cached.age_ms,
+            "similarity": prompt.cached.similarity,
+        }
     if timeline:
         described["timeline"] = {
             "ttft_us": end.timeline.ttft_us,

@@ -24,9 +24,13 @@ def read_relations(kind: str) -> tuple[Relation, ...]:
 
 
 def _relation(fields: dict[str, Any], choices: dict[str, tuple[str, ...]]) -> Relation:
-    slots = {place: _slot(slot, choices) for place, slot in fields.pop("slots", {}).items()}
-    listed = {name: value if isinstance(value, str) else tuple(value) for name, value in fields.items()}
-    return Relation(slots=slots, **listed)
+    return Relation(
+        says=tuple(fields["says"]),
+        asks=tuple(fields["asks"]),
+        slots={place: _slot(slot, choices) for place, slot in fields.get("slots", {}).items()},
+        answer=fields.get("answer", "{v}"),
+        backwards=tuple(fields.get("backwards", ())),
+    )
 
 
 def _slot(slot: str | list[str], choices: dict[str, tuple[str, ...]]) -> Slot:

@@ -15,8 +15,6 @@ Scales are float16: below 2 ** -24 they are taken as that, above 65504 the weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +22,7 @@ import torch
 from torch import Tensor
 
 from shared.engine.loading.linear import GROUP_MULTIPLE, MAX_GROUP, DenseLinear, QuantLinear
+from shared.engine.loading.torch_threads import on_one_thread
 from shared.errors import InvalidRequest
 
 DEFAULT_GROUPS = {8: 128, 4: 64}
@@ -82,7 +81,7 @@ def quantize(linear: DenseLinear, bits: int, group: int, name: str = "weight") -
     zeros = torch.empty((num_rows, num_groups), dtype=torch.uint8, device=device)
     fit = _fit_int8 if bits == 8 else _fit_int4
     step = max(1, CHUNK_WEIGHTS // width)
-    with _one_thread():
+    with on_one_thread():
         for start in range(0, num_rows, step):
             rows = slice(start, start + step)
             part = linear.weight[rows]
@@ -94,18 +93,6 @@ def quantize(linear: DenseLinear, bits: int, group: int, name: str = "weight") -
             scales[rows] = chunk_scales.view(-1, num_groups)
             zeros[rows] = chunk_zeros.view(-1, num_groups)
     return QuantLinear(codes, scales, zeros, bits, group, linear.bias)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Chunks are short: handing half of one to a second thread costs more than it brings, and on a busy CPU
-    many times the whole."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _fit_int8(weights: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:

@@ -40,6 +40,17 @@ void dot(const E* down, const E* const* rows, long in, float* sums) {
     for (int r = 0; r < R; ++r) sums[rank * R + r] = _mm512_reduce_add_ps(totals[rank][r]);
 }
 
+// A step's ranks of one row times 16 columns.
+inline __m512 add_rank(const bf16* sums, const bf16* up, __m512 total) {
+  int pair;
+  std::memcpy(&pair, sums, sizeof pair);
+  return _mm512_dpbf16_ps(total, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)_mm512_loadu_si512(up));
+}
+
+inline __m512 add_rank(const float* sums, const float* up, __m512 total) {
+  return _mm512_fmadd_ps(_mm512_set1_ps(*sums), _mm512_loadu_ps(up), total);
+}
+
 void store(float value, float* target) {
   *target = value;
 }
@@ -113,6 +124,66 @@ void LowRankSums::sum(const AdaptedRows& adapted, int layer, Adapted matrix, con
       else
         sum_item<float>(items_[at], adapted, data, stride);
   });
+}
+
+void LowRankSums::add(const AdaptedRows& adapted, int layer, Adapted matrix, int first, int num, int panel,
+                      float* tile) const {
+  for (const auto& run : adapted.runs_) {
+    const LowRankShape& adapter = run.adapter[layer * ADAPTED_MATRICES + static_cast<int>(matrix)];
+    if (adapter.down == nullptr) continue;
+    const int* const end = adapted.order_.data() + run.last;
+    const int* row = std::lower_bound(adapted.order_.data() + run.first, end, first);
+    while (row != end && *row < first + num) {
+      float* outputs[ADAPTED_TILE_ROWS];
+      int count = 0;
+      for (; count < ADAPTED_TILE_ROWS && row + count != end && row[count] < first + num; ++count)
+        outputs[count] = tile + (row[count] - first) * PANEL;
+      with_rows(count, [&]<int R>() {
+        if constexpr (R <= ADAPTED_TILE_ROWS) {
+          if (is_bf16_)
+            add_rows<bf16, R>(adapter, row, panel, outputs);
+          else
+            add_rows<float, R>(adapter, row, panel, outputs);
+        }
+      });
+      row += count;
+    }
+  }
+}
+
+// Half a panel after the other where they depend on unlike numbers of ranks, else both side by side.
+template <class E, int R>
+void LowRankSums::add_rows(const LowRankShape& adapter, const int* rows, int panel,
+                           float* const* outputs) const {
+  const E* sums[R];
+  for (int r = 0; r < R; ++r) sums[r] = reinterpret_cast<const E*>(sums_.data() + rows[r] * sums_stride_);
+  const RankSpan* halves = adapter.columns + 2 * panel;
+  const auto add_halves = [&]<int N>(const RankSpan* spans, int lane) {
+    __m512 totals[N][R];
+    const E* ups[N];
+    for (int half = 0; half < N; ++half) {
+      ups[half] = static_cast<const E*>(adapter.up) + spans[half].place;
+      for (int r = 0; r < R; ++r) totals[half][r] = _mm512_setzero_ps();
+    }
+    for (long rank = 0; rank < spans[0].count; rank += STEP<E>)
+      for (int half = 0; half < N; ++half) {
+        _mm_prefetch(reinterpret_cast<const char*>(ups[half]) + PREFETCH_BYTES, _MM_HINT_T0);
+        for (int r = 0; r < R; ++r)
+          totals[half][r] = add_rank(sums[r] + spans[half].first + rank, ups[half], totals[half][r]);
+        ups[half] += LANES * STEP<E>;
+      }
+    for (int half = 0; half < N; ++half)
+      for (int r = 0; r < R; ++r) {
+        float* place = outputs[r] + lane + half * LANES;
+        _mm512_store_ps(place, _mm512_add_ps(_mm512_load_ps(place), totals[half][r]));
+      }
+  };
+  if (halves[0].count == halves[1].count) {
+    add_halves.template operator()<2>(halves, 0);
+  } else {
+    add_halves.template operator()<1>(halves, 0);
+    add_halves.template operator()<1>(halves + 1, LANES);
+  }
 }
 
 template <class E>

@@ -77,17 +77,9 @@ class LowRankSums {
   // down @ x of all rows that have an adapter. `input` null: they are those that were taken.
   void sum(const AdaptedRows& adapted, int layer, Adapted matrix, const Rows* input, Team& team);
 
-  // up @ the sums, to a panel of the matrix's output.
-  void add(const LowRankShape& adapter, int row, int panel, __m512& low, __m512& high) const {
-    const RankSpan* halves = adapter.columns + 2 * panel;
-    if (is_bf16_) {
-      low = _mm512_add_ps(low, columns<bf16>(adapter, halves[0], row));
-      high = _mm512_add_ps(high, columns<bf16>(adapter, halves[1], row));
-    } else {
-      low = _mm512_add_ps(low, columns<float>(adapter, halves[0], row));
-      high = _mm512_add_ps(high, columns<float>(adapter, halves[1], row));
-    }
-  }
+  // up @ the sums, to a tile of the matrix's output: its rows [first, first + num), a panel of its columns.
+  void add(const AdaptedRows& adapted, int layer, Adapted matrix, int first, int num, int panel,
+           float* tile) const;
 
  private:
   struct Item {
@@ -98,23 +90,8 @@ class LowRankSums {
 
   template <class E>
   void sum_item(const Item& item, const AdaptedRows& adapted, const uint8_t* input, long stride);
-  template <class E>
-  __m512 columns(const LowRankShape& adapter, const RankSpan& ranks, int row) const {
-    const E* sums = reinterpret_cast<const E*>(sums_.data() + row * sums_stride_) + ranks.first;
-    const E* up = static_cast<const E*>(adapter.up) + ranks.place;
-    __m512 total = _mm512_setzero_ps();
-    for (long rank = 0; rank < ranks.count; rank += STEP<E>, up += LANES * STEP<E>) {
-      _mm_prefetch(reinterpret_cast<const char*>(up) + PREFETCH_BYTES, _MM_HINT_T0);
-      if constexpr (sizeof(E) == 2) {
-        int pair;
-        std::memcpy(&pair, sums + rank, sizeof pair);
-        total = _mm512_dpbf16_ps(total, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)_mm512_loadu_si512(up));
-      } else {
-        total = _mm512_fmadd_ps(_mm512_set1_ps(sums[rank]), _mm512_loadu_ps(up), total);
-      }
-    }
-    return total;
-  }
+  template <class E, int R>
+  void add_rows(const LowRankShape& adapter, const int* rows, int panel, float* const* outputs) const;
 
   bool is_bf16_;
   long sums_stride_ = 0, taken_stride_ = 0;  // bytes

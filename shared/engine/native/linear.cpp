@@ -25,7 +25,6 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
                         int groups, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
                         const uint16_t* minima, int group, float* tile) {
   const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
-  const int group_ahead = CODE_PREFETCH_BYTES / (group * PANEL * (KIND == Kind::INT8 ? 8 : 4) / 8);
   __m512 total[R][2];
   clear<R>(total);
   for (int g = 0; g < groups; ++g) {
@@ -56,12 +55,6 @@ void multiply_quantized(const int8_t* rows, long stride, const float* row_scales
       }
     }
     rows += group;
-    const int ahead = group_ahead * PANEL;
-    _mm_prefetch(reinterpret_cast<const char*>(scales + ahead), _MM_HINT_T0);
-    if constexpr (MINIMA)
-      _mm_prefetch(reinterpret_cast<const char*>(minima + ahead), _MM_HINT_T0);
-    else
-      _mm_prefetch(reinterpret_cast<const char*>(zeros + ahead), _MM_HINT_T0);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + half * LANES)));

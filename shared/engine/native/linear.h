@@ -81,12 +81,13 @@ class Linear {
   // rows @ W.T + bias: the team calls put(row, panel, lo, hi) with 2 x 16 columns.
   template <class Put>
   void apply(const Rows& rows, int count, Team& team, Put&& put) const {
-    apply(rows, count, team, put, [] {});
+    apply(rows, count, team, [](int, int, int, float*) {}, put, [] {});
   }
 
-  // Calls meanwhile() too, on the caller's thread, while others begin.
-  template <class Put, class Meanwhile>
-  void apply(const Rows& rows, int count, Team& team, Put&& put, Meanwhile&& meanwhile) const {
+  // Calls adapt(row, num, panel, tile) before, which may change those `num` rows of 32 columns, and
+  // meanwhile() on the caller's thread, while others begin.
+  template <class Adapt, class Put, class Meanwhile>
+  void apply(const Rows& rows, int count, Team& team, Adapt&& adapt, Put&& put, Meanwhile&& meanwhile) const {
     const int tile_rows = quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS;
     const int block =
         std::max<int>(MAX_TILE_ROWS, TILE_CACHE_BYTES / rows.stride / MAX_TILE_ROWS * MAX_TILE_ROWS);
@@ -99,6 +100,7 @@ class Linear {
         const int row = item / panels_ * block, panel = item % panels_;
         for_each_tile(std::min(block, count - row), tile_rows, [&](int at, int num) {
           multiply_tile(rows, row + at, num, panel, tile);
+          adapt(row + at, num, panel, tile);
           for (int r = 0; r < num; ++r)
             put(row + at + r, panel, _mm512_load_ps(tile + r * PANEL),
                 _mm512_load_ps(tile + r * PANEL + LANES));

@@ -11,8 +11,13 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
                     int count, Team& team, const int* targets, const float* shares) {
   const bool gelu = shape_.activation == static_cast<int>(Activation::GELU_TANH);
   sum_ranks(index, Adapted::GATE_UP, gate_up, in, team);
-  gate_up.apply(in, count, team, [&](int row, int panel, __m512 gate, __m512 up) {
-    adapt(index, Adapted::GATE_UP, row, panel, gate, up);
+  const auto adapt_gate_up = [&](int row, int num, int panel, float* tile) {
+    adapt(index, Adapted::GATE_UP, row, num, panel, tile);
+  };
+  const auto adapt_down = [&](int row, int num, int panel, float* tile) {
+    adapt(index, Adapted::DOWN, row, num, panel, tile);
+  };
+  const auto activate = [&](int row, int panel, __m512 gate, __m512 up) {
     const __m512 value = _mm512_mul_ps(gelu ? gelu_tanh(gate) : silu(gate), up);
     if (down.kind() == Kind::BF16)
       _mm256_storeu_si256((__m256i*)(down_in.row<bf16>(row) + panel * LANES), narrow(value));
@@ -20,7 +25,8 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
       _mm512_storeu_ps(down_in.row<float>(row) + panel * LANES, value);
     else
       _mm512_storeu_ps(inner_.data() + static_cast<long>(row) * inner_width_ + panel * LANES, value);
-  });
+  };
+  gate_up.apply(in, count, team, adapt_gate_up, activate, [] {});
   if (down.quantized())
     team.share(count, rows_per_claim(inner_width_), [&](int first, int last, int) {
       for (int row = first; row < last; ++row) {
@@ -30,8 +36,7 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
       }
     });
   sum_ranks(index, Adapted::DOWN, down, down_in, team);
-  down.apply(down_in, count, team, [&](int row, int panel, __m512 low, __m512 high) {
-    adapt(index, Adapted::DOWN, row, panel, low, high);
+  const auto project = [&](int row, int panel, __m512 low, __m512 high) {
     float* out = projected(targets == nullptr ? row : targets[row]) + panel * PANEL;
     if (targets != nullptr) {
       const __m512 share = _mm512_set1_ps(shares[row]);
@@ -40,7 +45,8 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
     }
     _mm512_storeu_ps(out, low);
     _mm512_storeu_ps(out + LANES, high);
-  });
+  };
+  down.apply(down_in, count, team, adapt_down, project, [] {});
 }
 
 // Room for the choices of `rows` rows, made before a team runs: in it nothing may fail.

@@ -134,8 +134,8 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
     sum_ranks(index, Adapted::QKV, *shape.qkv, *layer.qkv_in, team);
     shape.qkv->apply(
         *layer.qkv_in, rows, team,
+        [&](int row, int num, int panel, float* tile) { adapt(index, Adapted::QKV, row, num, panel, tile); },
         [&](int row, int panel, __m512 low, __m512 high) {
-          adapt(index, Adapted::QKV, row, panel, low, high);
           float* out = qkv_.data() + static_cast<long>(row) * qkv_width_ + panel * PANEL;
           _mm512_storeu_ps(out, low);
           _mm512_storeu_ps(out + LANES, high);
@@ -158,11 +158,16 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
     else
       attend(attention_f32_, layer, view, team, written);
     sum_ranks(index, Adapted::OUTPUT, *shape.output, *layer.output_in, team);
-    shape.output->apply(*layer.output_in, rows, team, [&](int row, int panel, __m512 low, __m512 high) {
-      adapt(index, Adapted::OUTPUT, row, panel, low, high);
-      _mm512_storeu_ps(projected(row) + panel * PANEL, low);
-      _mm512_storeu_ps(projected(row) + panel * PANEL + LANES, high);
-    });
+    shape.output->apply(
+        *layer.output_in, rows, team,
+        [&](int row, int num, int panel, float* tile) {
+          adapt(index, Adapted::OUTPUT, row, num, panel, tile);
+        },
+        [&](int row, int panel, __m512 low, __m512 high) {
+          _mm512_storeu_ps(projected(row) + panel * PANEL, low);
+          _mm512_storeu_ps(projected(row) + panel * PANEL + LANES, high);
+        },
+        [] {});
     team.share(rows, claim, [&](int first, int end, int rank) {
       for (int row = first; row < end; ++row) {
         add_projected(row, shape.attention_out_norm, rank);

@@ -138,11 +138,9 @@ class Model {
     if (adapted_ != nullptr)
       low_ranks_.sum(*adapted_, layer, matrix, shares_rows(linear) ? &input : nullptr, team);
   }
-  // What the row's adapter adds to a panel of the matrix's output.
-  void adapt(int layer, Adapted matrix, int row, int panel, __m512& low, __m512& high) const {
-    if (adapted_ == nullptr) return;
-    if (const LowRankShape* own = adapted_->of(row, layer, matrix))
-      low_ranks_.add(*own, row, panel, low, high);
+  // What adapters of rows [first, first + num) add to a panel of the matrix's output.
+  void adapt(int layer, Adapted matrix, int first, int num, int panel, float* tile) const {
+    if (adapted_ != nullptr) low_ranks_.add(*adapted_, layer, matrix, first, num, panel, tile);
   }
 
   // Rows of so many numbers that are worth a claim: microseconds.

@@ -136,18 +136,20 @@ def _merges_by_score(vocabulary: _Vocabulary) -> list[list[str]]:
     scores = header.numbers("tokenizer.ggml.scores")
     if scores is None or len(scores) != len(vocabulary.tokens):
         raise header.refused("tokenizer.ggml.scores has no score for each token")
-    normal = dict(vocabulary.of_kind(NORMAL))
-    mergeable = set(normal.values())
-    found: list[tuple[float, int, int, list[str]]] = []
-    for index, token in normal.items():
+    normal = vocabulary.of_kind(NORMAL)
+    id_of = {token: ids[token] for _, token in normal}
+    found: list[tuple[float, int, int]] = []
+    for index, token in normal:
         if ids[token] != index:
             continue
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in mergeable and right in mergeable:
-                found.append((-scores[index], ids[left], ids[right], [left, right]))
-    found.sort(key=lambda merge: merge[:3])
-    return [merge for *_, merge in found]
+        score = -scores[index]
+        for cut in range(1, len(token)):  # Gemma has 1.7 million: the second half is not always looked up
+            left = id_of.get(token[:cut])
+            if left is not None and (right := id_of.get(token[cut:])) is not None:
+                found.append((score, left, right))
+    found.sort()
+    tokens = vocabulary.tokens
+    return [[tokens[left], tokens[right]] for _, left, right in found]
 
 
 def _bpe(ids: dict[str, int], merges: list[list[str]], **settings: Any) -> _Spec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -260,14 +261,15 @@ async def test_under_pressure_half_as_much_is_looked_up_and_then_nothing(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    monkeypatch.setattr(worker._driver.engine, "limit_lookups", told.append)
-    longest = DecodeConfig().lookup_tokens
+    engine = worker._driver.engine
+    monkeypatch.setattr(engine, "limit_lookups", told.append)
+    monkeypatch.setattr(engine, "config", replace(engine.config, lookup_tokens=8))
     await worker.decode()
     for level in (1, 1, 2, 7, 0):
         worker.hear_pressure(level)
         await worker.on_tick()
         await worker.step()
-    assert told == [longest // 2, 0, 0, longest]
+    assert told == [4, 0, 0, 8]
 
 
 # ---- grammars ----

@@ -8,13 +8,16 @@ from typing import cast
 import numpy as np
 import pytest
 
+from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
-from shared.messages import Retrieve
-from shared.retrieval.embedder import Embedder
+from shared.deadline import Deadline
+from shared.errors import DeadlineExpired
+from shared.messages import Retrieve, Retrieved
+from shared.retrieval.embedder import EmbeddedQuestions, Embedder
 from shared.retrieval.index import PassageIndex
 from shared.retrieval.passage_table import IndexedFile
 from shared.retrieval.passages import Passage
-from shared.retrieval.vectors import Vectors
+from shared.retrieval.rerank import Reranked
 
 TEXTS = ("one", "two", "three", "four")
 
@@ -22,8 +25,9 @@ TEXTS = ("one", "two", "three", "four")
 class PlayedEmbedder:
     """A question is the number of the passage that it is about."""
 
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        return np.eye(len(TEXTS), dtype=np.float32)[[int(text) for text in texts]]
+    def embed_questions(self, questions: Sequence[str]) -> EmbeddedQuestions:
+        vectors = np.eye(len(TEXTS), dtype=np.float32)[[int(question) for question in questions]]
+        return EmbeddedQuestions(vectors, [False] * len(questions), [1.0] * len(questions))
 
 
 @pytest.mark.parametrize("wanted", [(1, 3), (3, 1)], ids=["few-first", "many-first"])
@@ -32,7 +36,141 @@ def test_questions_of_one_batch_get_as_many_passages_as_each_asked_for(wanted: t
     index = PassageIndex((IndexedFile("file", "key", passages),), np.eye(len(TEXTS), dtype=np.float32))
     searcher = Searcher(cast(Embedder, PlayedEmbedder()), index)
     answers = searcher.search_passages(
-        [Retrieve(str(number), k, may_degrade=True) for number, k in enumerate(wanted)]
+        [
+            SearchAsk(Retrieve(str(number), k, may_degrade=True), Deadline.after(60))
+            for number, k in enumerate(wanted)
+        ]
     )
-    assert [len(answer.passages) for answer in answers] == list(wanted)
-    assert [answer.passages[0].text for answer in answers] == ["one", "two"]
+    passages_of = [answer.passages for answer in answers if isinstance(answer, Retrieved)]
+    assert [len(passages) for passages in passages_of] == list(wanted)
+    assert [passages[0].text for passages in passages_of] == ["one", "two"]
+
+
+class FailingEmbedder:
+    """It is never done with a question."""
+
+    def embed_questions(self, questions: Sequence[str]) -> EmbeddedQuestions:
+        raise RuntimeError(questions)
+
+
+def indexed(*texts: str) -> PassageIndex:
+    passages = tuple(Passage("", text, 10 * place, 10 * place + 5) for place, text in enumerate(texts))
+    return PassageIndex((IndexedFile("file", "key", passages),), np.eye(len(texts), 8, dtype=np.float32))
+
+
+class Meaning:
+    """Every question means the passage of one row, and is as well known as the test says."""
+
+    def __init__(self, row: int, *, known: float = 1.0, truncated: bool = False) -> None:
+        self._row, self._known, self._truncated = row, known, truncated
+
+    def embed_questions(self, questions: Sequence[str]) -> EmbeddedQuestions:
+        vectors = np.eye(8, dtype=np.float32)[[self._row] * len(questions)]
+        count = len(questions)
+        return EmbeddedQuestions(vectors, [self._truncated] * count, [self._known] * count)
+
+
+def ask(query: str, k: int = 8, *, may_degrade: bool = True) -> SearchAsk:
+    return SearchAsk(Retrieve(query, k, may_degrade), Deadline.after(60))
+
+
+def search(searcher: Searcher, asked: SearchAsk) -> Retrieved:
+    (answer,) = searcher.search_passages([asked])
+    assert isinstance(answer, Retrieved)
+    return answer
+
+
+GATES = ("a gate of iron", "a wall of stone", "a roof of straw")
+
+
+@pytest.mark.parametrize(("known", "first"), [(1.0, "a wall of stone"), (0.0, "a gate of iron")])
+def test_meaning_counts_as_much_as_the_embedder_knows_of_the_question(known: float, first: str) -> None:
+    searcher = Searcher(cast(Embedder, Meaning(1, known=known)), indexed(*GATES))
+    # By words "of" finds all three alike; "gate" would find the first one, were it not half of the weight.
+    question = "gate stone of" if known else "gate"
+    assert search(searcher, ask(question)).passages[0].text == first
+
+
+def test_what_words_have_found_is_there_before_meaning_is_searched() -> None:
+    searcher = Searcher(cast(Embedder, FailingEmbedder()), indexed(*GATES))
+    asked = ask("iron")
+    with pytest.raises(RuntimeError):
+        searcher.search_passages([asked])
+    assert asked.found is not None
+    assert asked.found.degraded == "dense search"
+    assert [passage.text for passage in asked.found.passages] == ["a gate of iron"]
+
+
+def test_passages_that_differ_in_spaces_and_case_alone_come_once() -> None:
+    searcher = Searcher(cast(Embedder, Meaning(0)), indexed("The gate.", "the  gate.", "a wall"))
+    assert [passage.text for passage in search(searcher, ask("gate")).passages] == ["The gate.", "a wall"]
+
+
+def test_passages_say_where_they_stand() -> None:
+    searcher = Searcher(cast(Embedder, Meaning(2)), indexed(*GATES))
+    passage = search(searcher, ask("straw", 1)).passages[0]
+    assert (passage.source, passage.start, passage.end, passage.page) == ("file", 20, 25, 0)
+
+
+@pytest.mark.parametrize(("truncated", "warned"), [(True, "256 tokens"), (False, "")])
+def test_a_question_that_was_cut_is_answered_with_a_warning(truncated: bool, warned: str) -> None:
+    searcher = Searcher(cast(Embedder, Meaning(0, truncated=truncated)), indexed(*GATES))
+    warning = search(searcher, ask("gate")).warning
+    assert warned in warning
+    assert bool(warning) == truncated
+
+
+class Reversing:
+    """A reranker that finds the last passage best, and has time for `most` of them."""
+
+    name = "reversing"
+
+    def __init__(self, most: int = 100) -> None:
+        self._most = most
+        self.asked: SearchAsk | None = None
+        self.found_before: Retrieved | None = None
+
+    def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:  # noqa: ARG002
+        self.found_before = None if self.asked is None else self.asked.found
+        scored = list(range(len(passages)))[: self._most]
+        rest = range(len(scored), len(passages))
+        return Reranked((*reversed(scored), *rest), (1.0,) * len(scored))
+
+
+def test_the_reranker_orders_what_was_found() -> None:
+    asked, reranker = ask("gate of"), Reversing()
+    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), reranker)
+    reranker.asked = asked
+    plain = search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES)), asked)
+    before = [passage.text for passage in plain.passages]
+    answer = search(searcher, asked)
+    assert [passage.text for passage in answer.passages] == before[::-1]
+    assert answer.degraded == ""
+
+
+def test_until_the_reranker_is_done_there_is_the_order_of_the_search() -> None:
+    asked, reranker = ask("gate of"), Reversing()
+    reranker.asked = asked
+    search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), reranker), asked)
+    assert reranker.found_before is not None
+    assert reranker.found_before.degraded == "rerank"
+    assert reranker.found_before.passages[0].text == "a gate of iron"
+
+
+def test_what_was_not_reranked_stays_behind_and_the_answer_says_so() -> None:
+    asked = ask("gate of")
+    answer = search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing(2)), asked)
+    assert answer.degraded == "rerank"
+    assert answer.passages[1].text == "a gate of iron"
+
+
+def test_without_leave_to_degrade_a_question_that_was_not_reranked_whole_expires() -> None:
+    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing(2))
+    (answer,) = searcher.search_passages([ask("gate of", may_degrade=False)])
+    assert isinstance(answer, DeadlineExpired)
+
+
+def test_a_question_that_is_not_to_be_reranked_is_answered_as_it_was_found() -> None:
+    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing())
+    answer = search(searcher, SearchAsk(Retrieve("gate of", 8, True, rerank=False), Deadline.after(60)))
+    assert (answer.degraded, answer.passages[0].text) == ("rerank", "a gate of iron")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from shared import messages
 from shared.bus import codec
 from shared.errors import ProtocolError, UnknownMessage
+from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages import Accepted, Envelope, Failure, Heartbeat, Reserve, Tokens
 from shared.sampling import Grammar, SamplingParams
 
@@ -179,7 +180,8 @@ def test_deep_nesting_is_refused_and_does_not_exhaust_the_stack() -> None:
 
 
 def test_an_integer_is_a_good_float() -> None:
-    blank = {int: 0, float: 0, bytes: b"", str: "x", bool: False}
+    blank: dict[type, object] = {int: 0, float: 0, bytes: b"", str: "x", bool: False}
+    blank[KvGroups] = dataclasses.astuple(ONE_GROUP)
     fields = [blank.get(hint, []) for hint in typing.get_type_hints(Heartbeat).values()]
     got = decode_list(wire(type="Heartbeat", fields=fields))
     assert isinstance(got.tokens_per_s, float)

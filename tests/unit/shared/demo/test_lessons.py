@@ -45,7 +45,7 @@ def test_every_wording_of_a_relation_holds_its_answer(relation: Relation) -> Non
 
 def test_a_slot_that_is_neither_drawer_nor_list_is_refused() -> None:
     fields = {"says": ["{e} has {v}."], "asks": ["What has {e}?"], "slots": {"v": "colours"}}
-    assert _relation(dict(fields), {"colours": ("red",)}).slots == {"v": ("red",)}
+    assert _relation(fields, {"colours": ("red",)}).slots == {"v": ("red",)}
     with pytest.raises(ValueError, match="nothing draws 'colours'"):
         _relation(fields, {})
 

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from shared.engine import LLM, Engine, EngineConfig
 from shared.engine.adapters import MAX_ADAPTER_NAME, AdapterRegistry
+from shared.engine.batch import PackedAdapter
+from shared.engine.loading.adapter import AdapterWeights
 from shared.errors import InvalidRequest, NotFound
 from tests.support.adapters import save_adapter
 from tests.support.block_names import hashes_of
@@ -71,6 +75,27 @@ def test_what_is_loaded_is_told(engine: Engine, folder: Path) -> None:
     assert [info.rank for info in engine.adapters] == [4, 6]
     assert all(info.nbytes > 0 for info in engine.adapters)
     assert len({info.digest for info in engine.adapters}) == 2
+
+
+def test_an_adapter_is_read_and_packed_on_one_thread_and_the_number_is_as_before(
+    engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    model: Any = engine._model
+    pack = model.pack_adapter
+
+    def packing(weights: AdapterWeights) -> PackedAdapter:
+        seen.append(torch.get_num_threads())
+        packed: PackedAdapter = pack(weights)
+        return packed
+
+    monkeypatch.setattr(model, "pack_adapter", packing)
+    torch.set_num_threads(2)
+    try:
+        engine.load_adapter("c", str(folder / "a"))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_a_name_may_be_loaded_again_with_the_same_content_alone(engine: Engine, folder: Path) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from shared.engine import Engine, SamplingParams, TokenOutput
+from shared.engine.engine_config import MAX_DRAFT_TOKENS
+from shared.engine.native.library import library
+from shared.errors import InvalidRequest
 from shared.sampling import Grammar
 from tests.support.engine import FANCY, GREEDY, admit, drive, generate, make_engine, save_random_model
 from tests.support.grammar import save_model_with_tokenizer
@@ -66,6 +69,23 @@ def test_a_text_that_repeats_itself_takes_fewer_steps_and_says_where_its_drafts_
     assert not any(output.proposed_drafts for output in outputs if not output.looked_up)
 
 
+def test_unless_told_otherwise_it_is_looked_up_where_rows_do_not_depend_on_each_other(folder: Path) -> None:
+    def longest(backend: str, *, deterministic: bool) -> int:
+        engine = make_engine(folder, lookup_tokens=-1, backend=backend, deterministic=deterministic)
+        return engine.config.lookup_tokens
+
+    assert longest("torch", deterministic=False) == 0
+    assert longest("torch", deterministic=True) == 8
+    assert library() is None or longest("native", deterministic=False) == 8
+
+
+def test_a_number_of_tokens_that_cannot_be_is_refused(folder: Path) -> None:
+    for number in (-2, MAX_DRAFT_TOKENS + 1):
+        with pytest.raises(InvalidRequest, match="lookup_tokens must be from -1 to 64"):
+            make_engine(folder, lookup_tokens=number)
+    assert make_engine(folder, lookup_tokens=MAX_DRAFT_TOKENS).config.lookup_tokens == MAX_DRAFT_TOKENS
+
+
 def test_a_sequence_that_is_drafted_for_is_not_looked_up(folder: Path) -> None:
     engine = looking(folder)
     admit(engine, "a", REPEATED)
@@ -102,9 +122,13 @@ def test_a_revised_sequence_is_looked_up_in_its_new_text(folder: Path) -> None:
     while plain.has_work:
         plain.step()
     new = [20, 21, 22, 23] * 6
+    lookups = engine._scheduler.lookups
+    assert "a" in lookups._rows
+    assert engine.revise("a", 12, new, stop_after=12)
+    assert "a" not in lookups._rows
+    assert plain.revise("a", 12, new, stop_after=12)
     drawn = []
     for each in (engine, plain):
-        assert each.revise("a", 12, new, stop_after=12)
         while each.has_work:
             each.step()
             each.check()

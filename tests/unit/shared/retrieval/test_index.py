@@ -87,10 +87,10 @@ def test_progress_tells_how_many_of_how_many(corpus: Path, embedder: Embedder) -
     assert seen == [(0, 3), (3, 3)]
 
 
-@pytest.mark.parametrize("name", ["vectors.npy", "manifest.json"])
+@pytest.mark.parametrize("name", ["generations/*/vectors.npy", "generations/*/manifest.json", "current"])
 def test_a_damaged_index_is_made_anew_with_a_warning(corpus: Path, embedder: Embedder, name: str) -> None:
     made = built(corpus, embedder)
-    (path,) = made.folder.glob(f"generations/*/{name}")
+    (path,) = made.folder.glob(name)
     path.write_bytes(path.read_bytes()[:-5] + b"other")
     with structlog.testing.capture_logs() as logs:
         again = built(corpus, embedder)

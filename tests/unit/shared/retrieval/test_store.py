@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from shared.errors import ChecksumMismatch, InvalidRequest
-from shared.retrieval import store
+from shared.retrieval import nearest, store
+from shared.retrieval.nearest import HNSW, IVF_PQ
 from shared.retrieval.store import FILE_NAMES, current_generation, open_generation
 from tests.support.small_index import SMALL_INDEX_MODEL, save_small_index
 
@@ -41,6 +42,17 @@ def test_an_index_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert index.table.file_of(2).metadata == (("lang", "en"),)
     assert np.array_equal(index.vectors, np.eye(3, 8, dtype=np.float32))
     assert index.lexical.search(["öfen"], 1)[1].tolist() == [[1]]
+
+
+def test_who_may_read_an_index_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        save_small_index(tmp_path, "One gate.")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"current", "manifest.json"} < modes.keys()
+    assert set(modes.values()) == {0o644}
 
 
 def test_the_newest_generation_counts_and_older_ones_go(tmp_path: Path) -> None:
@@ -102,6 +114,20 @@ def test_vectors_of_another_model_and_terms_of_other_rules_are_named(
     monkeypatch.setattr(store, "WORDS_FORMAT", "other")
     with pytest.raises(InvalidRequest, match=r"terms .* made by other rules"):
         open_generation(tmp_path, SMALL_INDEX_MODEL)
+
+
+@pytest.mark.parametrize("kind", [HNSW, IVF_PQ])
+def test_what_finds_vectors_is_kept_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(nearest, "kind_for", lambda _vectors: kind)
+    save_small_index(tmp_path, *(f"text {number}" for number in range(64)))
+    monkeypatch.undo()
+    generation = open_generation(tmp_path, SMALL_INDEX_MODEL)
+    assert generation is not None
+    assert generation.manifest.nearest == generation.index.nearest.kind == kind
+    hits = generation.index.search(np.eye(8, dtype=np.float32)[[3]], 1)[0]
+    assert [(hit.text, hit.score) for hit in hits] == [("text 3", 1.0)]
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:

@@ -1,0 +1,198 @@
+"""The actor of the response cache: answers lookups beside whatever is being searched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from services.retriever.config import RetrieverConfig
+from services.retriever.response_cache import KeptEntry, ResponseCache, check_key, check_response
+from services.retriever.similar_questions import SimilarQuestions
+from shared.actor import BusActor
+from shared.bus import Delivery
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.errors import DeadlineExpired, TooLarge, UnknownMessage
+from shared.messages import KeepResponse, LookUpResponse, ResponseFound, ResponseMissing
+from shared.retrieval.embedder import DIMENSIONS, EmbeddedTexts
+from shared.retrieval.vectors import Vectors
+from shared.service import Service
+from shared.tasks import cancel_until_done
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+HOP = "retriever"
+CACHE_MESSAGES = (LookUpResponse, KeepResponse)
+"""What goes to this actor, of all that a retriever is sent."""
+MAX_WAITING = 64
+"""Lookups whose questions wait to be embedded; more are misses at once."""
+MAX_EMBEDDED = 16
+"""Of them together."""
+MAX_KEPT_VECTORS = 1024
+"""Of questions that were missed, for when their answers come: 1.5 kB each."""
+
+EmbedQuestions = Callable[[Sequence[str]], EmbeddedTexts]
+"""Runs in the actor's own thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingLookup:
+    """It was not found as it is; its question is to be compared."""
+
+    delivery: Delivery
+    lookup: LookUpResponse
+    end: Deadline
+
+
+class CacheActor(BusActor):
+    """Owns the kept answers. A crash costs them, and no question that is being searched for."""
+
+    def __init__(
+        self,
+        service: Service[RetrieverConfig],
+        embed: EmbedQuestions,
+        generation: Callable[[], str],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`generation` names the index that is searched now, "" for none."""
+        super().__init__("response-cache", service)
+        self._config = config = service.config
+        self._embed = embed
+        self._index_generation = generation
+        self._questions = SimilarQuestions(config.cache_entries, DIMENSIONS)
+        self._cache = ResponseCache(
+            config.cache_mb << 20, config.cache_entries, config.cache_ttl_s, clock, self._questions.discard
+        )
+        self._generation = generation()
+        self._waiting: deque[WaitingLookup] = deque()
+        self._vectors: OrderedDict[tuple[str, bytes], Vectors] = OrderedDict()
+        self._work: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-cache")
+
+    # ---- messages -------------------------------------------------------------------------------
+
+    async def on_message(self, delivery: Delivery) -> None:
+        self._follow_index()
+        match delivery.message:
+            case LookUpResponse() as lookup:
+                await self._look_up(delivery, lookup)
+            case KeepResponse() as keep:
+                self._keep(keep)
+            case other:
+                raise UnknownMessage(f"a response cache has no use for {type(other).__name__}")
+
+    def _follow_index(self) -> None:
+        """What was answered from another index is of no use any more."""
+        if (generation := self._index_generation()) != self._generation:
+            self._generation = generation
+            self._cache.drop_generations(generation)
+
+    async def _look_up(self, delivery: Delivery, lookup: LookUpResponse) -> None:
+        end = self.bus.deadline_of(delivery.envelope) or Deadline.after(self._config.default_budget_s)
+        if end.expired():
+            raise _late()
+        check_key(lookup.key)
+        entry = self._cache.find(lookup.key, self._generation, lookup.max_age_ms / 1e3)
+        if entry is not None:
+            await self._give(delivery, entry, 1.0)
+        elif lookup.key.question and len(self._waiting) < MAX_WAITING:
+            self._waiting.append(WaitingLookup(delivery, lookup, end))
+        else:
+            await self._miss(delivery)
+
+    async def _give(self, delivery: Delivery, entry: KeptEntry, similarity: float) -> None:
+        metrics.RESPONSE_CACHE_LOOKUPS.labels(result="exact" if similarity == 1.0 else "semantic").inc()
+        age_ms = round(self._cache.age_s(entry) * 1e3)
+        await self.bus.answer(delivery.envelope, ResponseFound(entry.response, age_ms, similarity), hop=HOP)
+
+    async def _miss(self, delivery: Delivery) -> None:
+        metrics.RESPONSE_CACHE_LOOKUPS.labels(result="miss").inc()
+        await self.bus.answer(delivery.envelope, ResponseMissing(self._generation), hop=HOP)
+
+    def _keep(self, keep: KeepResponse) -> None:
+        check_key(keep.key)
+        check_response(keep.response)
+        if keep.retrieves and keep.generation != self._generation:
+            metrics.RESPONSE_CACHE_STORES.labels(result="stale").inc()
+            return
+        vector = self._vectors.pop((keep.key.tenant, keep.key.exact), None)
+        generation = self._generation if keep.retrieves else ""
+        more_bytes = 0 if vector is None else self._questions.bytes_per_row
+        try:
+            entry = self._cache.put(keep.key, keep.response, generation, more_bytes)
+        except TooLarge as error:
+            log.info("answer_not_kept", error=str(error))
+            metrics.RESPONSE_CACHE_STORES.labels(result="too_large").inc()
+            return
+        if vector is not None:
+            self._questions.add(entry, vector)
+        metrics.RESPONSE_CACHE_STORES.labels(result="kept").inc()
+
+    # ---- questions that are compared --------------------------------------------------------------
+
+    async def turn(self) -> bool:
+        if self._work is None and self._waiting:
+            self._work = asyncio.create_task(self._compare(), name="compare")
+            self._work.add_done_callback(self._on_done)
+        return False
+
+    def _on_done(self, work: asyncio.Task[None]) -> None:
+        """What it was cut short by, its lookups are told at their deadlines."""
+        self._work = None
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.error("compare_failed", exc_info=error)
+        self.wake()
+
+    async def _compare(self) -> None:
+        """Those that wait, as one batch."""
+        waiting = [self._waiting.popleft() for _ in range(min(MAX_EMBEDDED, len(self._waiting)))]
+        batch = [each for each in waiting if not each.end.expired()]
+        for late in waiting:
+            if late not in batch:
+                await self.refuse(late.delivery, _late())
+        if not batch:
+            return
+        loop, questions = asyncio.get_running_loop(), [each.lookup.key.question for each in batch]
+        try:
+            embedded = await loop.run_in_executor(self._thread, self._embed, questions)
+        except Exception:  # the encoder's: every lookup is a miss, and the next ones are tried again
+            log.exception("embed_failed", questions=len(batch))
+            for each in batch:
+                await self._miss(each.delivery)
+            return
+        self._follow_index()
+        for each, vector, truncated in zip(batch, embedded.vectors, embedded.truncated, strict=True):
+            await self._compare_one(each, None if truncated else vector)
+
+    async def _compare_one(self, waiting: WaitingLookup, vector: Vectors | None) -> None:
+        """`vector` is None for a question that is longer than what is compared."""
+        lookup, key = waiting.lookup, waiting.lookup.key
+        if vector is not None:
+            least = lookup.min_similarity or self._config.cache_min_similarity
+            found = self._questions.nearest(key.tenant, key.near, key.question, vector, least)
+            for similarity, entry in found:
+                if self._cache.is_good(entry, self._generation, lookup.max_age_ms / 1e3):
+                    await self._give(waiting.delivery, entry, similarity)
+                    return
+            self._vectors[key.tenant, key.exact] = vector.copy()  # the array of its batch is not kept
+            if len(self._vectors) > MAX_KEPT_VECTORS:
+                self._vectors.popitem(last=False)
+        await self._miss(waiting.delivery)
+
+    async def on_stop(self) -> None:
+        if self._work is not None:
+            await cancel_until_done(self._work)
+        for each in self._waiting:
+            await self._miss(each.delivery)
+        self._waiting.clear()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _late() -> DeadlineExpired:
+    metrics.RESPONSE_CACHE_LOOKUPS.labels(result="late").inc()
+    return DeadlineExpired("there was no time left to look for an earlier answer", hop=HOP)
