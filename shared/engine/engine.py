@@ -29,7 +29,7 @@ from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
 from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
-from shared.engine.model_runner import LayerCallback, ModelInput, ModelRunner
+from shared.engine.model_runner import LayerCallback, ModelRunner
 from shared.engine.results import (
     AdmitResult,
     Computed,
@@ -180,11 +180,7 @@ class Engine:
         self._scheduler.check_time(sequence, deadline_us)
         self._allotment.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
         self._add_sequence(sequence, priority, deadline_us)
-        return AdmitResult(
-            sequence.num_computed,
-            _blocks_of(sequence),
-            tuple(table.first_promised or 0 for table in sequence.tables),
-        )
+        return AdmitResult.of(sequence)
 
     def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> Reservation:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
@@ -192,8 +188,7 @@ class Engine:
         self._scheduler.check_room(key)
         num_cached = self._allotment.reserve_blocks(sequence, num_tokens)
         self._scheduler.sequences[key] = sequence
-        first_blocks = tuple(table.num_committed for table in sequence.tables)
-        return Reservation(_blocks_of(sequence), first_blocks, num_cached)
+        return Reservation.of(sequence, num_cached)
 
     def attach(
         self,
@@ -421,19 +416,11 @@ class Engine:
         """float32 [len(token_ids), vocab]: the model's logits after each token. Borrows blocks."""
         self._input_processor.check_tokens(token_ids)
         packed = _packed(self._adapters.find(adapter))
-        length, size = blocks_for(len(token_ids)), self.config.max_batch_tokens
+        length = blocks_for(len(token_ids))
         blocks = self.blocks.allocate(length * self.layout.groups.count)
         tables = [blocks[first : first + length] for first in range(0, len(blocks), length)]
         try:
-            return torch.cat(
-                [
-                    self._model_runner.compute_logits(
-                        [ModelInput(chunk, start, tables, len(chunk), adapter=packed)]
-                    ).clone()
-                    for start in range(0, len(token_ids), size)
-                    if (chunk := token_ids[start : start + size])
-                ]
-            )
+            return self._model_runner.compute_all(token_ids, tables, packed, self.config.max_batch_tokens)
         finally:
             self.blocks.free(blocks)
 
@@ -476,10 +463,6 @@ class Engine:
         self._model.close()
         if self._seat is not None:
             self._seat.close()
-
-
-def _blocks_of(sequence: LiveSequence) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(table.blocks) for table in sequence.tables)
 
 
 def _lookup_tokens(config: EngineConfig) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch, Model, PackedAdapter, Span
@@ -40,6 +41,21 @@ class ModelRunner:
             logit_rows += range(len(token_ids) - num_logits, len(token_ids))
             spans.append(Span(start, len(ids), tables, adapter))
         return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs)))
+
+    def compute_all(
+        self,
+        token_ids: Sequence[int],
+        tables: Sequence[Sequence[int]],
+        adapter: PackedAdapter | None,
+        most_rows: int,
+    ) -> Tensor:
+        """float32 logits [len(token_ids), vocab] of one sequence, at most `most_rows` of them at a time."""
+        chunks = []
+        for start in range(0, len(token_ids), most_rows):
+            chunk = token_ids[start : start + most_rows]
+            inputs = ModelInput(chunk, start, tables, len(chunk), adapter=adapter)
+            chunks.append(self.compute_logits([inputs]).clone())
+        return torch.cat(chunks)
 
 
 def _fan_out(inputs: Sequence[ModelInput]) -> Callable[[int], None] | None:

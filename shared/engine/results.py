@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shared.engine.sequence import LiveSequence
 from shared.sampling import TokenLogprob
 
 
@@ -18,6 +19,11 @@ class AdmitResult:
     tables: tuple[tuple[int, ...], ...]
     first_blocks: tuple[int, ...]
 
+    @classmethod
+    def of(cls, sequence: LiveSequence) -> AdmitResult:
+        first_blocks = tuple(table.first_promised or 0 for table in sequence.tables)
+        return cls(sequence.num_computed, _blocks_of(sequence), first_blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
@@ -27,6 +33,11 @@ class Reservation:
     tables: tuple[tuple[int, ...], ...]
     first_blocks: tuple[int, ...]
     num_cached_blocks: int
+
+    @classmethod
+    def of(cls, sequence: LiveSequence, num_cached_blocks: int) -> Reservation:
+        first_blocks = tuple(table.num_committed for table in sequence.tables)
+        return cls(_blocks_of(sequence), first_blocks, num_cached_blocks)
 
 
 class TokenOutput(NamedTuple):
@@ -82,3 +93,7 @@ class StepResult:
     preempted_keys: tuple[str, ...]
     step_us: int
     model_us: int
+
+
+def _blocks_of(sequence: LiveSequence) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(table.blocks) for table in sequence.tables)

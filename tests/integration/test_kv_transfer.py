@@ -387,7 +387,7 @@ async def test_layers_with_a_window_send_the_blocks_that_it_reads_beside_those_t
     pair = await make_pair(layout, 40, share=share)
     orders = (random.Random(seed).sample(range(40), 40) for seed in (7, 8))
     sources, targets = ([order[at : at + 10] for at in (0, 10, 20)] for order in orders)
-    offered, wanted = [0, 4, 4], [2, 8, 6]
+    offered, wanted = [0, 4, 4], [8, 8, 6]  # layers 1 and 2 send the same blocks of two groups
     behind = [[-1] * first + blocks[first:] for blocks, first in zip(sources, offered, strict=True)]
     pair.expect_tables("gateway-0.1", targets, wanted)
     key = pair.offer_tables("gateway-0.1", behind, offered)

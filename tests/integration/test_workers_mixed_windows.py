@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -21,7 +22,6 @@ PREFILL, DECODE = "prefill-0", "decode-nats"
 WINDOW = KvWindow(40)
 STEP_ROWS = 64
 POOL_BLOCKS = 32  # of each group
-GROUPS = KvGroups(1, 3, WINDOW.tokens)
 WORKER = {"kv_blocks": POOL_BLOCKS, "max_batch_tokens": STEP_ROWS, "max_sequences": 8}
 LONG = sampling(max_tokens=160, ignore_eos=True)
 
@@ -73,9 +73,11 @@ async def test_answers_and_second_turns_that_no_pool_holds_in_all_layers_are_tho
     assert stream.token_ids == oracle_greedy(reference, second, LONG.max_tokens)
 
 
-async def test_workers_say_in_which_groups_they_keep_kv(edge: Edge) -> None:
+async def test_workers_say_in_which_groups_they_keep_kv(edge: Edge, model: Path) -> None:
+    num_layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+    groups = KvGroups(1, num_layers - 1, WINDOW.tokens)
     beats = [view.heartbeat for view in edge.fleet.all() if view.heartbeat.role in ("prefill", "decode")]
-    assert {(beat.kv_groups, beat.kv_blocks) for beat in beats} == {(GROUPS, GROUPS.count * POOL_BLOCKS)}
-    turning = GROUPS.windowed * (WINDOW.most_blocks(STEP_ROWS) + WINDOW.most_blocks(0))
-    longest = (GROUPS.count * POOL_BLOCKS - turning) * HASH_BLOCK_TOKENS
+    assert {(beat.kv_groups, beat.kv_blocks) for beat in beats} == {(groups, groups.count * POOL_BLOCKS)}
+    turning = groups.windowed * (WINDOW.most_blocks(STEP_ROWS) + WINDOW.most_blocks(0))
+    longest = (groups.count * POOL_BLOCKS - turning) * HASH_BLOCK_TOKENS
     assert {beat.context_tokens for beat in beats} == {longest}
