@@ -21,11 +21,13 @@ from pathlib import Path
 
 import torch
 
+from services.retriever.question import SearchAsk
+from services.retriever.searcher import Searcher
+from shared.deadline import Deadline
 from shared.engine import LLM, SamplingParams
-from shared.messages import ChatTurn
+from shared.messages import ChatTurn, Retrieve, Retrieved
 from shared.retrieval.build import build_index
 from shared.retrieval.embedder import Embedder
-from shared.retrieval.index import PassageIndex
 from shared.retrieval.passages import split_passages
 from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
@@ -37,6 +39,7 @@ RETRIEVED = 3
 MAX_ANSWER_TOKENS = 80
 MAX_CHAT_TOKENS = 200
 HTTP_TIMEOUT_S = 120.0
+PATIENCE_S = 600.0
 
 
 class AnsweringModel:
@@ -66,7 +69,8 @@ def document_passages(
     index = build_index(
         str(DOCUMENTS), work / "index", embedder, lambda *_: None, waiting=lambda _: None
     ).index
-    found = _search(index, embedder, [question.question for question in questions])
+    searcher = Searcher(embedder, index)
+    found = [_searched(searcher, question.question) for question in questions]
     if passages == "retrieved":
         return found
     return [
@@ -75,9 +79,11 @@ def document_passages(
     ]
 
 
-def _search(index: PassageIndex, embedder: Embedder, questions: Sequence[str]) -> list[tuple[str, ...]]:
-    hits = index.search(embedder.embed(questions), RETRIEVED)
-    return [tuple(hit.text for hit in of_one) for of_one in hits]
+def _searched(searcher: Searcher, question: str) -> tuple[str, ...]:
+    ask = SearchAsk(Retrieve(question, RETRIEVED, may_degrade=False), Deadline.after(PATIENCE_S))
+    (answer,) = searcher.search_passages([ask])
+    assert isinstance(answer, Retrieved), answer
+    return tuple(passage.text for passage in answer.passages)
 
 
 def _page_passages(page: str) -> tuple[str, ...]:
