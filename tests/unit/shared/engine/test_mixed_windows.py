@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Gemma2Config, Gemma3TextConfig, PreTrainedConfig
 
 from shared.engine import Engine, SamplingParams
 from shared.engine.block_table import NO_BLOCK
-from shared.errors import InvalidRequest, Overloaded
 from shared.kv_groups import KvGroups
 from shared.kv_hash import BlockHasher
 from shared.kv_window import KvWindow
@@ -31,6 +27,7 @@ from tests.support.engine import (
     oracle_greedy,
     save_random_model,
 )
+from tests.support.engine_runs import call_in_any_order, drive_counted, drive_in_turn, prompt_of
 from tests.support.poison import run_poisoned
 
 VOCAB = 97
@@ -69,10 +66,6 @@ def folder(shape: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine_of(folder: Path, *, kv_blocks: int = 80, **fields: Any) -> Engine:
     """`kv_blocks` of each group, so much memory as they take; any block may be of any group."""
     return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=STEP_ROWS, **fields)
-
-
-def prompt_of(length: int, seed: int = 1) -> list[int]:
-    return torch.randint(0, VOCAB, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def room_for(groups: KvGroups, num_tokens: int) -> int:
@@ -188,20 +181,7 @@ def test_preempted_sequences_draw_what_undisturbed_ones_draw(
     expected = {key: generate(engine_of(folder), prompt, LONG) for key, prompt in many.items()}
     blocks = room_for(groups, 300) + 4
     engine = engine_of(folder, kv_blocks=blocks, offload_memory_mb=offload, max_sequences=4)
-    waiting, preempted = dict(many), 0
-    drawn: dict[str, list[int]] = {key: [] for key in many}
-    while waiting or engine.has_work:
-        for key, prompt in list(waiting.items()):
-            try:
-                admit(engine, key, prompt, LONG)
-            except Overloaded:
-                break
-            del waiting[key]
-        result = engine.step()
-        engine.check()
-        preempted += len(result.preempted_keys)
-        for output in result.outputs:
-            drawn[output.key] += output.token_ids
+    drawn, preempted = drive_in_turn(engine, many, LONG)
     assert preempted
     assert drawn == expected
     if offload:
@@ -283,13 +263,7 @@ def test_a_cold_prefix_of_promised_prompts_is_computed_once(folder: Path) -> Non
     engine = engine_of(folder)
     for key, prompt in many.items():
         engine.admit(key, prompt, len(prompt), LONG, stop_after=1, on_layer=lambda *_: None)
-    computed = 0
-    drawn: dict[str, list[int]] = {}
-    while engine.has_work:
-        result = engine.step()
-        engine.check()
-        computed += result.num_prefill_tokens
-        drawn |= {output.key: list(output.token_ids) for output in result.outputs}
+    drawn, computed = drive_counted(engine)
     assert drawn == expected
     assert computed == 240 + 80 + 50
 
@@ -306,29 +280,5 @@ def test_any_order_of_calls_leaves_every_block_of_both_kinds_explained(
         prefix_cache=data.draw(st.booleans()),
         offload_memory_mb=data.draw(st.integers(0, 1)),
     )
-    calls: dict[str, Callable[[str, list[int]], object]] = {
-        "admit": lambda key, prompt: admit(engine, key, prompt, LONG),
-        "promise": lambda key, prompt: engine.admit(
-            key, prompt, len(prompt), LONG, stop_after=1, on_layer=lambda *_: None
-        ),
-        "hold": lambda key, prompt: engine.admit(key, prompt, len(prompt), LONG, stop_after=20),
-        "reserve": lambda key, prompt: engine.reserve(key, len(prompt), hashes_of(prompt)),
-        "attach": lambda key, prompt: engine.attach(key, [*prompt, 1], len(prompt), LONG),
-        "fork": lambda key, _: engine.fork(key, f"{key}+", LONG),
-        "revise": lambda key, prompt: engine.revise(key, len(prompt), [1, 2], stop_after=40),
-        "propose": lambda key, _: engine.propose(key, len(engine.tokens_since(key, 0)), [0] * 30),
-        "release": lambda key, _: engine.release(key),
-        "step": lambda *_: engine.step(),
-    }
-    for _ in range(40):
-        length = data.draw(st.integers(1, 280))
-        prompt = [0] * (length // 2) + [length % 3] * (length - length // 2)
-        call = calls[data.draw(st.sampled_from([*calls, *["step"] * 9]))]
-        with suppress(InvalidRequest, Overloaded):  # refused calls must leave everything explained, too
-            call(data.draw(st.sampled_from("abcdef")), prompt)
-        engine.check()
-    for key in list(engine.held()):
-        engine.release(key)
-    engine.check()
-    assert engine.blocks.num_held == 0
+    call_in_any_order(engine, data, LONG, 40)
     engine.close()

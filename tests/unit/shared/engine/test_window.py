@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MistralConfig
@@ -33,6 +30,7 @@ from tests.support.engine import (
     prompts,
     save_random_model,
 )
+from tests.support.engine_runs import call_in_any_order, drive_counted, drive_in_turn, prompt_of
 from tests.support.poison import run_poisoned
 
 VOCAB = 97
@@ -53,10 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def windowed_engine(folder: Path, *, kv_blocks: int = 160, **fields: Any) -> Engine:
     return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=STEP_ROWS, **fields)
-
-
-def prompt_of(length: int, seed: int = 1) -> list[int]:
-    return torch.randint(0, VOCAB, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
@@ -128,20 +122,7 @@ def test_preempted_sequences_with_windows_draw_what_undisturbed_ones_draw(folder
     many = {str(length): prompt_of(length, length) for length in (40, 100, 180, 250)}
     expected = {key: generate(windowed_engine(folder), prompt, LONG) for key, prompt in many.items()}
     engine = windowed_engine(folder, kv_blocks=18, offload_memory_mb=offload, max_sequences=4)
-    waiting, preempted = dict(many), 0
-    drawn: dict[str, list[int]] = {key: [] for key in many}
-    while waiting or engine.has_work:
-        for key, prompt in list(waiting.items()):
-            try:
-                admit(engine, key, prompt, LONG)
-            except Overloaded:
-                break
-            del waiting[key]
-        result = engine.step()
-        engine.check()
-        preempted += len(result.preempted_keys)
-        for output in result.outputs:
-            drawn[output.key] += output.token_ids
+    drawn, preempted = drive_in_turn(engine, many, LONG)
     assert preempted
     assert drawn == expected
     if offload:
@@ -332,13 +313,7 @@ def test_a_cold_prefix_of_long_prompts_is_computed_once(folder: Path, promised: 
     promise: dict[str, Any] = {"on_layer": lambda *_: None} if promised else {}
     for key, prompt in many.items():
         engine.admit(key, prompt, len(prompt), LONG, stop_after=1, **promise)
-    computed = 0
-    drawn: dict[str, list[int]] = {}
-    while engine.has_work:
-        result = engine.step()
-        engine.check()
-        computed += result.num_prefill_tokens
-        drawn |= {output.key: list(output.token_ids) for output in result.outputs}
+    drawn, computed = drive_counted(engine)
     assert drawn == expected
     assert computed == 480 + 200 + 140 + 80
 
@@ -374,7 +349,6 @@ def test_workers_with_and_without_a_window_do_not_exchange_kv(folder: Path, tmp_
 def test_any_order_of_calls_leaves_every_block_of_windows_explained(
     folder: Path, data: st.DataObject
 ) -> None:
-    """Prompts begin alike, so that they share, find again and take over each other's blocks."""
     engine = windowed_engine(
         folder,
         kv_blocks=data.draw(st.sampled_from([18, 26, 40])),
@@ -382,31 +356,7 @@ def test_any_order_of_calls_leaves_every_block_of_windows_explained(
         prefix_cache=data.draw(st.booleans()),
         offload_memory_mb=data.draw(st.integers(0, 1)),
     )
-    calls: dict[str, Callable[[str, list[int]], object]] = {
-        "admit": lambda key, prompt: admit(engine, key, prompt, LONG),
-        "promise": lambda key, prompt: engine.admit(
-            key, prompt, len(prompt), LONG, stop_after=1, on_layer=lambda *_: None
-        ),
-        "hold": lambda key, prompt: engine.admit(key, prompt, len(prompt), LONG, stop_after=20),
-        "reserve": lambda key, prompt: engine.reserve(key, len(prompt), hashes_of(prompt)),
-        "attach": lambda key, prompt: engine.attach(key, [*prompt, 1], len(prompt), LONG),
-        "fork": lambda key, _: engine.fork(key, f"{key}+", LONG),
-        "revise": lambda key, prompt: engine.revise(key, len(prompt), [1, 2], stop_after=40),
-        "propose": lambda key, _: engine.propose(key, len(engine.tokens_since(key, 0)), [0] * 30),
-        "release": lambda key, _: engine.release(key),
-        "step": lambda *_: engine.step(),
-    }
-    for _ in range(60):
-        length = data.draw(st.integers(1, 280))
-        prompt = [0] * (length // 2) + [length % 3] * (length - length // 2)
-        call = calls[data.draw(st.sampled_from([*calls, *["step"] * 9]))]
-        with suppress(InvalidRequest, Overloaded):  # refused calls must leave everything explained, too
-            call(data.draw(st.sampled_from("abcdef")), prompt)
-        engine.check()
-    for key in list(engine.held()):
-        engine.release(key)
-    engine.check()
-    assert engine.blocks.num_held == 0
+    call_in_any_order(engine, data, LONG, 60)
     engine.close()
 
 
