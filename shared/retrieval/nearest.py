@@ -39,7 +39,6 @@ HNSW_SEARCH_BREADTH = 128
 LISTS_PER_ROOT = 4
 """Lists for each square root of the vectors: 4,000 for a million."""
 TRAINING_PER_LIST = 48
-PQ_BYTES_PER_DIMENSION = 0.25
 PROBED_LISTS = 64
 SEED = 7
 
