@@ -10,6 +10,7 @@ from pathlib import Path
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.arguments import finite, logit_bias, natural, seconds, token_id_list
 from services.cli.gateway_channel import add_gateway_options
+from services.cli.retrieval_options import PASSAGE_ORDERS, add_search_options, metadata_filters
 from shared.sampling import SCALARS
 
 PRIORITIES = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
@@ -70,6 +71,10 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--model", default="", help="refuse to be answered by another model")
     prompt.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
     prompt.add_argument("--k", type=natural, help="passages to retrieve, 1 to 16 (default 3)")
+    add_search_options(prompt)
+    prompt.add_argument(
+        "--order", choices=PASSAGE_ORDERS, help="how passages stand in the prompt (default: shared_prefix)"
+    )
     prompt.add_argument(
         "--cache", choices=CACHE_MODES, help="whether an earlier answer will do (default: the gateway's)"
     )
@@ -148,8 +153,9 @@ def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateR
     plain = "--token-ids" if args.token_ids is not None else "--raw" if args.raw else ""
     if plain and (args.chat or args.system is not None or args.retrieve):
         parser.error(f"{plain} is sent as it is: it goes without --chat, --system and --retrieve")
-    if not args.retrieve and (args.k is not None or args.no_degrade):
-        parser.error("--k and --no-degrade need --retrieve")
+    about_passages = args.k is not None or args.no_degrade or args.corpus or args.filter or args.order
+    if about_passages and not args.retrieve:
+        parser.error("--k, --corpus, --filter, --order and --no-degrade need --retrieve")
     if args.k is not None and not 1 <= args.k <= 16:
         parser.error("--k must be between 1 and 16")
     if args.text == FROM_STDIN:
@@ -195,6 +201,10 @@ def _set_prompt(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
         request.retrieval.may_degrade = not args.no_degrade
         if args.k is not None:
             request.retrieval.k = args.k
+        request.retrieval.corpus = args.corpus
+        request.retrieval.filters.extend(metadata_filters(args.filter))
+        if args.order is not None:
+            request.retrieval.order = PASSAGE_ORDERS[args.order]
     if args.cache is not None:
         request.cache.mode = CACHE_MODES[args.cache]
 

@@ -96,7 +96,7 @@ class CachedResponse:
         """What the answer is going to be made of. `retriever` found the passages: another one's index may be
         of another generation than that which the lookup told of."""
         self._passages, self._tool_format = passages, tool_format
-        if degraded or (self._request.passages and retriever != self._retriever):
+        if degraded or (self._request.retrieval.passages and retriever != self._retriever):
             self._missed = None
 
     @property
@@ -124,7 +124,7 @@ class CachedResponse:
             tool_format=self._tool_format,
             passages=passages,
         )
-        message = KeepResponse(missed.key, kept, bool(self._request.passages), missed.generation)
+        message = KeepResponse(missed.key, kept, bool(self._request.retrieval.passages), missed.generation)
         self._context.tasks.start(f"keep-{self._request_id}", self._send(missed.retriever, message))
 
     # ---- inside ---------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class CachedResponse:
     async def _look_up(self, model: ModelIdentity) -> ResponseFound | None:
         request, context = self._request, self._context
         models: tuple[ModelIdentity, ...] = (model,)
-        if request.passages:
+        if request.retrieval.passages:
             adapter = context.config.retrieval_adapter
             models = (model, with_adapter(model, adapter, context.fleet.instances))
         key = response_key(request, models, fleet_key_bytes(context.config.fleet_key))
@@ -144,7 +144,7 @@ class CachedResponse:
         if not retriever:
             return None
         use = request.cache
-        message = LookUpResponse(key, bool(request.passages), use.max_age_ms, use.min_similarity)
+        message = LookUpResponse(key, bool(request.retrieval.passages), use.max_age_ms, use.min_similarity)
         end = Deadline.after(LOOKUP_S)
         envelope = context.bus.envelope(f"{self._request_id}.cache", 1, end, context.instance)
         try:

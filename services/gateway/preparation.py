@@ -158,7 +158,7 @@ class Preparation:
         state.finish = kept.finish
 
     async def _retrieve_passages(self, request: Request) -> Retrieved:
-        if not request.passages:
+        if not request.retrieval.passages:
             return NOTHING_ASKED
         self._state.phase = "retrieve"
         level = self._context.degradation.level
@@ -195,4 +195,5 @@ def retrieved_passage(passage: ScoredPassage) -> pb.RetrievedPassage:
         start=passage.start,
         end=passage.end,
         page=passage.page,
+        metadata=dict(passage.metadata),
     )

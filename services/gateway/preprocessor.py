@@ -99,26 +99,34 @@ class Preprocessor:
     async def retrieve_passages(self, request: Request, level: DegradationLevel) -> Retrieved:
         """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
         rather than late ones."""
-        wanted = request.passages
-        if request.may_degrade and level >= DegradationLevel.RETRIEVAL:
+        use = request.retrieval
+        wanted = use.passages
+        if use.may_degrade and level >= DegradationLevel.RETRIEVAL:
             return NOT_RETRIEVED
-        if request.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
+        if use.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
             wanted = math.ceil(DEPTH_SHARE * wanted)
-        rerank = not (request.may_degrade and level >= DegradationLevel.RERANK)
-        question = Retrieve(request.question, wanted, request.may_degrade, rerank)
-        found = await self._ask_retriever(request, question)
-        fewer = FEWER_PASSAGES if wanted < request.passages else ""
+        question = Retrieve(
+            use.query or request.question,
+            wanted,
+            use.may_degrade,
+            rerank=not (use.may_degrade and level >= DegradationLevel.RERANK),
+            corpus=use.corpus,
+            tenant=request.tenant,
+            filters=use.filters,
+        )
+        found = await self._ask_retriever(question)
+        fewer = FEWER_PASSAGES if wanted < use.passages else ""
         return replace(found, degraded=found.degraded or fewer)
 
-    async def _ask_retriever(self, request: Request, question: Retrieve) -> Retrieved:
+    async def _ask_retriever(self, question: Retrieve) -> Retrieved:
         """Passages, and what the retriever left out itself."""
         share_s = self._config.retrieve_share * self._budget.first_token_s
-        end = self._budget.first_token.shrink(share_s) if request.may_degrade else self._budget.first_token
+        end = self._budget.first_token.shrink(share_s) if question.may_degrade else self._budget.first_token
         try:
-            wait_s = 0.0 if request.may_degrade else self._wait_s()
+            wait_s = 0.0 if question.may_degrade else self._wait_s()
             answer = await self._ask_any("retriever", question, share_s, end, wait_s)
         except PenstockError as error:
-            if is_final(error) or not request.may_degrade or self._budget.first_token.expired():
+            if is_final(error) or not question.may_degrade or self._budget.first_token.expired():
                 raise
             return NOT_RETRIEVED
         if not isinstance(answer, Retrieved):
@@ -244,7 +252,7 @@ def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> T
     """What to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages."""
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))
-    if not request.passages:
+    if not request.retrieval.passages:
         if not request.chat:
             return Tokenize(text=request.text)
         return Tokenize(

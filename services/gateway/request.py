@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.cache_use import NO_CACHE, OFF, CacheUse, read_cache_use
 from services.gateway.chat_prompt import read_json, read_tools, read_turns
+from services.gateway.retrieval_use import RetrievalUse, read_retrieval_use
 from services.gateway.sampling import validate_sampling
 from services.gateway.tool_use import ToolUse
 from shared.errors import InvalidRequest, NotFound
@@ -20,8 +21,6 @@ MAX_TOKEN_ID = (1 << 31) - 1
 MAX_MODEL_CHARS = 256
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
-DEFAULT_PASSAGES = 3
-MAX_PASSAGES = 16
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 MAX_CACHE_SALT_CHARS = 256
 PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
@@ -38,10 +37,10 @@ class Request:
     """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none; that
     from tokens to tokens has no default.
 
-    `passages` is how many passages are wanted; 0: no retrieval. `template_optional`: a model without a chat
-    template takes the prompt as plain text. KV is shared within `tenant` alone;
-    it comes from the client's API key, never from the client. Within that, with those alone that send the
-    same `cache_salt`. `shown_ids`: special tokens that stand in the text, known once the prompt is ids.
+    `template_optional`: a model without a chat template takes the prompt as plain text. KV is shared within
+    `tenant` alone; it comes from the client's API key, never from the client. Within that, with those alone
+    that send the same `cache_salt`. `shown_ids`: special tokens that stand in the text, known once the prompt
+    is ids.
     """
 
     model: str
@@ -50,8 +49,7 @@ class Request:
     token_ids: tuple[int, ...] | None
     sampling: SamplingParams
     stop: tuple[str, ...]
-    passages: int
-    may_degrade: bool
+    retrieval: RetrievalUse
     ttft_deadline_ms: int | None
     deadline_ms: int | None
     priority: int
@@ -71,7 +69,7 @@ class Request:
 
     @property
     def question(self) -> str:
-        """What retrieval searches for: the text, or the last message of the chat."""
+        """The text, or the last message of the chat."""
         return self.chat[-1].content if self.chat else self.text or ""
 
     @property
@@ -119,8 +117,7 @@ def validate_request(
         token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
         sampling=sampling,
         stop=_stop(message.sampling),
-        passages=_passages(message.retrieval),
-        may_degrade=not message.retrieval.HasField("may_degrade") or message.retrieval.may_degrade,
+        retrieval=read_retrieval_use(message.retrieval),
         ttft_deadline_ms=_deadline(message, "ttft_deadline_ms"),
         deadline_ms=_deadline(message, "deadline_ms"),
         priority=_priority(message),
@@ -133,7 +130,7 @@ def validate_request(
         cache=read_cache_use(message, sampling, chat, cache_mode),
     )
     _check_tools(request)
-    if request.passages:
+    if request.retrieval.passages:
         _check_question(request)
     return request
 
@@ -189,14 +186,6 @@ def _stop(sampling: pb.Sampling) -> tuple[str, ...]:
                 f"sampling.stop[{index}] has {len(stop)} characters: send 1 to {MAX_STOP_CHARS}"
             )
     return tuple(dict.fromkeys(sampling.stop))
-
-
-def _passages(retrieval: pb.Retrieval) -> int:
-    if retrieval.HasField("k") and not 1 <= retrieval.k <= MAX_PASSAGES:
-        raise InvalidRequest(f"retrieval.k is {retrieval.k}: send an integer from 1 to {MAX_PASSAGES}")
-    if not retrieval.enabled:
-        return 0
-    return retrieval.k if retrieval.HasField("k") else DEFAULT_PASSAGES
 
 
 def _check_question(request: Request) -> None:

@@ -40,7 +40,7 @@ def response_key(request: Request, models: tuple[ModelIdentity, ...], fleet_key:
         inter_token_deadline_ms=None,
         priority=NORMAL_PRIORITY,
         client_sent_unix_us=0,
-        may_degrade=True,  # a degraded answer is not kept
+        retrieval=replace(request.retrieval, may_degrade=True),  # a degraded answer is not kept
     )
     token_ids = b"" if request.token_ids is None else pack_ids(request.token_ids)
     near = _digest(repr((models, rest, token_ids)).encode(errors="surrogatepass"), fleet_key, _NEAR)

@@ -106,18 +106,25 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Retrieve:
-    """`rerank`: whether there is time for a closer look at what was found, where the retriever takes one."""
+    """`rerank`: whether there is time for a closer look at what was found, where the retriever takes one.
+
+    `corpus` is searched for `tenant`; "" is the only one that it may search. `filters`: fields of metadata,
+    each with the values of which a passage has to have one.
+    """
 
     query: str
     k: int
     may_degrade: bool
     rerank: bool = True
+    corpus: str = ""
+    tenant: str = ""
+    filters: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPassage:
     """Made of the characters `start` to `end` of the document that `source` names, which begin on `page`
-    (0: it has no pages)."""
+    (0: it has no pages). `metadata` is what filters may name."""
 
     source: str
     text: str
@@ -125,6 +132,7 @@ class ScoredPassage:
     start: int = 0
     end: int = 0
     page: int = 0
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

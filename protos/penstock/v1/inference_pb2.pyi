@@ -27,6 +27,12 @@ class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRIORITY_LOW: _ClassVar[Priority]
     PRIORITY_HIGH: _ClassVar[Priority]
 
+class PassageOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PASSAGE_ORDER_UNSPECIFIED: _ClassVar[PassageOrder]
+    PASSAGE_ORDER_SHARED_PREFIX: _ClassVar[PassageOrder]
+    PASSAGE_ORDER_BEST_FIRST: _ClassVar[PassageOrder]
+
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
@@ -58,6 +64,9 @@ TOOL_CHOICE_REQUIRED: ToolChoice
 PRIORITY_NORMAL: Priority
 PRIORITY_LOW: Priority
 PRIORITY_HIGH: Priority
+PASSAGE_ORDER_UNSPECIFIED: PassageOrder
+PASSAGE_ORDER_SHARED_PREFIX: PassageOrder
+PASSAGE_ORDER_BEST_FIRST: PassageOrder
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_FINISHED: Outcome
 OUTCOME_CANCELLED: Outcome
@@ -238,14 +247,32 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., logprobs: _Optional[int] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_word_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., json_object: _Optional[bool] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Retrieval(_message.Message):
-    __slots__ = ("enabled", "k", "may_degrade")
+    __slots__ = ("enabled", "k", "may_degrade", "corpus", "filters", "order", "max_tokens", "query")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     MAY_DEGRADE_FIELD_NUMBER: _ClassVar[int]
+    CORPUS_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     k: int
     may_degrade: bool
-    def __init__(self, enabled: _Optional[bool] = ..., k: _Optional[int] = ..., may_degrade: _Optional[bool] = ...) -> None: ...
+    corpus: str
+    filters: _containers.RepeatedCompositeFieldContainer[MetadataFilter]
+    order: PassageOrder
+    max_tokens: int
+    query: str
+    def __init__(self, enabled: _Optional[bool] = ..., k: _Optional[int] = ..., may_degrade: _Optional[bool] = ..., corpus: _Optional[str] = ..., filters: _Optional[_Iterable[_Union[MetadataFilter, _Mapping]]] = ..., order: _Optional[_Union[PassageOrder, str]] = ..., max_tokens: _Optional[int] = ..., query: _Optional[str] = ...) -> None: ...
+
+class MetadataFilter(_message.Message):
+    __slots__ = ("field", "values")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    values: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, field: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("prompt", "text", "end", "prompt_logprobs")
@@ -270,7 +297,7 @@ class PromptLogprobs(_message.Message):
     def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprob, _Mapping]]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "cached")
+    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +306,7 @@ class PromptInfo(_message.Message):
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
+    RETRIEVAL_QUERY_FIELD_NUMBER: _ClassVar[int]
     CACHED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
@@ -288,8 +316,9 @@ class PromptInfo(_message.Message):
     degraded: str
     choice: int
     warning: str
+    retrieval_query: str
     cached: CachedAnswer
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ...) -> None: ...
 
 class CachedAnswer(_message.Message):
     __slots__ = ("request_id", "age_ms", "similarity")
@@ -302,20 +331,31 @@ class CachedAnswer(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., age_ms: _Optional[int] = ..., similarity: _Optional[float] = ...) -> None: ...
 
 class RetrievedPassage(_message.Message):
-    __slots__ = ("source", "text", "score", "start", "end", "page")
+    __slots__ = ("source", "text", "score", "start", "end", "page", "prompt_place", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     PAGE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_PLACE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
     source: str
     text: str
     score: float
     start: int
     end: int
     page: int
-    def __init__(self, source: _Optional[str] = ..., text: _Optional[str] = ..., score: _Optional[float] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., page: _Optional[int] = ...) -> None: ...
+    prompt_place: int
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, source: _Optional[str] = ..., text: _Optional[str] = ..., score: _Optional[float] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., page: _Optional[int] = ..., prompt_place: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class TextDelta(_message.Message):
     __slots__ = ("text", "token_ids", "position", "logprobs", "tool_calls", "choice")
@@ -526,3 +566,63 @@ class Embedding(_message.Message):
     tokens: int
     truncated: bool
     def __init__(self, values: _Optional[_Iterable[float]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
+
+class RetrieveRequest(_message.Message):
+    __slots__ = ("corpus", "query", "k", "filters", "rerank", "may_degrade")
+    CORPUS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
+    RERANK_FIELD_NUMBER: _ClassVar[int]
+    MAY_DEGRADE_FIELD_NUMBER: _ClassVar[int]
+    corpus: str
+    query: str
+    k: int
+    filters: _containers.RepeatedCompositeFieldContainer[MetadataFilter]
+    rerank: bool
+    may_degrade: bool
+    def __init__(self, corpus: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., filters: _Optional[_Iterable[_Union[MetadataFilter, _Mapping]]] = ..., rerank: _Optional[bool] = ..., may_degrade: _Optional[bool] = ...) -> None: ...
+
+class RetrieveResponse(_message.Message):
+    __slots__ = ("corpus", "passages", "degraded", "warning")
+    CORPUS_FIELD_NUMBER: _ClassVar[int]
+    PASSAGES_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    corpus: str
+    passages: _containers.RepeatedCompositeFieldContainer[RetrievedPassage]
+    degraded: str
+    warning: str
+    def __init__(self, corpus: _Optional[str] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., warning: _Optional[str] = ...) -> None: ...
+
+class RerankRequest(_message.Message):
+    __slots__ = ("model", "query", "texts", "top_n")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TOP_N_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    query: str
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    top_n: int
+    def __init__(self, model: _Optional[str] = ..., query: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., top_n: _Optional[int] = ...) -> None: ...
+
+class RerankResponse(_message.Message):
+    __slots__ = ("model", "texts", "tokens", "warning")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    texts: _containers.RepeatedCompositeFieldContainer[RankedText]
+    tokens: int
+    warning: str
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[_Union[RankedText, _Mapping]]] = ..., tokens: _Optional[int] = ..., warning: _Optional[str] = ...) -> None: ...
+
+class RankedText(_message.Message):
+    __slots__ = ("index", "score")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    score: float
+    def __init__(self, index: _Optional[int] = ..., score: _Optional[float] = ...) -> None: ...

@@ -64,6 +64,16 @@ class InferenceStub:
                 request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.Retrieve = channel.unary_unary(
+                '/penstock.v1.Inference/Retrieve',
+                request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.RetrieveRequest.SerializeToString,
+                response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.RetrieveResponse.FromString,
+                _registered_method=True)
+        self.Rerank = channel.unary_unary(
+                '/penstock.v1.Inference/Rerank',
+                request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.RerankRequest.SerializeToString,
+                response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.RerankResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer:
@@ -110,6 +120,20 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Retrieve(self, request, context):
+        """The passages that fit a question, without an answer from them. Needs a retriever with a corpus.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rerank(self, request, context):
+        """Texts in the order in which they answer a question. Needs a retriever with a reranker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -142,6 +166,16 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Embed,
                     request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedRequest.FromString,
                     response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Retrieve': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retrieve,
+                    request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.RetrieveRequest.FromString,
+                    response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.RetrieveResponse.SerializeToString,
+            ),
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.RerankRequest.FromString,
+                    response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.RerankResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -306,6 +340,60 @@ class Inference:
             '/penstock.v1.Inference/Embed',
             protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
             protos_dot_penstock_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Retrieve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Inference/Retrieve',
+            protos_dot_penstock_dot_v1_dot_inference__pb2.RetrieveRequest.SerializeToString,
+            protos_dot_penstock_dot_v1_dot_inference__pb2.RetrieveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Inference/Rerank',
+            protos_dot_penstock_dot_v1_dot_inference__pb2.RerankRequest.SerializeToString,
+            protos_dot_penstock_dot_v1_dot_inference__pb2.RerankResponse.FromString,
             options,
             channel_credentials,
             insecure,

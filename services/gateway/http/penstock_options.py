@@ -8,6 +8,7 @@ from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.json_fields import JsonFields, WrongField
+from services.gateway.retrieval_use import ORDERS
 from shared.sampling import Bounds
 
 FIELD = "penstock"
@@ -17,6 +18,7 @@ CACHE_MODES_BY_NAME = {
     "exact": pb.CACHE_MODE_EXACT,
     "semantic": pb.CACHE_MODE_SEMANTIC,
 }
+ORDERS_BY_NAME = {name: order for order, name in ORDERS.items()}
 PRIORITIES_BY_NAME = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
 MILLISECONDS = ("deadline_ms", "ttft_deadline_ms", "inter_token_deadline_ms", "client_sent_unix_us")
 TEXTS = ("priority", "cache_salt", "regex", "grammar")
@@ -24,6 +26,7 @@ FLAGS = ("timeline",)
 HEADER_NAMES = (*MILLISECONDS, "priority", "cache_salt", "retrieval", "cache", "timeline")
 """Grammars are for the body alone."""
 OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache")
+INT32 = Bounds(-(2**31), 2**31 - 1, integer=True)
 INT64 = Bounds(-(2**63), 2**63 - 1, integer=True)
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
@@ -76,11 +79,35 @@ def _retrieval(options: JsonFields) -> pb.Retrieval:
     if isinstance(options.value("retrieval"), bool):
         return pb.Retrieval(enabled=options.flag("retrieval"))
     given = options.object("retrieval")
-    retrieval = pb.Retrieval(enabled=True, may_degrade=given.flag("may_degrade", default=True))
-    k = given.number("k", Bounds(-(2**31), 2**31 - 1, integer=True))
-    if k is not None:
-        retrieval.k = k
+    retrieval = pb.Retrieval(
+        enabled=True,
+        may_degrade=given.flag("may_degrade", default=True),
+        corpus=given.text("corpus"),
+        query=given.text("query"),
+        filters=_filters(given),
+    )
+    for name in ("k", "max_tokens"):
+        value = given.number(name, INT32)
+        if value is not None:
+            setattr(retrieval, name, value)
+    if given.has("order"):
+        if given.value("order") not in ORDERS_BY_NAME:
+            raise given.wrong("order", f"one of {', '.join(ORDERS_BY_NAME)}")
+        retrieval.order = ORDERS_BY_NAME[given.text("order")]
     return retrieval
+
+
+def _filters(given: JsonFields) -> list[pb.MetadataFilter]:
+    """Of each field its value, or those of which one will do."""
+    asked = given.object("filters")
+    filters = []
+    for name in asked.names():
+        value = asked.value(name)
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+            raise asked.wrong(name, "a text, or a list of texts of which one will do")
+        filters.append(pb.MetadataFilter(field=name, values=values))
+    return filters
 
 
 def _cache(options: JsonFields) -> pb.Cache:

@@ -27,6 +27,12 @@ _PRIORITIES: dict[str, pb.Priority] = {
     "high": pb.PRIORITY_HIGH,
 }
 
+PassageOrderName = Literal["shared_prefix", "best_first"]
+_PASSAGE_ORDERS: dict[str, pb.PassageOrder] = {
+    "shared_prefix": pb.PASSAGE_ORDER_SHARED_PREFIX,
+    "best_first": pb.PASSAGE_ORDER_BEST_FIRST,
+}
+
 _TOOL_CHOICES: dict[str, pb.ToolChoice] = {
     "auto": pb.TOOL_CHOICE_AUTO,
     "none": pb.TOOL_CHOICE_NONE,
@@ -81,6 +87,10 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     priority: Priority
     retrieve: int
     retrieve_may_degrade: bool
+    corpus: str
+    filters: Mapping[str, str | Sequence[str]]
+    passage_order: PassageOrderName
+    retrieval_query: str
     cache: CacheModeName
 
 
@@ -100,6 +110,14 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
         request.retrieval.k = passages
     if (may_degrade := others.pop("retrieve_may_degrade", None)) is not None:
         request.retrieval.may_degrade = may_degrade
+    if (corpus := others.pop("corpus", None)) is not None:
+        request.retrieval.corpus = corpus
+    if (query := others.pop("retrieval_query", None)) is not None:
+        request.retrieval.query = query
+    if (filters := others.pop("filters", None)) is not None:
+        request.retrieval.filters.extend(build_filters(filters))
+    if (order := others.pop("passage_order", None)) is not None:
+        request.retrieval.order = _PASSAGE_ORDERS[order]
     if (mode := others.pop("cache", None)) is not None:
         request.cache.mode = _CACHE_MODES[mode]
     if (choices := others.pop("n", None)) is not None:
@@ -108,6 +126,14 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
     _set_tools(request, {name: others.pop(name) for name in ToolOptions.__annotations__ if name in others})
     request.sampling.CopyFrom(_sampling(**others))
     return request
+
+
+def build_filters(filters: Mapping[str, str | Sequence[str]]) -> list[pb.MetadataFilter]:
+    """Fields of metadata, each with its value, or with several of which one will do."""
+    return [
+        pb.MetadataFilter(field=field, values=[of] if isinstance(of, str) else of)
+        for field, of in filters.items()
+    ]
 
 
 def stamp_request(request: pb.GenerateRequest, remaining_s: float | None) -> None:

@@ -8,6 +8,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway import chat_prompt as chat_rules
 from services.gateway import request as rules
 from services.gateway.request import Request, served_model, validate_request
+from services.gateway.retrieval_use import MAX_PASSAGES, NO_RETRIEVAL
 from shared import sampling as sampling_rules
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
@@ -75,7 +76,7 @@ ALLOWED = {
     "shortest deadline": plain(deadline_ms=1, ttft_deadline_ms=1),
     "longest inter-token deadline": plain(inter_token_deadline_ms=rules.MAX_DEADLINE_MS),
     "longest deadline": plain(deadline_ms=rules.MAX_DEADLINE_MS),
-    "most passages": plain(retrieval=pb.Retrieval(enabled=True, k=rules.MAX_PASSAGES)),
+    "most passages": plain(retrieval=pb.Retrieval(enabled=True, k=MAX_PASSAGES)),
     "longest model name": plain(model="m" * rules.MAX_MODEL_CHARS),
 }
 
@@ -198,7 +199,7 @@ def test_unset_options_take_the_documented_defaults() -> None:
         0.0,
     )
     assert (sampling.max_tokens, sampling.min_tokens, sampling.logprobs, sampling.seed) == (128, 0, -1, 77)
-    assert (request.passages, request.may_degrade, request.priority) == (0, True, 0)
+    assert (request.retrieval, request.priority) == (NO_RETRIEVAL, 0)
     assert (request.deadline_ms, request.ttft_deadline_ms) == (None, None)
     assert request.inter_token_deadline_ms is None
 
@@ -236,7 +237,7 @@ def test_a_seed_of_zero_is_a_seed() -> None:
 
 def test_retrieval_takes_three_passages_unless_told_otherwise() -> None:
     request = valid(plain(retrieval=pb.Retrieval(enabled=True, may_degrade=False)))
-    assert (request.passages, request.may_degrade) == (3, False)
+    assert (request.retrieval.passages, request.retrieval.may_degrade) == (3, False)
 
 
 def test_the_question_of_a_chat_is_its_last_message() -> None:

@@ -11,6 +11,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.model_identity import ModelIdentity
 from services.gateway.request import Request, validate_request
 from services.gateway.response_key import response_key
+from services.gateway.retrieval_use import RetrievalUse
 from shared.messages import MAX_COMPARED_BYTES, AdapterId, ResponseKey
 
 MODEL = ModelIdentity("m", "weights", "tokenizer")
@@ -47,7 +48,7 @@ def greedy_seed(seed: int) -> Request:
     [
         request(deadline_ms=5, ttft_deadline_ms=5, inter_token_deadline_ms=5, client_sent_unix_us=9),
         request(priority=2),
-        request(may_degrade=False),
+        request(retrieval=RetrievalUse(may_degrade=False)),
         request(model="m"),
         greedy_seed(78),
     ],
@@ -60,7 +61,8 @@ CHANGED: list[Callable[[], tuple[Request, tuple[ModelIdentity, ...]]]] = [
     lambda: (request(tenant="acme"), (MODEL,)),
     lambda: (request(cache_salt="salt"), (MODEL,)),
     lambda: (request(stop=("x",)), (MODEL,)),
-    lambda: (request(passages=3), (MODEL,)),
+    lambda: (request(retrieval=RetrievalUse(passages=3)), (MODEL,)),
+    lambda: (request(retrieval=RetrievalUse(passages=3, corpus="news")), (MODEL,)),
     lambda: (request(seed=1), (MODEL,)),
     lambda: (replace(request(), sampling=replace(request().sampling, max_tokens=5)), (MODEL,)),
     lambda: (request(), (replace(MODEL, weights="other"),)),

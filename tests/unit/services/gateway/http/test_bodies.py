@@ -370,6 +370,38 @@ def test_options_come_in_headers_or_in_the_body_which_wins() -> None:
     assert chat(headers).requests[0].retrieval == pb.Retrieval(enabled=True)
 
 
+def test_what_is_retrieved_is_said_in_an_object() -> None:
+    options = {
+        "corpus": "news",
+        "query": "rain",
+        "order": "best_first",
+        "max_tokens": 300,
+        "filters": {"lang": "en", "year": ["2024", "2025"]},
+    }
+    assert chat(penstock={"retrieval": options}).requests[0].retrieval == pb.Retrieval(
+        enabled=True,
+        may_degrade=True,
+        corpus="news",
+        query="rain",
+        order=pb.PASSAGE_ORDER_BEST_FIRST,
+        max_tokens=300,
+        filters=[
+            pb.MetadataFilter(field="lang", values=["en"]),
+            pb.MetadataFilter(field="year", values=["2024", "2025"]),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("order", "worst_first"), ("filters.year", 2024), ("filters.year", ["2024", 5]), ("corpus", 7)],
+)
+def test_a_wrong_part_of_retrieval_is_named(option: str, value: object) -> None:
+    group, _, field = option.rpartition(".")
+    given = {group: {field: value}} if group else {field: value}
+    assert refusal(chat, penstock={"retrieval": given})["param"] == f"penstock.retrieval.{option}"
+
+
 def test_a_wrong_header_is_named_as_the_option_that_it_is() -> None:
     assert refusal(chat, headers={"x-penstock-deadline-ms": "soon"})["param"] == "penstock.deadline_ms"
     assert refusal(chat, headers={"x-penstock-timeline": "maybe"})["param"] == "penstock.timeline"

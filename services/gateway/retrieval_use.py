@@ -1,0 +1,101 @@
+"""What a request wants from retrieval: how many passages, of what, and how they stand in the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from protos.penstock.v1 import inference_pb2 as pb
+from shared.errors import InvalidRequest
+
+DEFAULT_PASSAGES = 3
+MAX_PASSAGES = 16
+MAX_CORPUS_CHARS = 64
+MAX_FILTERS = 16
+MAX_FILTER_VALUES = 64
+MAX_FILTER_CHARS = 256
+"""Of a field and of a value, as of the metadata that they are compared with."""
+
+SHARED_PREFIX, BEST_FIRST = "shared_prefix", "best_first"
+ORDERS = {
+    pb.PASSAGE_ORDER_SHARED_PREFIX: SHARED_PREFIX,
+    pb.PASSAGE_ORDER_BEST_FIRST: BEST_FIRST,
+}
+
+Filters = tuple[tuple[str, tuple[str, ...]], ...]
+"""Fields of metadata, each with the values of which a passage has to have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalUse:
+    """`passages` is how many are wanted; 0: no retrieval. `max_tokens` bounds what of them stands in the
+    prompt; 0: as many as there is room for. `order`: "" is the server's. `query`: "" is the question."""
+
+    passages: int = 0
+    may_degrade: bool = True
+    corpus: str = ""
+    filters: Filters = ()
+    order: str = ""
+    max_tokens: int = 0
+    query: str = ""
+
+
+NO_RETRIEVAL = RetrievalUse()
+
+
+def read_retrieval_use(asked: pb.Retrieval) -> RetrievalUse:
+    """Raises InvalidRequest naming the field and what is allowed."""
+    if asked.HasField("k") and not 1 <= asked.k <= MAX_PASSAGES:
+        raise InvalidRequest(f"retrieval.k is {asked.k}: send an integer from 1 to {MAX_PASSAGES}")
+    if asked.HasField("max_tokens") and asked.max_tokens < 1:
+        raise InvalidRequest(
+            f"retrieval.max_tokens is {asked.max_tokens}: send at least 1, or leave it out for as many as fit"
+        )
+    if asked.order not in (pb.PASSAGE_ORDER_UNSPECIFIED, *ORDERS):
+        raise InvalidRequest(
+            f"retrieval.order is {int(asked.order)}: send PASSAGE_ORDER_SHARED_PREFIX or _BEST_FIRST"
+        )
+    if asked.query and not asked.query.strip():
+        raise InvalidRequest("retrieval.query is blank: send some words, or leave it out for the question")
+    corpus = read_corpus_name(asked.corpus, "retrieval.corpus")
+    filters = read_filters(asked.filters, "retrieval.filters")
+    if not asked.enabled:
+        return NO_RETRIEVAL
+    return RetrievalUse(
+        passages=asked.k if asked.HasField("k") else DEFAULT_PASSAGES,
+        may_degrade=not asked.HasField("may_degrade") or asked.may_degrade,
+        corpus=corpus,
+        filters=filters,
+        order=ORDERS.get(asked.order, ""),
+        max_tokens=asked.max_tokens,
+        query=asked.query,
+    )
+
+
+def read_corpus_name(name: str, field: str) -> str:
+    if len(name) > MAX_CORPUS_CHARS:
+        raise InvalidRequest(f"{field} has {len(name)} characters: send at most {MAX_CORPUS_CHARS}")
+    return name
+
+
+def read_filters(asked: Iterable[pb.MetadataFilter], field: str) -> Filters:
+    """In an order of their own: the same ones are the same, however they came."""
+    filters: dict[str, tuple[str, ...]] = {}
+    for place, each in enumerate(asked):
+        where = f"{field}[{place}]"
+        if place == MAX_FILTERS:
+            raise InvalidRequest(f"{field} has more than {MAX_FILTERS}: send at most so many")
+        if not 1 <= len(each.field) <= MAX_FILTER_CHARS:
+            raise InvalidRequest(
+                f"{where}.field has {len(each.field)} characters: send 1 to {MAX_FILTER_CHARS}"
+            )
+        if each.field in filters:
+            raise InvalidRequest(f"{where}.field is {each.field!r} once more: send all of its values in one")
+        if not 1 <= len(each.values) <= MAX_FILTER_VALUES:
+            raise InvalidRequest(f"{where}.values has {len(each.values)}: send 1 to {MAX_FILTER_VALUES}")
+        if (longest := max(map(len, each.values))) > MAX_FILTER_CHARS:
+            raise InvalidRequest(
+                f"{where}.values has one of {longest} characters: send at most {MAX_FILTER_CHARS}"
+            )
+        filters[each.field] = tuple(sorted(set(each.values)))
+    return tuple(sorted(filters.items()))
