@@ -17,13 +17,14 @@ with interrupts_end_at_once():
     from services.retriever.config import RetrieverConfig
     from services.retriever.index_follower import IndexFollower
     from services.retriever.searcher import Searcher
-    from services.retriever.text_embedder import TextEmbedder
+    from services.retriever.text_jobs import TextWork
     from shared.bus import Delivery
     from shared.bus.subjects import CANCEL_ALL, inbox
     from shared.cores import usable_cores
     from shared.retrieval.build import MODEL, build_index
     from shared.retrieval.cross_encoder import CrossEncoder
     from shared.retrieval.embedder import Embedder
+    from shared.retrieval.rerank import Reranker
     from shared.service import Service, run_service
 
 DRAIN_POLL_S = 0.02
@@ -37,13 +38,19 @@ async def body(service: Service[RetrieverConfig]) -> None:
     config = service.config
     # All cores for the index; a few questions are one batch.
     embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores())
+    reranker = await asyncio.to_thread(_reranker, config)
     searcher, follower = None, None
     if config.corpus:
-        searcher, follower = await asyncio.to_thread(_searcher, service, embedder)
+        searcher, follower = await asyncio.to_thread(_searcher, service, embedder, reranker)
     await asyncio.to_thread(_warm_up, config, embedder)
-    texts = TextEmbedder(embedder)
+    texts = TextWork(embedder, reranker)
     actor = service.supervisor.start(
-        lambda: RetrieverActor(service, searcher.search_passages if searcher else None, texts.embed_texts)
+        lambda: RetrieverActor(
+            service,
+            searcher.search_passages if searcher else None,
+            texts.run,
+            "" if reranker is None else reranker.name,
+        )
     )
     cache = service.supervisor.start(
         lambda: CacheActor(
@@ -69,7 +76,13 @@ async def body(service: Service[RetrieverConfig]) -> None:
     await service.run()
 
 
-def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> tuple[Searcher, IndexFollower]:
+def _reranker(config: RetrieverConfig) -> Reranker | None:
+    return CrossEncoder.load(Path(config.reranker), threads=config.threads) if config.reranker else None
+
+
+def _searcher(
+    service: Service[RetrieverConfig], embedder: Embedder, reranker: Reranker | None
+) -> tuple[Searcher, IndexFollower]:
     """Brings the index up to date; says how far it is."""
     config, last_s = service.config, time.monotonic()
 
@@ -93,7 +106,6 @@ def _searcher(service: Service[RetrieverConfig], embedder: Embedder) -> tuple[Se
         files=len(built.index.table.files),
         nearest=built.index.nearest.description,
     )
-    reranker = CrossEncoder.load(Path(config.reranker), threads=config.threads) if config.reranker else None
     searcher = Searcher(embedder, built.index, reranker)
     return searcher, IndexFollower(built.folder, built.generation, MODEL, searcher.replace_index)
 

@@ -19,13 +19,12 @@ from services.retriever.question import (
     check_question,
     degraded,
 )
-from services.retriever.text_embedder import EmbedJob, check_texts
+from services.retriever.text_jobs import NO_RERANKER, TextJob, check_texts
 from shared.actor import BusActor, Tombstones
 from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
 from shared.deadline import Deadline
 from shared.errors import (
-    DeadlineExpired,
     InternalError,
     NotFound,
     Overloaded,
@@ -33,7 +32,19 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import Cancel, CancelAck, Embed, Embedded, Heartbeat, Held, Message, Retrieve, Retrieved
+from shared.messages import (
+    Cancel,
+    CancelAck,
+    Embed,
+    Embedded,
+    Heartbeat,
+    Held,
+    Message,
+    RerankTexts,
+    Retrieve,
+    Retrieved,
+    TextScores,
+)
 from shared.retrieval.embedder import MAX_TOKENS, MODEL_NAME
 from shared.service import Service
 from shared.telemetry import metrics
@@ -44,27 +55,35 @@ HOP = "retriever"
 
 Search = Callable[[Sequence[SearchAsk]], Sequence[Retrieved | PenstockError]]
 """Runs in the worker thread; one answer for each question, and on the way there what it has so far."""
-EmbedTexts = Callable[[Embed], Embedded]
+RunTexts = Callable[[TextJob], Embedded | TextScores]
 """Runs in the worker thread."""
 
 
 class RetrieverActor(BusActor):
-    """Owns the queues of questions and of texts to embed, and what is in the worker thread.
+    """Owns the queues of questions and of texts that are of no corpus, and what is in the worker thread.
 
     A question leaves as soon as its limit is reached, with what the thread has found for it until then;
     what that finds later has no reader. Questions and texts take turns where both wait.
     """
 
-    def __init__(self, service: Service[RetrieverConfig], search: Search | None, embed: EmbedTexts) -> None:
+    def __init__(
+        self,
+        service: Service[RetrieverConfig],
+        search: Search | None,
+        run_texts: RunTexts,
+        reranker: str = "",
+    ) -> None:
+        """`reranker` is the name of the one that there is, "" for none."""
         super().__init__(HOP, service)
         self._service = service
         self._config = service.config
         self._search = search
-        self._embed = embed
+        self._run_texts = run_texts
+        self._reranker = reranker
         self._waiting: deque[Question] = deque()
         self._batch: list[Question] = []
-        self._embed_jobs: deque[EmbedJob] = deque()
-        self._embedding: EmbedJob | None = None
+        self._text_jobs: deque[TextJob] = deque()
+        self._text_job: TextJob | None = None
         self._texts_first = False
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -77,19 +96,20 @@ class RetrieverActor(BusActor):
             model=MODEL_NAME,
             context_tokens=MAX_TOKENS,
             capacity=self._config.max_queued,
-            live=len(self._batch) + (self._embedding is not None),
+            live=len(self._batch) + (self._text_job is not None),
             queued=self.queued + self._total_waiting,
+            reranker=self._reranker,
         )
 
     @property
     def _total_waiting(self) -> int:
-        return len(self._waiting) + len(self._embed_jobs)
+        return len(self._waiting) + len(self._text_jobs)
 
     def held(self) -> list[Held]:
         computing = [Held(asked.request_id, "queued", 1, "searching") for asked in self._batch]
-        if self._embedding is not None:
-            computing.append(Held(self._embedding.request_id, "queued", 1, "embedding"))
-        waiting: list[Question | EmbedJob] = [*self._waiting, *self._embed_jobs]
+        if self._text_job is not None:
+            computing.append(Held(self._text_job.request_id, "queued", 1, self._text_job.phase))
+        waiting: list[Question | TextJob] = [*self._waiting, *self._text_jobs]
         return computing + [Held(asked.request_id, "queued", 1, "queued") for asked in waiting]
 
     # ---- messages -------------------------------------------------------------------------------
@@ -98,8 +118,8 @@ class RetrieverActor(BusActor):
         match delivery.message:
             case Retrieve() as retrieve:
                 await self._on_retrieve(delivery, retrieve)
-            case Embed() as embed:
-                self._on_embed(delivery, embed)
+            case Embed() | RerankTexts() as texts:
+                self._on_texts(delivery, texts)
             case Cancel() as cancel:
                 ack = await self._cancel(delivery, cancel)
                 await self.bus.answer(delivery.envelope, ack)
@@ -121,13 +141,15 @@ class RetrieverActor(BusActor):
         self._check_room()
         self._waiting.append(asked)
 
-    def _on_embed(self, delivery: Delivery, embed: Embed) -> None:
+    def _on_texts(self, delivery: Delivery, message: Embed | RerankTexts) -> None:
         self._check_wanted(delivery)
-        check_texts(embed)
+        check_texts(message)
+        if isinstance(message, RerankTexts) and not self._reranker:
+            raise NotFound(NO_RERANKER)
         end = self._end_of(delivery)
         end.check(HOP)
         self._check_room()
-        self._embed_jobs.append(EmbedJob(delivery, embed, end))
+        self._text_jobs.append(TextJob(delivery, message, end))
 
     def _check_wanted(self, delivery: Delivery) -> None:
         """Raises Cancelled for what nobody waits for any more."""
@@ -153,23 +175,25 @@ class RetrieverActor(BusActor):
             for asked in self._everything()
             if asked.request_id == request_id and asked.delivery.envelope.epoch <= epoch
         ]
-        computed = any(asked in self._batch or asked is self._embedding for asked in held)
+        computed = any(asked in self._batch or asked is self._text_job for asked in held)
         for asked in held:
             self._forget(asked)
             await self.refuse(asked.delivery, cancelled(cancel.reason))
         return CancelAck(bool(held), "searching" if computed else "queued" if held else "")
 
-    def _all_embed_jobs(self) -> list[EmbedJob]:
-        return [*self._embed_jobs, *([] if self._embedding is None else [self._embedding])]
+    def _all_text_jobs(self) -> list[TextJob]:
+        return [*self._text_jobs, *([] if self._text_job is None else [self._text_job])]
 
-    def _everything(self) -> list[Question | EmbedJob]:
-        return [*self._waiting, *self._batch, *self._all_embed_jobs()]
+    def _everything(self) -> list[Question | TextJob]:
+        return [*self._waiting, *self._batch, *self._all_text_jobs()]
 
-    def _forget(self, asked: Question | EmbedJob) -> None:
-        if asked is self._embedding:
-            self._embedding = None
-        elif isinstance(asked, EmbedJob):
-            self._embed_jobs.remove(asked)
+    def _forget(self, asked: Question | TextJob) -> None:
+        if isinstance(asked, TextJob):
+            asked.dropped = True
+            if asked is self._text_job:
+                self._text_job = None
+            else:
+                self._text_jobs.remove(asked)
         elif asked in self._batch:
             self._batch.remove(asked)
         else:
@@ -184,11 +208,9 @@ class RetrieverActor(BusActor):
         for asked in [asked for asked in (*self._waiting, *self._batch) if asked.next_limit.expired()]:
             self._forget(asked)
             await self._give(asked, asked.late_answer())
-        for job in [job for job in self._all_embed_jobs() if job.end.expired()]:
+        for job in [job for job in self._all_text_jobs() if job.end.expired()]:
             self._forget(job)
-            await self.refuse(
-                job.delivery, DeadlineExpired("there was no time to embed the texts; allow more")
-            )
+            await self.refuse(job.delivery, job.late_answer())
         if self._work is None and self._total_waiting:
             self._work = asyncio.create_task(self._next_work(), name="retrieve")
             self._work.add_done_callback(self._on_done)
@@ -198,30 +220,32 @@ class RetrieverActor(BusActor):
 
     def _next_work(self) -> Coroutine[Any, Any, None]:
         """Of questions a batch, of texts one job."""
-        if self._embed_jobs and (self._texts_first or not self._waiting):
+        if self._text_jobs and (self._texts_first or not self._waiting):
             self._texts_first = False
-            self._embedding = self._embed_jobs.popleft()
-            return self._run_embed(self._embedding)
+            self._text_job = self._text_jobs.popleft()
+            return self._run_job(self._text_job)
         self._texts_first = True
         count = min(self._config.batch, len(self._waiting))
         self._batch = [self._waiting.popleft() for _ in range(count)]
         return self._run_batch(self._search)
 
-    async def _run_embed(self, job: EmbedJob) -> None:
+    async def _run_job(self, job: TextJob) -> None:
         """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
         loop = asyncio.get_running_loop()
         answer: Message | PenstockError
         panic: BaseException | None = None
         try:
-            answer = await loop.run_in_executor(self._thread, self._embed, job.embed)
+            answer = await loop.run_in_executor(self._thread, self._run_texts, job)
+        except PenstockError as error:
+            answer = error
         except BaseException as error:
             if self._ended:  # it has been answered
                 raise
-            log.exception("embed_failed", texts=len(job.embed.texts))
+            log.exception("texts_failed", phase=job.phase, texts=len(job.message.texts))
             panic = None if isinstance(error, Exception) else error
-            answer = InternalError("the embedding failed; the retriever's log has the cause")
-        if self._embedding is job:  # else it was answered at its limit, or cancelled
-            self._embedding = None
+            answer = InternalError(f"{job.phase} the texts failed; the retriever's log has the cause")
+        if self._text_job is job:  # else it was answered at its limit, or cancelled
+            self._text_job = None
             await self.bus.answer(job.delivery.envelope, answer, hop=HOP)
         if panic is not None:
             raise panic
@@ -269,7 +293,7 @@ class RetrieverActor(BusActor):
             self._timer.cancel()
             self._timer = None
         limits = [asked.next_limit for asked in (*self._waiting, *self._batch)]
-        limits += [job.end for job in self._all_embed_jobs()]
+        limits += [job.end for job in self._all_text_jobs()]
         if limits:
             self._timer = asyncio.get_running_loop().call_later(min(limits).remaining_s(), self.wake)
 
@@ -277,11 +301,13 @@ class RetrieverActor(BusActor):
         if self._timer is not None:
             self._timer.cancel()
         for asked in self._everything():
+            if isinstance(asked, TextJob):
+                asked.dropped = True
             await self.refuse(asked.delivery, Unavailable("this retriever ends; ask another one"))
         self._waiting.clear()
         self._batch.clear()
-        self._embed_jobs.clear()
-        self._embedding = None
+        self._text_jobs.clear()
+        self._text_job = None
         if self._work is not None:
             self._work.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -42,6 +42,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
         "retriever": (
             messages.Retrieve,
             messages.Embed,
+            messages.RerankTexts,
             messages.LookUpResponse,
             messages.KeepResponse,
             messages.Cancel,

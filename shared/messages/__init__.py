@@ -32,15 +32,19 @@ from shared.messages.fleet import (
 from shared.messages.front_half import (
     MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
+    MAX_RERANK_QUERY_CHARS,
+    MAX_RERANK_TEXTS,
     ChatTurn,
     Detokenize,
     Detokenized,
     Embed,
     Embedded,
+    RerankTexts,
     Retrieve,
     Retrieved,
     ScoredPassage,
     SpellTokens,
+    TextScores,
     Tokenize,
     Tokenized,
     TokenSpellings,
@@ -105,6 +109,8 @@ Message = (
     | Detokenized
     | Embed
     | Embedded
+    | RerankTexts
+    | TextScores
     | Retrieve
     | Retrieved
     | LookUpResponse
@@ -157,6 +163,8 @@ __all__ = [
     "MAX_KEPT_TOKENS",
     "MAX_PROMPT_TOKENS",
     "MAX_REPORTED_CHARS",
+    "MAX_RERANK_QUERY_CHARS",
+    "MAX_RERANK_TEXTS",
     "MEANING_VERSION",
     "NO_ADAPTER",
     "Accepted",
@@ -204,6 +212,7 @@ __all__ = [
     "Open",
     "Prefill",
     "PromptLogprobs",
+    "RerankTexts",
     "Reserve",
     "ResponseFound",
     "ResponseKey",
@@ -216,6 +225,7 @@ __all__ = [
     "SnapshotRequest",
     "SpellTokens",
     "Text",
+    "TextScores",
     "TokenSpellings",
     "Tokenize",
     "Tokenized",

@@ -41,7 +41,7 @@ class Heartbeat:
     `prompt_tokens_per_s` how fast it computes prompts (its `queued_tokens` are theirs), `transfer_us` how
     long KV from prefill makes a request wait. `kv_groups` says how many of its blocks 16 tokens
     take, and behind which window they come back. `adapters`: of a worker, those over its model that it was
-    told of, by name.
+    told of, by name. `reranker`: the name of a retriever's, "" where it has none.
     """
 
     role: str
@@ -84,6 +84,7 @@ class Heartbeat:
     transfer_us: int = 0
     kv_groups: KvGroups = ONE_GROUP
     adapters: tuple[AdapterReport, ...] = ()
+    reranker: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,10 @@ MAX_EMBED_TEXTS = 8
 """Of one `Embed`; a gateway splits what a client sends."""
 MAX_EMBED_TEXT_BYTES = 16_384
 """Of one of them: far more than the model's context."""
+MAX_RERANK_TEXTS = 32
+"""Of one `RerankTexts`, each of at most MAX_EMBED_TEXT_BYTES; a gateway splits what a client sends."""
+MAX_RERANK_QUERY_CHARS = 16_384
+"""Of its question: as many as one that is searched for may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,25 @@ class Embedded:
     """Columns of equal length, one row for each text; a vector is float32, little-endian."""
 
     vectors: tuple[bytes, ...]
+    tokens: tuple[int, ...]
+    truncated: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RerankTexts:
+    """gateway → retriever: how well does each text answer the question? At most MAX_RERANK_TEXTS."""
+
+    query: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextScores:
+    """Columns of equal length, one row for each text. `scores`: the higher, the better; those of one question
+    by one reranker may be compared, whichever messages they came in. `tokens` counts what was read of the
+    question and of the text, `truncated` says that one of the two was longer than the model takes."""
+
+    scores: tuple[float, ...]
     tokens: tuple[int, ...]
     truncated: tuple[bool, ...]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from shared.deadline import Deadline
 from shared.engine.native.encoder import Arithmetic
 from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval.bert import ROBERTA_TYPES, read_encoder
-from shared.retrieval.rerank import Reranked, rerank_in_batches
+from shared.retrieval.rerank import Reranked, ScoredTexts, rerank_in_batches
 from shared.retrieval.text_encoder import TextEncoder
 
 CONFIG_NAME = "config.json"
@@ -83,17 +82,19 @@ class CrossEncoder:
             raise InvalidRequest(f"{tokenizer_file} is no tokenizer: {error}") from error
         return cls(folder.name, encoder, _read_head(config, weights, encoder.hidden), tokenizer)
 
-    def score(self, question: str, passages: Sequence[str]) -> list[float]:
-        """The higher, the better the passage answers."""
-        pairs = self._tokenizer.encode_batch([(question, passage) for passage in passages])
+    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
+        pairs = self._tokenizer.encode_batch([(question, text) for text in texts])
         ids, kinds = [pair.ids for pair in pairs], [pair.type_ids for pair in pairs]
         first = torch.from_numpy(self._encoder.encode(ids, "first", kinds=kinds))
         with torch.inference_mode():
             scores: list[float] = self._head.scores(first).tolist()
-        return scores
+        return ScoredTexts(scores, list(map(len, ids)), [bool(pair.overflowing) for pair in pairs])
 
     def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:
-        return rerank_in_batches(partial(self.score, question), passages, deadline)
+        def score(batch: Sequence[str]) -> list[float]:
+            return self.score_texts(question, batch).scores
+
+        return rerank_in_batches(score, passages, deadline)
 
 
 def _file(folder: Path, name: str, most_bytes: int) -> Path:

@@ -27,9 +27,23 @@ class Reranked:
         return len(self.scores) == len(self.order)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredTexts:
+    """Columns of equal length, one row for each text: how well it answers, the higher the better; how many
+    tokens of the question and of it were read; whether one of the two was longer than that."""
+
+    scores: list[float]
+    tokens: list[int]
+    truncated: list[bool]
+
+
 class Reranker(Protocol):
     @property
     def name(self) -> str: ...
+
+    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
+        """Scores of one question may be compared, whichever calls they come from."""
+        ...
 
     def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:
         """The best order that can be had before `deadline` of at most MAX_RERANKED passages, which come best

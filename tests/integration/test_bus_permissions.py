@@ -41,6 +41,7 @@ MESSAGES = [message.__name__ for message in typing.get_args(Message)]
 ANSWERS = {
     "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "HoldReport", "KvSegment", "Snapshot",
     "AuditReport", "Detokenized", "Embedded", "TokenSpellings", "ResponseFound", "ResponseMissing",
+    "TextScores",
 }  # fmt: skip
 """What nobody may send but to who has asked."""
 

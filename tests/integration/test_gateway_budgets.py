@@ -41,7 +41,7 @@ async def stuck_retriever(peers: Fleet) -> AsyncIterator[HeldSearch]:
     service, search = Service("retriever", RetrieverConfig(), "retriever-0"), HeldSearch()
     service.bus = peers.bus
     peers["retriever-0"].on_message = service.supervisor.start(
-        lambda: RetrieverActor(service, search, search.embed)
+        lambda: RetrieverActor(service, search, search.run_texts)
     ).receive
     try:
         yield search

@@ -16,6 +16,7 @@ import pytest
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
 from services.retriever.question import SearchAsk
+from services.retriever.text_jobs import TextJob
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import FLEET_ALL, inbox
@@ -32,6 +33,8 @@ from shared.errors import (
 from shared.messages import (
     MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
+    MAX_RERANK_QUERY_CHARS,
+    MAX_RERANK_TEXTS,
     AuditReport,
     AuditRequest,
     Cancel,
@@ -40,9 +43,11 @@ from shared.messages import (
     Embedded,
     Heartbeat,
     Message,
+    RerankTexts,
     Retrieve,
     Retrieved,
     ScoredPassage,
+    TextScores,
 )
 from shared.retrieval.build import build_index
 from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, MODEL_NAME, Embedder
@@ -66,6 +71,7 @@ class HeldSearch:
         self.go = threading.Event()
         self.batches: list[list[str]] = []
         self.found_at_once: Retrieved | None = None
+        self.job: TextJob | None = None
 
     def __call__(self, asks: Sequence[SearchAsk]) -> list[Retrieved]:
         questions = [ask.retrieve for ask in asks]
@@ -81,12 +87,16 @@ class HeldSearch:
             Retrieved((ScoredPassage("source", question.query, 1.0),), "", 1, 1) for question in questions
         ]
 
-    def embed(self, message: Embed) -> Embedded:
-        self.batches.append(list(message.texts))
+    def run_texts(self, job: TextJob) -> Embedded | TextScores:
+        texts = job.message.texts
+        self.batches.append(list(texts))
+        self.job = job
         assert self.go.wait(30)
-        if message.texts[0] == "crash":
+        if texts[0] == "crash":
             raise RuntimeError("the model is broken")
-        texts = message.texts
+        if isinstance(job.message, RerankTexts):
+            counts = tuple(map(len, texts))
+            return TextScores(tuple(map(float, counts)), counts, (False,) * len(texts))
         return Embedded(tuple(text.encode() for text in texts), (1,) * len(texts), (False,) * len(texts))
 
 
@@ -137,13 +147,13 @@ MakeRig = Callable[..., Awaitable[Rig]]
 async def make_rig(nats_url: str) -> AsyncIterator[MakeRig]:
     rigs: list[Rig] = []
 
-    async def make(*, with_corpus: bool = True, **config: object) -> Rig:
+    async def make(*, with_corpus: bool = True, reranker: str = "played", **config: object) -> Rig:
         settings = RetrieverConfig(**config)  # type: ignore[arg-type]  # its own fields
         service = Service("retriever", settings, "retriever-0")
         service.bus = await Bus.connect(nats_url, name="retriever")
         search = HeldSearch()
         actor = service.supervisor.start(
-            lambda: RetrieverActor(service, search if with_corpus else None, search.embed)
+            lambda: RetrieverActor(service, search if with_corpus else None, search.run_texts, reranker)
         )
         await service.bus.serve(SUBJECT, actor.receive)
         rigs.append(Rig(service, await Bus.connect(nats_url, name="asker"), search))
@@ -376,6 +386,59 @@ async def test_text_over_the_limit_is_refused(rig: Rig) -> None:
     assert isinstance(await rig.ask(Embed(("a" * MAX_EMBED_TEXT_BYTES,))), Embedded)
     with pytest.raises(TooLarge, match="16384 bytes"):
         await rig.ask(Embed(("a" * (MAX_EMBED_TEXT_BYTES + 1),)))
+
+
+async def test_texts_are_scored_also_without_a_corpus(make_rig: MakeRig) -> None:
+    rig = await make_rig(with_corpus=False)
+    rig.search.go.set()
+    answer = await rig.ask(RerankTexts("where?", ("a", "bcd")))
+    assert answer == TextScores((1.0, 3.0), (1, 3), (False, False))
+    assert await rig.held() == []
+
+
+async def test_without_a_reranker_whoever_sends_texts_is_told_how_to_have_one(make_rig: MakeRig) -> None:
+    rig = await make_rig(reranker="")
+    with pytest.raises(NotFound, match="PENSTOCK_RETRIEVER_RERANKER"):
+        await rig.ask(RerankTexts("where?", ("a",)))
+
+
+async def test_scores_that_nobody_waits_for_are_given_up_and_hold_nothing(rig: Rig) -> None:
+    asked = asyncio.create_task(rig.ask(RerankTexts("where?", ("a",)), request_id="a"))
+    await rig.until_held(("a", "reranking"))
+    assert await rig.ask(Cancel("cancelled"), request_id="a") == CancelAck(True, "searching")
+    with pytest.raises(Cancelled):
+        await asked
+    assert await rig.held() == []
+    assert rig.search.job is not None
+    assert rig.search.job.dropped
+
+
+@pytest.mark.parametrize(
+    ("query", "texts", "pattern"),
+    [
+        ("where?", (), "0 texts"),
+        ("where?", ("a",) * (MAX_RERANK_TEXTS + 1), f"1 to {MAX_RERANK_TEXTS}"),
+        ("where?", ("a", " "), "text 1 is blank"),
+        (" ", ("a",), "question is empty"),
+    ],
+)
+async def test_texts_and_questions_that_no_gateway_sends_are_refused(
+    rig: Rig, query: str, texts: tuple[str, ...], pattern: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=pattern):
+        await rig.ask(RerankTexts(query, texts))
+
+
+async def test_texts_are_scored_for_a_question_up_to_its_limit(rig: Rig) -> None:
+    rig.search.go.set()
+    longest = "q" * MAX_RERANK_QUERY_CHARS
+    answer = await rig.ask(RerankTexts(longest, ("a",) * MAX_RERANK_TEXTS))
+    assert isinstance(answer, TextScores)
+    assert len(answer.scores) == MAX_RERANK_TEXTS
+    with pytest.raises(TooLarge, match=f"{MAX_RERANK_QUERY_CHARS + 1} characters"):
+        await rig.ask(RerankTexts(longest + "q", ("a",)))
+    with pytest.raises(TooLarge, match=f"{MAX_EMBED_TEXT_BYTES} bytes"):
+        await rig.ask(RerankTexts("where?", ("a" * (MAX_EMBED_TEXT_BYTES + 1),)))
 
 
 def index_again(corpus: Path, state_dir: Path) -> None:

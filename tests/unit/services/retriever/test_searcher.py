@@ -17,7 +17,7 @@ from shared.retrieval.embedder import EmbeddedQuestions, Embedder
 from shared.retrieval.index import PassageIndex
 from shared.retrieval.passage_table import IndexedFile
 from shared.retrieval.passages import Passage
-from shared.retrieval.rerank import Reranked
+from shared.retrieval.rerank import Reranked, ScoredTexts
 
 TEXTS = ("one", "two", "three", "four")
 
@@ -135,6 +135,9 @@ class Reversing:
         scored = list(range(len(passages)))[: self._most]
         rest = range(len(scored), len(passages))
         return Reranked((*reversed(scored), *rest), (1.0,) * len(scored))
+
+    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:  # noqa: ARG002
+        raise AssertionError("a search asks for an order")
 
 
 def test_the_reranker_orders_what_was_found() -> None:

@@ -75,14 +75,16 @@ def oracle(folder: Path, max_tokens: int) -> list[float]:
 def test_scores_are_those_of_transformers(tmp_path: Path, kind: str, labels: int) -> None:
     folder = saved(tmp_path, kind, labels)
     most = 80 if kind == "bert" else 79  # positions; RoBERTa's begin behind that of padding
-    found = CrossEncoder.load(folder, arithmetic="float32").score(QUESTION, PASSAGES)
-    assert found == pytest.approx(oracle(folder, most), rel=1e-3, abs=1e-4)
+    found = CrossEncoder.load(folder, arithmetic="float32").score_texts(QUESTION, PASSAGES)
+    assert found.scores == pytest.approx(oracle(folder, most), rel=1e-3, abs=1e-4)
+    assert found.tokens[-1] == most
+    assert found.truncated == [False, False, False, True]
 
 
 def test_passages_come_in_the_order_of_their_scores(tmp_path: Path) -> None:
     reranker = CrossEncoder.load(saved(tmp_path, "bert", 1))
     ranked = reranker.rerank(QUESTION, PASSAGES, Deadline.after(60.0))
-    scores = reranker.score(QUESTION, PASSAGES)
+    scores = reranker.score_texts(QUESTION, PASSAGES).scores
     assert ranked.whole
     assert list(ranked.order) == sorted(range(4), key=lambda place: -scores[place])
     assert reranker.name == tmp_path.name

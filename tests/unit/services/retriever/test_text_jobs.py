@@ -1,0 +1,75 @@
+"""Texts that are scored part by part: all of them, or none when there is no time or nobody who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import pytest
+
+from services.retriever.text_jobs import TextJob, TextWork
+from shared.bus import Delivery
+from shared.deadline import Deadline
+from shared.errors import DeadlineExpired, NotFound
+from shared.messages import MAX_RERANK_TEXTS, Envelope, RerankTexts, TextScores
+from shared.retrieval.embedder import Embedder
+from shared.retrieval.rerank import Reranked, ScoredTexts
+
+NO_EMBEDDER = cast(Embedder, None)
+NUMBERS = RerankTexts("?", tuple(str(number) for number in range(MAX_RERANK_TEXTS)))
+
+
+class NumberReranker:
+    """A text's score is the number that it is. `then` is called after each part."""
+
+    name = "number"
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.parts: list[int] = []
+        self._then = then
+
+    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
+        self.parts.append(len(texts))
+        self._then()
+        return ScoredTexts([float(text) for text in texts], [len(question)] * len(texts), [True] * len(texts))
+
+    def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:  # noqa: ARG002
+        raise AssertionError("nobody asked for an order")
+
+
+def job(seconds: float = 60.0) -> TextJob:
+    return TextJob(Delivery(Envelope("r"), NUMBERS), NUMBERS, Deadline.after(seconds))
+
+
+def test_columns_have_a_row_for_each_text() -> None:
+    reranker = NumberReranker()
+    scores = TextWork(NO_EMBEDDER, reranker).run(job())
+    assert isinstance(scores, TextScores)
+    assert scores.scores == tuple(map(float, range(MAX_RERANK_TEXTS)))
+    assert scores.tokens == (1,) * MAX_RERANK_TEXTS
+    assert scores.truncated == (True,) * MAX_RERANK_TEXTS
+    assert reranker.parts == [8, 8, 8, 8]
+
+
+def test_what_nobody_waits_for_any_more_is_given_up_after_the_part_in_hand() -> None:
+    dropped = job()
+
+    def drop() -> None:
+        dropped.dropped = True
+
+    reranker = NumberReranker(then=drop)
+    with pytest.raises(DeadlineExpired):
+        TextWork(NO_EMBEDDER, reranker).run(dropped)
+    assert reranker.parts == [8]
+
+
+def test_no_part_is_begun_after_the_deadline() -> None:
+    reranker = NumberReranker()
+    with pytest.raises(DeadlineExpired, match="rank the texts"):
+        TextWork(NO_EMBEDDER, reranker).run(job(-1.0))
+    assert reranker.parts == []
+
+
+def test_without_a_reranker_nothing_is_scored() -> None:
+    with pytest.raises(NotFound, match="no reranker"):
+        TextWork(NO_EMBEDDER, None).run(job())
