@@ -24,6 +24,7 @@ with interrupts_end_at_once():
     from shared.retrieval.build import MODEL, build_index
     from shared.retrieval.cross_encoder import CrossEncoder
     from shared.retrieval.embedder import Embedder
+    from shared.retrieval.question_vectors import QuestionVectors
     from shared.retrieval.rerank import Reranker
     from shared.service import Service, run_service
 
@@ -39,9 +40,10 @@ async def body(service: Service[RetrieverConfig]) -> None:
     # All cores for the index; a few questions are one batch.
     embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores())
     reranker = await asyncio.to_thread(_reranker, config)
+    vectors = QuestionVectors(embedder, config.question_vectors_mb << 20)
     searcher, follower = None, None
     if config.corpus:
-        searcher, follower = await asyncio.to_thread(_searcher, service, embedder, reranker)
+        searcher, follower = await asyncio.to_thread(_searcher, service, embedder, vectors, reranker)
     await asyncio.to_thread(_warm_up, config, embedder)
     texts = TextWork(embedder, reranker)
     actor = service.supervisor.start(
@@ -55,7 +57,7 @@ async def body(service: Service[RetrieverConfig]) -> None:
     cache = service.supervisor.start(
         lambda: CacheActor(
             service,
-            embedder.embed_counted,
+            vectors.embed_questions,
             lambda: "" if follower is None else str(follower.generation),
         )
     )
@@ -81,7 +83,10 @@ def _reranker(config: RetrieverConfig) -> Reranker | None:
 
 
 def _searcher(
-    service: Service[RetrieverConfig], embedder: Embedder, reranker: Reranker | None
+    service: Service[RetrieverConfig],
+    embedder: Embedder,
+    vectors: QuestionVectors,
+    reranker: Reranker | None,
 ) -> tuple[Searcher, IndexFollower]:
     """Brings the index up to date; says how far it is."""
     config, last_s = service.config, time.monotonic()
@@ -106,7 +111,7 @@ def _searcher(
         files=len(built.index.table.files),
         nearest=built.index.nearest.description,
     )
-    searcher = Searcher(embedder, built.index, reranker)
+    searcher = Searcher(vectors, built.index, reranker)
     return searcher, IndexFollower(built.folder, built.generation, MODEL, searcher.replace_index)
 
 

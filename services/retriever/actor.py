@@ -19,6 +19,7 @@ from services.retriever.question import (
     check_question,
     degraded,
 )
+from services.retriever.question_batch import next_batch
 from services.retriever.text_jobs import NO_RERANKER, TextJob, check_texts
 from shared.actor import BusActor, Tombstones
 from shared.actor.bus_actor import cancelled
@@ -205,7 +206,7 @@ class RetrieverActor(BusActor):
         """Answer what has reached its limit, then give the thread the next batch when it is free."""
         if self._crash is not None:
             raise self._crash
-        for asked in [asked for asked in (*self._waiting, *self._batch) if asked.next_limit.expired()]:
+        for asked in [asked for asked in (*self._waiting, *self._batch) if asked.end.expired()]:
             self._forget(asked)
             await self._give(asked, asked.late_answer())
         for job in [job for job in self._all_text_jobs() if job.end.expired()]:
@@ -225,8 +226,9 @@ class RetrieverActor(BusActor):
             self._text_job = self._text_jobs.popleft()
             return self._run_job(self._text_job)
         self._texts_first = True
-        count = min(self._config.batch, len(self._waiting))
-        self._batch = [self._waiting.popleft() for _ in range(count)]
+        self._batch = next_batch(self._waiting, self._config.batch, self._config.batch_bytes)
+        for asked in self._batch:
+            self._waiting.remove(asked)
         return self._run_batch(self._search)
 
     async def _run_job(self, job: TextJob) -> None:
@@ -292,7 +294,7 @@ class RetrieverActor(BusActor):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        limits = [asked.next_limit for asked in (*self._waiting, *self._batch)]
+        limits = [asked.end for asked in (*self._waiting, *self._batch)]
         limits += [job.end for job in self._all_text_jobs()]
         if limits:
             self._timer = asyncio.get_running_loop().call_later(min(limits).remaining_s(), self.wake)

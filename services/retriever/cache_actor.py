@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from services.retriever.config import RetrieverConfig
+from services.retriever.question_batch import next_batch
 from services.retriever.response_cache import KeptEntry, ResponseCache, check_key, check_response
 from services.retriever.similar_questions import SimilarQuestions
 from shared.actor import BusActor
@@ -18,7 +19,7 @@ from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import DeadlineExpired, TooLarge, UnknownMessage
 from shared.messages import KeepResponse, LookUpResponse, ResponseFound, ResponseMissing
-from shared.retrieval.embedder import DIMENSIONS, EmbeddedTexts
+from shared.retrieval.embedder import DIMENSIONS, EmbeddedQuestions
 from shared.retrieval.vectors import Vectors
 from shared.service import Service
 from shared.tasks import cancel_until_done
@@ -31,12 +32,10 @@ CACHE_MESSAGES = (LookUpResponse, KeepResponse)
 """What goes to this actor, of all that a retriever is sent."""
 MAX_WAITING = 64
 """Lookups whose questions wait to be embedded; more are misses at once."""
-MAX_EMBEDDED = 16
-"""Of them together."""
 MAX_KEPT_VECTORS = 1024
 """Of questions that were missed, for when their answers come: 1.5 kB each."""
 
-EmbedQuestions = Callable[[Sequence[str]], EmbeddedTexts]
+EmbedQuestions = Callable[[Sequence[str]], EmbeddedQuestions]
 """Runs in the actor's own thread."""
 
 
@@ -47,6 +46,10 @@ class WaitingLookup:
     delivery: Delivery
     lookup: LookUpResponse
     end: Deadline
+
+    @property
+    def question_bytes(self) -> int:
+        return len(self.lookup.key.question.encode(errors="surrogatepass"))
 
 
 class CacheActor(BusActor):
@@ -149,14 +152,15 @@ class CacheActor(BusActor):
         self.wake()
 
     async def _compare(self) -> None:
-        """Those that wait, as one batch."""
-        waiting = [self._waiting.popleft() for _ in range(min(MAX_EMBEDDED, len(self._waiting)))]
-        batch = [each for each in waiting if not each.end.expired()]
-        for late in waiting:
-            if late not in batch:
-                await self.refuse(late.delivery, _late())
+        """Of those that wait a batch."""
+        for late in [each for each in self._waiting if each.end.expired()]:
+            self._waiting.remove(late)
+            await self.refuse(late.delivery, _late())
+        batch = next_batch(self._waiting, self._config.batch, self._config.batch_bytes)
         if not batch:
             return
+        for each in batch:
+            self._waiting.remove(each)
         loop, questions = asyncio.get_running_loop(), [each.lookup.key.question for each in batch]
         try:
             embedded = await loop.run_in_executor(self._thread, self._embed, questions)

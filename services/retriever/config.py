@@ -24,6 +24,18 @@ class RetrieverConfig(ServiceConfig):
         256, help="questions that may wait; more are refused as overloaded", minimum=1, maximum=1 << 16
     )
     batch: int = field_of(16, help="questions embedded together", minimum=1, maximum=256)
+    batch_bytes: int = field_of(
+        2048,
+        help="bytes of questions embedded together; one that is longer is embedded by itself",
+        minimum=1,
+        maximum=1 << 20,
+    )
+    question_vectors_mb: int = field_of(
+        8,
+        help="MiB for the vectors of questions, which may be asked again; 0 = none are kept",
+        minimum=0,
+        maximum=1 << 14,
+    )
     soft_share: float = field_of(
         0.7, help="share of the time left after which a question degrades", minimum=0.01, maximum=1.0
     )

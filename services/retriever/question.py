@@ -44,8 +44,13 @@ class Question:
         return self.delivery.envelope.request_id
 
     @property
-    def next_limit(self) -> Deadline:
+    def end(self) -> Deadline:
+        """Its next limit."""
         return self.ask.end
+
+    @property
+    def question_bytes(self) -> int:
+        return len(self.retrieve.query.encode(errors="surrogatepass"))
 
     def late_answer(self) -> Retrieved | DeadlineExpired:
         """What it gets at its limit."""

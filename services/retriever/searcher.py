@@ -14,11 +14,11 @@ from dataclasses import replace
 from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, MAX_K, SearchAsk
 from shared.errors import DeadlineExpired, PenstockError
 from shared.messages import Retrieved, ScoredPassage
-from shared.retrieval.embedder import MAX_TOKENS, Embedder
+from shared.retrieval.embedder import MAX_TOKENS
 from shared.retrieval.fusion import Ranking, fuse_rankings
 from shared.retrieval.index import Hit, PassageIndex
 from shared.retrieval.lexical import Rows, Scores
-from shared.retrieval.question_vectors import QuestionVectors
+from shared.retrieval.question_vectors import QuestionEmbedder
 from shared.retrieval.rerank import Reranker
 
 FIRST_STAGE_PASSAGES = 100
@@ -28,8 +28,10 @@ TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was s
 
 
 class Searcher:
-    def __init__(self, embedder: Embedder, index: PassageIndex, reranker: Reranker | None = None) -> None:
-        self._vectors = QuestionVectors(embedder)
+    def __init__(
+        self, embedder: QuestionEmbedder, index: PassageIndex, reranker: Reranker | None = None
+    ) -> None:
+        self._embedder = embedder
         self._index = index
         self._reranker = reranker
         self._most = MAX_K if reranker is None else RERANKED_PASSAGES
@@ -47,7 +49,7 @@ class Searcher:
         for ask, ranking in zip(asks, words, strict=True):
             ask.found = _answer(ask, self._hits(index, [ranking]), degraded=DEGRADED_DENSE)
         words_ns = time.perf_counter_ns()
-        embedded = self._vectors.embed(queries)
+        embedded = self._embedder.embed_questions(queries)
         embed_us = (time.perf_counter_ns() - words_ns) // 1000
         scores, rows = index.search_rows(embedded.vectors, depth)
         meaning = [_ranking(*found) for found in zip(scores, rows, embedded.known, strict=True)]

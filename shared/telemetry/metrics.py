@@ -110,6 +110,11 @@ DEGRADATION_STEPS = Counter(
     "penstock_degradation_steps_total", "Levels of degradation entered and left.", ["step", "direction"]
 )
 
+QUESTION_VECTORS = Counter(
+    "penstock_question_vectors_total",
+    "Vectors of questions that were wanted: kept (also by who asked at the same time), computed.",
+    ["result"],
+)
 RESPONSE_CACHE_ASKS = Counter(
     "penstock_response_cache_asks_total",
     "Requests that an earlier answer will do for: exact, semantic, miss; none where no retriever answered.",
@@ -237,6 +242,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     "tokenizer": (QUEUE_DEPTH,),
     "retriever": (
         HOP_SECONDS,
+        QUESTION_VECTORS,
         QUEUE_DEPTH,
         RESPONSE_CACHE_BYTES,
         RESPONSE_CACHE_ENTRIES,

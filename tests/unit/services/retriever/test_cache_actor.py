@@ -26,7 +26,7 @@ from shared.messages import (
     ResponseKey,
     ResponseMissing,
 )
-from shared.retrieval.embedder import DIMENSIONS, EmbeddedTexts
+from shared.retrieval.embedder import DIMENSIONS, EmbeddedQuestions
 from shared.service import Service
 from tests.support import metric
 from tests.support.clock import FakeClock
@@ -54,7 +54,7 @@ class Rig:
             lambda: CacheActor(self.service, self.embed, lambda: self.generation, self.clock)
         )
 
-    def embed(self, questions: Sequence[str]) -> EmbeddedTexts:
+    def embed(self, questions: Sequence[str]) -> EmbeddedQuestions:
         """The length of a question is its angle, in hundredths; "long" is too long, "broken" breaks."""
         self.embedded.append(list(questions))
         assert self.go.wait(30)
@@ -64,7 +64,9 @@ class Rig:
         for row, question in enumerate(questions):
             angle = len(question) / 100
             vectors[row, :2] = math.cos(angle), math.sin(angle)
-        return EmbeddedTexts(vectors, [1] * len(questions), ["long" in question for question in questions])
+        return EmbeddedQuestions(
+            vectors, ["long" in question for question in questions], [1.0] * len(questions)
+        )
 
     async def ask(self, message: Message, *, seconds: float = 60.0) -> Message:
         before = len(self.bus.noted.sent)
