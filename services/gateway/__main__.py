@@ -11,16 +11,19 @@ with interrupts_end_at_once():
     from services.gateway.client_cancels import ClientCancels
     from services.gateway.config import GatewayConfig
     from services.gateway.context import SessionContext
+    from services.gateway.edge import InferenceEdge
     from services.gateway.edge_server import EdgeServer
     from services.gateway.front_door import FrontDoor
     from services.gateway.http.server import HttpServer
     from services.gateway.key_gate import KeyGate
+    from services.gateway.passage_asks import PassageAsks
     from services.gateway.pressure import watch_pressure
     from services.gateway.scrape_targets import SD_PATH, scrape_targets
     from services.gateway.session_registry import SessionRegistry
     from services.gateway.shared_ports import LAST_CALLS_S, divert_new_connections
     from services.gateway.tasks import Tasks
     from services.gateway.text_asks import TextAsks
+    from services.gateway.text_calls import TextCalls
     from services.gateway.token_spellings import SpellingBook
     from shared.bus.subjects import inbox
     from shared.service import Service, run_service
@@ -43,10 +46,18 @@ async def body(service: Service[GatewayConfig]) -> None:
     fleet.working = registry.has_sessions
     await bus.serve(inbox(service.role, instance), registry.receive)
     front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
-    text_asks = TextAsks(context, key_gate)
-    server = EdgeServer(registry, client_cancels, text_asks, front_door, fleet, config)
+    text_calls = TextCalls(context, key_gate)
+    text_asks, passage_asks = TextAsks(text_calls), PassageAsks(text_calls)
+    edge = InferenceEdge(front_door, client_cancels, text_asks, passage_asks, config)
+    server = EdgeServer(edge, registry, text_calls, fleet, config)
     http_server = HttpServer.of(
-        front_door, client_cancels, text_asks, SpellingBook(text_asks), server.can_serve, config
+        front_door,
+        client_cancels,
+        text_asks,
+        passage_asks,
+        SpellingBook(text_asks),
+        server.can_serve,
+        config,
     )
     service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
 

@@ -56,7 +56,7 @@ class GatewayConfig(ServiceConfig):
     )
     max_text_calls: int = field_of(
         256,
-        help="live calls of Tokenize, Detokenize and Embed; above it new ones are shed",
+        help="live calls that are no requests, as Embed and Retrieve; above it new ones are shed",
         minimum=1,
         maximum=65536,
     )
@@ -69,7 +69,7 @@ class GatewayConfig(ServiceConfig):
     )
     default_text_deadline_s: float = field_of(
         30.0,
-        help="deadline of a Tokenize, Detokenize or Embed call that sets none",
+        help="deadline of a call that is no request, as Embed or Retrieve, and sets none",
         minimum=0.1,
         maximum=86400.0,
     )

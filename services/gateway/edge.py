@@ -14,6 +14,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.edge_status import abort_call
 from services.gateway.edge_text import TextEdge, call_authorization
 from services.gateway.front_door import FrontDoor, note_refusal
+from services.gateway.passage_asks import PassageAsks
 from services.gateway.request_timeline import RequestTimeline
 from services.gateway.text_asks import TextAsks
 from shared.errors import PenstockError
@@ -27,9 +28,10 @@ class InferenceEdge(TextEdge):
         front_door: FrontDoor,
         client_cancels: ClientCancels,
         text_asks: TextAsks,
+        passage_asks: PassageAsks,
         config: GatewayConfig,
     ) -> None:
-        super().__init__(text_asks, front_door, config)
+        super().__init__(text_asks, passage_asks, front_door, config)
         self._client_cancels = client_cancels
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name

@@ -12,14 +12,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.edge import InferenceEdge
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.edge_reflection import serve_reflection
-from services.gateway.front_door import FrontDoor
 from services.gateway.session_registry import SessionRegistry
-from services.gateway.text_asks import TextAsks
+from services.gateway.text_calls import TextCalls
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
 from shared.roles import REQUIRED_ROLES
@@ -43,21 +41,19 @@ MIN_CLIENT_PING_MS = 1000
 class EdgeServer:
     def __init__(
         self,
+        edge: InferenceEdge,
         registry: SessionRegistry,
-        client_cancels: ClientCancels,
-        text_asks: TextAsks,
-        front_door: FrontDoor,
+        text_calls: TextCalls,
         fleet: FleetView,
         config: GatewayConfig,
     ) -> None:
         self._registry = registry
-        self._text_asks = text_asks
+        self._text_calls = text_calls
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._server = grpc.aio.server(options=_options(config))
         self._certificate = EdgeCertificate.of(config)
-        edge = InferenceEdge(front_door, client_cancels, text_asks, config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         serve_reflection((INFERENCE, health.SERVICE_NAME), self._server)
@@ -112,7 +108,7 @@ class EdgeServer:
         """Tell clients to go elsewhere, then wait for the live requests."""
         self._registry.closing = True
         await self._set_health(serving=False)
-        await asyncio.gather(self._registry.drain_sessions(), self._text_asks.drain())
+        await asyncio.gather(self._registry.drain_sessions(), self._text_calls.drain())
 
     async def stop(self) -> None:
         """Cancel what is left, then close every call; bounded."""

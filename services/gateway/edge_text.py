@@ -1,4 +1,4 @@
-"""The calls of the gRPC edge that are no requests: what is served, ids of texts, texts of ids, vectors."""
+"""The calls of the gRPC edge that are no requests: models, ids of texts, texts of ids, vectors, passages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from services.gateway.budget import answerable_s
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_status import abort_call
 from services.gateway.front_door import FrontDoor
+from services.gateway.passage_asks import PassageAsks, read_passage_query
+from services.gateway.preparation import retrieved_passage
 from services.gateway.served_models import ServedModel
 from services.gateway.text_asks import TextAsks, read_vector
 from shared.deadline import Deadline
@@ -24,8 +26,15 @@ AnyCall = grpc.aio.ServicerContext[Any, Any]
 
 
 class TextEdge(rpc.InferenceServicer):
-    def __init__(self, text_asks: TextAsks, front_door: FrontDoor, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        text_asks: TextAsks,
+        passage_asks: PassageAsks,
+        front_door: FrontDoor,
+        config: GatewayConfig,
+    ) -> None:
         self._text_asks = text_asks
+        self._passage_asks = passage_asks
         self._front_door = front_door
         self._config = config
 
@@ -78,6 +87,22 @@ class TextEdge(rpc.InferenceServicer):
                 pb.Embedding(values=read_vector(vector), tokens=tokens, truncated=truncated)
                 for vector, tokens, truncated in rows
             ],
+        )
+
+    async def Retrieve(  # noqa: N802 - gRPC's name
+        self, request: pb.RetrieveRequest, context: AnyCall
+    ) -> pb.RetrieveResponse:
+        deadline = self._deadline(context.time_remaining())
+        try:
+            key = self._front_door.identify(call_authorization(context))
+            found = await self._passage_asks.retrieve(key, read_passage_query(request), deadline)
+        except PenstockError as error:
+            await abort_call(context, error)
+        return pb.RetrieveResponse(
+            corpus=request.corpus,
+            passages=map(retrieved_passage, found.passages),
+            degraded=found.degraded,
+            warning=found.warning,
         )
 
     def _deadline(self, remaining_s: float | None) -> Deadline:

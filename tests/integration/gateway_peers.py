@@ -15,14 +15,17 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.client_cancels import ClientCancels
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
+from services.gateway.edge import InferenceEdge
 from services.gateway.edge_server import EdgeServer
 from services.gateway.front_door import FrontDoor
 from services.gateway.http.server import HttpServer
 from services.gateway.key_gate import KeyGate
+from services.gateway.passage_asks import PassageAsks
 from services.gateway.pressure import watch_pressure
 from services.gateway.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from services.gateway.text_asks import TextAsks
+from services.gateway.text_calls import TextCalls
 from services.gateway.token_spellings import SpellingBook
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
@@ -256,6 +259,7 @@ class Running:
     fleet: FleetView
     key_gate: KeyGate
     http: HttpServer
+    text_calls: TextCalls
 
     async def knows(self, role: str, count: int) -> None:
         await until(lambda: len(self.fleet.instances(role)) == count)
@@ -283,10 +287,18 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     await bus.serve(inbox("gateway", GATEWAY), registry.receive)
     key_gate = KeyGate.of(config)
     front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
-    text_asks = TextAsks(context, key_gate)
-    server = EdgeServer(registry, client_cancels, text_asks, front_door, view, config)
+    text_calls = TextCalls(context, key_gate)
+    text_asks, passage_asks = TextAsks(text_calls), PassageAsks(text_calls)
+    edge = InferenceEdge(front_door, client_cancels, text_asks, passage_asks, config)
+    server = EdgeServer(edge, registry, text_calls, view, config)
     http_server = HttpServer.of(
-        front_door, client_cancels, text_asks, SpellingBook(text_asks), server.can_serve, config
+        front_door,
+        client_cancels,
+        text_asks,
+        passage_asks,
+        SpellingBook(text_asks),
+        server.can_serve,
+        config,
     )
     await server.start()
     await http_server.start()
@@ -297,7 +309,8 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     ]
     channel = grpc.aio.insecure_channel(server.address)
     try:
-        yield Running(rpc.InferenceStub(channel), channel, registry, server, view, key_gate, http_server)
+        stub = rpc.InferenceStub(channel)
+        yield Running(stub, channel, registry, server, view, key_gate, http_server, text_calls)
     finally:
         await channel.close(None)
         await cancel_until_done(*watchers)

@@ -69,9 +69,7 @@ class HttpCall:
 
     # ---- answers --------------------------------------------------------------------------------------
 
-    def json(
-        self, body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
-    ) -> web.Response:
+    def json(self, body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
         return self.page(json.dumps(body).encode(), JSON, status, headers)
 
     def page(

@@ -9,6 +9,7 @@ from typing import Any
 
 from services.gateway.http.json_fields import WrongField
 from services.gateway.outcome import Outcome
+from services.gateway.passage_asks import NoSuchCorpus
 from services.gateway.rate_limits import LimitReached
 from shared.errors import (
     Cancelled,
@@ -55,6 +56,7 @@ _KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
     (Unauthenticated, 401, "authentication_error", "invalid_api_key"),
     (NoSuchPath, 404, "invalid_request_error", "unknown_url"),
     (NoSuchRequest, 404, "invalid_request_error", "request_not_found"),
+    (NoSuchCorpus, 404, "invalid_request_error", "corpus_not_found"),
     (NotFound, 404, "invalid_request_error", "model_not_found"),
     (ContextExceeded, 400, "invalid_request_error", "context_length_exceeded"),
     (WrongMethod, 405, "invalid_request_error", "method_not_allowed"),
@@ -106,6 +108,7 @@ _FIELDS = frozenset(
         *("model", "messages", "prompt", "input", "tokens", "stop", "stop_token_ids", "ignore_eos", "seed"),
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "logprobs", "logit_bias"),
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "response_format", "penstock"),
+        *("query", "filters", "vector_store_id"),
         *("cache_salt", "tools", "tool_choice", "instructions", "text", "max_output_tokens"),
     }
 )

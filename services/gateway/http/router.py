@@ -20,6 +20,7 @@ from services.gateway.http.response_answer import ResponseAnswer
 from services.gateway.http.responses import read_response
 from services.gateway.http.text_completion import TextShape, read_text_completion
 from services.gateway.http.text_pages import TextPages
+from services.gateway.http.vector_store_pages import VectorStorePages
 from shared.errors import InternalError
 
 log = structlog.get_logger()
@@ -32,7 +33,12 @@ Handler = Callable[..., Awaitable[web.StreamResponse]]
 
 class Router:
     def __init__(
-        self, completions: CompletionCalls, text_pages: TextPages, pages: Pages, config: GatewayConfig
+        self,
+        completions: CompletionCalls,
+        text_pages: TextPages,
+        vector_stores: VectorStorePages,
+        pages: Pages,
+        config: GatewayConfig,
     ) -> None:
         self._completions = completions
         self._origins = frozenset(config.http_cors_origins)
@@ -42,6 +48,7 @@ class Router:
             ("POST", re.compile("/v1/completions"), self._complete),
             ("POST", re.compile("/v1/responses"), self._respond),
             ("POST", re.compile("/v1/embeddings"), text_pages.embeddings),
+            ("POST", re.compile("/v1/vector_stores/([^/]+)/search"), vector_stores.search),
             ("POST", re.compile("(?:/v1)?/tokenize"), text_pages.tokenize),
             ("POST", re.compile("(?:/v1)?/detokenize"), text_pages.detokenize),
             ("GET", re.compile("/v1/models"), pages.models),

@@ -20,6 +20,8 @@ from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.pages import Pages
 from services.gateway.http.router import Router
 from services.gateway.http.text_pages import TextPages
+from services.gateway.http.vector_store_pages import VectorStorePages
+from services.gateway.passage_asks import PassageAsks
 from services.gateway.text_asks import TextAsks
 from services.gateway.token_spellings import SpellingBook
 from shared.errors import Unavailable
@@ -66,6 +68,7 @@ class HttpServer:
         front_door: FrontDoor,
         client_cancels: ClientCancels,
         text_asks: TextAsks,
+        passage_asks: PassageAsks,
         spelling_book: SpellingBook,
         can_serve: Callable[[], bool],
         config: GatewayConfig,
@@ -73,7 +76,8 @@ class HttpServer:
         pages = Pages(front_door, client_cancels, text_asks, can_serve)
         completions = CompletionCalls(front_door, spelling_book.spellings_of, config)
         text_pages = TextPages(front_door, text_asks, config)
-        return cls(Router(completions, text_pages, pages, config).answer, config)
+        vector_stores = VectorStorePages(front_door, passage_asks, config)
+        return cls(Router(completions, text_pages, vector_stores, pages, config).answer, config)
 
     async def start(self) -> None:
         """Listen; raises Unavailable when the address cannot be had."""

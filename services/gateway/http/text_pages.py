@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -11,27 +11,23 @@ from aiohttp import web
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.front_door import FrontDoor
+from services.gateway.http.ask_pages import AskPages
 from services.gateway.http.call import HttpCall
 from services.gateway.http.chat import read_chat_prompt
-from services.gateway.http.json_fields import JsonFields, WrongField
-from services.gateway.http.penstock_options import FIELD, read_penstock_options
+from services.gateway.http.json_fields import JsonFields
+from services.gateway.http.penstock_options import FIELD
 from services.gateway.http.sampling_fields import TOKEN_IDS, wrong_choice
-from services.gateway.request import MAX_DEADLINE_MS
 from services.gateway.text_asks import MAX_DETOKENIZE_IDS, TextAsks, read_vector
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
-from shared.errors import PenstockError
 
 VECTOR_FORMATS = ("float", "base64")
 
-Find = Callable[[ApiKey, JsonFields, Deadline], Coroutine[Any, Any, Mapping[str, Any]]]
 
-
-class TextPages:
+class TextPages(AskPages):
     def __init__(self, front_door: FrontDoor, text_asks: TextAsks, config: GatewayConfig) -> None:
-        self._front_door = front_door
+        super().__init__(front_door, config)
         self._text_asks = text_asks
-        self._config = config
 
     async def embeddings(self, call: HttpCall) -> web.Response:
         return await self._answer(call, self._embed)
@@ -41,23 +37,6 @@ class TextPages:
 
     async def detokenize(self, call: HttpCall) -> web.Response:
         return await self._answer(call, self._detokenize)
-
-    async def _answer(self, call: HttpCall, find: Find) -> web.Response:
-        try:
-            key = self._front_door.identify(call.authorization)
-            body = await call.read_json()
-            return call.json(await find(key, body, self._deadline(body, call.headers)))
-        except PenstockError as error:
-            return call.error(error)
-
-    def _deadline(self, body: JsonFields, headers: Mapping[str, str]) -> Deadline:
-        deadline_ms = read_penstock_options(body, headers).fields.get("deadline_ms")
-        if deadline_ms is None:
-            return Deadline.after(self._config.default_text_deadline_s)
-        if not 1 <= deadline_ms <= MAX_DEADLINE_MS:
-            problem = f"is {deadline_ms}: send milliseconds from 1 to {MAX_DEADLINE_MS}"
-            raise WrongField(f"{FIELD}.deadline_ms", problem)
-        return Deadline.after(deadline_ms / 1000)
 
     async def _embed(self, key: ApiKey, body: JsonFields, deadline: Deadline) -> Mapping[str, Any]:
         texts = body.strings("input")
@@ -79,7 +58,9 @@ class TextPages:
             for index, vector in enumerate(found.vectors)
         ]
         usage = {"prompt_tokens": sum(found.tokens), "total_tokens": sum(found.tokens)}
-        return {"object": "list", "data": data, "model": found.model, "usage": usage}
+        answer = {"object": "list", "data": data, "model": found.model, "usage": usage}
+        cut = [index for index, truncated in enumerate(found.truncated) if truncated]
+        return {**answer, FIELD: {"truncated": cut}} if cut else answer
 
     async def _tokenize(self, key: ApiKey, body: JsonFields, deadline: Deadline) -> Mapping[str, Any]:
         special = body.flag("add_special_tokens", default=True)

@@ -1,0 +1,46 @@
+"""Pages that ask the fleet for what is no request: a JSON object comes, and JSON goes out at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from services.gateway.config import GatewayConfig
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.call import HttpCall
+from services.gateway.http.error_object import FieldNames
+from services.gateway.http.json_fields import JsonFields, WrongField
+from services.gateway.http.penstock_options import FIELD, read_penstock_options
+from services.gateway.request import MAX_DEADLINE_MS
+from shared.api_key_file import ApiKey
+from shared.deadline import Deadline
+from shared.errors import PenstockError
+
+Find = Callable[[ApiKey, JsonFields, Deadline], Coroutine[Any, Any, Any]]
+"""What the body asks for, as JSON."""
+
+
+class AskPages:
+    def __init__(self, front_door: FrontDoor, config: GatewayConfig) -> None:
+        self._front_door = front_door
+        self._config = config
+
+    async def _answer(self, call: HttpCall, find: Find, names: FieldNames = ()) -> web.Response:
+        """`names`: what of the contract has another name on this page."""
+        try:
+            key = self._front_door.identify(call.authorization)
+            body = await call.read_json()
+            return call.json(await find(key, body, self._deadline(body, call.headers)))
+        except PenstockError as error:
+            return call.error(error, names=names)
+
+    def _deadline(self, body: JsonFields, headers: Mapping[str, str]) -> Deadline:
+        deadline_ms = read_penstock_options(body, headers).fields.get("deadline_ms")
+        if deadline_ms is None:
+            return Deadline.after(self._config.default_text_deadline_s)
+        if not 1 <= deadline_ms <= MAX_DEADLINE_MS:
+            problem = f"is {deadline_ms}: send milliseconds from 1 to {MAX_DEADLINE_MS}"
+            raise WrongField(f"{FIELD}.deadline_ms", problem)
+        return Deadline.after(deadline_ms / 1000)

@@ -1,0 +1,175 @@
+"""`/v1/vector_stores/{corpus}/search`, in OpenAI's shape: what it calls a vector store is a corpus here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.config import GatewayConfig
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.ask_pages import AskPages
+from services.gateway.http.call import HttpCall
+from services.gateway.http.error_object import FieldNames
+from services.gateway.http.json_fields import JsonFields, WrongField
+from services.gateway.http.penstock_options import FIELD
+from services.gateway.passage_asks import MAX_FOUND, PassageAsks, PassageQuery, check_query
+from services.gateway.retrieval_use import MAX_FILTERS, Filters, read_corpus_name, read_filters
+from shared.api_key_file import ApiKey
+from shared.deadline import Deadline
+from shared.messages import Retrieved, ScoredPassage
+
+DEFAULT_RESULTS = 10
+"""As OpenAI has it."""
+MAX_QUERIES = 8
+RANKERS = ("auto", "default-2024-11-15")
+"""OpenAI's names for its rerankers; here they mean the one that there is."""
+NO_RANKER = "none"
+COMPARISONS = ("eq", "in")
+DOCUMENT = "source"
+"""The metadata that names a passage's document."""
+_NAMES: FieldNames = ((re.compile(r"^corpus(?= has )"), "vector_store_id"),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    passage: ScoredPassage
+    score: float
+
+
+class VectorStorePages(AskPages):
+    def __init__(self, front_door: FrontDoor, passage_asks: PassageAsks, config: GatewayConfig) -> None:
+        super().__init__(front_door, config)
+        self._passage_asks = passage_asks
+
+    async def search(self, call: HttpCall, corpus: str) -> web.Response:
+        return await self._answer(call, partial(self._search, corpus), _NAMES)
+
+    async def _search(
+        self, corpus: str, key: ApiKey, body: JsonFields, deadline: Deadline
+    ) -> Mapping[str, Any]:
+        """Several queries are asked one after another, each of them a call in the limits of the key."""
+        queries, asked = _read_search(body, corpus)
+        found = [
+            await self._passage_asks.retrieve(key, PassageQuery(query, **asked), deadline)
+            for query in queries
+        ]
+        results = _joined(found)[: asked["k"]]
+        return {
+            "object": "vector_store.search_results.page",
+            "search_query": queries,
+            "data": [_shown(result) for result in results],
+            "has_more": False,
+            "next_page": None,
+            FIELD: {
+                "degraded": next((each.degraded for each in found if each.degraded), ""),
+                "warning": next((each.warning for each in found if each.warning), ""),
+            },
+        }
+
+
+def _read_search(body: JsonFields, corpus: str) -> tuple[list[str], dict[str, Any]]:
+    """The queries, and what they share of a PassageQuery."""
+    queries = body.strings("query")
+    if not 1 <= len(queries) <= MAX_QUERIES:
+        raise body.wrong("query", f"a text, or an array of 1 to {MAX_QUERIES}")
+    for query in queries:
+        check_query(query)
+    if body.flag("rewrite_query"):
+        raise body.wrong("rewrite_query", "false: what is searched for is the query as it comes")
+    return queries, {
+        "k": body.integer("max_num_results", 1, MAX_FOUND, DEFAULT_RESULTS),
+        "corpus": read_corpus_name(corpus, "corpus"),
+        "filters": _read_filters(body),
+        "rerank": _read_reranks(body.object("ranking_options")),
+    }
+
+
+def _read_reranks(options: JsonFields) -> bool:
+    for name in options.names():
+        if name not in ("ranker", "score_threshold"):
+            raise WrongField(options.param(name), "is no option here: send ranker, or leave it out")
+    if options.value("score_threshold"):
+        raise options.wrong("score_threshold", "0: scores can be compared within one answer alone")
+    ranker = options.text("ranker", RANKERS[0])
+    if ranker not in (*RANKERS, NO_RANKER):
+        raise options.wrong("ranker", f"one of {', '.join((*RANKERS, NO_RANKER))}")
+    return ranker != NO_RANKER
+
+
+# ---- filters --------------------------------------------------------------------------------------------
+
+
+def _read_filters(body: JsonFields) -> Filters:
+    """One comparison, or several of which all have to hold; raises WrongField for what a corpus cannot do."""
+    if not body.has("filters"):
+        return ()
+    given = body.object("filters")
+    comparisons = given.objects("filters") if given.value("type") == "and" else [given]
+    if len(comparisons) > MAX_FILTERS:
+        raise given.wrong("filters", f"at most {MAX_FILTERS}", f"{len(comparisons)} comparisons")
+    return read_filters(map(_comparison, comparisons), "filters")
+
+
+def _comparison(given: JsonFields) -> pb.MetadataFilter:
+    kind, value = given.value("type"), given.value("value")
+    if kind not in COMPARISONS:
+        allowed = ", ".join(COMPARISONS)
+        raise given.wrong("type", f"one of {allowed}, or at the top an and of these")
+    if (kind == "in") != isinstance(value, list):
+        raise given.wrong("value", "an array of values" if kind == "in" else "a value, or an in with several")
+    values = value if isinstance(value, list) else [value]
+    return pb.MetadataFilter(field=given.text("key"), values=[_as_text(given, each) for each in values])
+
+
+def _as_text(given: JsonFields, value: Any) -> str:
+    """As metadata has it, which is texts."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, int | float | str):
+        return str(value)
+    raise given.wrong("value", "texts, numbers, true or false")
+
+
+# ---- results --------------------------------------------------------------------------------------------
+
+
+def _joined(found: Sequence[Retrieved]) -> list[_Result]:
+    """Best first. Scores of one query are its own; of several, each passage has the mean of one over its
+    ranks: 1 for one that is the first of all."""
+    if len(found) == 1:
+        return [_Result(passage, passage.score) for passage in found[0].passages]
+    shares: dict[tuple[str, int, int, str], float] = {}
+    passages: dict[tuple[str, int, int, str], ScoredPassage] = {}
+    for each in found:
+        for rank, passage in enumerate(each.passages, start=1):
+            place = (passage.source, passage.start, passage.end, passage.text)
+            shares[place] = shares.get(place, 0.0) + 1 / (rank * len(found))
+            passages.setdefault(place, passage)
+    best = sorted(shares, key=lambda place: -shares[place])
+    return [_Result(passages[place], shares[place]) for place in best]
+
+
+def _shown(result: _Result) -> dict[str, Any]:
+    passage, attributes = result.passage, dict(result.passage.metadata)
+    name = attributes.get(DOCUMENT, passage.source)
+    return {
+        "file_id": name,
+        "filename": name,
+        "score": result.score,
+        "attributes": attributes,
+        "content": [{"type": "text", "text": passage.text}],
+        FIELD: {
+            "source": passage.source,
+            "start": passage.start,
+            "end": passage.end,
+            "page": passage.page,
+        },
+    }
