@@ -105,6 +105,29 @@ class TextEdge(rpc.InferenceServicer):
             warning=found.warning,
         )
 
+    async def Rerank(  # noqa: N802 - gRPC's name
+        self, request: pb.RerankRequest, context: AnyCall
+    ) -> pb.RerankResponse:
+        deadline = self._deadline(context.time_remaining())
+        try:
+            key = self._front_door.identify(call_authorization(context))
+            found = await self._passage_asks.rerank(
+                key,
+                request.model,
+                request.query,
+                request.texts,
+                deadline,
+                top_n=request.top_n if request.HasField("top_n") else None,
+            )
+        except PenstockError as error:
+            await abort_call(context, error)
+        return pb.RerankResponse(
+            model=found.model,
+            texts=[pb.RankedText(index=place, score=found.scores[place]) for place in found.order],
+            tokens=found.tokens,
+            warning=found.warning,
+        )
+
     def _deadline(self, remaining_s: float | None) -> Deadline:
         """`remaining_s` is that of the call, None where it has no deadline."""
         if remaining_s is None:

@@ -1,25 +1,38 @@
-"""What clients ask of retrievers alone: the passages that fit a question. For every edge."""
+"""What clients ask of retrievers alone: the passages that fit a question, texts in the order of one."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.request import served_model
 from services.gateway.request_client import unexpected_answer
 from services.gateway.retrieval_use import Filters, read_corpus_name, read_filters
-from services.gateway.text_calls import TextCalls
+from services.gateway.text_calls import TextCalls, check_model_name, checked_bytes
 from shared.api_key_file import ApiKey
+from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NotFound, TooLarge
-from shared.messages import Retrieve, Retrieved
+from shared.messages import (
+    MAX_RERANK_QUERY_CHARS,
+    MAX_RERANK_TEXTS,
+    RerankTexts,
+    Retrieve,
+    Retrieved,
+    TextScores,
+)
+from shared.tasks import cancel_until_done
 
 RETRIEVER = "retriever"
 DEFAULT_FOUND = 5
 MAX_FOUND = 50
 """Passages of one call; a request, which has to read them, gets fewer."""
-MAX_QUERY_CHARS = 16_384
+MAX_RANKED_TEXTS = 1024
 NO_RERANK = "rerank"
 """What a retriever calls degraded that it has left out; no more than was asked for, where it was told to."""
 NO_CORPUS = "no corpus"
@@ -43,6 +56,29 @@ class PassageQuery:
     may_degrade: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class RankedTexts:
+    """`order` has the places of the wanted texts, best first; `scores` one for each text that was sent, the
+    higher, the better. `tokens` were read in all, `truncated` are the places of texts that were longer than
+    that, or whose question was."""
+
+    model: str
+    order: tuple[int, ...]
+    scores: tuple[float, ...]
+    tokens: int
+    truncated: tuple[int, ...]
+
+    @property
+    def warning(self) -> str:
+        """What its client should know, "" for nothing."""
+        if not self.truncated:
+            return ""
+        return (
+            f"{len(self.truncated)} of the texts, the first of them texts[{self.truncated[0]}], were longer, "
+            "with the query, than the reranker reads: they are ranked by what it read of them"
+        )
+
+
 def read_passage_query(asked: pb.RetrieveRequest) -> PassageQuery:
     """Raises InvalidRequest or TooLarge naming the field and what is allowed."""
     check_query(asked.query)
@@ -62,8 +98,8 @@ def check_query(query: str) -> int:
     """How many bytes it is."""
     if not query.strip():
         raise InvalidRequest("query is blank: send some words to look for")
-    if len(query) > MAX_QUERY_CHARS:
-        raise TooLarge(f"query has {len(query)} characters: send at most {MAX_QUERY_CHARS}")
+    if len(query) > MAX_RERANK_QUERY_CHARS:
+        raise TooLarge(f"query has {len(query)} characters: send at most {MAX_RERANK_QUERY_CHARS}")
     try:
         return len(query.encode())
     except UnicodeEncodeError as error:
@@ -102,3 +138,98 @@ class PassageAsks:
         if found.degraded == NO_CORPUS:
             raise NoSuchCorpus("no documents are indexed: start the stack with --corpus", hop=RETRIEVER)
         return replace(found, degraded="") if found.degraded == NO_RERANK and not asked.rerank else found
+
+    async def rerank(
+        self,
+        key: ApiKey,
+        model: str,
+        query: str,
+        texts: Sequence[str],
+        deadline: Deadline,
+        *,
+        top_n: int | None = None,
+    ) -> RankedTexts:
+        """In parts: each retriever that has the reranker is asked for one after another, beside the others.
+
+        Raises NotFound where none has it.
+        """
+        check_model_name(model)
+        if top_n is not None and top_n < 1:
+            raise InvalidRequest(f"top_n is {top_n}: send at least 1, or leave it out for all")
+        text_bytes = check_query(query) + checked_bytes(texts, MAX_RANKED_TEXTS)
+        parts = [
+            RerankTexts(query, tuple(texts[start : start + MAX_RERANK_TEXTS]))
+            for start in range(0, len(texts), MAX_RERANK_TEXTS)
+        ]
+        found: dict[int, TextScores] = {}
+        with self._calls.admitted(key, text_bytes, deadline) as call:
+            ready = partial(self._calls.fleet.instances, RETRIEVER)
+            views = await self._calls.ready(call, RETRIEVER, ready)
+            name = _served_reranker(model, views)
+            try:
+                await self._score_parts(parts, name, found, deadline)
+            finally:
+                call.used_tokens = sum(sum(scores.tokens) for scores in found.values())
+        return _ranked(name, [found[number] for number in range(len(parts))], top_n)
+
+    async def _score_parts(
+        self, parts: Sequence[RerankTexts], name: str, found: dict[int, TextScores], deadline: Deadline
+    ) -> None:
+        """Into `found`, by the number of the part; raises why one cannot be had."""
+        waiting = iter(enumerate(parts))
+        lanes = [
+            asyncio.create_task(self._score_lane(waiting, name, found, deadline), name=f"rerank-{number}")
+            for number in range(min(len(self._having(name)) or 1, len(parts)))
+        ]
+        try:
+            await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
+            for lane in lanes:
+                if lane.done():
+                    lane.result()
+        finally:
+            await cancel_until_done(*lanes)
+
+    async def _score_lane(
+        self,
+        waiting: Iterator[tuple[int, RerankTexts]],
+        name: str,
+        found: dict[int, TextScores],
+        deadline: Deadline,
+    ) -> None:
+        with self._calls.begun(deadline) as call:
+            for number, part in waiting:
+                answer = await self._calls.ask_any(call, RETRIEVER, part, partial(self._having, name))
+                if not isinstance(answer, TextScores) or not _fits(answer, len(part.texts)):
+                    raise unexpected_answer(answer, RETRIEVER)
+                found[number] = answer
+
+    def _having(self, reranker: str) -> Sequence[InstanceView]:
+        views = self._calls.fleet.instances(RETRIEVER)
+        return [view for view in views if view.heartbeat.reranker == reranker]
+
+
+def _served_reranker(model: str, views: Sequence[InstanceView]) -> str:
+    """Scores may be compared where the reranker is the same."""
+    served = {view.heartbeat.reranker for view in views} - {""}
+    if not served:
+        raise NotFound("no retriever has a reranker: set reranker under [retriever]", hop=RETRIEVER)
+    return served_model(model, served)
+
+
+def _fits(scores: TextScores, count: int) -> bool:
+    columns = (scores.scores, scores.tokens, scores.truncated)
+    return all(len(column) == count for column in columns) and all(map(math.isfinite, scores.scores))
+
+
+def _ranked(model: str, parts: Sequence[TextScores], top_n: int | None) -> RankedTexts:
+    """Of equal scores the earlier text comes first."""
+    scores = [score for part in parts for score in part.scores]
+    cut = [each for part in parts for each in part.truncated]
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])
+    return RankedTexts(
+        model=model,
+        order=tuple(order[:top_n]),
+        scores=tuple(scores),
+        tokens=sum(sum(part.tokens) for part in parts),
+        truncated=tuple(place for place, each in enumerate(cut) if each),
+    )

@@ -53,6 +53,7 @@ class TextCalls:
         self.fleet = context.fleet
         self._key_gate = key_gate
         self._live: set[TextCall] = set()
+        self._admitted = 0
         self._turns = itertools.count()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -71,7 +72,7 @@ class TextCalls:
         limit = self.context.config.max_text_calls
         if self._closing:
             raise Unavailable("this gateway is draining: use another one", hop="gateway")
-        if len(self._live) >= limit:
+        if self._admitted >= limit:
             metrics.SHED.labels(hop="gateway", reason="calls").inc()
             raise Overloaded(
                 f"{limit} calls for ids, texts, vectors and passages are live already: retry later",
@@ -81,10 +82,12 @@ class TextCalls:
             )
         tokens = -(-text_bytes // BYTES_PER_TOKEN)
         allowance = self._key_gate.admit_tokens(key, tokens, 0, exact=False)
+        self._admitted += 1
         with self.begun(deadline) as call:
             try:
                 yield call
             finally:
+                self._admitted -= 1
                 allowance.settle(call.used_tokens)
 
     @contextmanager

@@ -9,7 +9,8 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import DeadlineExpired, InvalidRequest
 from shared.messages import Retrieve, Retrieved
 
-MAX_K = 16
+MAX_K = 50
+"""Passages; a request, which has to read them, asks for fewer than who wants nothing else."""
 MAX_QUERY_CHARS = 16_384
 
 DEGRADED_TIME = "retrieval"

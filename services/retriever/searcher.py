@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, MAX_K, SearchAsk
+from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, SearchAsk
 from shared.errors import DeadlineExpired, PenstockError
 from shared.messages import Retrieved, ScoredPassage
 from shared.retrieval.embedder import MAX_TOKENS
@@ -34,7 +34,6 @@ class Searcher:
         self._embedder = embedder
         self._index = index
         self._reranker = reranker
-        self._most = MAX_K if reranker is None else RERANKED_PASSAGES
 
     def replace_index(self, index: PassageIndex) -> None:
         """From the next batch on; called from any thread."""
@@ -47,13 +46,13 @@ class Searcher:
         queries = [ask.retrieve.query for ask in asks]
         words = [_ranking(*found) for found in zip(*index.lexical.search(queries, depth), strict=True)]
         for ask, ranking in zip(asks, words, strict=True):
-            ask.found = _answer(ask, self._hits(index, [ranking]), degraded=DEGRADED_DENSE)
+            ask.found = _answer(ask, self._hits(ask, index, [ranking]), degraded=DEGRADED_DENSE)
         words_ns = time.perf_counter_ns()
         embedded = self._embedder.embed_questions(queries)
         embed_us = (time.perf_counter_ns() - words_ns) // 1000
         scores, rows = index.search_rows(embedded.vectors, depth)
         meaning = [_ranking(*found) for found in zip(scores, rows, embedded.known, strict=True)]
-        hits = [self._hits(index, rankings) for rankings in zip(meaning, words, strict=True)]
+        hits = [self._hits(ask, index, rankings) for ask, *rankings in zip(asks, meaning, words, strict=True)]
         search_us = (time.perf_counter_ns() - began_ns) // 1000 - embed_us
         answers = [
             _answer(ask, found, warning=TRUNCATED if cut else "", embed_us=embed_us, search_us=search_us)
@@ -65,28 +64,30 @@ class Searcher:
             ask.found = replace(answer, degraded=DEGRADED_RERANK)
         return [self._rerank(self._reranker, *each) for each in zip(asks, hits, answers, strict=True)]
 
-    def _hits(self, index: PassageIndex, rankings: Sequence[Ranking]) -> list[Hit]:
-        """Of the rankings' passages the best, none of them twice: what differs in spaces and case alone is
-        one, named as it was found first."""
+    def _hits(self, ask: SearchAsk, index: PassageIndex, rankings: Sequence[Ranking]) -> list[Hit]:
+        """Of the rankings' passages the best, as many as are wanted or reranked, none of them twice: what
+        differs in spaces and case alone is one, named as it was found first."""
+        most = max(ask.retrieve.k, 0 if self._reranker is None else RERANKED_PASSAGES)
         hits: dict[str, Hit] = {}
         for row, score in fuse_rankings(rankings, 2 * FIRST_STAGE_PASSAGES):
             hit = index.hit(row, score)
             hits.setdefault(" ".join(hit.text.casefold().split()), hit)
-            if len(hits) == self._most:
+            if len(hits) == most:
                 break
         return list(hits.values())
 
     def _rerank(
         self, reranker: Reranker, ask: SearchAsk, hits: Sequence[Hit], answer: Retrieved
     ) -> Retrieved | PenstockError:
-        """The hits in the reranker's order, as many of them as there was time for."""
+        """The best hits in the reranker's order, as many of them as there was time for, then the others."""
         if not ask.retrieve.rerank:
             return replace(answer, degraded=DEGRADED_RERANK)
         began_ns = time.perf_counter_ns()
-        ranked = reranker.rerank(ask.retrieve.query, [hit.text for hit in hits], ask.end)
+        ranked = reranker.rerank(ask.retrieve.query, [hit.text for hit in hits[:RERANKED_PASSAGES]], ask.end)
         if not ranked.whole and not ask.retrieve.may_degrade:
             return DeadlineExpired("there was no time to rerank; allow more, or let it degrade")
-        passages = _answer(ask, [hits[place] for place in ranked.order]).passages
+        ordered = [hits[place] for place in ranked.order]
+        passages = _answer(ask, [*ordered, *hits[RERANKED_PASSAGES:]]).passages
         rerank_us = (time.perf_counter_ns() - began_ns) // 1000
         degraded = "" if ranked.whole else DEGRADED_RERANK
         return replace(answer, passages=passages, degraded=degraded, rerank_us=rerank_us)

@@ -14,11 +14,11 @@ import openai
 import pytest
 
 from services.gateway.http.vector_store_pages import DEFAULT_RESULTS, MAX_QUERIES
-from services.gateway.passage_asks import MAX_FOUND, MAX_QUERY_CHARS
+from services.gateway.passage_asks import MAX_FOUND
 from services.gateway.retrieval_use import MAX_CORPUS_CHARS, MAX_FILTER_VALUES, MAX_FILTERS
 from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import NotFound
-from shared.messages import Cancel, Message, Retrieve, Retrieved, ScoredPassage
+from shared.messages import MAX_RERANK_QUERY_CHARS, Cancel, Message, Retrieve, Retrieved, ScoredPassage
 from tests.integration.gateway_peers import Answer, Fleet
 from tests.integration.test_gateway_passages import PASSAGES, retrieving
 from tests.integration.test_gateway_text_asks import key_file
@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "blank query": ({"query": " "}, 400, "query"),
     "a number": ({"query": 5}, 400, "query"),
     "many queries": ({"query": ["q"] * (MAX_QUERIES + 1)}, 400, "query"),
-    "long query": ({"query": "q" * (MAX_QUERY_CHARS + 1)}, 413, "query"),
+    "long query": ({"query": "q" * (MAX_RERANK_QUERY_CHARS + 1)}, 413, "query"),
     "no results": ({"max_num_results": 0}, 400, "max_num_results"),
     "many results": ({"max_num_results": MAX_FOUND + 1}, 400, "max_num_results"),
     "rewriting": ({"rewrite_query": True}, 400, "rewrite_query"),

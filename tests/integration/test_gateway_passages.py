@@ -11,12 +11,12 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.passage_asks import DEFAULT_FOUND, MAX_FOUND, MAX_QUERY_CHARS
+from services.gateway.passage_asks import DEFAULT_FOUND, MAX_FOUND
 from services.gateway.retrieval_use import MAX_CORPUS_CHARS
 from shared.api_key_file import KeyLimits, new_api_key
 from shared.degradation import DegradationLevel
 from shared.errors import InternalError, NotFound
-from shared.messages import Cancel, Message, Retrieve, Retrieved, ScoredPassage
+from shared.messages import MAX_RERANK_QUERY_CHARS, Cancel, Message, Retrieve, Retrieved, ScoredPassage
 from tests.integration.gateway_peers import Answer, Fleet, Running, default_answer, fleet, gateway
 from tests.integration.test_gateway_text_asks import key_file, refused
 from tests.support.wait import until
@@ -110,14 +110,17 @@ async def test_under_pressure_reranking_is_left_out_where_that_will_do(
 
 async def test_the_longest_question_is_taken(nats_url: str) -> None:
     async with retrieving(nats_url) as (peers, running):
-        await running.stub.Retrieve(pb.RetrieveRequest(query="q" * MAX_QUERY_CHARS))
-        assert len(asked(peers).query) == MAX_QUERY_CHARS
+        await running.stub.Retrieve(pb.RetrieveRequest(query="q" * MAX_RERANK_QUERY_CHARS))
+        assert len(asked(peers).query) == MAX_RERANK_QUERY_CHARS
 
 
 WRONG = {
     "no query": (pb.RetrieveRequest(), "query is blank"),
     "blank query": (pb.RetrieveRequest(query=" \n"), "query is blank"),
-    "long query": (pb.RetrieveRequest(query="q" * (MAX_QUERY_CHARS + 1)), f"at most {MAX_QUERY_CHARS}"),
+    "long query": (
+        pb.RetrieveRequest(query="q" * (MAX_RERANK_QUERY_CHARS + 1)),
+        f"at most {MAX_RERANK_QUERY_CHARS}",
+    ),
     "k of 0": (pb.RetrieveRequest(query="q", k=0), f"k is 0: send an integer from 1 to {MAX_FOUND}"),
     "large k": (pb.RetrieveRequest(query="q", k=MAX_FOUND + 1), f"k is {MAX_FOUND + 1}"),
     "long corpus": (pb.RetrieveRequest(query="q", corpus="c" * (MAX_CORPUS_CHARS + 1)), "corpus has 65"),

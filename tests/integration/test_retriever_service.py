@@ -15,7 +15,7 @@ import pytest
 
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
-from services.retriever.question import SearchAsk
+from services.retriever.question import MAX_K, SearchAsk
 from services.retriever.text_jobs import TextJob
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
@@ -251,9 +251,9 @@ async def test_over_the_queue_limit_a_question_is_refused_with_a_hint(make_rig: 
     await asyncio.gather(first, second)
 
 
-@pytest.mark.parametrize("k", [0, 17, -1])
+@pytest.mark.parametrize("k", [0, MAX_K + 1, -1])
 async def test_a_wrong_number_of_passages_is_refused(rig: Rig, k: int) -> None:
-    with pytest.raises(InvalidRequest, match=f"k is {k}; ask for 1 to 16"):
+    with pytest.raises(InvalidRequest, match=f"k is {k}; ask for 1 to {MAX_K}"):
         await rig.retrieve("where?", k=k)
 
 

@@ -17,6 +17,10 @@ from protos.penstock.v1.inference_pb2 import (
     GenerateRequest,
     ListModelsRequest,
     ListModelsResponse,
+    RerankRequest,
+    RerankResponse,
+    RetrieveRequest,
+    RetrieveResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
@@ -41,6 +45,12 @@ class InferenceStub:
     async def Embed(
         self, request: EmbedRequest, *, timeout: float | None = None, metadata: Any = None
     ) -> EmbedResponse: ...
+    async def Retrieve(
+        self, request: RetrieveRequest, *, timeout: float | None = None, metadata: Any = None
+    ) -> RetrieveResponse: ...
+    async def Rerank(
+        self, request: RerankRequest, *, timeout: float | None = None, metadata: Any = None
+    ) -> RerankResponse: ...
 
 class GenerateCall(AsyncIterator[GenerateEvent]):
     async def __anext__(self) -> GenerateEvent: ...
@@ -75,5 +85,11 @@ class InferenceServicer:
     async def Embed(
         self, request: EmbedRequest, context: grpc.aio.ServicerContext[EmbedRequest, EmbedResponse]
     ) -> EmbedResponse: ...
+    async def Retrieve(
+        self, request: RetrieveRequest, context: grpc.aio.ServicerContext[RetrieveRequest, RetrieveResponse]
+    ) -> RetrieveResponse: ...
+    async def Rerank(
+        self, request: RerankRequest, context: grpc.aio.ServicerContext[RerankRequest, RerankResponse]
+    ) -> RerankResponse: ...
 
 def add_InferenceServicer_to_server(servicer: InferenceServicer, server: grpc.aio.Server) -> None: ...

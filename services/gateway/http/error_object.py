@@ -91,7 +91,6 @@ _CONTRACT_NAMES: FieldNames = (
     (re.compile(r"\bchat\.(tools\[\d+\])\."), r"\1.function."),
     (re.compile(r"\bchat\.tools\b"), "tools"),
     (re.compile(r"\bchat\.tool_name\b"), "tool_choice.function.name"),
-    (re.compile(r"^texts(?=\[| has )"), "input"),
     (re.compile(r"^(?:token_ids(?:\.ids)?|text)(?= (?:is|has|holds) )"), "prompt"),
     (
         re.compile(r"\b(retrieval\.k|(?:ttft_|inter_token_)?deadline_ms|client_sent_unix_us)\b"),
@@ -108,7 +107,7 @@ _FIELDS = frozenset(
         *("model", "messages", "prompt", "input", "tokens", "stop", "stop_token_ids", "ignore_eos", "seed"),
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "logprobs", "logit_bias"),
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "response_format", "penstock"),
-        *("query", "filters", "vector_store_id"),
+        *("query", "filters", "vector_store_id", "documents", "texts", "top_n"),
         *("cache_salt", "tools", "tool_choice", "instructions", "text", "max_output_tokens"),
     }
 )

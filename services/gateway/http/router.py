@@ -16,6 +16,7 @@ from services.gateway.http.chat import ChatShape, read_chat
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.error_object import NoSuchPath, WrongMethod
 from services.gateway.http.pages import Pages
+from services.gateway.http.rerank_pages import RerankPages
 from services.gateway.http.response_answer import ResponseAnswer
 from services.gateway.http.responses import read_response
 from services.gateway.http.text_completion import TextShape, read_text_completion
@@ -36,6 +37,7 @@ class Router:
         self,
         completions: CompletionCalls,
         text_pages: TextPages,
+        rerank_pages: RerankPages,
         vector_stores: VectorStorePages,
         pages: Pages,
         config: GatewayConfig,
@@ -48,6 +50,7 @@ class Router:
             ("POST", re.compile("/v1/completions"), self._complete),
             ("POST", re.compile("/v1/responses"), self._respond),
             ("POST", re.compile("/v1/embeddings"), text_pages.embeddings),
+            ("POST", re.compile("/(?:(v[12])/)?rerank"), rerank_pages.rerank),
             ("POST", re.compile("/v1/vector_stores/([^/]+)/search"), vector_stores.search),
             ("POST", re.compile("(?:/v1)?/tokenize"), text_pages.tokenize),
             ("POST", re.compile("(?:/v1)?/detokenize"), text_pages.detokenize),

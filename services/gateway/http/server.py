@@ -18,6 +18,7 @@ from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.front_door import FrontDoor
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.pages import Pages
+from services.gateway.http.rerank_pages import RerankPages
 from services.gateway.http.router import Router
 from services.gateway.http.text_pages import TextPages
 from services.gateway.http.vector_store_pages import VectorStorePages
@@ -76,8 +77,10 @@ class HttpServer:
         pages = Pages(front_door, client_cancels, text_asks, can_serve)
         completions = CompletionCalls(front_door, spelling_book.spellings_of, config)
         text_pages = TextPages(front_door, text_asks, config)
+        rerank_pages = RerankPages(front_door, passage_asks, config)
         vector_stores = VectorStorePages(front_door, passage_asks, config)
-        return cls(Router(completions, text_pages, vector_stores, pages, config).answer, config)
+        router = Router(completions, text_pages, rerank_pages, vector_stores, pages, config)
+        return cls(router.answer, config)
 
     async def start(self) -> None:
         """Listen; raises Unavailable when the address cannot be had."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from services.gateway.front_door import FrontDoor
 from services.gateway.http.ask_pages import AskPages
 from services.gateway.http.call import HttpCall
 from services.gateway.http.chat import read_chat_prompt
+from services.gateway.http.error_object import FieldNames
 from services.gateway.http.json_fields import JsonFields
 from services.gateway.http.penstock_options import FIELD
 from services.gateway.http.sampling_fields import TOKEN_IDS, wrong_choice
@@ -22,6 +24,7 @@ from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 
 VECTOR_FORMATS = ("float", "base64")
+_EMBEDDING_NAMES: FieldNames = ((re.compile(r"^texts(?=\[| has )"), "input"),)
 
 
 class TextPages(AskPages):
@@ -30,7 +33,7 @@ class TextPages(AskPages):
         self._text_asks = text_asks
 
     async def embeddings(self, call: HttpCall) -> web.Response:
-        return await self._answer(call, self._embed)
+        return await self._answer(call, self._embed, _EMBEDDING_NAMES)
 
     async def tokenize(self, call: HttpCall) -> web.Response:
         return await self._answer(call, self._tokenize)

@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from services.retriever.question import SearchAsk
-from services.retriever.searcher import Searcher
+from services.retriever.question import MAX_K, SearchAsk
+from services.retriever.searcher import RERANKED_PASSAGES, Searcher
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired
 from shared.messages import Retrieve, Retrieved
@@ -165,6 +165,16 @@ def test_what_was_not_reranked_stays_behind_and_the_answer_says_so() -> None:
     answer = search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing(2)), asked)
     assert answer.degraded == "rerank"
     assert answer.passages[1].text == "a gate of iron"
+
+
+def test_beyond_those_that_are_reranked_passages_stay_as_they_were_found() -> None:
+    index = indexed(*(f"gate {number}" for number in range(MAX_K + 1)))
+    found = search(Searcher(cast(Embedder, Meaning(0)), index), ask("gate", MAX_K))
+    before = [passage.text for passage in found.passages]
+    answer = search(Searcher(cast(Embedder, Meaning(0)), index, Reversing()), ask("gate", MAX_K))
+    assert len(before) == MAX_K
+    best, rest = before[:RERANKED_PASSAGES], before[RERANKED_PASSAGES:]
+    assert [passage.text for passage in answer.passages] == [*best[::-1], *rest]
 
 
 def test_without_leave_to_degrade_a_question_that_was_not_reranked_whole_expires() -> None:

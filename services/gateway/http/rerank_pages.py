@@ -1,0 +1,142 @@
+"""`/v1/rerank`, `/v2/rerank` and `/rerank`: texts in the order in which they answer a query.
+
+Whoever sends `documents` gets what Cohere's and Jina's servers answer, with scores from 0 to 1; whoever sends
+`texts`, the bare list of Hugging Face's text-embeddings-inference.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from services.gateway.config import GatewayConfig
+from services.gateway.front_door import FrontDoor
+from services.gateway.http.ask_pages import AskPages
+from services.gateway.http.call import HttpCall
+from services.gateway.http.json_fields import JsonFields
+from services.gateway.http.penstock_options import FIELD
+from services.gateway.passage_asks import MAX_RANKED_TEXTS, PassageAsks, RankedTexts
+from shared.api_key_file import ApiKey
+from shared.deadline import Deadline
+from shared.errors import TooLarge
+
+ID_PREFIX = "rerank-"
+DOCUMENTS, TEXTS = "documents", "texts"
+RANKED_FIELD = "text"
+"""Of a document that is an object."""
+CUT_SIDE = "right"
+"""What is longer than is read loses its end."""
+INT32_MAX = 2**31 - 1
+_TEXTS_NAME = re.compile(r"^texts(?=\[| has )")
+
+
+class RerankPages(AskPages):
+    def __init__(self, front_door: FrontDoor, passage_asks: PassageAsks, config: GatewayConfig) -> None:
+        super().__init__(front_door, config)
+        self._passage_asks = passage_asks
+
+    async def rerank(self, call: HttpCall, version: str | None) -> web.Response:
+        """`version` is that of the path, None where it has none."""
+        names = [(_TEXTS_NAME, DOCUMENTS)]
+        return await self._answer(call, partial(self._rerank, version or "v1", names), names)
+
+    async def _rerank(
+        self,
+        version: str,
+        names: list[tuple[re.Pattern[str], str]],
+        key: ApiKey,
+        body: JsonFields,
+        deadline: Deadline,
+    ) -> Any:
+        """`names` keeps to what the body calls them."""
+        if body.has(TEXTS):
+            names.clear()
+        texts = _read_texts(body)
+        _check_cut(body)
+        top_n = body.integer("top_n", 1, INT32_MAX, INT32_MAX)
+        query = body.text("query")
+        shown = texts if body.flag("return_text") or body.flag("return_documents") else None
+        raw = body.flag("raw_scores")
+        found = await self._passage_asks.rerank(key, body.text("model"), query, texts, deadline, top_n=top_n)
+        if found.truncated and body.has("truncate") and not body.flag("truncate"):
+            raise TooLarge(f"{found.warning}. Send shorter ones, or truncate true")
+        if body.has(TEXTS):
+            return _bare_list(found, shown, raw=raw)
+        return _answer_of(found, shown, version, raw=raw)
+
+
+def _read_texts(body: JsonFields) -> list[str]:
+    """Of `documents` or `texts`, whichever there is."""
+    if body.has(DOCUMENTS) == body.has(TEXTS):
+        raise body.wrong(DOCUMENTS, f"{DOCUMENTS}, or in its place {TEXTS}", "missing or given twice")
+    name = TEXTS if body.has(TEXTS) else DOCUMENTS
+    documents = body.array(name)
+    if not 1 <= len(documents) <= MAX_RANKED_TEXTS:
+        raise body.wrong(name, f"1 to {MAX_RANKED_TEXTS} texts", f"{len(documents)} of them")
+    for field in body.strings("rank_fields"):
+        if field != RANKED_FIELD:
+            raise body.wrong("rank_fields", f'["{RANKED_FIELD}"]: nothing else of a document is read')
+    return [_text(body, f"{name}[{place}]", document) for place, document in enumerate(documents)]
+
+
+def _text(body: JsonFields, name: str, document: Any) -> str:
+    text = document.get(RANKED_FIELD) if isinstance(document, dict) else document
+    if not isinstance(text, str):
+        raise body.wrong(name, f'a text, or an object with one as "{RANKED_FIELD}"', document)
+    return text
+
+
+def _check_cut(body: JsonFields) -> None:
+    if body.text("truncation_direction", CUT_SIDE).lower() != CUT_SIDE:
+        raise body.wrong("truncation_direction", f"{CUT_SIDE}: what is too long is read from its beginning")
+
+
+# ---- answers --------------------------------------------------------------------------------------------
+
+
+def _bare_list(found: RankedTexts, texts: list[str] | None, *, raw: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "index": place,
+            "score": _relevance(found.scores[place], raw=raw),
+            **({} if texts is None else {"text": texts[place]}),
+        }
+        for place in found.order
+    ]
+
+
+def _answer_of(found: RankedTexts, texts: list[str] | None, version: str, *, raw: bool) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "id": f"{ID_PREFIX}{secrets.token_hex(12)}",
+        "model": found.model,
+        "results": [
+            {
+                "index": place,
+                "relevance_score": _relevance(found.scores[place], raw=raw),
+                **({} if texts is None else {"document": {"text": texts[place]}}),
+            }
+            for place in found.order
+        ],
+        "usage": {"prompt_tokens": found.tokens, "total_tokens": found.tokens},
+        "meta": {
+            "api_version": {"version": version.removeprefix("v")},
+            "tokens": {"input_tokens": found.tokens, "output_tokens": 0},
+        },
+    }
+    if found.truncated:
+        answer["meta"]["warnings"] = [found.warning]
+        answer[FIELD] = {"truncated": list(found.truncated)}
+    return answer
+
+
+def _relevance(score: float, *, raw: bool) -> float:
+    """From 0 to 1 by the logistic function, in the same order; `raw`: the reranker's own."""
+    if raw:
+        return score
+    smaller = math.exp(-abs(score))
+    return (1.0 if score >= 0 else smaller) / (1.0 + smaller)
