@@ -10,6 +10,7 @@ from services.gateway.budget import Budget
 from services.gateway.context import SessionContext
 from services.gateway.model_identity import ModelIdentity, find_model
 from services.gateway.placement import serving
+from services.gateway.prompt_passages import prompt_room_tokens
 from services.gateway.request import Request
 from shared.errors import ContextExceeded
 from shared.roles import TARGET_ROLES
@@ -34,12 +35,15 @@ class AdmissionGate:
 
     def check_tokens(self, model: ModelIdentity, tokens: int) -> None:
         """Raises ContextExceeded or TooLarge for a prompt that no worker can take."""
-        for role in TARGET_ROLES:
-            views = serving(self._context.fleet.instances(role), role, model)
-            contexts = [view.heartbeat.context_tokens for view in views]
-            if contexts and all(contexts) and tokens >= max(contexts):
-                raise ContextExceeded.of(tokens, max(contexts))
+        context_tokens = self._context_tokens(model)
+        if context_tokens and tokens >= context_tokens:
+            raise ContextExceeded.of(tokens, context_tokens)
         self._context.prompt_limits.check_tokens(tokens)
+
+    def room_tokens(self, model: ModelIdentity, max_tokens: int) -> int:
+        """How long a prompt may become by its passages, before an answer of `max_tokens`."""
+        most_tokens = self._context.prompt_limits.max_ids
+        return prompt_room_tokens(self._context_tokens(model), max_tokens, most_tokens)
 
     def check_turn(self, model: ModelIdentity, request: Request, budget: Budget) -> None:
         """Raises Overloaded when the request's turn at decode is not expected in time."""
@@ -56,6 +60,16 @@ class AdmissionGate:
         prefills = serving(self._context.fleet.instances("prefill"), "prefill", model)
         loaded = [self._context.sent_load.with_sent(view) for view in prefills]
         check_ttft(loaded, budget.first_token.remaining_s(), tokens, block_hashes)
+
+    def _context_tokens(self, model: ModelIdentity) -> int:
+        """The longest that a worker of each role takes; 0: not known."""
+        longest = []
+        for role in TARGET_ROLES:
+            views = serving(self._context.fleet.instances(role), role, model)
+            contexts = [view.heartbeat.context_tokens for view in views]
+            if contexts and all(contexts):
+                longest.append(max(contexts))
+        return min(longest, default=0)
 
     def _check_class(self, model: ModelIdentity, request: Request) -> None:
         pressure, level = self._context.pressure, self._context.degradation.level

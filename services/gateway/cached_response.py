@@ -65,6 +65,7 @@ class CachedResponse:
         self._request = request
         self._missed: MissedLookup | None = None
         self._passages: tuple[ScoredPassage, ...] = ()
+        self._prompt_places: tuple[int, ...] = ()
         self._tool_format = ""
 
     async def look_up_beside(self, model: ModelIdentity, work: Coroutine[Any, Any, T]) -> ResponseFound | T:
@@ -91,11 +92,17 @@ class CachedResponse:
             await cancel_until_done(looking, working)
 
     def note_prompt(
-        self, passages: tuple[ScoredPassage, ...], tool_format: str, *, degraded: str, retriever: str
+        self,
+        passages: tuple[ScoredPassage, ...],
+        prompt_places: tuple[int, ...],
+        tool_format: str,
+        *,
+        degraded: str,
+        retriever: str,
     ) -> None:
-        """What the answer is going to be made of. `retriever` found the passages: another one's index may be
-        of another generation than that which the lookup told of."""
-        self._passages, self._tool_format = passages, tool_format
+        """What the answer is going to be made of. `degraded`: what it is to lack. `retriever` found the
+        passages: another one's index may be of another generation than that which the lookup told of."""
+        self._passages, self._prompt_places, self._tool_format = passages, prompt_places, tool_format
         if degraded or (self._request.retrieval.passages and retriever != self._retriever):
             self._missed = None
 
@@ -123,6 +130,7 @@ class CachedResponse:
             finish=state.finish,
             tool_format=self._tool_format,
             passages=passages,
+            prompt_places=self._prompt_places,
         )
         message = KeepResponse(missed.key, kept, bool(self._request.retrieval.passages), missed.generation)
         self._context.tasks.start(f"keep-{self._request_id}", self._send(missed.retriever, message))
@@ -159,8 +167,11 @@ class CachedResponse:
         return None
 
     def _is_usable(self, found: ResponseFound) -> bool:
-        """Whether its client can be given all of it at once."""
-        return len(found.response.token_ids) // 4 <= self._context.config.max_buffered_tokens
+        """Whether its client can be given all of it at once, with where its passages stood."""
+        kept = found.response
+        return len(kept.token_ids) // 4 <= self._context.config.max_buffered_tokens and len(
+            kept.passages
+        ) == len(kept.prompt_places)
 
     def _retriever_of(self, key: ResponseKey) -> str:
         """The one that questions like this one are kept by, as long as the same ones are there."""

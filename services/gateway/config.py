@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.gateway.cache_use import CACHE_MODES, OFF
+from services.gateway.retrieval_use import ORDERS, SHARED_PREFIX
 from shared.config import PathRule, ServiceConfig, field_of
 from shared.text.default_model import ANSWERS_ADAPTER
 
@@ -109,6 +110,11 @@ class GatewayConfig(ServiceConfig):
     retrieval_adapter: str = field_of(
         ANSWERS_ADAPTER,
         help="adapter that answers from passages where a model has it and none is asked for; empty = none",
+    )
+    passage_order: str = field_of(
+        SHARED_PREFIX,
+        help="how passages stand in the prompt of a request that says nothing about it",
+        choices=tuple(ORDERS.values()),
     )
     cache_mode: str = field_of(
         OFF,

@@ -13,7 +13,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.edge_status import abort_call
 from services.gateway.front_door import FrontDoor
 from services.gateway.passage_asks import PassageAsks, read_passage_query
-from services.gateway.preparation import retrieved_passage
+from services.gateway.prompt_passages import retrieved_passage
 from services.gateway.served_models import ServedModel
 from services.gateway.text_asks import TextAsks, read_vector
 from shared.deadline import Deadline

@@ -44,6 +44,7 @@ class FrontDoor:
             tenant=tenant,
             cache_salt=cache_salt,
             cache_mode=self._config.cache_mode,
+            passage_order=self._config.passage_order,
         )
         self._registry.prompt_limits.check_request(request)
         return request

@@ -13,6 +13,7 @@ from services.gateway.cached_response import CachedResponse
 from services.gateway.context import SessionContext
 from services.gateway.model_identity import ModelIdentity
 from services.gateway.preprocessor import Preprocessor, Prompt
+from services.gateway.prompt_passages import left_out_warning, retrieved_passage
 from services.gateway.rate_limits import Allowance
 from services.gateway.report import count_degraded
 from services.gateway.request import Request
@@ -21,6 +22,8 @@ from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import SessionState
 from services.gateway.token_log import TokenLog
 from services.gateway.told_prompt import ToldPrompt, check_prompt_logprobs
+from shared.errors import InvalidRequest
+from shared.joined_warnings import joined_warnings
 from shared.kv_hash import BlockHasher
 from shared.messages import ResponseFound, Retrieved, ScoredPassage, unpack_ids
 from shared.sampling import NO_LOGPROBS, TokenLogprob
@@ -37,6 +40,9 @@ class ReadPrompt:
     prompt: Prompt
     layout: str
     found: Retrieved
+    prompt_places: tuple[int, ...]
+    """Of the passages found, as in `Prompt`."""
+    warning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +91,48 @@ class Preparation:
             self._timeline.mark_phase("cache")
             self._cached.note_prompt(
                 read.found.passages,
+                read.prompt_places,
                 "" if read.prompt.tool_format is None else read.prompt.tool_format.name,
-                degraded=read.found.degraded or read.found.warning,
+                degraded=read.found.degraded or read.warning,
                 retriever=self._preprocessor.retriever,
             )
         return self._prepare(request_id, request, budget, allowance, read)
 
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
         found = await self._retrieve_passages(request)
+        told = model
         if found.passages:
-            model = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
-            self._state.model = model.served_name
+            told = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
         self._state.phase = "tokenize"
-        layout = usual_layout(self._context.fleet.instances("decode"), model)
-        prompt = await self._preprocessor.tokenize_prompt(request, found.passages, layout)
+        layout, prompt = await self._tokenize(request, told, found.passages)
+        places = prompt.passage_places
+        if found.passages and not any(places):
+            self._check_goes_without(request, told, prompt)
+            self._preprocessor.keep_to(model)
+            layout, prompt = await self._tokenize(request, model, ())
+            told = model
+        self._state.model = told.served_name
         self._timeline.mark_phase("tokenize")
-        return ReadPrompt(model, prompt, layout, found)
+        warning = joined_warnings(found.warning, left_out_warning(places, request.retrieval))
+        return ReadPrompt(told, prompt, layout, found, places, warning)
+
+    async def _tokenize(
+        self, request: Request, model: ModelIdentity, passages: tuple[ScoredPassage, ...]
+    ) -> tuple[str, Prompt]:
+        """The KV layout that the prompt's blocks are named for, and the prompt."""
+        layout = usual_layout(self._context.fleet.instances("decode"), model)
+        room_tokens = self._gate.room_tokens(model, request.sampling.max_tokens)
+        prompt = await self._preprocessor.tokenize_prompt(request, passages, layout, room_tokens=room_tokens)
+        return layout, prompt
+
+    def _check_goes_without(self, request: Request, model: ModelIdentity, prompt: Prompt) -> None:
+        """Raises InvalidRequest where a prompt that has room for no passage is not to be answered."""
+        self._gate.check_tokens(model, len(prompt.token_ids))
+        if not request.retrieval.may_degrade:
+            raise InvalidRequest(
+                "the prompt has no room for any of its passages: shorten it or its answer, raise "
+                "retrieval.max_tokens where it is set, or let retrieval degrade"
+            )
 
     def _prepare(
         self, request_id: str, request: Request, budget: Budget, allowance: Allowance, read: ReadPrompt
@@ -117,9 +149,9 @@ class Preparation:
                 model=model.served_name,
                 prompt_tokens=len(prompt.token_ids),
                 seed=request.sampling.seed,
-                passages=[retrieved_passage(passage) for passage in read.found.passages],
+                passages=map(retrieved_passage, read.found.passages, read.prompt_places),
                 degraded=read.found.degraded,
-                warning=read.found.warning,
+                warning=read.warning,
             )
         )
         self._state.phase = "place"
@@ -146,7 +178,7 @@ class Preparation:
                 model=kept.model,
                 prompt_tokens=kept.prompt_tokens,
                 seed=kept.seed,
-                passages=[retrieved_passage(passage) for passage in kept.passages],
+                passages=map(retrieved_passage, kept.passages, kept.prompt_places),
                 cached=pb.CachedAnswer(
                     request_id=kept.request_id, age_ms=found.age_ms, similarity=found.similarity
                 ),
@@ -184,16 +216,3 @@ class Preparation:
         check_prompt_logprobs(request.sampling, len(prompt_ids))
         self._state.told = ToldPrompt.wanted(len(prompt_ids))
         self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])
-
-
-def retrieved_passage(passage: ScoredPassage) -> pb.RetrievedPassage:
-    """As its client is told of it."""
-    return pb.RetrievedPassage(
-        source=passage.source,
-        text=passage.text,
-        score=passage.score,
-        start=passage.start,
-        end=passage.end,
-        page=passage.page,
-        metadata=dict(passage.metadata),
-    )

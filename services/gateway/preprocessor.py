@@ -14,6 +14,7 @@ from services.gateway.context import SessionContext
 from services.gateway.model_identity import ModelIdentity, find_model, with_adapter
 from services.gateway.placement import serving
 from services.gateway.placement_trials import speaks_against
+from services.gateway.prompt_passages import standing_order
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
 from services.gateway.session_state import SessionState, is_final
@@ -35,6 +36,7 @@ from shared.messages import (
     unpack_hashes,
     unpack_ids,
 )
+from shared.text.passage_room import fitting_places, utf8_bytes
 from shared.text.tool_formats import FORMATS, ToolFormat
 from shared.text.vocabulary import check_vocabulary
 
@@ -53,12 +55,14 @@ DEPTH_SHARE = 0.5
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The prompt as ids, with the names of its full blocks. `tool_format`: how the model was told to call
-    tools, None where it was not; `marker_ids` are those of its markers that are special tokens."""
+    tools, None where it was not; `marker_ids` are those of its markers that are special tokens.
+    `passage_places`: of each passage its place in the prompt, from 1, or 0 where there was no room for it."""
 
     token_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
     tool_format: ToolFormat | None = None
     marker_ids: Mapping[str, int] = field(default_factory=dict)
+    passage_places: tuple[int, ...] = ()
 
 
 class Preprocessor:
@@ -95,6 +99,10 @@ class Preprocessor:
         """The model from here on: with that adapter, where it has it and was asked for without any."""
         self._model = with_adapter(self._model, adapter, self._fleet.instances)
         return self._model
+
+    def keep_to(self, model: ModelIdentity) -> None:
+        """As it was before an adapter was taken, whose passages had no room."""
+        self._model = model
 
     async def retrieve_passages(self, request: Request, level: DegradationLevel) -> Retrieved:
         """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
@@ -139,9 +147,10 @@ class Preprocessor:
             self._cancel_ask(holder)
 
     async def tokenize_prompt(
-        self, request: Request, passages: tuple[ScoredPassage, ...], layout: str
+        self, request: Request, passages: tuple[ScoredPassage, ...], layout: str, *, room_tokens: int
     ) -> Prompt:
-        """The prompt's ids, and its blocks' names for workers of the KV `layout`.
+        """The prompt's ids, and its blocks' names for workers of the KV `layout`; as many of the passages as
+        fit into a message, and into a prompt of `room_tokens`.
 
         Raises InvalidRequest for what the model's tokenizer does not take.
         """
@@ -149,17 +158,21 @@ class Preprocessor:
             vocab_tokens = max((view.heartbeat.vocab_tokens for view in self._tokenizers()), default=0)
             if vocab_tokens:
                 return self._name_blocks(request.token_ids, vocab_tokens, request.cache_scope, layout)
-        asked = tokenize_message(request, passages)
-        share_s = self._config.tokenize_share * self._budget.first_token_s
-        answer = await self._ask_any(
-            "tokenizer",
-            replace(asked, layout=layout, tenant=request.cache_scope, adapter=self._model.adapter.digest),
-            share_s,
-            self._budget.first_token,
-            self._wait_s(),
+        sizes = [utf8_bytes(passage.text) for passage in passages]
+        room_bytes = self._context.prompt_limits.max_text_bytes - request.prompt_bytes if passages else 0
+        sent = fitting_places(sizes, room_bytes)
+        asked = replace(
+            tokenize_message(request, [passages[place] for place in sent]),
+            layout=layout,
+            tenant=request.cache_scope,
+            adapter=self._model.adapter.digest,
+            room_tokens=room_tokens,
         )
-        if not isinstance(answer, Tokenized):
+        share_s = self._config.tokenize_share * self._budget.first_token_s
+        answer = await self._ask_any("tokenizer", asked, share_s, self._budget.first_token, self._wait_s())
+        if not isinstance(answer, Tokenized) or len(answer.passage_places) != len(sent):
             raise unexpected_answer(answer, "tokenizer")
+        places = dict(zip(sent, answer.passage_places, strict=True))
         if not answer.token_ids:
             raise InvalidRequest("the prompt has no tokens: send some text", hop="tokenizer")
         return Prompt(
@@ -167,6 +180,7 @@ class Preprocessor:
             tuple(unpack_hashes(answer.block_hashes)),
             FORMATS.get(answer.tool_format),
             dict(answer.marker_ids),
+            tuple(places.get(place, 0) for place in range(len(passages))),
         )
 
     def _name_blocks(self, token_ids: tuple[int, ...], vocab_tokens: int, scope: str, layout: str) -> Prompt:
@@ -248,7 +262,7 @@ class Preprocessor:
         return avoided.not_gone(serving(self._fleet.instances(role), role, self._model))
 
 
-def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> Tokenize:
+def tokenize_message(request: Request, passages: Sequence[ScoredPassage]) -> Tokenize:
     """What to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages."""
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))
@@ -261,6 +275,8 @@ def tokenize_message(request: Request, passages: tuple[ScoredPassage, ...]) -> T
     return Tokenize(
         chat=(*request.chat[:-1], ChatTurn("user", request.question)),
         passages=tuple(passage.text for passage in passages),
+        passage_order=standing_order(passages, request.retrieval.order),
+        max_passage_tokens=request.retrieval.max_tokens,
         template_optional=request.template_optional,
         tools=request.tool_use.tools,
     )

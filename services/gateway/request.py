@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.cache_use import NO_CACHE, OFF, CacheUse, read_cache_use
 from services.gateway.chat_prompt import read_json, read_tools, read_turns
-from services.gateway.retrieval_use import RetrievalUse, read_retrieval_use
+from services.gateway.retrieval_use import SHARED_PREFIX, RetrievalUse, read_retrieval_use
 from services.gateway.sampling import validate_sampling
 from services.gateway.tool_use import ToolUse
 from shared.errors import InvalidRequest, NotFound
@@ -91,10 +91,11 @@ def validate_request(
     tenant: str = "",
     cache_salt: str = "",
     cache_mode: str = OFF,
+    passage_order: str = SHARED_PREFIX,
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
-    `cache_mode` is for a request that says nothing about it.
+    `cache_mode` and `passage_order` are for a request that says nothing about them.
 
     The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
     known.
@@ -117,7 +118,7 @@ def validate_request(
         token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
         sampling=sampling,
         stop=_stop(message.sampling),
-        retrieval=read_retrieval_use(message.retrieval),
+        retrieval=read_retrieval_use(message.retrieval, passage_order),
         ttft_deadline_ms=_deadline(message, "ttft_deadline_ms"),
         deadline_ms=_deadline(message, "deadline_ms"),
         priority=_priority(message),

@@ -29,13 +29,13 @@ Filters = tuple[tuple[str, tuple[str, ...]], ...]
 @dataclass(frozen=True, slots=True)
 class RetrievalUse:
     """`passages` is how many are wanted; 0: no retrieval. `max_tokens` bounds what of them stands in the
-    prompt; 0: as many as there is room for. `order`: "" is the server's. `query`: "" is the question."""
+    prompt, in `order`; 0: as many as there is room for. `query`: "" is the question."""
 
     passages: int = 0
     may_degrade: bool = True
     corpus: str = ""
     filters: Filters = ()
-    order: str = ""
+    order: str = SHARED_PREFIX
     max_tokens: int = 0
     query: str = ""
 
@@ -43,8 +43,8 @@ class RetrievalUse:
 NO_RETRIEVAL = RetrievalUse()
 
 
-def read_retrieval_use(asked: pb.Retrieval) -> RetrievalUse:
-    """Raises InvalidRequest naming the field and what is allowed."""
+def read_retrieval_use(asked: pb.Retrieval, usual_order: str = SHARED_PREFIX) -> RetrievalUse:
+    """Raises InvalidRequest naming the field and what is allowed. `usual_order`: where none is asked for."""
     if asked.HasField("k") and not 1 <= asked.k <= MAX_PASSAGES:
         raise InvalidRequest(f"retrieval.k is {asked.k}: send an integer from 1 to {MAX_PASSAGES}")
     if asked.HasField("max_tokens") and asked.max_tokens < 1:
@@ -66,7 +66,7 @@ def read_retrieval_use(asked: pb.Retrieval) -> RetrievalUse:
         may_degrade=not asked.HasField("may_degrade") or asked.may_degrade,
         corpus=corpus,
         filters=filters,
-        order=ORDERS.get(asked.order, ""),
+        order=ORDERS.get(asked.order, usual_order),
         max_tokens=asked.max_tokens,
         query=asked.query,
     )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from services.tokenizer.told_chat import ChatTeller, ToldChat
 from shared.errors import InvalidRequest, TooLarge
 from shared.kv_hash import BlockHasher
 from shared.messages import (
@@ -22,7 +23,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.text.chat_roles import CHAT_ROLES
-from shared.text.retrieval_prompt import retrieval_prompt
+from shared.text.passage_room import utf8_bytes
 from shared.text.tokenizer import TextTokenizer
 
 MAX_TURNS = 4096
@@ -39,7 +40,8 @@ class PromptTokenizer:
     def tokenize_prompt(self, message: Tokenize) -> Tokenized:
         """Raises InvalidRequest for a prompt that cannot be used, TooLarge for one over a limit."""
         started_ns = time.perf_counter_ns()
-        token_ids = self._token_ids(message)
+        told = self._told(message)
+        token_ids = told.token_ids
         if not token_ids:
             raise InvalidRequest("the prompt has no tokens; send some text")
         if len(token_ids) > MAX_PROMPT_TOKENS:
@@ -47,11 +49,12 @@ class PromptTokenizer:
         seed = self._hasher.seed(message.layout, message.tenant, message.adapter)
         hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
         took_us = (time.perf_counter_ns() - started_ns) // 1000
+        answer = Tokenized(pack_ids(token_ids), hashes, took_us, passage_places=told.passage_places)
         if not message.tools:
-            return Tokenized(pack_ids(token_ids), hashes, took_us)
+            return answer
         taught = self._tokenizer.tool_format
         markers = self._tokenizer.special_ids_of(taught.markers)
-        return Tokenized(pack_ids(token_ids), hashes, took_us, taught.name, tuple(markers.items()))
+        return replace(answer, tool_format=taught.name, marker_ids=tuple(markers.items()))
 
     def spell_tokens(self, message: SpellTokens) -> TokenSpellings:
         """Raises InvalidRequest for an id that is none of the vocabulary."""
@@ -73,30 +76,22 @@ class PromptTokenizer:
         self._tokenizer.check_ids(token_ids)
         return Detokenized(self._tokenizer.decode(token_ids))
 
-    def _token_ids(self, message: Tokenize) -> list[int]:
+    def _told(self, message: Tokenize) -> ToldChat:
         given = (message.text is not None) + bool(message.chat) + (message.token_ids is not None)
         if given != 1:
             raise InvalidRequest(f"a prompt is text, chat or token ids; {given} of the three were sent")
         if message.token_ids is not None:
             token_ids = unpack_ids(message.token_ids)
             self._tokenizer.check_ids(token_ids)
-            return token_ids
+            return ToldChat(token_ids)
         if message.text is not None:
-            self._check_size((message.text,))
-            return self._tokenizer.encode_text(message.text, add_special_tokens=message.add_special_tokens)
+            self._room_beside((message.text,))
+            ids = self._tokenizer.encode_text(message.text, add_special_tokens=message.add_special_tokens)
+            return ToldChat(ids)
         self._check_turns(message.chat)
-        self._check_size(_chat_texts(message))
-        return self._tokenizer.encode_chat(
-            self._told_turns(message), tools=message.tools, template_optional=message.template_optional
-        )
-
-    def _told_turns(self, message: Tokenize) -> tuple[ChatTurn, ...]:
-        """Passages become part of the question, in the form that the model was taught."""
-        if not message.passages:
-            return message.chat
-        last = message.chat[-1]
-        asked = retrieval_prompt(message.passages, last.content, self._tokenizer.retrieval_form)
-        return (*message.chat[:-1], replace(last, content=asked))
+        room_bytes = self._room_beside(_chat_texts(message))
+        teller = ChatTeller(self._tokenizer, message)
+        return teller.tell_head() if message.head_only else teller.tell(room_bytes)
 
     def _check_turns(self, turns: Sequence[ChatTurn]) -> None:
         if len(turns) > MAX_TURNS:
@@ -106,11 +101,14 @@ class PromptTokenizer:
                 roles = ", ".join(CHAT_ROLES)
                 raise InvalidRequest(f"{turn.role[:40]!r} is not a role; use one of {roles}")
 
-    def _check_size(self, texts: Sequence[str]) -> None:
+    def _room_beside(self, texts: Sequence[str]) -> int:
+        """Bytes that are left beside them."""
         if not any(texts):
             raise InvalidRequest("the prompt is empty; send some text")
-        if sum(len(text.encode(errors="surrogatepass")) for text in texts) > self._max_text_bytes:
+        room_bytes = self._max_text_bytes - sum(map(utf8_bytes, texts))
+        if room_bytes < 0:
             raise TooLarge(f"the prompt is over the limit of {self._max_text_bytes} bytes; shorten it")
+        return room_bytes
 
 
 def text_chars(message: Tokenize | Detokenize) -> int:
@@ -118,12 +116,11 @@ def text_chars(message: Tokenize | Detokenize) -> int:
     if message.token_ids is not None:
         return len(message.token_ids)
     assert isinstance(message, Tokenize)
-    return len(message.text or "") + sum(map(len, _chat_texts(message)))
+    return len(message.text or "") + sum(map(len, (*_chat_texts(message), *message.passages)))
 
 
 def _chat_texts(message: Tokenize) -> list[str]:
-    """All that is written in a chat, and about its tools."""
+    """All that is written in a chat, and about its tools, but for passages."""
     texts = [turn.content for turn in message.chat]
     texts += [call.arguments for turn in message.chat for call in turn.tool_calls]
-    texts += message.passages
     return texts + [part for tool in message.tools for part in (tool.description, tool.parameters)]

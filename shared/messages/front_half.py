@@ -51,7 +51,10 @@ class Tokenize:
     instead of refusing. The blocks are named for workers of `layout` (as in `Heartbeat`), for the adapter
     whose digest is `adapter` ("" = none) and for `tenant` alone. `add_special_tokens`: those that the
     tokenizer puts around a text. `tools`: what the model of a chat is told that it may call. `passages`: what
-    the last turn of a chat, a question, is to be answered from, best first.
+    the last turn of a chat, a question, is to be answered from, best first; they stand in the prompt in
+    `passage_order`, places among them (() as they come). As many of them are put in, whole ones, as there is
+    room for: within `max_passage_tokens` (0 any number), in a prompt of `room_tokens` (0 as many as any may
+    have). `head_only`: the ids alone with which the prompt begins, whatever its passages will be.
     """
 
     text: str | None = None
@@ -64,18 +67,24 @@ class Tokenize:
     tools: tuple[Tool, ...] = ()
     adapter: str = ""
     passages: tuple[str, ...] = ()
+    passage_order: tuple[int, ...] = ()
+    max_passage_tokens: int = 0
+    room_tokens: int = 0
+    head_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
     """Where tools were told: `tool_format` is the name of the format that the model was taught for its calls,
-    `marker_ids` has those of the format's markers that are special tokens."""
+    `marker_ids` has those of the format's markers that are special tokens. `passage_places`: of each passage
+    its place among those in the prompt, from 1; 0: there was no room for it."""
 
     token_ids: bytes
     block_hashes: bytes
     tokenize_us: int
     tool_format: str = ""
     marker_ids: tuple[tuple[str, int], ...] = ()
+    passage_places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class ResponseKey:
 
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
-    """An answer as it went out. `text` has calls of tools in it as the model wrote them, in `tool_format`."""
+    """An answer as it went out. `text` has calls of tools in it as the model wrote them, in `tool_format`.
+    `prompt_places` are those at which the passages stood in the prompt, one for each."""
 
     request_id: str
     model: str
@@ -42,6 +43,7 @@ class KeptResponse:
     finish: str
     tool_format: str = ""
     passages: tuple[ScoredPassage, ...] = ()
+    prompt_places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,16 @@ RETRIEVAL_FORMS: Mapping[str, str] = {
 
 
 def retrieval_prompt(passages: Sequence[str], question: str, form: str = INSTRUCTED_FORM) -> str:
-    """The user message that asks `question` about `passages`, best passage first.
+    """The user message that asks `question` about `passages`, which stand in it in this order.
 
-    Line breaks inside a passage or the question become spaces, since a line is what separates passages.
+    What does not depend on the passages comes first, what depends on the question last: prompts with the same
+    passages in the same order are the same up to the question. Line breaks inside a passage or the question
+    become spaces, since a line is what separates passages.
     """
-    lines = (
-        PASSAGE.format(number=number, passage=" ".join(passage.split()))
-        for number, passage in enumerate(passages, start=1)
-    )
+    lines = (passage_line(number, passage) for number, passage in enumerate(passages, start=1))
     return RETRIEVAL_FORMS[form].format(passages="\n".join(lines), question=" ".join(question.split()))
+
+
+def passage_line(number: int, passage: str) -> str:
+    """A passage as it stands in the message, under the number by which an answer cites it."""
+    return PASSAGE.format(number=number, passage=" ".join(passage.split()))

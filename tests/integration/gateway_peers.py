@@ -79,7 +79,10 @@ def tokenized(message: Tokenize) -> Tokenized:
     else:
         ids = [ord(c) for c in message.text or "".join(turn.content for turn in message.chat)]
     return Tokenized(
-        pack_ids(ids), pack_hashes(hashes_of(ids, message.layout, message.tenant, message.adapter)), 10
+        pack_ids(ids),
+        pack_hashes(hashes_of(ids, message.layout, message.tenant, message.adapter)),
+        10,
+        passage_places=tuple(range(1, len(message.passages) + 1)),
     )
 
 

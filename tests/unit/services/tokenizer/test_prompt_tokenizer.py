@@ -110,7 +110,6 @@ def test_text_up_to_the_limit_is_taken(prompts: PromptTokenizer) -> None:
         (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES), ChatTurn("user", "b"))), TooLarge),
         (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES),), tools=(CLOCK,)), TooLarge),
         (Tokenize(chat=(ChatTurn("user", "a" * LIMIT_BYTES), CALLING)), TooLarge),
-        (Tokenize(chat=(ChatTurn("user", "a"),), passages=("b" * LIMIT_BYTES,)), TooLarge),
     ],
 )
 def test_a_prompt_that_cannot_be_used_is_a_typed_error(

@@ -1,0 +1,143 @@
+"""Passages in a prompt: as many as there is room for, at the edge of every limit, and in what order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from services.tokenizer.prompt_tokenizer import PromptTokenizer
+from services.tokenizer.told_chat import MAX_TOLD_PASSAGES
+from shared.errors import PenstockError
+from shared.kv_hash import BlockHasher
+from shared.messages import ChatTurn, Tokenize, Tokenized, unpack_ids
+from shared.text.passage_room import fitting_places
+from shared.text.retrieval_prompt import passage_line
+from tests.support.tokenizer_kinds import text_tokenizer
+
+KIND = "byte_level"
+LONG, SHORT, MIDDLE = "one two three four five six seven eight nine", "ten.", "eleven twelve thirteen"
+ASKED = Tokenize(
+    chat=(ChatTurn("system", "be brief"), ChatTurn("user", "why?")),
+    passages=(LONG, SHORT, MIDDLE),
+    template_optional=True,
+)
+LIMIT_BYTES = 1000
+
+
+@pytest.fixture
+def prompts() -> PromptTokenizer:
+    return PromptTokenizer(text_tokenizer(KIND), BlockHasher(), LIMIT_BYTES)
+
+
+def tokens_of(answer: Tokenized) -> int:
+    return len(unpack_ids(answer.token_ids))
+
+
+def line_tokens(number: int, passage: str) -> int:
+    return len(
+        text_tokenizer(KIND).encode_text(f"{passage_line(number, passage)}\n", add_special_tokens=False)
+    )
+
+
+def text_of(answer: Tokenized) -> str:
+    return text_tokenizer(KIND).decode(unpack_ids(answer.token_ids))
+
+
+def test_all_passages_stand_in_the_prompt_where_nothing_limits_them(prompts: PromptTokenizer) -> None:
+    assert prompts.tokenize_prompt(ASKED).passage_places == (1, 2, 3)
+
+
+def test_passages_stand_in_the_order_that_was_asked_for(prompts: PromptTokenizer) -> None:
+    answer = prompts.tokenize_prompt(replace(ASKED, passage_order=(2, 0, 1)))
+    assert answer.passage_places == (2, 3, 1)
+    assert f"[1] {MIDDLE}\n[2] {LONG}\n[3] {SHORT}\n" in text_of(answer)
+
+
+def test_a_prompt_that_exactly_fills_its_room_has_all_passages(prompts: PromptTokenizer) -> None:
+    whole = prompts.tokenize_prompt(ASKED)
+    exact = prompts.tokenize_prompt(replace(ASKED, room_tokens=tokens_of(whole)))
+    assert exact == replace(whole, tokenize_us=exact.tokenize_us)
+
+
+def test_one_token_more_than_there_is_room_for_costs_a_passage_and_no_answer(
+    prompts: PromptTokenizer,
+) -> None:
+    room = tokens_of(prompts.tokenize_prompt(ASKED)) - 1
+    answer = prompts.tokenize_prompt(replace(ASKED, room_tokens=room))
+    assert answer.passage_places == (1, 2, 0)
+    assert tokens_of(answer) <= room
+
+
+def test_a_passage_too_long_for_the_room_is_passed_over_for_those_that_fit(prompts: PromptTokenizer) -> None:
+    room = tokens_of(prompts.tokenize_prompt(replace(ASKED, passages=(SHORT, MIDDLE))))
+    answer = prompts.tokenize_prompt(replace(ASKED, room_tokens=room))
+    assert answer.passage_places == (0, 1, 2)
+    assert tokens_of(answer) == room
+
+
+def test_passages_up_to_the_clients_tokens_are_put_in(prompts: PromptTokenizer) -> None:
+    limit = line_tokens(1, LONG) + line_tokens(2, SHORT) + line_tokens(3, MIDDLE)
+    exact = prompts.tokenize_prompt(replace(ASKED, max_passage_tokens=limit))
+    fewer = prompts.tokenize_prompt(replace(ASKED, max_passage_tokens=limit - 1))
+    assert (exact.passage_places, fewer.passage_places) == ((1, 2, 3), (1, 2, 0))
+
+
+def test_passages_fill_the_bytes_that_the_chat_leaves(prompts: PromptTokenizer) -> None:
+    left = LIMIT_BYTES - len("be briefwhy?")
+    exact = prompts.tokenize_prompt(replace(ASKED, passages=("é" * ((left - 2) // 2), "ab")))
+    fewer = prompts.tokenize_prompt(replace(ASKED, passages=("é" * ((left - 2) // 2), "abc")))
+    assert (exact.passage_places, fewer.passage_places) == ((1, 2), (1, 0))
+
+
+def test_where_no_passage_fits_the_question_stands_alone(prompts: PromptTokenizer) -> None:
+    answer = prompts.tokenize_prompt(replace(ASKED, room_tokens=1))
+    alone = prompts.tokenize_prompt(replace(ASKED, passages=()))
+    assert answer.passage_places == (0, 0, 0)
+    assert answer.token_ids == alone.token_ids
+
+
+def test_those_left_out_do_not_change_the_order_of_the_others(prompts: PromptTokenizer) -> None:
+    room = tokens_of(prompts.tokenize_prompt(replace(ASKED, passages=(SHORT, MIDDLE))))
+    answer = prompts.tokenize_prompt(replace(ASKED, passage_order=(2, 0, 1), room_tokens=room))
+    assert answer.passage_places == (0, 2, 1)
+
+
+@pytest.mark.parametrize("form", ["instructed", "context"])
+def test_the_head_is_what_the_prompts_of_all_passages_begin_with(
+    prompts: PromptTokenizer, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_tokenizer(KIND), "retrieval_form", form)
+    head = unpack_ids(prompts.tokenize_prompt(replace(ASKED, passages=(), head_only=True)).token_ids)
+    for passages in ((LONG,), (SHORT, MIDDLE), ("# heading",)):
+        whole = unpack_ids(prompts.tokenize_prompt(replace(ASKED, passages=passages)).token_ids)
+        assert whole[: len(head)] == head
+    assert text_tokenizer(KIND).decode(head).rstrip().endswith("[1]")
+
+
+def test_as_many_passages_as_are_allowed_are_taken(prompts: PromptTokenizer) -> None:
+    answer = prompts.tokenize_prompt(replace(ASKED, passages=("a",) * MAX_TOLD_PASSAGES))
+    assert answer.passage_places == tuple(range(1, MAX_TOLD_PASSAGES + 1))
+
+
+WRONG = {
+    "too many": replace(ASKED, passages=("a",) * (MAX_TOLD_PASSAGES + 1)),
+    "place named twice": replace(ASKED, passage_order=(0, 1, 1)),
+    "place of no passage": replace(ASKED, passage_order=(0, 1, 3)),
+    "place left out": replace(ASKED, passage_order=(0, 1)),
+    "negative tokens": replace(ASKED, max_passage_tokens=-1),
+    "negative room": replace(ASKED, room_tokens=-1),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_passages_that_cannot_be_meant_are_a_typed_error(prompts: PromptTokenizer, wrong: Tokenize) -> None:
+    with pytest.raises(PenstockError):
+        prompts.tokenize_prompt(wrong)
+
+
+def test_the_best_that_fit_are_chosen_to_the_last_unit() -> None:
+    assert fitting_places((3, 2, 4), 5) == (0, 1)
+    assert fitting_places((3, 3, 2), 5) == (0, 2)
+    assert fitting_places((6, 5), 5) == (1,)
+    assert fitting_places((1,), 0) == ()
