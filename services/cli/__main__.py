@@ -12,6 +12,7 @@ from shared.quiet_end import end_quietly, interrupts_end_at_once
 COMMANDS = {
     "up": "start the whole stack on this machine",
     "ask": "send one prompt and stream the answer",
+    "search": "show the passages that fit a question",
     "chat": "talk with the model",
     "status": "show the fleet: instances, queues, KV, rates",
     "audit": "show what every instance holds, per request",

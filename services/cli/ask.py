@@ -5,22 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.answer_output import AnswerOutput, JsonOutput, TextOutput
 from services.cli.ask_request import parse_request
-from services.cli.exit_codes import EXIT_CANCELLED, EXIT_EXPIRED, EXIT_FAILED, EXIT_SHED, EXIT_USAGE
+from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.gateway_channel import open_gateway
-from services.cli.generate_call import interrupted_terminal, show_answer
+from services.cli.generate_call import EXIT_CODES, interrupted_terminal, show_answer
 from shared.errors import InvalidRequest, Unavailable
 from shared.quiet_end import EXIT_INTERRUPTED
-
-EXIT_CODES = {
-    pb.OUTCOME_FINISHED: 0,
-    pb.OUTCOME_FAILED: EXIT_FAILED,
-    pb.OUTCOME_EXPIRED: EXIT_EXPIRED,
-    pb.OUTCOME_SHED: EXIT_SHED,
-    pb.OUTCOME_CANCELLED: EXIT_CANCELLED,
-}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -23,6 +23,7 @@ from services.cli.drain import build_drain_parser
 from services.cli.index import build_index_parser
 from services.cli.keys import build_keys_parser
 from services.cli.launcher_process import launcher_command
+from services.cli.search import build_search_parser
 from services.cli.secrets import build_secrets_parser
 from services.cli.status import build_status_parser
 
@@ -70,6 +71,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "drain": build_drain_parser,
         "index": build_index_parser,
         "keys": build_keys_parser,
+        "search": build_search_parser,
         "secrets": build_secrets_parser,
         "status": build_status_parser,
         "up": partial(_launcher_parser, "up", "services.launcher"),

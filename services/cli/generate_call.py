@@ -11,6 +11,7 @@ import grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.answer_output import AnswerOutput
+from services.cli.exit_codes import EXIT_CANCELLED, EXIT_EXPIRED, EXIT_FAILED, EXIT_SHED
 
 METHOD = "/penstock.v1.Inference/Generate"
 
@@ -20,6 +21,14 @@ STATUS_OUTCOMES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: pb.OUTCOME_SHED,
 }
 """For calls that end without a terminal event; every other status is a failure."""
+
+EXIT_CODES = {
+    pb.OUTCOME_FINISHED: 0,
+    pb.OUTCOME_FAILED: EXIT_FAILED,
+    pb.OUTCOME_EXPIRED: EXIT_EXPIRED,
+    pb.OUTCOME_SHED: EXIT_SHED,
+    pb.OUTCOME_CANCELLED: EXIT_CANCELLED,
+}
 
 BACKSTOP_S = 5.0
 """Beyond the request's own deadline: the gateway should have ended the call by itself."""
@@ -53,7 +62,7 @@ def show_answer(gateway: Gateway, request: pb.GenerateRequest, output: AnswerOut
             terminal = _show(event, output) or terminal
     except grpc.RpcError as error:
         # After a terminal event the status only repeats it.
-        terminal = terminal or _terminal_of(error, gateway.address)
+        terminal = terminal or terminal_of(error, gateway.address)
     except (KeyboardInterrupt, BrokenPipeError):
         call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it without types
         raise
@@ -83,7 +92,8 @@ def _show(event: pb.GenerateEvent, output: AnswerOutput) -> pb.Terminal | None:
     return None
 
 
-def _terminal_of(error: grpc.RpcError, address: str) -> pb.Terminal:
+def terminal_of(error: grpc.RpcError, address: str) -> pb.Terminal:
+    """How a call ended that has no terminal event."""
     status, details = error.code(), error.details() or ""
     if status == grpc.StatusCode.UNAVAILABLE:
         advice = "is the stack running? Over TLS it needs --tls-ca"

@@ -23,6 +23,7 @@ from penstock.client import (
     InvalidRequest,
     NotFound,
     PenstockError,
+    RetrieveOptions,
     Retry,
     ServerError,
     Shed,
@@ -36,8 +37,10 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.edge_status import retry_details
 from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.errors import Overloaded
-from shared.messages import Cancel, Message, Tokenize
+from shared.messages import Cancel, Message, Retrieve, Tokenize
 from tests.integration.gateway_peers import Answer, Fleet, Running, default_answer, fleet, gateway
+from tests.integration.test_gateway_passages import retrieving
+from tests.integration.test_gateway_rerank import reranking
 from tests.integration.test_gateway_text_asks import answers
 from tests.integration.test_gateway_tools import teaching
 from tests.support.certificate import make_certificate
@@ -275,6 +278,36 @@ async def test_models_ids_texts_and_vectors_are_asked_for_in_a_word(nats_url: st
                 [list(one.values) for one in await client.embed(["abc"])],
             ]
     assert found == [["test-model", "embedder"], [104, 105], [104, 105], "hi", [[3.0, 0.5]]]
+
+
+async def test_passages_are_searched_for_with_what_is_wanted_of_them(nats_url: str) -> None:
+    options: RetrieveOptions = {"k": 1, "corpus": "docs", "filters": {"lang": "en", "year": ["1", "2"]}}
+    options |= {"rerank": False, "may_degrade": False}
+    async with retrieving(nats_url) as (peers, running):
+        with Client(running.server.address) as client:
+            found = await asyncio.to_thread(lambda: client.retrieve("Which?", **options))
+        async with AsyncClient(running.server.address) as client_of_tasks:
+            again = await client_of_tasks.retrieve("Which?", **options)
+            plain = await client_of_tasks.retrieve("Which?")
+        questions = [question for _, question in peers["retriever-0"].of(Retrieve)]
+    assert [passage.text for passage in found.passages] == ["A gate opens."]
+    assert (found, found.warning, len(plain.passages)) == (again, "so-so", 2)
+    filters = (("lang", ("en",)), ("year", ("1", "2")))
+    wanted = Retrieve("Which?", 1, may_degrade=False, rerank=False, corpus="docs", filters=filters)
+    assert questions == [wanted, wanted, Retrieve("Which?", 5, may_degrade=True)]
+
+
+async def test_texts_are_put_in_the_order_in_which_they_answer(nats_url: str) -> None:
+    texts = ["a", "ccc", "bb"]
+    async with reranking(nats_url) as (_, running):
+        with Client(running.server.address) as client:
+            best = await asyncio.to_thread(lambda: client.rerank("q", texts, top_n=2))
+        async with AsyncClient(running.server.address) as client_of_tasks:
+            ranked = await client_of_tasks.rerank("q", texts)
+            with pytest.raises(NotFound, match="send one of"):
+                await client_of_tasks.rerank("q", texts, model="other")
+    assert [(text.index, text.score) for text in best.texts] == [(1, 3.0), (2, 2.0)]
+    assert [text.index for text in ranked.texts] == [1, 2, 0]
 
 
 async def test_what_is_wrong_with_a_request_is_said(nats_url: str) -> None:

@@ -19,7 +19,15 @@ from penstock.client.channel import (
     metadata_of,
     timeout_of,
 )
-from penstock.client.request import GenerateOptions, Prompt, Turn, build_prompt, build_request
+from penstock.client.request import (
+    GenerateOptions,
+    Prompt,
+    RetrieveOptions,
+    Turn,
+    build_prompt,
+    build_request,
+    build_retrieval,
+)
 from penstock.client.retry import CallClock, Retry
 from penstock.client.stream import Stream, StreamCall, rpc_error_of
 from penstock.client.stream_state import StreamState
@@ -83,6 +91,26 @@ class Client:
         """One for each text: `values`, and whether the text was `truncated`."""
         request = pb.EmbedRequest(model=model, texts=texts)
         return list(self._ask("Embed", request, pb.EmbedResponse, deadline_s).embeddings)
+
+    def retrieve(
+        self, query: str, *, deadline_s: float | None = None, **options: Unpack[RetrieveOptions]
+    ) -> pb.RetrieveResponse:
+        """The `passages` that fit the query, best first, with what was `degraded` and any `warning`."""
+        request = build_retrieval(query, options)
+        return self._ask("Retrieve", request, pb.RetrieveResponse, deadline_s)
+
+    def rerank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        top_n: int | None = None,
+        model: str = "",
+        deadline_s: float | None = None,
+    ) -> pb.RerankResponse:
+        """Its `texts` have `index` and `score`, best first: all of them, or the best `top_n`."""
+        request = pb.RerankRequest(model=model, query=query, texts=texts, top_n=top_n)
+        return self._ask("Rerank", request, pb.RerankResponse, deadline_s)
 
     def close(self) -> None:
         self._channel.close()

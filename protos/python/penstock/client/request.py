@@ -94,6 +94,16 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     cache: CacheModeName
 
 
+class RetrieveOptions(TypedDict, total=False):
+    """How many passages, of which corpus and metadata; whether they are reranked, and worse ones will do."""
+
+    k: int
+    corpus: str
+    filters: Mapping[str, str | Sequence[str]]
+    rerank: bool
+    may_degrade: bool
+
+
 def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateRequest:
     """Raises TypeError for what the contract has no field for."""
     others: dict[str, Any] = dict(options)
@@ -126,6 +136,13 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
     _set_tools(request, {name: others.pop(name) for name in ToolOptions.__annotations__ if name in others})
     request.sampling.CopyFrom(_sampling(**others))
     return request
+
+
+def build_retrieval(query: str, options: RetrieveOptions) -> pb.RetrieveRequest:
+    """Raises ValueError for what the contract has no field for."""
+    others: dict[str, Any] = dict(options)
+    filters = build_filters(others.pop("filters", {}))
+    return pb.RetrieveRequest(query=query, filters=filters, **others)
 
 
 def build_filters(filters: Mapping[str, str | Sequence[str]]) -> list[pb.MetadataFilter]:
