@@ -32,6 +32,8 @@ MODEL_SETTINGS = (
 """What all who serve a model must do alike, or no prefill worker finds a decode worker that takes its KV, and
 an answer depends on who computed it. They are said once, in the table [model]."""
 
+LIST_MARK = ","
+"""Between the texts of a list, where it is said as one text."""
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
@@ -49,6 +51,8 @@ class PathRule(Enum):
     ALWAYS = "always"
     IF_THERE = "if a folder or file is there"
     """Else it is the id of a model."""
+    BEHIND_NAME = "behind NAME="
+    """As corpora are said (`shared/retrieval/named_corpus.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +180,20 @@ def parsed_value(field: ConfigField, text: str, source: str) -> Any:
             return field.hint(text)
         except ValueError as error:
             raise ConfigError(f"{source} is {text!r}; it must be {_described(field)}") from error
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(part.strip() for part in text.split(LIST_MARK) if part.strip())
+
+
+def text_of_value(value: Any) -> str:
+    """The text that `parsed_value` reads as this value."""
+    return LIST_MARK.join(value) if isinstance(value, tuple) else str(value)
 
 
 def checked_value(field: ConfigField, value: Any, source: str) -> Any:
     if field.hint is float and type(value) is int:
         value = float(value)
     if field.hint == tuple[str, ...]:
+        if isinstance(value, str):  # a list of one may be said without brackets, an empty one as ""
+            value = (value,) if value else ()
         value = tuple(value) if isinstance(value, list) else value
         well_typed = isinstance(value, tuple) and all(isinstance(part, str) for part in value)
     else:

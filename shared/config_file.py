@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.config import ConfigError, PathRule
+from shared.retrieval.named_corpus import split_corpus
 from shared.roles import ROLES
 
 DEFAULT_FILE = Path("penstock.toml")
@@ -43,7 +44,14 @@ class ConfigFile:
 
     def value(self, given: Any, rule: PathRule) -> Any:
         """As it counts where the services run: a relative path as one from the file's folder."""
-        if self.path is None or rule is PathRule.NO or not isinstance(given, str) or given[:1] in ("", "~"):
+        if isinstance(given, list):
+            return [self.value(each, rule) for each in given]
+        if self.path is None or rule is PathRule.NO or not isinstance(given, str):
+            return given
+        if rule is PathRule.BEHIND_NAME:
+            head, behind = split_corpus(given)
+            return f"{head}{self.value(behind, PathRule.ALWAYS)}"
+        if given[:1] in ("", "~"):
             return given
         path = self.path.absolute().parent / given
         return str(path) if rule is PathRule.ALWAYS or path.exists() else given

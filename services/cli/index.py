@@ -13,7 +13,7 @@ from services.cli.stack_file import DEFAULT_STATE_DIR
 from shared.cores import usable_cores
 from shared.errors import PenstockError
 from shared.quiet_end import interrupts_end_at_once
-from shared.retrieval.corpus import PATTERN_MARK
+from shared.retrieval.corpus import is_there
 from shared.retrieval.formats import READ_SUFFIXES
 from shared.telemetry import logging
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     corpus: Path = args.corpus
     if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
         parser.error(f"--threads is {args.threads}; take 1 to {MAX_THREADS}")
-    if not corpus.exists() and not (PATTERN_MARK in corpus.name and corpus.parent.is_dir()):
+    if not is_there(str(corpus)):
         parser.error(f"{corpus} does not exist; name a folder or a file")
     logging.configure("warning", "cli", "cli")
     try:

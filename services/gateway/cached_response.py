@@ -36,6 +36,7 @@ from shared.messages import (
     ResponseMissing,
     ScoredPassage,
     pack_ids,
+    passage_bytes,
 )
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -117,7 +118,7 @@ class CachedResponse:
         if missed is None or text is None or state.finish not in KEPT_FINISHES:
             return
         ids, passages = state.log.ids, self._passages
-        size = len(text.encode()) + sum(len(p.text.encode()) + len(p.source.encode()) for p in passages)
+        size = len(text.encode()) + sum(map(passage_bytes, passages))
         if len(ids) > MAX_KEPT_TOKENS or size > MAX_KEPT_BYTES:
             return
         kept = KeptResponse(
@@ -152,7 +153,14 @@ class CachedResponse:
         if not retriever:
             return None
         use = request.cache
-        message = LookUpResponse(key, bool(request.retrieval.passages), use.max_age_ms, use.min_similarity)
+        message = LookUpResponse(
+            key,
+            bool(request.retrieval.passages),
+            use.max_age_ms,
+            use.min_similarity,
+            corpus=request.retrieval.corpus,
+            tenant=request.tenant,
+        )
         end = Deadline.after(LOOKUP_S)
         envelope = context.bus.envelope(f"{self._request_id}.cache", 1, end, context.instance)
         try:

@@ -11,7 +11,7 @@ from functools import partial
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request import served_model
 from services.gateway.request_client import unexpected_answer
-from services.gateway.retrieval_use import Filters, read_corpus_name, read_filters
+from services.gateway.retrieval_use import read_corpus_name, read_filters
 from services.gateway.text_calls import TextCalls, check_model_name, checked_bytes
 from shared.api_key_file import ApiKey
 from shared.bus.fleet import InstanceView
@@ -21,6 +21,7 @@ from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.messages import (
     MAX_RERANK_QUERY_CHARS,
     MAX_RERANK_TEXTS,
+    Filters,
     RerankTexts,
     Retrieve,
     Retrieved,

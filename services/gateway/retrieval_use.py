@@ -7,23 +7,16 @@ from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import InvalidRequest
+from shared.messages import MAX_CORPUS_CHARS, MAX_FILTER_CHARS, MAX_FILTER_VALUES, MAX_FILTERS, Filters
 
 DEFAULT_PASSAGES = 3
 MAX_PASSAGES = 16
-MAX_CORPUS_CHARS = 64
-MAX_FILTERS = 16
-MAX_FILTER_VALUES = 64
-MAX_FILTER_CHARS = 256
-"""Of a field and of a value, as of the metadata that they are compared with."""
 
 SHARED_PREFIX, BEST_FIRST = "shared_prefix", "best_first"
 ORDERS = {
     pb.PASSAGE_ORDER_SHARED_PREFIX: SHARED_PREFIX,
     pb.PASSAGE_ORDER_BEST_FIRST: BEST_FIRST,
 }
-
-Filters = tuple[tuple[str, tuple[str, ...]], ...]
-"""Fields of metadata, each with the values of which a passage has to have one."""
 
 
 @dataclass(frozen=True, slots=True)

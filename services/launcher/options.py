@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from services.launcher.corpus_options import NONE, said_corpora
 from services.launcher.role_settings import settings_of, stack_problems
 from shared.adapter_file import adapter_name_problem
 from shared.config import ConfigError
@@ -32,7 +33,6 @@ DEFAULT_GRPC_PORT = 50051
 DEFAULT_HTTP_PORT = 8000
 DEFAULT_START_TIMEOUT_S = 120.0
 MAX_START_TIMEOUT_S = 3600.0
-NONE = "none"
 ADAPTER_FILE_NAME = "adapters.toml"
 """In the state directory, where no other file is configured."""
 
@@ -102,7 +102,10 @@ def build_up_parser() -> argparse.ArgumentParser:
         help="LoRA adapter over the model, asked for as MODEL:NAME; may be given several times",
     )
     parser.add_argument(
-        "--corpus", metavar="DIR|none", help="folder to answer from (default: Penstock's own documentation)"
+        "--corpus",
+        metavar="[NAME[@TENANT+TENANT]=]PATH|none",
+        action="append",
+        help="documents to answer from (default: Penstock's own documentation); may be given several times",
     )
     parser.add_argument("--nats-url", metavar="URL", help="use this NATS instead of an embedded one")
     parser.add_argument("--grpc-host", help="address the gateways listen on (default 127.0.0.1)")
@@ -221,7 +224,7 @@ def _options_of(
             "http_port": ("--http-port", _port(parser, "--http-port", args.http_port)),
         }
     if role == "retriever":
-        said["corpus"] = ("--corpus", _corpus(parser, args.corpus))
+        said["corpus"] = ("--corpus", said_corpora(parser, args.corpus))
     if role == "decode":
         said["kv_transport"] = ("--kv-transport", args.kv_transport)
     return {name: OptionValue(value, option) for name, (option, value) in said.items() if value is not None}
@@ -247,7 +250,7 @@ def _defaults_of(role: str, instances: int, draft: str, state_dir: Path) -> dict
         ports = {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
         return ports | {"share_ports": instances > 1}
     if role == "retriever":
-        return {"corpus": str(DOCUMENTATION), "state_dir": str(state_dir)}
+        return {"corpus": (str(DOCUMENTATION),), "state_dir": str(state_dir)}
     if role not in ENGINE_ROLES:
         return {}
     adapters = {"adapter_file": str(state_dir / ADAPTER_FILE_NAME)}
@@ -294,17 +297,6 @@ def _adapter(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
     if not folder or not path.is_dir():
         parser.error(f"--adapter {text}: {folder!r} is not a folder; write {name}=DIR")
     return name, str(path.resolve())
-
-
-def _corpus(parser: argparse.ArgumentParser, corpus: str | None) -> str | None:
-    if corpus is None:
-        return None
-    if corpus == NONE:
-        return ""
-    path = Path(corpus).expanduser()
-    if not path.is_dir():
-        parser.error(f"--corpus {corpus} is not a folder")
-    return str(path.resolve())
 
 
 def _port(parser: argparse.ArgumentParser, option: str, port: int | None) -> int | None:

@@ -11,7 +11,7 @@ from services.launcher.instance import InstanceSpec
 from services.launcher.options import REPOSITORY, StackOptions
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
-from shared.config import COMMON_SETTINGS, MODEL_SETTINGS
+from shared.config import COMMON_SETTINGS, MODEL_SETTINGS, text_of_value
 from shared.config_file import FILE_VARIABLE, MODEL_TABLE
 from shared.cores import usable_cores
 from shared.roles import ENGINE_ROLES, ROLES
@@ -86,7 +86,7 @@ def _environ(
     for name, value in told.items():
         own = f"PENSTOCK_{role.upper()}_{name.upper()}"
         child.pop(own, None)
-        child[_variable(role, name, own)] = str(value)
+        child[_variable(role, name, own)] = text_of_value(value)
     return child
 
 

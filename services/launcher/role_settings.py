@@ -53,10 +53,13 @@ def stack_problems(settings: Mapping[str, Settings], counts: Mapping[str, int]) 
 
 
 def _contradictions(role: str, settings: Settings) -> Iterator[str]:
-    if role not in ENGINE_ROLES or settings.problems:
+    if settings.problems or role not in (*ENGINE_ROLES, "retriever"):
         return
     config: Any = settings.config(config_type(role))
     try:
+        if role == "retriever":
+            config.named_corpora()
+            return
         for problem in config.engine_config(Path()).problems():
             yield f"{role}: {problem}"
     except InvalidRequest as error:

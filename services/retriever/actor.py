@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from services.retriever.config import RetrieverConfig
+from services.retriever.corpora import Corpora
 from services.retriever.question import (
     DEGRADED_NO_CORPUS,
     Question,
@@ -20,6 +21,7 @@ from services.retriever.question import (
     degraded,
 )
 from services.retriever.question_batch import next_batch
+from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import NO_RERANKER, TextJob, check_texts
 from shared.actor import BusActor, Tombstones
 from shared.actor.bus_actor import cancelled
@@ -70,7 +72,8 @@ class RetrieverActor(BusActor):
     def __init__(
         self,
         service: Service[RetrieverConfig],
-        search: Search | None,
+        corpora: Corpora,
+        search: Search,
         run_texts: RunTexts,
         reranker: str = "",
     ) -> None:
@@ -78,6 +81,7 @@ class RetrieverActor(BusActor):
         super().__init__(HOP, service)
         self._service = service
         self._config = service.config
+        self._corpora = corpora
         self._search = search
         self._run_texts = run_texts
         self._reranker = reranker
@@ -100,6 +104,7 @@ class RetrieverActor(BusActor):
             live=len(self._batch) + (self._text_job is not None),
             queued=self.queued + self._total_waiting,
             reranker=self._reranker,
+            corpora=self._corpora.reports(),
         )
 
     @property
@@ -130,15 +135,14 @@ class RetrieverActor(BusActor):
     async def _on_retrieve(self, delivery: Delivery, retrieve: Retrieve) -> None:
         envelope = delivery.envelope
         self._check_wanted(delivery)
-        if self._search is None:
-            check_question(retrieve)
+        check_question(retrieve)
+        corpus = self._corpora.find(retrieve.corpus, retrieve.tenant)
+        if corpus is None or not corpus.generation:
             if not retrieve.may_degrade:
-                raise NotFound(
-                    "no folder is indexed; start the stack with --corpus DIR or set PENSTOCK_RETRIEVER_CORPUS"
-                )
+                raise _nothing_to_search(corpus)
             await self.bus.reply(envelope, degraded(DEGRADED_NO_CORPUS))
             return
-        asked = accept_question(delivery, retrieve, self._end_of(delivery), self._config.soft_share)
+        asked = accept_question(delivery, retrieve, corpus, self._end_of(delivery), self._config.soft_share)
         self._check_room()
         self._waiting.append(asked)
 
@@ -252,9 +256,8 @@ class RetrieverActor(BusActor):
         if panic is not None:
             raise panic
 
-    async def _run_batch(self, search: Search | None) -> None:
+    async def _run_batch(self, search: Search) -> None:
         """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
-        assert search is not None
         batch = list(self._batch)
         loop = asyncio.get_running_loop()
         answers: Sequence[Retrieved | PenstockError]
@@ -313,3 +316,14 @@ class RetrieverActor(BusActor):
         if self._work is not None:
             self._work.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _nothing_to_search(corpus: ServedCorpus | None) -> NotFound:
+    """Where the cause lies is for the operator alone, who reads it in the log."""
+    if corpus is None:
+        return NotFound(
+            "no folder is indexed that you may search; start the stack with --corpus DIR or set "
+            "PENSTOCK_RETRIEVER_CORPUS"
+        )
+    why = "its index cannot be used; `penstock status` says why" if corpus.trouble else "it is being indexed"
+    return NotFound(f"the corpus {corpus.named.name!r} cannot be searched now: {why}")

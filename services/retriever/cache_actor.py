@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from services.retriever.config import RetrieverConfig
+from services.retriever.corpora import Corpora
 from services.retriever.question_batch import next_batch
 from services.retriever.response_cache import KeptEntry, ResponseCache, check_key, check_response
 from services.retriever.similar_questions import SimilarQuestions
@@ -59,19 +60,18 @@ class CacheActor(BusActor):
         self,
         service: Service[RetrieverConfig],
         embed: EmbedQuestions,
-        generation: Callable[[], str],
+        corpora: Corpora,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`generation` names the index that is searched now, "" for none."""
         super().__init__("response-cache", service)
         self._config = config = service.config
         self._embed = embed
-        self._index_generation = generation
+        self._corpora = corpora
         self._questions = SimilarQuestions(config.cache_entries, DIMENSIONS)
         self._cache = ResponseCache(
             config.cache_mb << 20, config.cache_entries, config.cache_ttl_s, clock, self._questions.discard
         )
-        self._generation = generation()
+        self._searched = corpora.states()
         self._waiting: deque[WaitingLookup] = deque()
         self._vectors: OrderedDict[tuple[str, bytes], Vectors] = OrderedDict()
         self._work: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class CacheActor(BusActor):
     # ---- messages -------------------------------------------------------------------------------
 
     async def on_message(self, delivery: Delivery) -> None:
-        self._follow_index()
+        self._follow_indexes()
         match delivery.message:
             case LookUpResponse() as lookup:
                 await self._look_up(delivery, lookup)
@@ -89,42 +89,45 @@ class CacheActor(BusActor):
             case other:
                 raise UnknownMessage(f"a response cache has no use for {type(other).__name__}")
 
-    def _follow_index(self) -> None:
-        """What was answered from another index is of no use any more."""
-        if (generation := self._index_generation()) != self._generation:
-            self._generation = generation
-            self._cache.drop_generations(generation)
+    def _follow_indexes(self) -> None:
+        """What was answered from an index that is not searched any more is of no use."""
+        if (searched := self._corpora.states()) != self._searched:
+            self._searched = searched
+            self._cache.drop_generations(searched)
+
+    def _generation(self, lookup: LookUpResponse) -> str:
+        return self._corpora.state_of(lookup.corpus, lookup.tenant)
 
     async def _look_up(self, delivery: Delivery, lookup: LookUpResponse) -> None:
         end = self.bus.deadline_of(delivery.envelope) or Deadline.after(self._config.default_budget_s)
         if end.expired():
             raise _late()
         check_key(lookup.key)
-        entry = self._cache.find(lookup.key, self._generation, lookup.max_age_ms / 1e3)
+        entry = self._cache.find(lookup.key, self._generation(lookup), lookup.max_age_ms / 1e3)
         if entry is not None:
             await self._give(delivery, entry, 1.0)
         elif lookup.key.question and len(self._waiting) < MAX_WAITING:
             self._waiting.append(WaitingLookup(delivery, lookup, end))
         else:
-            await self._miss(delivery)
+            await self._miss(delivery, lookup)
 
     async def _give(self, delivery: Delivery, entry: KeptEntry, similarity: float) -> None:
         metrics.RESPONSE_CACHE_LOOKUPS.labels(result="exact" if similarity == 1.0 else "semantic").inc()
         age_ms = round(self._cache.age_s(entry) * 1e3)
         await self.bus.answer(delivery.envelope, ResponseFound(entry.response, age_ms, similarity), hop=HOP)
 
-    async def _miss(self, delivery: Delivery) -> None:
+    async def _miss(self, delivery: Delivery, lookup: LookUpResponse) -> None:
         metrics.RESPONSE_CACHE_LOOKUPS.labels(result="miss").inc()
-        await self.bus.answer(delivery.envelope, ResponseMissing(self._generation), hop=HOP)
+        await self.bus.answer(delivery.envelope, ResponseMissing(self._generation(lookup)), hop=HOP)
 
     def _keep(self, keep: KeepResponse) -> None:
         check_key(keep.key)
         check_response(keep.response)
-        if keep.retrieves and keep.generation != self._generation:
+        if keep.retrieves and (not keep.generation or keep.generation not in self._searched):
             metrics.RESPONSE_CACHE_STORES.labels(result="stale").inc()
             return
         vector = self._vectors.pop((keep.key.tenant, keep.key.exact), None)
-        generation = self._generation if keep.retrieves else ""
+        generation = keep.generation if keep.retrieves else ""
         more_bytes = 0 if vector is None else self._questions.bytes_per_row
         try:
             entry = self._cache.put(keep.key, keep.response, generation, more_bytes)
@@ -167,9 +170,9 @@ class CacheActor(BusActor):
         except Exception:  # the encoder's: every lookup is a miss, and the next ones are tried again
             log.exception("embed_failed", questions=len(batch))
             for each in batch:
-                await self._miss(each.delivery)
+                await self._miss(each.delivery, each.lookup)
             return
-        self._follow_index()
+        self._follow_indexes()
         for each, vector, truncated in zip(batch, embedded.vectors, embedded.truncated, strict=True):
             await self._compare_one(each, None if truncated else vector)
 
@@ -180,19 +183,19 @@ class CacheActor(BusActor):
             least = lookup.min_similarity or self._config.cache_min_similarity
             found = self._questions.nearest(key.tenant, key.near, key.question, vector, least)
             for similarity, entry in found:
-                if self._cache.is_good(entry, self._generation, lookup.max_age_ms / 1e3):
+                if self._cache.is_good(entry, self._generation(lookup), lookup.max_age_ms / 1e3):
                     await self._give(waiting.delivery, entry, similarity)
                     return
             self._vectors[key.tenant, key.exact] = vector.copy()  # the array of its batch is not kept
             if len(self._vectors) > MAX_KEPT_VECTORS:
                 self._vectors.popitem(last=False)
-        await self._miss(waiting.delivery)
+        await self._miss(waiting.delivery, lookup)
 
     async def on_stop(self) -> None:
         if self._work is not None:
             await cancel_until_done(self._work)
         for each in self._waiting:
-            await self._miss(each.delivery)
+            await self._miss(each.delivery, each.lookup)
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.config import PathRule, ServiceConfig, field_of
+from shared.retrieval.named_corpus import NamedCorpus, read_named_corpora
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieverConfig(ServiceConfig):
-    corpus: str = field_of(
-        "", help="folder of documents, one file, or FOLDER/*.md; empty = no retrieval", path=PathRule.ALWAYS
+    corpus: tuple[str, ...] = field_of(
+        (),
+        help="corpora, each [NAME[@TENANT+TENANT]=]PATH: a folder of documents, one file, or FOLDER/*.md; "
+        "empty = no retrieval",
+        path=PathRule.BEHIND_NAME,
+    )
+    index_wait_s: float = field_of(
+        60.0,
+        help="how long corpora that can be searched wait at the start for those that are still being indexed",
+        minimum=0.0,
+        maximum=86400.0,
     )
     state_dir: str = field_of(
         ".penstock", help="folder that keeps the index between runs", path=PathRule.ALWAYS
@@ -56,3 +66,7 @@ class RetrieverConfig(ServiceConfig):
     threads: int = field_of(
         1, help="threads of the embedding model and of the reranker", minimum=1, maximum=256
     )
+
+    def named_corpora(self) -> tuple[NamedCorpus, ...]:
+        """Raises InvalidRequest for one that is said in a wrong way."""
+        return read_named_corpora(self.corpus)

@@ -1,16 +1,14 @@
-"""A retriever goes on to the newest index of its corpus, without a pause: the old one serves until the new
-one is open."""
+"""A retriever goes on to the newest index of a corpus, without a pause: the old one serves until the new one
+is open."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
+from services.retriever.served_corpus import ServedCorpus
 from shared.errors import PenstockError
-from shared.retrieval.index import PassageIndex
 from shared.retrieval.store import current_generation, open_generation
 
 POLL_S = 1.0
@@ -20,39 +18,53 @@ log = structlog.get_logger()
 
 
 class IndexFollower:
-    """`replace` gets each newer index, in whichever thread `look` is called in."""
+    """Looks into `folder` for newer generations of a corpus' index."""
 
-    def __init__(
-        self, folder: Path, generation: int, embedder: str, replace: Callable[[PassageIndex], None]
-    ) -> None:
-        self.generation = generation
-        """Of the index that is searched; for others to read. An index is in service before its number is."""
+    def __init__(self, folder: Path, embedder: str, corpus: ServedCorpus) -> None:
         self._folder = folder
         self._embedder = embedder
-        self._replace = replace
+        self._corpus = corpus
         self._told = ""
 
-    async def run(self) -> None:
-        """For ever."""
-        while True:
-            await asyncio.sleep(POLL_S)
-            await asyncio.to_thread(self.look)
-
-    def look(self) -> None:
+    def look(self) -> bool:
         """Goes on to the current generation when it is another one. One that cannot be used leaves the old
-        one in service, and is told of once."""
+        one in service, and is told of once. Whether anything has changed."""
+        corpus = self._corpus
         try:
-            if current_generation(self._folder) == self.generation:
-                return
+            current = current_generation(self._folder)
+            if current == corpus.generation:
+                return self._forget_trouble()
             opened = open_generation(self._folder, self._embedder)
         except (PenstockError, OSError) as error:
-            if str(error) != self._told:
-                log.warning(
-                    "index_unusable", folder=str(self._folder), error=str(error), action="the old one serves"
-                )
-            self._told = str(error)
-            return
-        if opened is not None:
-            self._replace(opened.index)
-            self.generation, self._told = opened.number, ""
-            log.info("index_replaced", generation=opened.number, passages=len(opened.index))
+            return self._tell_trouble(str(error))
+        except Exception as error:  # of whatever reads it: others are followed all the same
+            log.exception("index_broken", corpus=corpus.named.name)
+            return self._tell_trouble(f"its index cannot be read ({type(error).__name__})")
+        if opened is None:
+            return False
+        corpus.replace_index(opened.index, opened.number)
+        self._told = ""
+        log.info(
+            "index_replaced",
+            corpus=corpus.named.name,
+            generation=opened.number,
+            passages=len(opened.index),
+        )
+        return True
+
+    def _tell_trouble(self, trouble: str) -> bool:
+        if trouble == self._told:
+            return False
+        self._told = trouble
+        self._corpus.tell_trouble(trouble)
+        action = "the old one serves" if self._corpus.generation else "there is none to serve"
+        log.warning("index_unusable", corpus=self._corpus.named.name, error=trouble, action=action)
+        return True
+
+    def _forget_trouble(self) -> bool:
+        """The index that is searched is the current one again."""
+        if not self._told:
+            return False
+        self._told = ""
+        self._corpus.tell_trouble("")
+        return True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.retriever.served_corpus import ServedCorpus
 from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import DeadlineExpired, InvalidRequest
-from shared.messages import Retrieve, Retrieved
+from shared.messages import MAX_CORPUS_CHARS, Retrieve, Retrieved
+from shared.retrieval.metadata import check_filters
 
 MAX_K = 50
 """Passages; a request, which has to read them, asks for fewer than who wants nothing else."""
@@ -21,11 +23,12 @@ DEGRADED_NO_CORPUS = "no corpus"
 
 @dataclass(slots=True, eq=False)
 class SearchAsk:
-    """What the worker thread gets of a question. `found` is the best answer so far: the thread writes it
-    whole, whoever is in a hurry reads it."""
+    """What the worker thread gets of a question. `corpus` has an index. `found` is the best answer so far:
+    the thread writes it whole, whoever is in a hurry reads it."""
 
     retrieve: Retrieve
     end: Deadline
+    corpus: ServedCorpus
     found: Retrieved | None = None
 
 
@@ -61,17 +64,22 @@ class Question:
 
 
 def accept_question(
-    delivery: Delivery, retrieve: Retrieve, hard: Deadline, soft_share: float, clock: Clock = SYSTEM_CLOCK
+    delivery: Delivery,
+    retrieve: Retrieve,
+    corpus: ServedCorpus,
+    hard: Deadline,
+    soft_share: float,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Question:
-    """Raises InvalidRequest, or DeadlineExpired when there is no time left."""
-    check_question(retrieve)
+    """A question that has been checked. Raises DeadlineExpired when there is no time left."""
     hard.check("retriever", clock)
     soft = Deadline.after(hard.remaining_s(clock) * soft_share, clock)
     end = min(soft, hard) if retrieve.may_degrade else hard
-    return Question(delivery, retrieve, soft, hard, SearchAsk(retrieve, end))
+    return Question(delivery, retrieve, soft, hard, SearchAsk(retrieve, end, corpus))
 
 
 def check_question(retrieve: Retrieve) -> None:
+    """Raises InvalidRequest."""
     if not 1 <= retrieve.k <= MAX_K:
         raise InvalidRequest(f"k is {retrieve.k}; ask for 1 to {MAX_K} passages")
     if not retrieve.query.strip():
@@ -80,6 +88,11 @@ def check_question(retrieve: Retrieve) -> None:
         raise InvalidRequest(
             f"the question has {len(retrieve.query)} characters; retrieval takes at most {MAX_QUERY_CHARS}"
         )
+    if len(retrieve.corpus) > MAX_CORPUS_CHARS:
+        raise InvalidRequest(
+            f"a corpus' name has at most {MAX_CORPUS_CHARS} characters, not {len(retrieve.corpus)}"
+        )
+    check_filters(retrieve.filters)
 
 
 def degraded(why: str) -> Retrieved:

@@ -7,7 +7,7 @@ room from nobody that holds less.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock
@@ -19,6 +19,7 @@ from shared.messages import (
     MAX_KEPT_TOKENS,
     KeptResponse,
     ResponseKey,
+    passage_bytes,
 )
 from shared.telemetry import metrics
 
@@ -115,11 +116,11 @@ class ResponseCache:
         if why:
             metrics.RESPONSE_CACHE_EVICTIONS.labels(why=why).inc()
 
-    def drop_generations(self, current: str) -> None:
-        """Those answered from an index that is not searched any more."""
+    def drop_generations(self, current: Collection[str]) -> None:
+        """Those answered from an index that is not searched any more; `current` are those that are."""
         entries = [entry for kept in self._tenants.values() for entry in kept.values()]
         for entry in entries:
-            if entry.generation not in ("", current):
+            if entry.generation and entry.generation not in current:
                 self.remove(entry, "generation")
 
     def _entry_of(self, key: ResponseKey) -> KeptEntry | None:
@@ -166,5 +167,4 @@ def _size_of(key: ResponseKey, response: KeptResponse) -> int:
 
 
 def _text_bytes(response: KeptResponse) -> int:
-    passages = sum(len(each.text.encode()) + len(each.source.encode()) for each in response.passages)
-    return len(response.text.encode()) + passages
+    return len(response.text.encode()) + sum(map(passage_bytes, response.passages))

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, SearchAsk
+from services.retriever.served_corpus import ServedCorpus
 from shared.errors import DeadlineExpired, PenstockError
-from shared.messages import Retrieved, ScoredPassage
+from shared.messages import Filters, Retrieved, ScoredPassage
 from shared.retrieval.embedder import MAX_TOKENS
 from shared.retrieval.fusion import Ranking, fuse_rankings
 from shared.retrieval.index import Hit, PassageIndex
-from shared.retrieval.lexical import Rows, Scores
+from shared.retrieval.lexical import Allowed, Rows, Scores
 from shared.retrieval.question_vectors import QuestionEmbedder
 from shared.retrieval.rerank import Reranker
 
@@ -27,42 +28,66 @@ RERANKED_PASSAGES = 32
 TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was searched for by its beginning"
 
 
-class Searcher:
-    def __init__(
-        self, embedder: QuestionEmbedder, index: PassageIndex, reranker: Reranker | None = None
-    ) -> None:
-        self._embedder = embedder
-        self._index = index
-        self._reranker = reranker
+@dataclass(frozen=True, slots=True)
+class SearchGroup:
+    """Those of a batch, by their places, that are searched for in the same passages: `allowed` [passages], or
+    all of them."""
 
-    def replace_index(self, index: PassageIndex) -> None:
-        """From the next batch on; called from any thread."""
-        self._index = index
+    corpus: str
+    index: PassageIndex
+    allowed: Allowed | None
+    warning: str
+    places: list[int]
+
+
+class Searcher:
+    def __init__(self, embedder: QuestionEmbedder, reranker: Reranker | None = None) -> None:
+        self._embedder = embedder
+        self._reranker = reranker
 
     def search_passages(self, asks: Sequence[SearchAsk]) -> list[Retrieved | PenstockError]:
         """One answer each; the times are those of the whole batch, which each of them waited."""
-        index, began_ns = self._index, time.perf_counter_ns()
-        depth = min(FIRST_STAGE_PASSAGES, len(index))
+        began_ns = time.perf_counter_ns()
         queries = [ask.retrieve.query for ask in asks]
-        words = [_ranking(*found) for found in zip(*index.lexical.search(queries, depth), strict=True)]
-        for ask, ranking in zip(asks, words, strict=True):
-            ask.found = _answer(ask, self._hits(ask, index, [ranking]), degraded=DEGRADED_DENSE)
+        groups = _groups(asks)
+        words: dict[int, Ranking] = {}
+        for group in groups:
+            asked = [queries[place] for place in group.places]
+            found = group.index.lexical.search(asked, _depth(group), group.allowed)
+            for place, *ranked in zip(group.places, *found, strict=True):
+                words[place] = _ranking(*ranked)
+                hits = self._hits(asks[place], group.index, [words[place]])
+                asks[place].found = _answer(asks[place], group, hits, degraded=DEGRADED_DENSE)
         words_ns = time.perf_counter_ns()
         embedded = self._embedder.embed_questions(queries)
         embed_us = (time.perf_counter_ns() - words_ns) // 1000
-        scores, rows = index.search_rows(embedded.vectors, depth)
-        meaning = [_ranking(*found) for found in zip(scores, rows, embedded.known, strict=True)]
-        hits = [self._hits(ask, index, rankings) for ask, *rankings in zip(asks, meaning, words, strict=True)]
+        hits_of: dict[int, list[Hit]] = {}
+        for group in groups:
+            found = group.index.search_rows(embedded.vectors[group.places], _depth(group), group.allowed)
+            for place, *ranked in zip(group.places, *found, strict=True):
+                meaning = _ranking(*ranked, weight=embedded.known[place])
+                hits_of[place] = self._hits(asks[place], group.index, [meaning, words[place]])
         search_us = (time.perf_counter_ns() - began_ns) // 1000 - embed_us
+        group_of = {place: group for group in groups for place in group.places}
         answers = [
-            _answer(ask, found, warning=TRUNCATED if cut else "", embed_us=embed_us, search_us=search_us)
-            for ask, found, cut in zip(asks, hits, embedded.truncated, strict=True)
+            _answer(
+                ask,
+                group_of[place],
+                hits_of[place],
+                cut=embedded.truncated[place],
+                embed_us=embed_us,
+                search_us=search_us,
+            )
+            for place, ask in enumerate(asks)
         ]
         if self._reranker is None:
             return list(answers)
         for ask, answer in zip(asks, answers, strict=True):
             ask.found = replace(answer, degraded=DEGRADED_RERANK)
-        return [self._rerank(self._reranker, *each) for each in zip(asks, hits, answers, strict=True)]
+        return [
+            self._rerank(self._reranker, ask, group_of[place], hits_of[place], answers[place])
+            for place, ask in enumerate(asks)
+        ]
 
     def _hits(self, ask: SearchAsk, index: PassageIndex, rankings: Sequence[Ranking]) -> list[Hit]:
         """Of the rankings' passages the best, as many as are wanted or reranked, none of them twice: what
@@ -77,7 +102,12 @@ class Searcher:
         return list(hits.values())
 
     def _rerank(
-        self, reranker: Reranker, ask: SearchAsk, hits: Sequence[Hit], answer: Retrieved
+        self,
+        reranker: Reranker,
+        ask: SearchAsk,
+        group: SearchGroup,
+        hits: Sequence[Hit],
+        answer: Retrieved,
     ) -> Retrieved | PenstockError:
         """The best hits in the reranker's order, as many of them as there was time for, then the others."""
         if not ask.retrieve.rerank:
@@ -87,29 +117,66 @@ class Searcher:
         if not ranked.whole and not ask.retrieve.may_degrade:
             return DeadlineExpired("there was no time to rerank; allow more, or let it degrade")
         ordered = [hits[place] for place in ranked.order]
-        passages = _answer(ask, [*ordered, *hits[RERANKED_PASSAGES:]]).passages
+        passages = _answer(ask, group, [*ordered, *hits[RERANKED_PASSAGES:]]).passages
         rerank_us = (time.perf_counter_ns() - began_ns) // 1000
         degraded = "" if ranked.whole else DEGRADED_RERANK
         return replace(answer, passages=passages, degraded=degraded, rerank_us=rerank_us)
 
 
-def _ranking(scores: Scores, rows: Rows, weight: float = 1.0) -> Ranking:
+def _ranking(scores: Scores, rows: Rows, *, weight: float = 1.0) -> Ranking:
     """Of what was found: -1 is no row."""
     count = int((rows >= 0).sum())
     return Ranking(rows[:count].tolist(), scores[:count].tolist(), weight)
 
 
+def _groups(asks: Sequence[SearchAsk]) -> list[SearchGroup]:
+    """By index and filters, as they are now: an index that is replaced meanwhile is searched to the end."""
+    groups: dict[tuple[ServedCorpus, Filters], SearchGroup] = {}
+    for place, ask in enumerate(asks):
+        key = (ask.corpus, ask.retrieve.filters)
+        if key not in groups:
+            groups[key] = _group(*key)
+        groups[key].places.append(place)
+    return list(groups.values())
+
+
+def _group(corpus: ServedCorpus, filters: Filters) -> SearchGroup:
+    searched = corpus.searched
+    assert searched is not None, "else the question is not asked"
+    allowed, warning = searched.masks.allowed(filters), ""
+    if unknown := searched.masks.unknown_fields(filters):
+        warning = f"no document has the metadata {', '.join(unknown)}, by which passages were to be chosen"
+    elif allowed is not None and not allowed.any():
+        warning = "no passage has metadata that fits the filters"
+    return SearchGroup(corpus.named.name, searched.index, allowed, warning, [])
+
+
+def _depth(group: SearchGroup) -> int:
+    return min(FIRST_STAGE_PASSAGES, len(group.index))
+
+
 def _answer(
     ask: SearchAsk,
+    group: SearchGroup,
     hits: Sequence[Hit],
     *,
     degraded: str = "",
-    warning: str = "",
+    cut: bool = False,
     embed_us: int = 0,
     search_us: int = 0,
 ) -> Retrieved:
+    """`cut`: of the question, its beginning was embedded alone."""
     passages = tuple(
-        ScoredPassage(hit.source, hit.text, hit.score, hit.start, hit.end, hit.page)
+        ScoredPassage(
+            hit.source,
+            hit.text,
+            hit.score,
+            hit.start,
+            hit.end,
+            hit.page,
+            group.index.metadata_of(hit.row),
+        )
         for hit in hits[: ask.retrieve.k]
     )
-    return Retrieved(passages, degraded, embed_us, search_us, warning=warning)
+    warning = "; ".join(filter(None, (group.warning, TRUNCATED if cut else "")))
+    return Retrieved(passages, degraded, embed_us, search_us, warning=warning, corpus=group.corpus)

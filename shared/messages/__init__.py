@@ -3,6 +3,7 @@
     packing     lists of ids and of block hashes as bytes
     envelope    what surrounds every message, and the two answers that any ask may get
     adapters    low-rank changes of a model, as placements and heartbeats name them
+    corpora     what a retriever says of its corpora
     front_half  the gateway asks retriever and tokenizer
     placement   the gateway places a request, cancels it, hears that it cannot go on
     tokens      the hot path, from workers to detokenizer to gateway
@@ -16,6 +17,7 @@ Durations are integers in microseconds. Times are unix microseconds of the sende
 """
 
 from shared.messages.adapters import MAX_REPORTED_CHARS, NO_ADAPTER, AdapterId, AdapterReport
+from shared.messages.corpora import CorpusReport
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
 from shared.messages.fleet import (
@@ -30,8 +32,12 @@ from shared.messages.fleet import (
     SnapshotRequest,
 )
 from shared.messages.front_half import (
+    MAX_CORPUS_CHARS,
     MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
+    MAX_FILTER_CHARS,
+    MAX_FILTER_VALUES,
+    MAX_FILTERS,
     MAX_RERANK_QUERY_CHARS,
     MAX_RERANK_TEXTS,
     ChatTurn,
@@ -39,6 +45,7 @@ from shared.messages.front_half import (
     Detokenized,
     Embed,
     Embedded,
+    Filters,
     RerankTexts,
     Retrieve,
     Retrieved,
@@ -94,6 +101,7 @@ from shared.messages.response_cache import (
     ResponseFound,
     ResponseKey,
     ResponseMissing,
+    passage_bytes,
 )
 from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
 
@@ -156,8 +164,12 @@ Message = (
 __all__ = [
     "CACHE_DIGEST_BYTES",
     "MAX_COMPARED_BYTES",
+    "MAX_CORPUS_CHARS",
     "MAX_EMBED_TEXTS",
     "MAX_EMBED_TEXT_BYTES",
+    "MAX_FILTERS",
+    "MAX_FILTER_CHARS",
+    "MAX_FILTER_VALUES",
     "MAX_HASHES",
     "MAX_KEPT_BYTES",
     "MAX_KEPT_TOKENS",
@@ -177,6 +189,7 @@ __all__ = [
     "CancelAck",
     "ChatTurn",
     "ClientCancel",
+    "CorpusReport",
     "Detokenize",
     "Detokenized",
     "DraftBlock",
@@ -189,6 +202,7 @@ __all__ = [
     "Embedded",
     "Envelope",
     "Failure",
+    "Filters",
     "Heartbeat",
     "Held",
     "HoldCheck",
@@ -235,6 +249,7 @@ __all__ = [
     "Warm",
     "pack_hashes",
     "pack_ids",
+    "passage_bytes",
     "unpack_hashes",
     "unpack_ids",
 ]

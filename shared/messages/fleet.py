@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages.adapters import AdapterReport
+from shared.messages.corpora import CorpusReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Heartbeat:
     `prompt_tokens_per_s` how fast it computes prompts (its `queued_tokens` are theirs), `transfer_us` how
     long KV from prefill makes a request wait. `kv_groups` says how many of its blocks 16 tokens
     take, and behind which window they come back. `adapters`: of a worker, those over its model that it was
-    told of, by name. `reranker`: the name of a retriever's, "" where it has none.
+    told of, by name. `reranker`: the name of a retriever's, "" where it has none. `corpora`: what it
+    searches.
     """
 
     role: str
@@ -85,6 +87,7 @@ class Heartbeat:
     kv_groups: KvGroups = ONE_GROUP
     adapters: tuple[AdapterReport, ...] = ()
     reranker: str = ""
+    corpora: tuple[CorpusReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,14 @@ MAX_RERANK_TEXTS = 32
 """Of one `RerankTexts`, each of at most MAX_EMBED_TEXT_BYTES; a gateway splits what a client sends."""
 MAX_RERANK_QUERY_CHARS = 16_384
 """Of its question: as many as one that is searched for may have."""
+MAX_CORPUS_CHARS = 64
+"""Of a corpus' name."""
+MAX_FILTERS = 16
+MAX_FILTER_VALUES = 64
+MAX_FILTER_CHARS = 256
+"""Of a field and of a value, as of the metadata that they are compared with."""
+Filters = tuple[tuple[str, tuple[str, ...]], ...]
+"""Fields of metadata, each with the values of which a passage has to have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +148,7 @@ class TextScores:
 class Retrieve:
     """`rerank`: whether there is time for a closer look at what was found, where the retriever takes one.
 
-    `corpus` is searched for `tenant`; "" is the only one that it may search. `filters`: fields of metadata,
-    each with the values of which a passage has to have one.
+    `corpus` is searched for `tenant`; "" is the only one that it may search.
     """
 
     query: str
@@ -150,13 +157,13 @@ class Retrieve:
     rerank: bool = True
     corpus: str = ""
     tenant: str = ""
-    filters: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    filters: Filters = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPassage:
     """Made of the characters `start` to `end` of the document that `source` names, which begin on `page`
-    (0: it has no pages). `metadata` is what filters may name."""
+    (0: it has no pages). `metadata` is what filters may name, each field once."""
 
     source: str
     text: str
@@ -170,7 +177,7 @@ class ScoredPassage:
 @dataclass(frozen=True, slots=True)
 class Retrieved:
     """`degraded` names what was skipped for want of time ("" = nothing), `warning` what the client should
-    know of its question ("" = nothing)."""
+    know of its question ("" = nothing). `corpus` is the name of what was searched, "" where nothing was."""
 
     passages: tuple[ScoredPassage, ...]
     degraded: str
@@ -178,6 +185,7 @@ class Retrieved:
     search_us: int
     rerank_us: int = 0
     warning: str = ""
+    corpus: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,14 @@ class KeptResponse:
 class LookUpResponse:
     """gateway → retriever. `max_age_ms`: 0 takes any that is kept; `min_similarity`: 0.0 takes the
     retriever's own. `retrieves`: the answer is from passages, so that it has to be of the index that is
-    searched now."""
+    searched now for `tenant` (the key's, in the key, is that of kept KV) in `corpus`, as in `Retrieve`."""
 
     key: ResponseKey
     retrieves: bool
     max_age_ms: int = 0
     min_similarity: float = 0.0
+    corpus: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class ResponseFound:
 
 @dataclass(frozen=True, slots=True)
 class ResponseMissing:
-    """`generation` is that of the index which is searched now, "" where there is none."""
+    """`generation` names the corpus that would be searched now, and the state of its index; "" where there is
+    none."""
 
     generation: str
 
@@ -83,3 +86,9 @@ class KeepResponse:
     response: KeptResponse
     retrieves: bool
     generation: str
+
+
+def passage_bytes(passage: ScoredPassage) -> int:
+    """What a passage counts of MAX_KEPT_BYTES."""
+    texts = (passage.text, passage.source, *(part for pair in passage.metadata for part in pair))
+    return sum(len(text.encode(errors="surrogatepass")) for text in texts)

@@ -62,6 +62,12 @@ def read_corpus(corpus: str) -> Corpus:
     return Corpus(tuple(documents), tuple(left_out.reasons(root)))
 
 
+def is_there(corpus: str) -> bool:
+    """Whether there is such a folder or file, or the folder of such a pattern."""
+    path = Path(corpus)
+    return path.exists() or (PATTERN_MARK in path.name and path.parent.is_dir())
+
+
 def document_files(corpus: str) -> list[Path]:
     """The files that count, whether they can be read or not. Raises NotFound where there is no such
     folder."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.retrieval.lexical import Allowed, LexicalIndex, Rows, Scores
+from shared.retrieval.metadata import Pairs, told_metadata
 from shared.retrieval.nearest import NearestVectors
 from shared.retrieval.passage_table import IndexedFile, PassageTable
 from shared.retrieval.vectors import Vectors
@@ -65,6 +66,11 @@ class PassageIndex:
         source = f"{file.name} § {passage.heading}" if passage.heading else file.name
         page = file.page_at(passage.start)
         return Hit(source, passage.text, score, row, passage.start, passage.end, page)
+
+    def metadata_of(self, row: int) -> Pairs:
+        """What a client is told of its document's."""
+        file = self.table.file_of(row)
+        return told_metadata(file.name, file.metadata)
 
 
 def embedded_texts(table: PassageTable) -> list[str]:

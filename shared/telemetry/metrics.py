@@ -139,6 +139,14 @@ RESPONSE_CACHE_BYTES = Gauge(
     "penstock_response_cache_bytes", "Memory of kept answers and of the vectors of their questions."
 )
 RESPONSE_CACHE_ENTRIES = Gauge("penstock_response_cache_entries", "Answers that are kept.")
+CORPUS_PASSAGES = Gauge(
+    "penstock_corpus_passages", "Passages of the index that is searched; 0 where there is none.", ["corpus"]
+)
+CORPUS_TROUBLED = Gauge(
+    "penstock_corpus_troubled",
+    "1 where a corpus could not be indexed or its newest index not be read; what there is serves.",
+    ["corpus"],
+)
 
 ADAPTERS = Gauge("penstock_adapters", "Adapters over the model that requests may name here.")
 ADAPTERS_STALE = Gauge(
@@ -241,6 +249,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     ),
     "tokenizer": (QUEUE_DEPTH,),
     "retriever": (
+        CORPUS_PASSAGES,
+        CORPUS_TROUBLED,
         HOP_SECONDS,
         QUESTION_VECTORS,
         QUEUE_DEPTH,

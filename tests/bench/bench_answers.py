@@ -23,6 +23,7 @@ import torch
 
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
+from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.engine import LLM, SamplingParams
 from shared.messages import ChatTurn, Retrieve, Retrieved
@@ -69,8 +70,8 @@ def document_passages(
     index = build_index(
         str(DOCUMENTS), work / "index", embedder, lambda *_: None, waiting=lambda _: None
     ).index
-    searcher = Searcher(embedder, index)
-    found = [_searched(searcher, question.question) for question in questions]
+    searcher, corpus = Searcher(embedder), ServedCorpus.of_index(index)
+    found = [_searched(searcher, corpus, question.question) for question in questions]
     if passages == "retrieved":
         return found
     return [
@@ -79,8 +80,8 @@ def document_passages(
     ]
 
 
-def _searched(searcher: Searcher, question: str) -> tuple[str, ...]:
-    ask = SearchAsk(Retrieve(question, RETRIEVED, may_degrade=False), Deadline.after(PATIENCE_S))
+def _searched(searcher: Searcher, corpus: ServedCorpus, question: str) -> tuple[str, ...]:
+    ask = SearchAsk(Retrieve(question, RETRIEVED, may_degrade=False), Deadline.after(PATIENCE_S), corpus)
     (answer,) = searcher.search_passages([ask])
     assert isinstance(answer, Retrieved), answer
     return tuple(passage.text for passage in answer.passages)

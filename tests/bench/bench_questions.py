@@ -21,6 +21,7 @@ from services.retriever.config import RetrieverConfig
 from services.retriever.question import SearchAsk
 from services.retriever.question_batch import next_batch
 from services.retriever.searcher import Searcher
+from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
 from shared.retrieval.embedder import Embedder
@@ -54,10 +55,13 @@ class Cost:
     cpu_s: float
 
 
-def searched(searcher: Searcher, questions: Sequence[str], most: int, most_bytes: int) -> Cost:
+def searched(
+    searcher: Searcher, corpus: ServedCorpus, questions: Sequence[str], most: int, most_bytes: int
+) -> Cost:
     """All of them wait; `most` and `most_bytes` bound a batch."""
     end = Deadline.after(PATIENCE_S)
-    waiting = deque(Queued(SearchAsk(Retrieve(each, PASSAGES, may_degrade=True), end)) for each in questions)
+    wanted = [Retrieve(each, PASSAGES, may_degrade=True) for each in questions]
+    waiting = deque(Queued(SearchAsk(each, end, corpus)) for each in wanted)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     while batch := next_batch(waiting, most, most_bytes):
         for queued in batch:
@@ -83,13 +87,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-questions-") as folder:
         index = index_of(asked, embedder, Path(folder))
     questions = asked.questions[:: max(1, len(asked.questions) // options.questions)][: options.questions]
-    plain, kept = Searcher(embedder, index), Searcher(QuestionVectors(embedder), index)
-    searched(kept, questions, options.batch, options.batch_bytes)
+    corpus = ServedCorpus.of_index(index)
+    plain, kept = Searcher(embedder), Searcher(QuestionVectors(embedder))
+    searched(kept, corpus, questions, options.batch, options.batch_bytes)
 
     ways: dict[str, Callable[[], Cost]] = {
-        "one by one": lambda: searched(plain, questions, 1, options.batch_bytes),
-        "in batches": lambda: searched(plain, questions, options.batch, options.batch_bytes),
-        "asked again": lambda: searched(kept, questions, 1, options.batch_bytes),
+        "one by one": lambda: searched(plain, corpus, questions, 1, options.batch_bytes),
+        "in batches": lambda: searched(plain, corpus, questions, options.batch, options.batch_bytes),
+        "asked again": lambda: searched(kept, corpus, questions, 1, options.batch_bytes),
     }
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(options.rounds):

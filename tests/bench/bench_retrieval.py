@@ -20,6 +20,7 @@ import numpy as np
 
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import FIRST_STAGE_PASSAGES, Searcher
+from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
 from shared.retrieval.build import build_index
@@ -60,11 +61,14 @@ def by_meaning(index: PassageIndex, asked: RetrievalSet, embedder: Embedder) -> 
     return ranking_scores([_documents(index, found.tolist()) for found in rows], asked.right)
 
 
-def searched(searcher: Searcher, asked: RetrievalSet) -> tuple[RankingScores, Sequence[float]]:
+def searched(
+    searcher: Searcher, corpus: ServedCorpus, asked: RetrievalSet
+) -> tuple[RankingScores, Sequence[float]]:
     """What the retriever answers, one question after the other, and the seconds that each took."""
     rankings, seconds = [], []
     for question in asked.questions:
-        ask = SearchAsk(Retrieve(question, MOST_PASSAGES, may_degrade=True), Deadline.after(PATIENCE_S))
+        wanted = Retrieve(question, MOST_PASSAGES, may_degrade=True)
+        ask = SearchAsk(wanted, Deadline.after(PATIENCE_S), corpus)
         begun = time.perf_counter()
         (answer,) = searcher.search_passages([ask])
         seconds.append(time.perf_counter() - begun)
@@ -98,9 +102,10 @@ def main() -> None:
         print(f"{asked.name}: {len(asked.questions)} questions, {len(index)} passages")
         _report("words", by_words(index, asked))
         _report("meaning", by_meaning(index, asked, embedder))
-        _report("both", *searched(Searcher(embedder, index), asked))
+        corpus = ServedCorpus.of_index(index)
+        _report("both", *searched(Searcher(embedder), corpus, asked))
         if reranker is not None:
-            _report("reranked", *searched(Searcher(embedder, index, reranker), asked))
+            _report("reranked", *searched(Searcher(embedder, reranker), corpus, asked))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ import grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
+from services.retriever.corpora import Corpora
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved, Tokenize
 from shared.service import Service
 from tests.integration.gateway_peers import Fleet, Running, ask, default_answer, fleet, gateway
-from tests.integration.test_retriever_service import HeldSearch
+from tests.integration.test_retriever_service import HeldSearch, indexed
 from tests.support.client import generate
 from tests.support.wait import until
 
@@ -41,7 +42,7 @@ async def stuck_retriever(peers: Fleet) -> AsyncIterator[HeldSearch]:
     service, search = Service("retriever", RetrieverConfig(), "retriever-0"), HeldSearch()
     service.bus = peers.bus
     peers["retriever-0"].on_message = service.supervisor.start(
-        lambda: RetrieverActor(service, search, search.run_texts)
+        lambda: RetrieverActor(service, Corpora([indexed()]), search, search.run_texts)
     ).receive
     try:
         yield search

@@ -15,10 +15,19 @@ import pytest
 
 from services.gateway.http.vector_store_pages import DEFAULT_RESULTS, MAX_QUERIES
 from services.gateway.passage_asks import MAX_FOUND
-from services.gateway.retrieval_use import MAX_CORPUS_CHARS, MAX_FILTER_VALUES, MAX_FILTERS
 from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import NotFound
-from shared.messages import MAX_RERANK_QUERY_CHARS, Cancel, Message, Retrieve, Retrieved, ScoredPassage
+from shared.messages import (
+    MAX_CORPUS_CHARS,
+    MAX_FILTER_VALUES,
+    MAX_FILTERS,
+    MAX_RERANK_QUERY_CHARS,
+    Cancel,
+    Message,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
+)
 from tests.integration.gateway_peers import Answer, Fleet
 from tests.integration.test_gateway_passages import PASSAGES, retrieving
 from tests.integration.test_gateway_text_asks import key_file

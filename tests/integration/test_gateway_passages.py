@@ -12,11 +12,18 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.passage_asks import DEFAULT_FOUND, MAX_FOUND
-from services.gateway.retrieval_use import MAX_CORPUS_CHARS
 from shared.api_key_file import KeyLimits, new_api_key
 from shared.degradation import DegradationLevel
 from shared.errors import InternalError, NotFound
-from shared.messages import MAX_RERANK_QUERY_CHARS, Cancel, Message, Retrieve, Retrieved, ScoredPassage
+from shared.messages import (
+    MAX_CORPUS_CHARS,
+    MAX_RERANK_QUERY_CHARS,
+    Cancel,
+    Message,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
+)
 from tests.integration.gateway_peers import Answer, Fleet, Running, default_answer, fleet, gateway
 from tests.integration.test_gateway_text_asks import key_file, refused
 from tests.support.wait import until

@@ -10,12 +10,16 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
+from services.retriever.corpora import Corpora
 from services.retriever.question import MAX_K, SearchAsk
+from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import TextJob
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
@@ -51,6 +55,8 @@ from shared.messages import (
 )
 from shared.retrieval.build import build_index
 from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, MODEL_NAME, Embedder
+from shared.retrieval.index import PassageIndex
+from shared.retrieval.named_corpus import NamedCorpus
 from shared.service import Service
 from tests.support import metric
 from tests.support.wait import until
@@ -140,6 +146,13 @@ class Rig:
         await until(held, timeout_s=20)
 
 
+def indexed(name: str = "default", *tenants: str) -> ServedCorpus:
+    """A corpus with an index, of which the held search finds what it likes."""
+    corpus = ServedCorpus(NamedCorpus(name, f"/{name}", tenants))
+    corpus.replace_index(PassageIndex((), np.zeros((0, DIMENSIONS), np.float32)), 1)
+    return corpus
+
+
 MakeRig = Callable[..., Awaitable[Rig]]
 
 
@@ -147,13 +160,16 @@ MakeRig = Callable[..., Awaitable[Rig]]
 async def make_rig(nats_url: str) -> AsyncIterator[MakeRig]:
     rigs: list[Rig] = []
 
-    async def make(*, with_corpus: bool = True, reranker: str = "played", **config: object) -> Rig:
+    async def make(
+        corpora: Sequence[ServedCorpus] | None = None, *, reranker: str = "played", **config: object
+    ) -> Rig:
+        served = Corpora([indexed()] if corpora is None else corpora)
         settings = RetrieverConfig(**config)  # type: ignore[arg-type]  # its own fields
         service = Service("retriever", settings, "retriever-0")
         service.bus = await Bus.connect(nats_url, name="retriever")
         search = HeldSearch()
         actor = service.supervisor.start(
-            lambda: RetrieverActor(service, search if with_corpus else None, search.run_texts, reranker)
+            lambda: RetrieverActor(service, served, search, search.run_texts, reranker)
         )
         await service.bus.serve(SUBJECT, actor.receive)
         rigs.append(Rig(service, await Bus.connect(nats_url, name="asker"), search))
@@ -314,14 +330,81 @@ async def test_whose_question_is_cancelled_is_told_at_once(rig: Rig) -> None:
 async def test_without_a_corpus_a_question_degrades_or_is_told_how_to_index(
     make_rig: MakeRig,
 ) -> None:
-    rig = await make_rig(with_corpus=False)
+    rig = await make_rig(corpora=())
     assert await rig.retrieve("where?") == Retrieved((), "no corpus", 0, 0)
     with pytest.raises(NotFound, match="--corpus DIR"):
         await rig.retrieve("where?", may_degrade=False)
 
 
+async def test_a_tenant_s_corpus_answers_others_word_for_word_as_one_that_is_not_there(
+    make_rig: MakeRig,
+) -> None:
+    rig = await make_rig([indexed("open"), indexed("secret", "acme")])
+    rig.search.go.set()
+    refusals = []
+    for name in ("secret", "nowher"):
+        with pytest.raises(NotFound) as caught:
+            await rig.ask(Retrieve("where?", 1, True, corpus=name, tenant="rival"))
+        refusals.append(caught.value.message.replace(name, "…"))
+    assert refusals == ["there is no corpus '…': search one of open"] * 2
+    assert isinstance(await rig.ask(Retrieve("where?", 1, True, corpus="secret", tenant="acme")), Retrieved)
+
+
+async def test_among_several_corpora_a_question_has_to_name_one_of_those_that_it_may_search(
+    make_rig: MakeRig,
+) -> None:
+    rig = await make_rig([indexed("open"), indexed("a", "acme"), indexed("b", "rival")])
+    rig.search.go.set()
+    with pytest.raises(InvalidRequest, match="name one of open, a as the `corpus`"):
+        await rig.ask(Retrieve("where?", 1, True, tenant="acme"))
+    assert isinstance(await rig.ask(Retrieve("where?", 1, True)), Retrieved)  # without a tenant there is one
+
+
+async def test_a_corpus_without_an_index_degrades_or_says_so_and_the_others_are_searched(
+    make_rig: MakeRig,
+) -> None:
+    broken = ServedCorpus(NamedCorpus("broken", "/srv/secret-place"))
+    rig = await make_rig([broken, indexed("whole")])
+    rig.search.go.set()
+    assert await rig.ask(Retrieve("where?", 1, True, corpus="broken")) == Retrieved((), "no corpus", 0, 0)
+    with pytest.raises(NotFound, match="'broken' cannot be searched now: it is being indexed"):
+        await rig.ask(Retrieve("where?", 1, False, corpus="broken"))
+    broken.tell_trouble("the folder /srv/secret-place does not exist")
+    with pytest.raises(NotFound, match="its index cannot be used") as caught:
+        await rig.ask(Retrieve("where?", 1, False, corpus="broken"))
+    assert "secret-place" not in caught.value.message
+    assert isinstance(await rig.ask(Retrieve("where?", 1, False, corpus="whole")), Retrieved)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "pattern"),
+    [
+        ({"corpus": "x" * 65}, "at most 64 characters, not 65"),
+        ({"filters": (("field", ()),)}, "a filter has 0 values"),
+        ({"filters": (("field", ("v",) * 65),)}, "a filter has 65 values"),
+        ({"filters": (("field", ("v" * 257,)),)}, "the longest text of 257"),
+        ({"filters": (("f" * 257, ("v",)),)}, "the longest text of 257"),
+        ({"filters": (("field", ("v",)),) * 17}, "17 filters were sent"),
+    ],
+)
+async def test_names_and_filters_that_no_gateway_sends_are_refused(
+    rig: Rig, wrong: dict[str, Any], pattern: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=pattern):
+        await rig.ask(Retrieve("where?", 1, True, **wrong))
+
+
+async def test_the_longest_name_and_filters_are_taken(make_rig: MakeRig) -> None:
+    rig = await make_rig([indexed("x" * 64)])
+    rig.search.go.set()
+    filters = tuple(
+        (f"{field}".rjust(256), tuple(f"{v}".rjust(256) for v in range(64))) for field in range(16)
+    )
+    assert isinstance(await rig.ask(Retrieve("?", 1, True, corpus="x" * 64, filters=filters)), Retrieved)
+
+
 async def test_texts_are_embedded_also_without_a_corpus(make_rig: MakeRig) -> None:
-    rig = await make_rig(with_corpus=False)
+    rig = await make_rig(corpora=())
     rig.search.go.set()
     assert await rig.ask(Embed(("a", "b"))) == Embedded((b"a", b"b"), (1, 1), (False, False))
     assert await rig.held() == []
@@ -389,7 +472,7 @@ async def test_text_over_the_limit_is_refused(rig: Rig) -> None:
 
 
 async def test_texts_are_scored_also_without_a_corpus(make_rig: MakeRig) -> None:
-    rig = await make_rig(with_corpus=False)
+    rig = await make_rig(corpora=())
     rig.search.go.set()
     answer = await rig.ask(RerankTexts("where?", ("a", "bcd")))
     assert answer == TextScores((1.0, 3.0), (1, 3), (False, False))
@@ -497,13 +580,63 @@ async def test_the_process_indexes_becomes_ready_answers_also_from_a_newer_index
     assert '"event": "indexed"' in log
 
 
-async def test_a_corpus_that_is_not_there_ends_the_start_with_a_sentence(
+async def test_where_no_corpus_can_be_searched_the_start_ends_with_a_sentence_of_each(
     nats_url: str, tmp_path: Path
 ) -> None:
-    process = retriever(nats_url, PENSTOCK_RETRIEVER_CORPUS=str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    process = retriever(
+        nats_url,
+        PENSTOCK_RETRIEVER_CORPUS=f"{tmp_path / 'nowhere'}, empty={tmp_path / 'empty'}",
+        PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path),
+    )
     _, log = await asyncio.to_thread(process.communicate, timeout=START_TIMEOUT_S)
     assert process.returncode == 1
     assert f"penstock retriever: the folder {tmp_path / 'nowhere'} does not exist" in log
+    assert f"; {tmp_path / 'empty'} has no readable document" in log
+
+
+async def test_corpora_that_are_said_in_a_wrong_way_end_the_start_as_a_wrong_setting(nats_url: str) -> None:
+    process = retriever(nats_url, PENSTOCK_RETRIEVER_CORPUS="/a,/b")
+    _, log = await asyncio.to_thread(process.communicate, timeout=START_TIMEOUT_S)
+    assert process.returncode == 2
+    assert "penstock retriever: two corpora have the name 'default'" in log
+
+
+async def test_one_that_cannot_be_indexed_leaves_the_others_in_service_and_is_said(
+    nats_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.md").write_text("The port of the gate is 50051.\n")
+    corpora = f"whole={tmp_path / 'a.md'},broken@acme={tmp_path / 'nowhere'}"
+    process = retriever(
+        nats_url, PENSTOCK_RETRIEVER_CORPUS=corpora, PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
+    )
+    bus = await Bus.connect(nats_url, name="asker")
+    fleet = FleetView()
+    await fleet.start(bus)
+    try:
+        await until(lambda: fleet.instances("retriever"), timeout_s=START_TIMEOUT_S)
+        beat = fleet.instances("retriever")[0].heartbeat
+        assert [(report.name, report.passages, report.generation) for report in beat.corpora] == [
+            ("whole", 1, 1),
+            ("broken", 0, 0),
+        ]
+        trouble = beat.corpora[1].trouble
+        assert trouble == f"the folder {tmp_path / 'nowhere'} does not exist; name one that does"
+        deadline = Deadline.after(20.0)
+        wanted = Retrieve("Which port?", 1, may_degrade=False)
+        answer = await bus.ask(SUBJECT, wanted, bus.envelope("r", 1, deadline), deadline)
+        assert isinstance(answer, Retrieved)
+        assert (answer.corpus, answer.passages[0].metadata) == (
+            "whole",
+            (("source", "a.md"), ("suffix", "md")),
+        )
+    finally:
+        await fleet.stop()
+        await bus.close()
+        process.terminate()
+        _, log = process.communicate(timeout=40)
+    assert process.returncode == 0, log
+    assert '"event": "corpus_not_indexed"' in log
 
 
 def retriever(nats_url: str, **environ: str) -> subprocess.Popen[str]:

@@ -19,10 +19,10 @@ from services.gateway.http.error_object import FieldNames
 from services.gateway.http.json_fields import JsonFields, WrongField
 from services.gateway.http.penstock_options import FIELD
 from services.gateway.passage_asks import MAX_FOUND, PassageAsks, PassageQuery, check_query
-from services.gateway.retrieval_use import MAX_FILTERS, Filters, read_corpus_name, read_filters
+from services.gateway.retrieval_use import read_corpus_name, read_filters
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
-from shared.messages import Retrieved, ScoredPassage
+from shared.messages import MAX_FILTERS, Filters, Retrieved, ScoredPassage
 
 DEFAULT_RESULTS = 10
 """As OpenAI has it."""

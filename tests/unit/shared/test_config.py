@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.config import ConfigError, ServiceConfig, field_of
+from shared.config import ConfigError, ServiceConfig, field_of, text_of_value
 from shared.config_file import read_config_file
 from shared.settings import load_config
 
@@ -188,3 +188,15 @@ def test_the_file_in_the_working_directory_is_found(toml: Path, monkeypatch: pyt
     toml.write_text("[decode]\nkv_blocks = 4\n")
     monkeypatch.chdir(toml.parent)
     assert load().kv_blocks == 4
+
+
+def test_a_list_of_one_may_be_said_without_brackets(toml: Path) -> None:
+    toml.write_text('[decode]\nstops = "a,b"\n')
+    assert load(file=toml).stops == ("a,b",)
+    toml.write_text('[decode]\nstops = ""\n')
+    assert load(file=toml).stops == ()
+
+
+def test_a_list_is_one_text_in_the_environment() -> None:
+    assert text_of_value(("a", "b")) == "a,b"
+    assert load({"PENSTOCK_DECODE_STOPS": text_of_value(("a", "b"))}).stops == ("a", "b")

@@ -35,6 +35,7 @@ class DraftConfig(WorkerConfig):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesConfig(ServiceConfig):
     keys: str = field_of("", help="a file", path=PathRule.ALWAYS)
+    corpora: tuple[str, ...] = field_of((), help="folders", path=PathRule.BEHIND_NAME)
 
 
 @pytest.fixture
@@ -169,6 +170,13 @@ def test_a_relative_path_in_the_file_counts_from_the_file_s_folder(
     settings = resolve_settings(FilesConfig, "gateway", environ={}, file=file)
     assert os.path.normpath(settings["keys"].value) == str(write.parent / "keys.toml")
     assert settings["nats_credentials"].value == "/run/nats.toml"
+
+
+def test_a_relative_path_behind_a_name_in_the_file_counts_from_the_file_s_folder(write: Path) -> None:
+    write.write_text('[gateway]\ncorpora = ["a@acme=docs", "b=/srv", "c=~/docs", "./d=e"]\n')
+    settings = resolve_settings(FilesConfig, "gateway", environ={}, file=read_config_file(write))
+    folder = str(write.parent)
+    assert settings["corpora"].value == (f"a@acme={folder}/docs", "b=/srv", "c=~/docs", f"{folder}/d=e")
 
 
 def test_a_relative_path_in_the_environment_counts_from_where_the_service_runs(write: Path) -> None:

@@ -7,15 +7,12 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.retrieval_use import (
     BEST_FIRST,
-    MAX_CORPUS_CHARS,
-    MAX_FILTER_CHARS,
-    MAX_FILTER_VALUES,
-    MAX_FILTERS,
     NO_RETRIEVAL,
     SHARED_PREFIX,
     read_retrieval_use,
 )
 from shared.errors import InvalidRequest
+from shared.messages import MAX_CORPUS_CHARS, MAX_FILTER_CHARS, MAX_FILTER_VALUES, MAX_FILTERS
 
 
 def one_filter(field: str = "lang", *values: str) -> pb.MetadataFilter:

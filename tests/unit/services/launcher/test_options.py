@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from services.launcher.plan import plan_instances
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
 from shared.adapter_file import put_adapters, read_adapter_file
+from shared.config import text_of_value
 from shared.cores import usable_cores
 from shared.errors import InvalidRequest
+from shared.retrieval.named_corpus import NamedCorpus
 from shared.settings import load_config
 
 
@@ -40,7 +43,7 @@ def test_the_default_is_one_of_each_with_the_shipped_models_and_documentation() 
     options = parse_options([], {})
     assert set(options.counts.values()) == {1}
     assert (options.model, options.draft) == ("", str(SHIPPED_DRAFT))
-    assert options.settings["retriever"]["corpus"].value == str(REPOSITORY / "services")
+    assert options.settings["retriever"]["corpus"].value == (str(REPOSITORY / "services"),)
     assert options.settings["decode"]["kv_transport"].value == "auto"
     assert (options.grpc_host, options.grpc_port, options.problems) == ("127.0.0.1", 50051, ())
     assert options.http_port == 8000
@@ -71,7 +74,11 @@ def test_another_model_gets_no_shipped_draft(tmp_path: Path) -> None:
         (["--grpc-port", "x"], "--grpc-port"),
         (["--model", "/nowhere/at/all"], "--model"),
         (["--draft", "./nowhere"], "--draft"),
-        (["--corpus", "/nowhere/at/all"], "--corpus"),
+        (["--corpus", "/nowhere/at/all"], "--corpus /nowhere/at/all: there is no folder or file"),
+        (["--corpus", "a=."] * 2, "two corpora have the name 'a'"),
+        (["--corpus", "a@=."], "'' is no tenant's name"),
+        (["--corpus", "none", "--corpus", "."], "--corpus none leaves nothing to search"),
+        (["--corpus", "/,"], "--corpus /, has a comma: say it in the list `corpus` of penstock.toml"),
         (["--nats-url", "localhost"], "--nats-url"),
         (["--nats-url", "http://localhost:4222"], "--nats-url"),
         (["--kv-transport", "rdma"], "--kv-transport"),
@@ -179,7 +186,7 @@ def test_model_processes_may_use_all_cores_and_the_user_may_say_otherwise() -> N
 SAID = [
     ("gateway", "grpc_host", "0.0.0.0", "[gateway]", ["--grpc-host", "::1"], "::1"),
     ("gateway", "log_level", "debug", "[common]", ["--log-level", "error"], "error"),
-    ("retriever", "corpus", "/documents", "[retriever]", ["--corpus", "none"], ""),
+    ("retriever", "corpus", ("/documents", "a@acme=/a"), "[retriever]", ["--corpus", "none"], ()),
     ("decode", "kv_transport", "nats", "[decode]", ["--kv-transport", "shm"], "shm"),
     ("decode", "threads", 3, "[decode]", [], None),
     ("retriever", "state_dir", "/elsewhere", "[retriever]", [], None),
@@ -194,7 +201,7 @@ IDS = [f"{case[0]}-{case[1]}" for case in SAID]
 def test_the_file_wins_over_what_a_stack_sets_and_options_over_both(
     role: str, name: str, value: object, table: str, argv: list[str], asked: object, tmp_path: Path
 ) -> None:
-    said = repr(value) if isinstance(value, int) else f'"{value}"'
+    said = json.dumps(value)  # as TOML writes it too
     environ = in_file(tmp_path, f"{table}\n{name} = {said}\n")
     assert getattr(config_of(role, [], environ), name) == value
     if argv:
@@ -205,12 +212,45 @@ def test_the_file_wins_over_what_a_stack_sets_and_options_over_both(
 def test_the_environment_wins_over_what_a_stack_sets_and_options_over_both(
     role: str, name: str, value: object, table: str, argv: list[str], asked: object
 ) -> None:
-    environ = {f"PENSTOCK_{role.upper()}_{name.upper()}": str(value)}
+    environ = {f"PENSTOCK_{role.upper()}_{name.upper()}": text_of_value(value)}
     if name == "model" and role == "prefill":  # every other service needs the same
         environ = {"PENSTOCK_MODEL": str(value)}
     assert getattr(config_of(role, [], environ), name) == value
     if argv:
         assert getattr(config_of(role, argv, environ), name) == asked
+
+
+def test_corpora_of_the_command_line_reach_the_retriever_by_name_path_and_tenant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.md").write_text("Note.")
+    (tmp_path / "a=b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    argv = [
+        "--corpus",
+        ".",
+        "--corpus",
+        "one@acme+rival=notes.md",
+        "--corpus",
+        "odd=./a=b",
+        "--corpus",
+        "all=*.md",
+    ]
+    config = config_of("retriever", argv, {})
+    assert config.named_corpora() == (
+        NamedCorpus("default", str(tmp_path)),
+        NamedCorpus("one", str(tmp_path / "notes.md"), ("acme", "rival")),
+        NamedCorpus("odd", str(tmp_path / "a=b")),
+        NamedCorpus("all", str(tmp_path / "*.md")),
+    )
+
+
+def test_corpora_that_the_file_names_in_a_wrong_way_are_a_problem_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    environ = in_file(tmp_path, '[retriever]\ncorpus = ["a=/a", "a=/b"]\n')
+    (problem,) = parse_options([], environ).problems
+    assert problem.startswith("retriever: two corpora have the name 'a', /a and /b")
 
 
 def test_a_nats_server_and_a_port_that_the_file_names_are_used(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from services.retriever.cache_actor import MAX_WAITING, CacheActor
 from services.retriever.config import RetrieverConfig
+from services.retriever.corpora import Corpora
+from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import (
     CACHE_DIGEST_BYTES,
@@ -27,6 +29,8 @@ from shared.messages import (
     ResponseMissing,
 )
 from shared.retrieval.embedder import DIMENSIONS, EmbeddedQuestions
+from shared.retrieval.index import PassageIndex
+from shared.retrieval.named_corpus import NamedCorpus
 from shared.service import Service
 from tests.support import metric
 from tests.support.clock import FakeClock
@@ -38,12 +42,17 @@ KEY = ResponseKey("acme", b"e" * CACHE_DIGEST_BYTES, b"n" * CACHE_DIGEST_BYTES)
 
 
 class Rig:
-    """A running actor, and the generation of the index that is searched."""
+    """A running actor, and the corpora that are searched: one for everybody, one for a single tenant."""
 
     def __init__(self, **config: object) -> None:
         self.bus = NotedBus()
         self.clock = FakeClock()
-        self.generation = "1"
+        self.corpora = [
+            ServedCorpus(NamedCorpus("shared", "/shared")),
+            ServedCorpus(NamedCorpus("own", "/own", ("rival",))),
+        ]
+        for corpus in self.corpora:
+            corpus.replace_index(PassageIndex((), np.zeros((0, 8), np.float32)), 1)
         self.embedded: list[list[str]] = []
         self.go = threading.Event()
         self.go.set()
@@ -51,7 +60,12 @@ class Rig:
         self.service = Service("retriever", settings, "retriever-0")
         self.service.bus = self.bus
         self.actor = self.service.supervisor.start(
-            lambda: CacheActor(self.service, self.embed, lambda: self.generation, self.clock)
+            lambda: CacheActor(self.service, self.embed, Corpora(self.corpora), self.clock)
+        )
+
+    def index_again(self, place: int = 0) -> None:
+        self.corpora[place].replace_index(
+            PassageIndex((), np.zeros((0, 8), np.float32)), self.corpora[place].generation + 1
         )
 
     def embed(self, questions: Sequence[str]) -> EmbeddedQuestions:
@@ -76,7 +90,9 @@ class Rig:
         assert sent.subject == REPLY
         return sent.message
 
-    async def keep(self, key: ResponseKey = KEY, *, retrieves: bool = False, generation: str = "1") -> None:
+    async def keep(
+        self, key: ResponseKey = KEY, *, retrieves: bool = False, generation: str = "shared/1"
+    ) -> None:
         """And wait until it has been taken in."""
         self.actor.receive(self.bus.asked(KeepResponse(key, RESPONSE, retrieves, generation), "a", 1))
         await self.ask(LookUpResponse(replace(KEY, tenant="nobody"), retrieves=False))
@@ -90,7 +106,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def test_an_answer_is_found_again_with_its_age(rig: Rig) -> None:
-    assert await rig.ask(LookUpResponse(KEY, retrieves=False)) == ResponseMissing("1")
+    assert await rig.ask(LookUpResponse(KEY, retrieves=False)) == ResponseMissing("shared/1")
     await rig.keep()
     rig.clock.advance(1.5)
     assert await rig.ask(LookUpResponse(KEY, retrieves=False)) == ResponseFound(RESPONSE, 1500, 1.0)
@@ -105,21 +121,46 @@ async def test_another_tenant_finds_nothing(rig: Rig) -> None:
 async def test_a_new_index_invalidates_what_was_answered_from_the_old_one(rig: Rig) -> None:
     await rig.keep(retrieves=True)
     assert isinstance(await rig.ask(LookUpResponse(KEY, retrieves=True)), ResponseFound)
-    rig.generation = "2"
-    assert await rig.ask(LookUpResponse(KEY, retrieves=True)) == ResponseMissing("2")
+    rig.index_again()
+    assert await rig.ask(LookUpResponse(KEY, retrieves=True)) == ResponseMissing("shared/2")
 
 
 async def test_an_answer_from_an_index_that_has_been_replaced_is_not_kept(rig: Rig) -> None:
     stale = metric.value("penstock_response_cache_stores_total", result="stale")
-    await rig.keep(retrieves=True, generation="0")
-    assert await rig.ask(LookUpResponse(KEY, retrieves=True)) == ResponseMissing("1")
+    await rig.keep(retrieves=True, generation="shared/0")
+    assert await rig.ask(LookUpResponse(KEY, retrieves=True)) == ResponseMissing("shared/1")
     assert metric.value("penstock_response_cache_stores_total", result="stale") == stale + 1
 
 
 async def test_a_new_index_leaves_what_was_answered_without_one(rig: Rig) -> None:
     await rig.keep()
-    rig.generation = "2"
+    rig.index_again()
     assert isinstance(await rig.ask(LookUpResponse(KEY, retrieves=False)), ResponseFound)
+
+
+async def test_a_new_index_of_one_corpus_leaves_what_was_answered_from_another(rig: Rig) -> None:
+    lookup = LookUpResponse(KEY, retrieves=True, corpus="own", tenant="rival")
+    assert await rig.ask(lookup) == ResponseMissing("own/1")
+    await rig.keep(retrieves=True, generation="own/1")
+    rig.index_again(0)
+    assert isinstance(await rig.ask(lookup), ResponseFound)
+    rig.index_again(1)
+    assert await rig.ask(lookup) == ResponseMissing("own/2")
+
+
+@pytest.mark.parametrize(("corpus", "tenant"), [("own", "acme"), ("nowhere", "acme"), ("", "rival")])
+async def test_a_corpus_that_a_tenant_cannot_search_has_no_generation_and_no_answers(
+    rig: Rig, corpus: str, tenant: str
+) -> None:
+    await rig.keep(retrieves=True, generation="own/1")
+    lookup = LookUpResponse(KEY, retrieves=True, corpus=corpus, tenant=tenant)
+    assert await rig.ask(lookup) == ResponseMissing("")
+
+
+async def test_an_answer_from_passages_of_no_corpus_is_not_kept(rig: Rig) -> None:
+    await rig.keep(retrieves=True, generation="")
+    lookup = LookUpResponse(KEY, retrieves=True, corpus="nowhere")
+    assert await rig.ask(lookup) == ResponseMissing("")
 
 
 async def test_a_lookup_that_comes_too_late_is_not_begun(rig: Rig) -> None:
@@ -200,8 +241,8 @@ async def test_the_nearest_that_is_young_enough_is_given(rig: Rig) -> None:
 
 async def test_a_new_index_invalidates_similar_questions_too(rig: Rig) -> None:
     await missed_and_kept(rig, near("where is it"), retrieves=True)
-    rig.generation = "2"
-    assert await compare(rig, near("where is it then")) == ResponseMissing("2")
+    rig.index_again()
+    assert await compare(rig, near("where is it then")) == ResponseMissing("shared/2")
 
 
 async def test_a_question_that_is_pushed_out_is_not_found_any_more() -> None:

@@ -7,52 +7,88 @@ from pathlib import Path
 import pytest
 import structlog
 
+from services.retriever import index_follower
 from services.retriever.index_follower import IndexFollower
-from shared.retrieval.index import PassageIndex
+from services.retriever.served_corpus import ServedCorpus
+from shared.retrieval.named_corpus import NamedCorpus
+from shared.retrieval.store import Generation, open_generation
 from tests.support.small_index import SMALL_INDEX_MODEL, save_small_index
 
 
 @pytest.fixture
-def replaced() -> list[PassageIndex]:
-    return []
+def corpus() -> ServedCorpus:
+    return ServedCorpus(NamedCorpus("handbook", "/handbook"))
 
 
 @pytest.fixture
-def follower(tmp_path: Path, replaced: list[PassageIndex]) -> IndexFollower:
-    return IndexFollower(tmp_path, save_small_index(tmp_path, "old"), SMALL_INDEX_MODEL, replaced.append)
+def follower(tmp_path: Path, corpus: ServedCorpus) -> IndexFollower:
+    save_small_index(tmp_path, "old")
+    follower = IndexFollower(tmp_path, SMALL_INDEX_MODEL, corpus)
+    assert follower.look()
+    return follower
 
 
-def texts(index: PassageIndex) -> list[str]:
+def texts(corpus: ServedCorpus) -> list[str]:
+    assert corpus.searched is not None
+    index = corpus.searched.index
     return [index.table.passage(row).text for row in range(len(index))]
 
 
 def test_the_index_that_serves_is_not_replaced_by_itself(
-    follower: IndexFollower, replaced: list[PassageIndex]
+    follower: IndexFollower, corpus: ServedCorpus
 ) -> None:
-    follower.look()
-    assert replaced == []
+    before = corpus.searched
+    assert not follower.look()
+    assert corpus.searched is before
 
 
 def test_a_newer_index_replaces_it_once(
-    tmp_path: Path, follower: IndexFollower, replaced: list[PassageIndex]
+    tmp_path: Path, follower: IndexFollower, corpus: ServedCorpus
 ) -> None:
-    save_small_index(tmp_path, "new", "newer")
-    follower.look()
-    follower.look()
-    assert [texts(index) for index in replaced] == [["new", "newer"]]
+    generation = save_small_index(tmp_path, "new", "newer")
+    assert follower.look()
+    assert not follower.look()
+    assert (texts(corpus), corpus.generation) == (["new", "newer"], generation)
 
 
 def test_one_that_cannot_be_used_is_told_once_and_the_next_one_is_taken(
-    tmp_path: Path, follower: IndexFollower, replaced: list[PassageIndex]
+    tmp_path: Path, follower: IndexFollower, corpus: ServedCorpus
 ) -> None:
     save_small_index(tmp_path, "other", model="another/1")
     with structlog.testing.capture_logs() as logs:
-        follower.look()
-        follower.look()
+        assert follower.look()
+        assert not follower.look()
     assert [(entry["event"], "another embedding model" in entry["error"]) for entry in logs] == [
         ("index_unusable", True)
     ]
-    assert replaced == []
+    assert texts(corpus) == ["old"]
+    assert "another embedding model" in corpus.report.trouble
     save_small_index(tmp_path, "new")
-    follower.look()
-    assert [texts(index) for index in replaced] == [["new"]]
+    assert follower.look()
+    assert (texts(corpus), corpus.report.trouble) == (["new"], "")
+
+
+def test_whatever_breaks_while_it_is_read_is_trouble_of_this_corpus_alone(
+    tmp_path: Path, follower: IndexFollower, corpus: ServedCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(folder: Path, embedder: str) -> Generation | None:
+        raise RuntimeError(folder, embedder)
+
+    monkeypatch.setattr(index_follower, "open_generation", broken)
+    save_small_index(tmp_path, "new")
+    assert follower.look()
+    assert (texts(corpus), corpus.trouble) == (["old"], "its index cannot be read (RuntimeError)")
+    monkeypatch.setattr(index_follower, "open_generation", open_generation)
+    assert follower.look()
+    assert (texts(corpus), corpus.trouble) == (["new"], "")
+
+
+def test_where_there_is_no_index_there_is_none_until_one_is_made(
+    tmp_path: Path, corpus: ServedCorpus
+) -> None:
+    follower = IndexFollower(tmp_path, SMALL_INDEX_MODEL, corpus)
+    assert not follower.look()
+    assert (corpus.generation, corpus.state) == (0, "")
+    save_small_index(tmp_path, "first")
+    assert follower.look()
+    assert (texts(corpus), corpus.state) == (["first"], "handbook/1")

@@ -10,9 +10,10 @@ import pytest
 
 from services.retriever.question import MAX_K, SearchAsk
 from services.retriever.searcher import RERANKED_PASSAGES, Searcher
+from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired
-from shared.messages import Retrieve, Retrieved
+from shared.messages import Filters, Retrieve, Retrieved
 from shared.retrieval.embedder import EmbeddedQuestions, Embedder
 from shared.retrieval.index import PassageIndex
 from shared.retrieval.passage_table import IndexedFile
@@ -34,10 +35,10 @@ class PlayedEmbedder:
 def test_questions_of_one_batch_get_as_many_passages_as_each_asked_for(wanted: tuple[int, int]) -> None:
     passages = tuple(Passage("", text) for text in TEXTS)
     index = PassageIndex((IndexedFile("file", "key", passages),), np.eye(len(TEXTS), dtype=np.float32))
-    searcher = Searcher(cast(Embedder, PlayedEmbedder()), index)
+    searcher, corpus = Searcher(cast(Embedder, PlayedEmbedder())), ServedCorpus.of_index(index)
     answers = searcher.search_passages(
         [
-            SearchAsk(Retrieve(str(number), k, may_degrade=True), Deadline.after(60))
+            SearchAsk(Retrieve(str(number), k, may_degrade=True), Deadline.after(60), corpus)
             for number, k in enumerate(wanted)
         ]
     )
@@ -53,9 +54,13 @@ class FailingEmbedder:
         raise RuntimeError(questions)
 
 
-def indexed(*texts: str) -> PassageIndex:
+GATES = ("a gate of iron", "a wall of stone", "a roof of straw")
+
+
+def indexed(*texts: str) -> ServedCorpus:
     passages = tuple(Passage("", text, 10 * place, 10 * place + 5) for place, text in enumerate(texts))
-    return PassageIndex((IndexedFile("file", "key", passages),), np.eye(len(texts), 8, dtype=np.float32))
+    vectors = np.eye(len(texts), 8, dtype=np.float32)
+    return ServedCorpus.of_index(PassageIndex((IndexedFile("file", "key", passages),), vectors))
 
 
 class Meaning:
@@ -70,8 +75,10 @@ class Meaning:
         return EmbeddedQuestions(vectors, [self._truncated] * count, [self._known] * count)
 
 
-def ask(query: str, k: int = 8, *, may_degrade: bool = True) -> SearchAsk:
-    return SearchAsk(Retrieve(query, k, may_degrade), Deadline.after(60))
+def ask(
+    query: str, k: int = 8, *, texts: Sequence[str] = GATES, may_degrade: bool = True, rerank: bool = True
+) -> SearchAsk:
+    return SearchAsk(Retrieve(query, k, may_degrade, rerank), Deadline.after(60), indexed(*texts))
 
 
 def search(searcher: Searcher, asked: SearchAsk) -> Retrieved:
@@ -80,19 +87,16 @@ def search(searcher: Searcher, asked: SearchAsk) -> Retrieved:
     return answer
 
 
-GATES = ("a gate of iron", "a wall of stone", "a roof of straw")
-
-
 @pytest.mark.parametrize(("known", "first"), [(1.0, "a wall of stone"), (0.0, "a gate of iron")])
 def test_meaning_counts_as_much_as_the_embedder_knows_of_the_question(known: float, first: str) -> None:
-    searcher = Searcher(cast(Embedder, Meaning(1, known=known)), indexed(*GATES))
+    searcher = Searcher(cast(Embedder, Meaning(1, known=known)))
     # By words "of" finds all three alike; "gate" would find the first one, were it not half of the weight.
     question = "gate stone of" if known else "gate"
     assert search(searcher, ask(question)).passages[0].text == first
 
 
 def test_what_words_have_found_is_there_before_meaning_is_searched() -> None:
-    searcher = Searcher(cast(Embedder, FailingEmbedder()), indexed(*GATES))
+    searcher = Searcher(cast(Embedder, FailingEmbedder()))
     asked = ask("iron")
     with pytest.raises(RuntimeError):
         searcher.search_passages([asked])
@@ -102,19 +106,21 @@ def test_what_words_have_found_is_there_before_meaning_is_searched() -> None:
 
 
 def test_passages_that_differ_in_spaces_and_case_alone_come_once() -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0)), indexed("The gate.", "the  gate.", "a wall"))
-    assert [passage.text for passage in search(searcher, ask("gate")).passages] == ["The gate.", "a wall"]
+    answer = search(
+        Searcher(cast(Embedder, Meaning(0))), ask("gate", texts=("The gate.", "the  gate.", "a wall"))
+    )
+    assert [passage.text for passage in answer.passages] == ["The gate.", "a wall"]
 
 
 def test_passages_say_where_they_stand() -> None:
-    searcher = Searcher(cast(Embedder, Meaning(2)), indexed(*GATES))
+    searcher = Searcher(cast(Embedder, Meaning(2)))
     passage = search(searcher, ask("straw", 1)).passages[0]
     assert (passage.source, passage.start, passage.end, passage.page) == ("file", 20, 25, 0)
 
 
 @pytest.mark.parametrize(("truncated", "warned"), [(True, "256 tokens"), (False, "")])
 def test_a_question_that_was_cut_is_answered_with_a_warning(truncated: bool, warned: str) -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0, truncated=truncated)), indexed(*GATES))
+    searcher = Searcher(cast(Embedder, Meaning(0, truncated=truncated)))
     warning = search(searcher, ask("gate")).warning
     assert warned in warning
     assert bool(warning) == truncated
@@ -142,9 +148,9 @@ class Reversing:
 
 def test_the_reranker_orders_what_was_found() -> None:
     asked, reranker = ask("gate of"), Reversing()
-    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), reranker)
+    searcher = Searcher(cast(Embedder, Meaning(0)), reranker)
     reranker.asked = asked
-    plain = search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES)), asked)
+    plain = search(Searcher(cast(Embedder, Meaning(0))), asked)
     before = [passage.text for passage in plain.passages]
     answer = search(searcher, asked)
     assert [passage.text for passage in answer.passages] == before[::-1]
@@ -154,7 +160,7 @@ def test_the_reranker_orders_what_was_found() -> None:
 def test_until_the_reranker_is_done_there_is_the_order_of_the_search() -> None:
     asked, reranker = ask("gate of"), Reversing()
     reranker.asked = asked
-    search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), reranker), asked)
+    search(Searcher(cast(Embedder, Meaning(0)), reranker), asked)
     assert reranker.found_before is not None
     assert reranker.found_before.degraded == "rerank"
     assert reranker.found_before.passages[0].text == "a gate of iron"
@@ -162,28 +168,83 @@ def test_until_the_reranker_is_done_there_is_the_order_of_the_search() -> None:
 
 def test_what_was_not_reranked_stays_behind_and_the_answer_says_so() -> None:
     asked = ask("gate of")
-    answer = search(Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing(2)), asked)
+    answer = search(Searcher(cast(Embedder, Meaning(0)), Reversing(2)), asked)
     assert answer.degraded == "rerank"
     assert answer.passages[1].text == "a gate of iron"
 
 
 def test_beyond_those_that_are_reranked_passages_stay_as_they_were_found() -> None:
-    index = indexed(*(f"gate {number}" for number in range(MAX_K + 1)))
-    found = search(Searcher(cast(Embedder, Meaning(0)), index), ask("gate", MAX_K))
+    texts = [f"gate {number}" for number in range(MAX_K + 1)]
+    found = search(Searcher(cast(Embedder, Meaning(0))), ask("gate", MAX_K, texts=texts))
     before = [passage.text for passage in found.passages]
-    answer = search(Searcher(cast(Embedder, Meaning(0)), index, Reversing()), ask("gate", MAX_K))
+    reranking = Searcher(cast(Embedder, Meaning(0)), Reversing())
+    answer = search(reranking, ask("gate", MAX_K, texts=texts))
     assert len(before) == MAX_K
     best, rest = before[:RERANKED_PASSAGES], before[RERANKED_PASSAGES:]
     assert [passage.text for passage in answer.passages] == [*best[::-1], *rest]
 
 
 def test_without_leave_to_degrade_a_question_that_was_not_reranked_whole_expires() -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing(2))
+    searcher = Searcher(cast(Embedder, Meaning(0)), Reversing(2))
     (answer,) = searcher.search_passages([ask("gate of", may_degrade=False)])
     assert isinstance(answer, DeadlineExpired)
 
 
 def test_a_question_that_is_not_to_be_reranked_is_answered_as_it_was_found() -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0)), indexed(*GATES), Reversing())
-    answer = search(searcher, SearchAsk(Retrieve("gate of", 8, True, rerank=False), Deadline.after(60)))
+    searcher = Searcher(cast(Embedder, Meaning(0)), Reversing())
+    answer = search(searcher, ask("gate of", rerank=False))
     assert (answer.degraded, answer.passages[0].text) == ("rerank", "a gate of iron")
+
+
+def library() -> ServedCorpus:
+    """Two documents of a passage each, which the question finds alike; the first one says what it is."""
+    files = (
+        IndexedFile("en/a.md", "a", (Passage("", "a gate of iron"),), (), (("lang", "en"),)),
+        IndexedFile("b.md", "b", (Passage("", "the gate of stone"),)),
+    )
+    return ServedCorpus.of_index(PassageIndex(files, np.eye(2, 8, dtype=np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("filters", "found", "warned"),
+    [
+        ((), ["en/a.md", "b.md"], ""),
+        ((("lang", ("en",)),), ["en/a.md"], ""),
+        ((("source", ("b.md",)),), ["b.md"], ""),
+        ((("lang", ("de",)),), [], "no passage has metadata that fits the filters"),
+        ((("colour", ("red",)), ("tone", ("a",))), [], "no document has the metadata colour, tone"),
+    ],
+)
+def test_filters_let_through_what_has_their_metadata_and_say_why_there_is_nothing(
+    filters: Filters, found: list[str], warned: str
+) -> None:
+    searcher = Searcher(cast(Embedder, Meaning(0)))
+    retrieve = Retrieve("gate of", 8, True, filters=filters)
+    answer = search(searcher, SearchAsk(retrieve, Deadline.after(60), library()))
+    assert [passage.source for passage in answer.passages] == found
+    assert answer.warning.startswith(warned)
+    assert bool(answer.warning) == bool(warned)
+
+
+def test_questions_of_one_batch_are_searched_for_each_in_its_corpus_and_by_its_filters() -> None:
+    filtered = Retrieve("gate", 8, True, filters=(("source", ("b.md",)),))
+    of_library = library()
+    asks = [
+        ask("gate"),
+        SearchAsk(filtered, Deadline.after(60), of_library),
+        SearchAsk(Retrieve("gate", 8, True), Deadline.after(60), of_library),
+    ]
+    answers = Searcher(cast(Embedder, Meaning(0))).search_passages(asks)
+    sources = [[p.source for p in answer.passages] for answer in answers if isinstance(answer, Retrieved)]
+    assert sources == [["file"] * 3, ["b.md"], ["en/a.md", "b.md"]]
+
+
+def test_passages_come_with_their_metadata_and_the_answer_names_the_corpus() -> None:
+    answer = search(
+        Searcher(cast(Embedder, Meaning(0))),
+        SearchAsk(Retrieve("iron", 1, True), Deadline.after(60), library()),
+    )
+    assert answer.corpus == "default"
+    assert answer.passages[0].metadata == (
+        ("lang", "en"), ("source", "en/a.md"), ("folder", "en"), ("suffix", "md"),
+    )  # fmt: skip

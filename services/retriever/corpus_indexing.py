@@ -1,0 +1,155 @@
+"""Corpora are brought up to date at the start, one after the other, and each is then followed on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from services.retriever.config import RetrieverConfig
+from services.retriever.corpora import Corpora
+from services.retriever.index_follower import POLL_S, IndexFollower
+from services.retriever.served_corpus import ServedCorpus
+from shared.errors import PenstockError, Unavailable
+from shared.retrieval.build import MODEL, build_index, index_folder
+from shared.retrieval.embedder import Embedder
+from shared.service import Service
+
+PROGRESS_EVERY_S = 2.0
+LOCK_POLL_S = 0.25
+"""How often a folder is tried that another process indexes: meanwhile other corpora have their turn."""
+
+log = structlog.get_logger()
+
+
+class IndexingStopped(Exception):
+    """This process is to end; what has been embedded is kept."""
+
+
+class IndexAwaited(Exception):
+    """Another process indexes the same folder."""
+
+
+class CorpusIndexing:
+    def __init__(self, service: Service[RetrieverConfig], embedder: Embedder, corpora: Corpora) -> None:
+        self._service = service
+        self._embedder = embedder
+        self._corpora = corpora
+        self._state_dir = Path(service.config.state_dir)
+        self._turn = asyncio.Lock()
+        self._untried = set(corpora)
+        self._awaited: set[ServedCorpus] = set()
+        self._news = asyncio.Event()
+        self._embedded = 0
+        self._told_s = time.monotonic()
+
+    def start(self) -> None:
+        for corpus in self._corpora:
+            self._service.supervisor.start_task(f"corpus-{corpus.named.name}", partial(self._serve, corpus))
+
+    async def first_round(self, wait_s: float) -> None:
+        """Until all corpora have been tried; those that can be searched wait for the others `wait_s`.
+
+        Raises Unavailable when there are some and none can be searched.
+        """
+        waiting = self._untried
+        try:
+            async with asyncio.timeout(wait_s):
+                while waiting:
+                    await self._next_news()
+        except TimeoutError:
+            while waiting and not self._searched():
+                await self._next_news()
+        troubles = [corpus.trouble for corpus in self._corpora]
+        if troubles and not self._searched():
+            raise Unavailable("; ".join(troubles))
+
+    def _searched(self) -> bool:
+        return any(corpus.generation for corpus in self._corpora)
+
+    async def _next_news(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+    async def _serve(self, corpus: ServedCorpus) -> None:
+        """For ever."""
+        folder = index_folder(self._state_dir, corpus.named.path)
+        follower = IndexFollower(folder, MODEL, corpus)
+        while corpus in self._untried:
+            async with self._turn:
+                tried = await asyncio.to_thread(self._bring_up_to_date, corpus, follower)
+            if tried:
+                self._untried.discard(corpus)
+                self._service.changed()
+                self._news.set()
+            else:
+                await asyncio.sleep(LOCK_POLL_S)
+        while True:
+            await asyncio.sleep(POLL_S)
+            if await asyncio.to_thread(follower.look):
+                self._service.changed()
+
+    def _bring_up_to_date(self, corpus: ServedCorpus, follower: IndexFollower) -> bool:
+        """In a thread. False where another process does it: to be tried again. What there was before serves
+        until then, or for want of a newer one."""
+        try:
+            self._index(corpus, follower)
+        except IndexAwaited:
+            _serve_old(corpus, follower)
+            return False
+        except IndexingStopped:
+            log.info("indexing_stopped", corpus=corpus.named.name)
+        except (PenstockError, OSError) as error:
+            corpus.tell_trouble(str(error))
+            log.warning("corpus_not_indexed", corpus=corpus.named.name, error=str(error))
+        except Exception as error:  # of whatever reads documents: the other corpora are served all the same
+            corpus.tell_trouble(f"it could not be indexed ({type(error).__name__}); the log has the cause")
+            log.exception("corpus_not_indexed", corpus=corpus.named.name)
+        trouble = corpus.trouble
+        if _serve_old(corpus, follower) and trouble:
+            corpus.tell_trouble(trouble)
+        return True
+
+    def _index(self, corpus: ServedCorpus, follower: IndexFollower) -> None:
+        name, before = corpus.named.name, self._embedded
+
+        def progress(done: int, total: int) -> None:
+            if self._service.stopping.is_set():
+                raise IndexingStopped
+            self._embedded = self._service.loaded_steps = before + done
+            if time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
+                self._told_s = time.monotonic()
+                log.info("indexing", corpus=name, done_passages=done, total_passages=total)
+                _serve_old(corpus, follower)
+
+        def waiting(holder: int) -> None:
+            if corpus not in self._awaited:
+                self._awaited.add(corpus)
+                log.warning(
+                    "index_awaited",
+                    corpus=name,
+                    holder_pid=holder,
+                    help="another process indexes the same folder",
+                )
+            raise IndexAwaited
+
+        built = build_index(corpus.named.path, self._state_dir, self._embedder, progress, waiting=waiting)
+        for document, reason in built.skipped:
+            log.warning("document_skipped", corpus=name, document=document, reason=reason)
+        log.info(
+            "indexed",
+            corpus=name,
+            passages=len(built.index),
+            embedded=built.embedded,
+            files=len(built.index.table.files),
+            nearest=built.index.nearest.description,
+        )
+        corpus.replace_index(built.index, built.generation)
+
+
+def _serve_old(corpus: ServedCorpus, follower: IndexFollower) -> bool:
+    """Whether an index that was there already has come into service now."""
+    return not corpus.generation and follower.look() and bool(corpus.generation)

@@ -1,0 +1,16 @@
+"""What a retriever says of the corpora that it searches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusReport:
+    """`generation` numbers the index that is searched, of `passages`; both are 0 where there is none.
+    `trouble` says why there is none, or none newer; "" = nothing is wrong."""
+
+    name: str
+    passages: int
+    generation: int
+    trouble: str = ""

@@ -1,0 +1,74 @@
+"""What searches may be narrowed by: what a document says of itself, and its place in the corpus.
+
+Of its place every document has `source`, its name (and, of a line of a JSONL file, that file's), `folder`,
+the folders that it is in, each by its path from the corpus, and `suffix`, such as `md`. What it says itself
+under these names counts beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from shared.errors import InvalidRequest
+from shared.messages import MAX_FILTER_CHARS, MAX_FILTER_VALUES, MAX_FILTERS, Filters
+
+Pairs = tuple[tuple[str, str], ...]
+"""Fields with their values; a field may stand several times."""
+
+MAX_TOLD_BYTES = 2048
+"""Of a passage's metadata in an answer, whole fields alone: an answer has up to 50 passages."""
+VALUE_JOIN = ", "
+
+_RECORD = re.compile(r"(.+\.jsonl)#", re.IGNORECASE)
+
+
+def all_values(name: str, metadata: Pairs) -> Iterator[tuple[str, str]]:
+    """What filters are compared with, for the document of this name."""
+    yield from metadata
+    yield "source", name
+    if record := _RECORD.match(name):
+        yield "source", record[1]
+    path = PurePosixPath(record[1] if record else name)
+    for folder in path.parents:
+        if folder.name:
+            yield "folder", str(folder)
+    if path.suffix:
+        yield "suffix", path.suffix[1:].lower()
+
+
+def told_metadata(name: str, metadata: Pairs) -> Pairs:
+    """What a client is told: each field once, values of one joined; of the place what the document does not
+    say itself. What does not fit MAX_TOLD_BYTES is left out."""
+    values: dict[str, list[str]] = {}
+    for field, value in metadata:
+        values.setdefault(field, []).append(value)
+    own = set(values)
+    for field, value in all_values(name, ()):
+        if field not in own:
+            values.setdefault(field, [value])  # the first one is the nearest
+    told, left_bytes = [], MAX_TOLD_BYTES
+    for field, of in values.items():
+        joined = VALUE_JOIN.join(of)
+        size = len(f"{field}{joined}".encode(errors="surrogatepass"))
+        if size <= left_bytes:
+            left_bytes -= size
+            told.append((field, joined))
+    return tuple(told)
+
+
+def check_filters(filters: Filters) -> None:
+    """Raises InvalidRequest for what no gateway sends."""
+    if len(filters) > MAX_FILTERS:
+        raise InvalidRequest(f"{len(filters)} filters were sent; a retriever takes at most {MAX_FILTERS}")
+    for field, values in filters:
+        if not 1 <= len(values) <= MAX_FILTER_VALUES or _longest((field, *values)) > MAX_FILTER_CHARS:
+            raise InvalidRequest(
+                f"a filter has {len(values)} values, the longest text of {_longest((field, *values))} "
+                f"characters; a retriever takes 1 to {MAX_FILTER_VALUES} of at most {MAX_FILTER_CHARS}"
+            )
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(len, texts))
