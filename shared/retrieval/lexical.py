@@ -1,14 +1,14 @@
 """Passages found by the words of a question: BM25 (Robertson and Zaragoza 2009) over the terms of `words`.
 
-The scores of every term in every passage are computed when the index is built (bm25s: Lù 2024,
-arXiv:2407.03618), so that a search only adds them up. On disk: numpy's arrays and the terms as JSON, no
-pickle.
+The scores of every term in every passage are computed when the index is built (Lù 2024, arXiv:2407.03618), so
+that a search only adds them up, which bm25s does. On disk: numpy's arrays and the terms as JSON, no pickle.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import ChecksumMismatch
+from shared.retrieval.term_counts import Rows, TermCounts
 from shared.retrieval.words import terms_of
 
-Rows = npt.NDArray[np.int64]
-"""Passages by their place in the index; -1 = none."""
 Scores = npt.NDArray[np.float32]
 Allowed = npt.NDArray[np.bool_]
 """[passages]: whether a passage may be found."""
@@ -32,46 +31,52 @@ MAX_POSTINGS = 4_000_000
 """Passages that a question's terms are in, counted for each term: rarest terms first, those beyond are left
 out. Bounds the time of a search; a question always has its rarest term."""
 
+SCORED_TOGETHER = 1 << 20
+"""Postings."""
+
 TERMS_NAME = "terms.json"
 SCORES_NAME = "scores.npy"
 POSTINGS_NAME = "postings.npy"
+COUNTS_NAME = "counts.npy"
 STARTS_NAME = "starts.npy"
-LEXICAL_NAMES = (TERMS_NAME, SCORES_NAME, POSTINGS_NAME, STARTS_NAME)
+LEXICAL_NAMES = (TERMS_NAME, SCORES_NAME, POSTINGS_NAME, COUNTS_NAME, STARTS_NAME)
 
 
 class LexicalIndex:
     """`search` may be called from any thread: nothing changes after it was built."""
 
-    def __init__(
-        self,
-        terms: dict[str, int],
-        scores: Scores,
-        postings: npt.NDArray[np.int32],
-        starts: Rows,
-        passages: int,
-    ) -> None:
-        """Term t is in the passages postings[starts[t]:starts[t + 1]]; its scores are at the same places."""
-        self._terms = terms
-        self._starts = starts
-        self._passages = passages
+    def __init__(self, counts: TermCounts, scores: Scores) -> None:
+        """`scores` [postings] of the counts' terms and passages."""
+        self._counts = counts
         self._bm25 = bm25s.BM25(k1=K1, b=B, backend="numpy")
-        self._bm25.scores = {"data": scores, "indices": postings, "indptr": starts, "num_docs": passages}
+        self._bm25.scores = {
+            "data": scores,
+            "indices": counts.postings,
+            "indptr": counts.starts,
+            "num_docs": counts.passages,
+        }
         self._bm25.nonoccurrence_array = None
 
+    @cached_property
+    def _terms(self) -> dict[str, int]:
+        return {term: place for place, term in enumerate(self._counts.terms)}
+
     @classmethod
-    def build(cls, texts: Sequence[str]) -> Self:
+    def build(cls, texts: list[str]) -> Self:
         """Of passages in their order."""
-        terms: dict[str, int] = {}
-        ids = [[terms.setdefault(term, len(terms)) for term in terms_of(text)] for text in texts]
-        if not terms:
-            return cls({}, np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64), len(texts))
-        bm25 = bm25s.BM25(k1=K1, b=B, backend="numpy")
-        bm25.index((ids, terms), create_empty_token=False, show_progress=False)
-        columns = bm25.scores
-        return cls(terms, columns["data"], columns["indices"], columns["indptr"], len(texts))
+        return cls._of_counts(TermCounts.of_texts(texts))
+
+    def updated(self, origin: Rows, texts: Iterable[str]) -> Self:
+        """That of passages of which row r is what row origin[r] is here, which no two are, or where that is
+        -1 the next of `texts`: only these are read. The same as `build` makes of all."""
+        return self._of_counts(self._counts.updated(origin, texts))
+
+    @classmethod
+    def _of_counts(cls, counts: TermCounts) -> Self:
+        return cls(counts, _scores(counts))
 
     def __len__(self) -> int:
-        return self._passages
+        return self._counts.passages
 
     def search(self, questions: Sequence[str], k: int, allowed: Allowed | None = None) -> tuple[Scores, Rows]:
         """For each question its best k passages, best first: scores [questions, k], 0 where row [questions,
@@ -94,7 +99,8 @@ class LexicalIndex:
     def _ids_of(self, question: str) -> list[int]:
         """The question's terms that passages have, each as often as it is asked for, within MAX_POSTINGS."""
         ids = [self._terms[term] for term in terms_of(question) if term in self._terms]
-        counts = {term: int(self._starts[term + 1] - self._starts[term]) for term in ids}
+        starts = self._counts.starts
+        counts = {term: int(starts[term + 1] - starts[term]) for term in ids}
         ids.sort(key=lambda term: (counts[term], term))
         left = MAX_POSTINGS
         for place, term in enumerate(ids):
@@ -105,12 +111,13 @@ class LexicalIndex:
 
     def save(self, folder: Path) -> None:
         """Its files, in a folder that exists."""
-        columns = self._bm25.scores
-        np.save(folder / SCORES_NAME, columns["data"], allow_pickle=False)
-        np.save(folder / POSTINGS_NAME, columns["indices"], allow_pickle=False)
-        np.save(folder / STARTS_NAME, columns["indptr"], allow_pickle=False)
+        counts = self._counts
+        np.save(folder / SCORES_NAME, self._bm25.scores["data"], allow_pickle=False)
+        np.save(folder / POSTINGS_NAME, counts.postings, allow_pickle=False)
+        np.save(folder / COUNTS_NAME, counts.counts, allow_pickle=False)
+        np.save(folder / STARTS_NAME, counts.starts, allow_pickle=False)
         (folder / TERMS_NAME).write_text(
-            json.dumps({"passages": self._passages, "terms": list(self._terms)}, ensure_ascii=False),
+            json.dumps({"passages": counts.passages, "terms": counts.terms}, ensure_ascii=False),
             encoding="utf-8",
         )
 
@@ -120,21 +127,41 @@ class LexicalIndex:
         fit each other."""
         try:
             told = json.loads((folder / TERMS_NAME).read_text(encoding="utf-8"))
-            terms, passages = {term: place for place, term in enumerate(told["terms"])}, int(told["passages"])
-            scores, postings, starts = (
-                np.load(folder / name, mmap_mode="r", allow_pickle=False)
-                for name in (SCORES_NAME, POSTINGS_NAME, STARTS_NAME)
+            terms, passages = tuple(told["terms"]), int(told["passages"])
+            scores, postings, counts, starts = (
+                np.asarray(np.load(folder / name, mmap_mode="r", allow_pickle=False))
+                for name in (SCORES_NAME, POSTINGS_NAME, COUNTS_NAME, STARTS_NAME)
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ChecksumMismatch(f"{folder} has no whole lexical index ({error})") from error
         whole = (
             len(starts) == len(terms) + 1
-            and len(scores) == len(postings) == int(starts[-1])
+            and len(scores) == len(postings) == len(counts) == int(starts[-1])
             and (not len(postings) or int(postings.max()) < passages)
         )
         if not whole:
             raise ChecksumMismatch(f"the files of the lexical index in {folder} do not belong together")
-        return cls(terms, scores, postings, starts, passages)
+        return cls(TermCounts(terms, starts, postings, counts, passages), scores)
+
+
+def _scores(counts: TermCounts) -> Scores:
+    """[postings], as Lucene computes them."""
+    scores = np.empty(len(counts.postings), np.float32)
+    lengths = np.zeros(counts.passages, np.int64)
+    for begin in range(0, len(scores), SCORED_TOGETHER):
+        part = slice(begin, begin + SCORED_TOGETHER)
+        lengths += np.bincount(counts.postings[part], counts.counts[part], counts.passages).astype(np.int64)
+    average = (int(lengths.sum()) or 1) / max(1, counts.passages)
+    norms = (K1 * (1 - B + B * lengths / average)).astype(np.float32)
+    found_in = np.diff(counts.starts)
+    weights = np.log1p((counts.passages - found_in + 0.5) / (found_in + 0.5)).astype(np.float32)
+    for begin in range(0, len(scores), SCORED_TOGETHER):
+        end = min(begin + SCORED_TOGETHER, len(scores))
+        within: Rows = np.clip(counts.starts, begin, end)
+        weight = np.repeat(weights, np.diff(within))
+        count = counts.counts[begin:end].astype(np.float32)
+        scores[begin:end] = weight * count / (count + norms[counts.postings[begin:end]])
+    return scores
 
 
 def _best_rows(scores: Scores, k: int) -> Rows:
@@ -146,3 +173,6 @@ def _best_rows(scores: Scores, k: int) -> Rows:
     order = np.lexsort((found, -scores[found]))[:k]
     best: Rows = found[order]
     return best
+
+
+__all__ = ["Allowed", "LexicalIndex", "Rows", "Scores"]

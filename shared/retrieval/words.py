@@ -62,13 +62,22 @@ _WORD_CHARS = _WordChars()
 
 def terms_of(text: str) -> Iterator[str]:
     """In their order, as often as they occur."""
-    for run in _RUN.findall(_folded(text).translate(_WORD_CHARS)):
-        if _IS_PAIRED.match(run):
-            yield from _with_pairs(run)
-        elif _IS_CLUSTERED.match(run):
-            yield from _with_pairs(_CLUSTER.findall(run))
-        else:
-            yield from _terms_of_word(run[:MAX_WORD_CHARS])
+    for run in runs_of(text):
+        yield from terms_of_run(run)
+
+
+def runs_of(text: str) -> list[str]:
+    """What stands together in one kind of script: a word, or what separates no words."""
+    runs: list[str] = _RUN.findall(_folded(text).translate(_WORD_CHARS))
+    return runs
+
+
+def terms_of_run(run: str) -> tuple[str, ...]:
+    if _IS_PAIRED.match(run):
+        return tuple(_with_pairs(run))
+    if _IS_CLUSTERED.match(run):
+        return tuple(_with_pairs(_CLUSTER.findall(run)))
+    return _terms_of_word(run[:MAX_WORD_CHARS])
 
 
 def _folded(text: str) -> str:

@@ -13,13 +13,13 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-from shared.retrieval import lexical
+from shared.retrieval import lexical, term_counts
 from shared.retrieval.lexical import LexicalIndex
-from shared.retrieval.words import terms_of
+from shared.retrieval.words import runs_of, terms_of_run
 from tests.support.data import data_dir
 
 LANGUAGES = ("en", "de", "ru", "ar", "hi", "zh", "th")
@@ -51,9 +51,18 @@ def scores_of(found: Sequence[Sequence[int]], gold: Sequence[int]) -> tuple[floa
 
 
 def measure(
-    passages: list[str], asked: list[tuple[str, int]], terms: Callable[[str], Iterable[str]]
+    passages: list[str],
+    asked: list[tuple[str, int]],
+    runs: Callable[[str], list[str]],
+    terms: Callable[[str], tuple[str, ...]],
 ) -> tuple[float, float]:
-    with patch.object(lexical, "terms_of", terms):
+    """`terms` of each of the `runs` of a text."""
+
+    def of_text(text: str) -> list[str]:
+        return [term for run in runs(text) for term in terms(run)]
+
+    counted = patch.multiple(term_counts, runs_of=runs, terms_of_run=terms)
+    with counted, patch.object(lexical, "terms_of", of_text):
         index = LexicalIndex.build(passages)
         _, rows = index.search([question for question, _ in asked], DEPTH)
     return scores_of(rows.tolist(), [number for _, number in asked])
@@ -71,8 +80,10 @@ def main() -> None:
     print("language  nDCG@10  recall@5  a word regex: nDCG@10  recall@5")
     for language in LANGUAGES:
         passages, asked = read_language(options.data, language)
-        ndcg, recall = measure(passages, asked, terms_of)
-        plain_ndcg, plain_recall = measure(passages, asked, lambda text: WORD.findall(text.lower()))
+        ndcg, recall = measure(passages, asked, runs_of, terms_of_run)
+        plain_ndcg, plain_recall = measure(
+            passages, asked, lambda text: WORD.findall(text.lower()), lambda word: (word,)
+        )
         print(
             f"{language:8}  {ndcg:.3f}    {recall:.3f}     {plain_ndcg:.3f}  {plain_recall:.3f}", flush=True
         )

@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import bm25s
 import numpy as np
 import pytest
 
 from shared.errors import ChecksumMismatch
 from shared.retrieval import lexical
 from shared.retrieval.lexical import LexicalIndex
+from shared.retrieval.words import terms_of
 
 TEXTS = ["the gate of the dam", "the soup of the day", "a gate, another gate", "", "水門の鍵"]
 
@@ -75,11 +77,25 @@ def test_a_question_of_common_words_looks_at_its_rarest_ones(monkeypatch: pytest
     assert index._ids_of("b a") == [index._terms["b"]]
 
 
+def test_scores_are_those_that_bm25s_computes() -> None:
+    index = LexicalIndex.build(TEXTS)
+    ids: dict[str, int] = {}
+    texts = [[ids.setdefault(term, len(ids)) for term in terms_of(text)] for text in TEXTS]
+    theirs = bm25s.BM25(k1=lexical.K1, b=lexical.B, backend="numpy")
+    theirs.index((texts, ids), create_empty_token=False, show_progress=False)
+    for question in ("gate", "the gate of a dam", "水門"):
+        expected = theirs.get_scores_from_ids([ids[term] for term in terms_of(question)])
+        scores, found = index.search([question], len(TEXTS))
+        np.testing.assert_allclose(scores[0][found[0] >= 0], expected[found[0][found[0] >= 0]], rtol=1e-6)
+        assert np.count_nonzero(expected) == np.count_nonzero(found[0] >= 0)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         {"starts.npy": np.array([0, 1])},
         {"postings.npy": np.array([99] * 38, np.int32)},
+        {"counts.npy": np.zeros(1, np.uint8)},
         {"scores.npy": np.zeros(1, np.float32)},
         {"scores.npy": np.array([{}])},
         {"terms.json": {"passages": 5}},
