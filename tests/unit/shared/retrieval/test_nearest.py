@@ -11,7 +11,16 @@ import pytest
 
 from shared.errors import ChecksumMismatch
 from shared.retrieval import nearest
-from shared.retrieval.nearest import FLAT, HNSW, IVF_PQ, KINDS, NEAREST_NAME, NearestVectors, kind_for
+from shared.retrieval.nearest import (
+    FLAT,
+    HNSW,
+    IVF_PQ,
+    KINDS,
+    NEAREST_NAME,
+    ROWS_NAME,
+    NearestVectors,
+    kind_for,
+)
 from shared.retrieval.vectors import Vectors
 
 COUNT, DIMENSIONS, K = 6000, 32, 10
@@ -44,10 +53,8 @@ def test_the_nearest_are_found_with_their_cosines(
     index: NearestVectors, vectors: Vectors, queries: Vectors
 ) -> None:
     cosines = queries @ vectors.T
-    best = np.argsort(-cosines, axis=1)[:, :K]
     scores, rows = index.search(queries, K)
-    found = [len(set(one) & set(other)) for one, other in zip(rows.tolist(), best.tolist(), strict=True)]
-    assert sum(found) / best.size >= (1.0 if index.kind == FLAT else MIN_RECALL)
+    assert recall(index, vectors, queries) >= (1.0 if index.kind == FLAT else MIN_RECALL)
     np.testing.assert_allclose(scores, np.take_along_axis(cosines, rows, axis=1), atol=1e-6)
     assert (np.diff(scores, axis=1) <= 0).all()
 
@@ -82,6 +89,82 @@ def test_it_is_the_same_one_on_disk(
     (scores, rows), (expected_scores, expected_rows) = loaded.search(queries, K), index.search(queries, K)
     assert np.array_equal(scores, expected_scores)
     assert np.array_equal(rows, expected_rows)
+
+
+def recall(index: NearestVectors, vectors: Vectors, queries: Vectors) -> float:
+    best = np.argsort(-(queries @ vectors.T), axis=1)[:, :K]
+    _, rows = index.search(queries, K)
+    found = [len(set(one) & set(other)) for one, other in zip(rows.tolist(), best.tolist(), strict=True)]
+    return sum(found) / best.size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_takes_in_what_comes_and_leaves_out_what_goes(
+    tmp_path: Path, vectors: Vectors, queries: Vectors, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(nearest, "kind_for", lambda _vectors: kind)
+    first = NearestVectors.build(vectors[:5400])
+    turned = np.arange(600, 5400)[::-1]  # of which the queries' own are gone
+    origin = np.concatenate([turned, np.full(600, -1)])
+    now = np.concatenate([vectors[turned], vectors[5400:]])
+    updated = first.updated(origin, now)
+    updated.save(tmp_path)
+    for index in (updated, NearestVectors.load(tmp_path, kind, now)):
+        assert recall(index, now, queries) >= MIN_RECALL
+        allowed = np.arange(len(now)) % 2 == 0
+        monkeypatch.setattr(nearest, "FLAT_VECTORS", 0)
+        assert allowed[index.search(queries, K, allowed)[1]].all()
+    assert recall(first, vectors[:5400], queries) >= MIN_RECALL
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_it", "present", "is_worn"),
+    [
+        (HNSW, 1000, 800, False),
+        (HNSW, 1000, 799, True),
+        (HNSW, 9000, 9000, False),
+        (IVF_PQ, 1000, 799, True),
+        (IVF_PQ, 2000, 2000, False),
+        (IVF_PQ, 2050, 2050, True),
+    ],
+)
+def test_it_is_made_anew_when_too_much_has_changed(
+    vectors: Vectors, kind: str, in_it: int, present: int, is_worn: bool
+) -> None:
+    built = NearestVectors.build(vectors[:1024], kind)
+    assert nearest.is_worn(built._index, in_it, present) is is_worn
+
+
+@pytest.mark.parametrize("kind", [HNSW, IVF_PQ])
+def test_what_has_gone_goes_out_of_the_file_when_it_is_much(
+    tmp_path: Path, vectors: Vectors, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(nearest, "kind_for", lambda _vectors: kind)
+    half = NearestVectors.build(vectors[:1000]).updated(np.arange(500), vectors[:500])
+    half.save(tmp_path)
+    assert len(np.load(tmp_path / ROWS_NAME)) == 500
+
+
+@pytest.mark.parametrize("kind", [HNSW, IVF_PQ])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [*range(63), 62],
+        [*range(63), 64],
+        [*range(63), -1],
+        [*range(63), -2],
+        [*range(63)],
+        [float(row) for row in range(64)],
+    ],
+    ids=["twice", "beyond", "none", "negative", "short", "fractions"],
+)
+def test_rows_that_are_not_those_of_the_vectors_are_refused(
+    tmp_path: Path, vectors: Vectors, kind: str, rows: list[float]
+) -> None:
+    NearestVectors.build(vectors[:64], kind).save(tmp_path)
+    np.save(tmp_path / ROWS_NAME, np.array(rows))
+    with pytest.raises(ChecksumMismatch, match="of other vectors"):
+        NearestVectors.load(tmp_path, kind, vectors[:64])
 
 
 @pytest.mark.parametrize("kind", [HNSW, IVF_PQ])
