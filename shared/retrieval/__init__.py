@@ -9,6 +9,7 @@ bert           encoders of checkpoints; what they compute in torch
 text_encoder   an encoder over many texts, on the engine's kernels where they run
 embedder       texts → vectors (all-MiniLM-L6-v2)
 question_vectors   those of questions, kept
+term_counts    how often each term is in each passage
 lexical        passages searched by their terms
 nearest        vectors searched: all compared, or a part of them
 passage_table  the passages of an index, in its order
@@ -16,7 +17,12 @@ index          passages, vectors and terms, searched
 fusion         what words and what meaning has found, as one ranking
 rerank         passages in a better order, within a deadline: the seam
 cross_encoder  a reranker of a Hugging Face directory
+durable        files that are there whole or not at all
+manifest       which generation of an index counts, and what made it
 store          the index on disk: generations
+seen_files     what the files of a corpus were when they were read
+reading        a corpus as it is now, of which only what has changed is read
+change         from one state of an index to the next
 unfinished     what an indexing that was interrupted has got already
 build          the folder's index, new or brought up to date
 """

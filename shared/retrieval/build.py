@@ -5,31 +5,25 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-import numpy as np
 import structlog
 
 from shared.errors import ChecksumMismatch, InvalidRequest, NotFound, TooLarge
-from shared.retrieval.corpus import Corpus, read_corpus
-from shared.retrieval.document import Document
+from shared.retrieval.change import Change
 from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, Embedder
-from shared.retrieval.index import PassageIndex, embedded_texts
+from shared.retrieval.index import PassageIndex
+from shared.retrieval.manifest import FORMAT, other_format
 from shared.retrieval.model_files import SHA256, WEIGHTS
-from shared.retrieval.passage_table import IndexedFile, PassageTable
-from shared.retrieval.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS, split_passages
-from shared.retrieval.store import (
-    ChunkKeys,
-    Generation,
-    chunk_keys,
-    open_generation,
-    remove_unused,
-    save_generation,
-)
+from shared.retrieval.passage_table import PassageTable
+from shared.retrieval.reading import SPLITTER, read_corpus
+from shared.retrieval.seen_files import read_seen, save_seen
+from shared.retrieval.store import Generation, open_generation, remove_unused, save_generation
 from shared.retrieval.unfinished import UnfinishedVectors
 from shared.retrieval.vectors import Vectors
 
@@ -40,8 +34,8 @@ MAX_PASSAGES = 1_000_000
 
 MODEL = f"{SHA256[WEIGHTS]}/{MAX_TOKENS}"
 """What made the vectors: other weights or another length make others."""
-SPLITTER = f"2/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
-"""Part of every file's key: other rules for cutting make other passages."""
+RULES = f"{FORMAT}/{SPLITTER}"
+"""What was read by others is read again."""
 
 LOCK_NAME = "lock"
 GROUP_PASSAGES = 512
@@ -74,9 +68,16 @@ def index_folder(state_dir: Path, corpus: str) -> Path:
 
 
 def build_index(
-    corpus: str, state_dir: Path, embedder: Embedder, progress: IndexProgress, *, waiting: Waiting
+    corpus: str,
+    state_dir: Path,
+    embedder: Embedder,
+    progress: IndexProgress,
+    *,
+    waiting: Waiting,
+    clock_ns: Callable[[], int] = time.time_ns,
 ) -> Built:
-    """Embeds what is new or changed since the last time, and keeps the result.
+    """Reads and embeds what is new or changed since the last time, and keeps the result. By `clock_ns` a file
+    that was written just before it was read is read once more the next time.
 
     One that was interrupted has left the old index as it was, and goes on with what it had kept. One process
     at a time per corpus; others tell `waiting` and wait. Raises NotFound, TooLarge (see corpus) and
@@ -86,66 +87,48 @@ def build_index(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, waiting):
-            return _build(read_corpus(corpus), folder, embedder, progress)
+            return _build(corpus, folder, embedder, progress, clock_ns)
     except OSError as error:
         raise InvalidRequest(
             f"the index cannot be kept in {folder}: {error.strerror or error}; use another --state-dir"
         ) from error
 
 
-def _build(corpus: Corpus, folder: Path, embedder: Embedder, progress: IndexProgress) -> Built:
-    files = tuple(_file(document) for document in corpus.documents)
-    empty = ((file.name, "it has no text") for file in files if not file.passages)
-    skipped = (*corpus.skipped, *empty)
+def _build(
+    corpus: str, folder: Path, embedder: Embedder, progress: IndexProgress, clock_ns: Callable[[], int]
+) -> Built:
     old = _old_generation(folder)
     remove_unused(folder)
-    content = _content(files)
+    before = old.index.table if old else PassageTable.of_files(())
+    seen = read_seen(folder, RULES, old.manifest.content) if old else []
+    reading = read_corpus(corpus, before, seen, clock_ns)
+    table = reading.table
+    content = _content(table)
     if old is not None and old.manifest.content == content:
-        return Built(old.index, folder, old.number, 0, skipped)
-    table = PassageTable.of_files(files)
+        if reading.seen != seen:
+            save_seen(folder, RULES, content, reading.seen)
+        return Built(old.index, folder, old.number, 0, reading.skipped)
     if len(table) > MAX_PASSAGES:
         raise TooLarge(
             f"the folder makes {len(table)} passages, more than {MAX_PASSAGES}; index a smaller one"
         )
     if not len(table):
         raise NotFound("the folder's documents have no text; name a folder that has some")
-    texts = embedded_texts(table)
-    keys = chunk_keys(texts)
     unfinished = UnfinishedVectors(folder, MODEL, DIMENSIONS)
-    vectors, missing = _known_vectors(keys, old, unfinished)
-    _embed_missing(texts, keys, vectors, missing, embedder, unfinished, progress)
-    save_generation(folder, PassageIndex(table, vectors), keys, embedder=MODEL, content=content)
+    change = Change.of(table, reading.origin, old)
+    vectors, missing = change.known_vectors(unfinished.read(), DIMENSIONS)
+    _embed_missing(change, vectors, missing, embedder, unfinished, progress)
+    index = change.index(vectors)
+    save_generation(folder, index, change.keys, embedder=MODEL, content=content)
+    save_seen(folder, RULES, content, reading.seen)
     unfinished.remove()
-    saved = open_generation(folder, MODEL)
+    saved = open_generation(folder, MODEL, just_saved=True)
     assert saved is not None, "it has just been saved, under the lock"
-    return Built(saved.index, folder, saved.number, len(missing), skipped)
-
-
-def _known_vectors(
-    keys: ChunkKeys, old: Generation | None, unfinished: UnfinishedVectors
-) -> tuple[Vectors, list[int]]:
-    """The vectors [passages, DIMENSIONS] that there are already; and of those that there are not, the first
-    row of each different text, in order."""
-    kept = unfinished.read()
-    if old is not None:
-        kept.append((old.keys, old.index.vectors))
-    known: dict[bytes, tuple[int, int]] = {}
-    for source, (of_source, _) in enumerate(kept):
-        known.update((key.tobytes(), (source, row)) for row, key in enumerate(of_source))
-    vectors = np.zeros((len(keys), DIMENSIONS), np.float32)
-    missing: dict[bytes, int] = {}
-    for row, key in enumerate(map(bytes, keys)):
-        if key in known:
-            source, at = known[key]
-            vectors[row] = kept[source][1][at]
-        else:
-            missing.setdefault(key, row)
-    return vectors, list(missing.values())
+    return Built(saved.index, folder, saved.number, len(missing), reading.skipped)
 
 
 def _embed_missing(
-    texts: list[str],
-    keys: ChunkKeys,
+    change: Change,
     vectors: Vectors,
     missing: list[int],
     embedder: Embedder,
@@ -162,37 +145,34 @@ def _embed_missing(
         def tell(done: int, before: int = begin) -> None:
             progress(before + done, len(missing))
 
-        vectors[rows] = embedder.embed_passages([texts[row] for row in rows], tell)
-        unfinished.append(keys[rows], vectors[rows])
-    first = {keys[row].tobytes(): row for row in missing}
-    for row, key in enumerate(map(bytes, keys)):
-        if first.get(key, row) != row:
-            vectors[row] = vectors[first[key]]
+        vectors[rows] = embedder.embed_passages([change.texts[row] for row in rows], tell)
+        unfinished.append(change.keys[rows], vectors[rows])
+    first = {change.keys[row].tobytes(): row for row in missing}
+    for row in change.texts:
+        same = first.get(change.keys[row].tobytes(), row)
+        if same != row:
+            vectors[row] = vectors[same]
 
 
 def _old_generation(folder: Path) -> Generation | None:
     """What there is; nothing when it is damaged or made by other rules."""
     try:
-        return open_generation(folder, MODEL)
+        other, generation = other_format(folder), open_generation(folder, MODEL)
     except (ChecksumMismatch, InvalidRequest) as error:
-        log.warning("index_unusable", folder=str(folder), error=error.message, action="it is made anew")
+        _warn_of_unusable(folder, error.message)
         return None
+    if other is not None:
+        _warn_of_unusable(folder, f"its format is {other}, and that of this version {FORMAT}")
+    return generation
 
 
-def _file(document: Document) -> IndexedFile:
-    passages = split_passages(document.text, markdown=document.is_markdown, title=document.title)
-    kind = "md" if document.is_markdown else "txt"
-    key = hashlib.sha256(
-        f"{SPLITTER}\0{kind}\0{document.title}\0{document.text}".encode(errors="surrogatepass")
-    )
-    return IndexedFile(
-        document.name, key.hexdigest(), tuple(passages), document.page_starts, document.metadata
-    )
+def _warn_of_unusable(folder: Path, error: str) -> None:
+    log.warning("index_unusable", folder=str(folder), error=error, action="it is made anew")
 
 
-def _content(files: tuple[IndexedFile, ...]) -> str:
+def _content(table: PassageTable) -> str:
     told = hashlib.sha256()
-    for file in files:
+    for file in table.files:
         told.update(
             f"{file.name}\0{file.key}\0{file.page_starts}\0{file.metadata}\n".encode(errors="surrogatepass")
         )

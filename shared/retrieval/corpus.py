@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,42 +24,73 @@ HIDDEN = "hidden files and folders"
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
-    """`skipped`: what is not in it, each with the reason."""
+class FileSummary:
+    """What was read of a file: so many documents of so many characters. `skipped`: what of it is no document,
+    each with the reason; not `is_whole`, if that is the file itself."""
 
-    documents: tuple[Document, ...]
-    skipped: tuple[tuple[str, str], ...]
+    documents: int
+    chars: int
+    skipped: tuple[tuple[str, str], ...] = ()
+    is_whole: bool = True
 
 
-def read_corpus(corpus: str) -> Corpus:
-    """`corpus` is a folder, searched with its subfolders; FOLDER/PATTERN for files of one folder; or one
-    file.
+class CorpusReader:
+    """One reading of a corpus, file by file: a folder, searched with its subfolders; FOLDER/PATTERN for files
+    of one folder; or one file."""
 
-    Raises NotFound when there is no such folder or no document in it, TooLarge over MAX_FILES, MAX_DOCUMENTS
-    or MAX_CORPUS_CHARS.
-    """
-    left_out = _LeftOut()
-    root, paths = _paths(corpus, left_out)
-    if len(paths) > MAX_FILES:
-        raise TooLarge(f"{corpus} has more than {MAX_FILES} documents; index a smaller folder")
-    documents: list[Document] = []
-    chars = 0
-    for path in paths:
-        name = path.relative_to(root).as_posix()
+    def __init__(self, corpus: str) -> None:
+        """Raises NotFound when there is no such folder, TooLarge over MAX_FILES."""
+        self._corpus = corpus
+        self._left_out = _LeftOut()
+        self._root, paths = _paths(corpus, self._left_out)
+        if len(paths) > MAX_FILES:
+            raise TooLarge(f"{corpus} has more than {MAX_FILES} documents; index a smaller folder")
+        self.files = tuple(paths)
+        """Those that may hold documents, in their order."""
+        self._documents = self._chars = 0
+
+    def name_of(self, path: Path) -> str:
+        """Relative to the corpus, with forward slashes."""
+        return path.relative_to(self._root).as_posix()
+
+    def read(self, path: Path, take: Callable[[Document], None]) -> FileSummary:
+        """Gives each document of one of the files to `take`. Raises TooLarge over MAX_DOCUMENTS or
+        MAX_CORPUS_CHARS of all that were read."""
+        documents, chars, is_whole = self._documents, self._chars, True
+        skipped: list[tuple[str, str]] = []
+        name = self.name_of(path)
         try:
-            for document in read_documents(path, name, left_out.document):
-                documents.append(document)
-                chars += len(document.text)
-                if len(documents) > MAX_DOCUMENTS or chars > MAX_CORPUS_CHARS:
-                    raise TooLarge(
-                        f"{corpus} has more than {MAX_DOCUMENTS} documents or {MAX_CORPUS_CHARS} characters; "
-                        "index a smaller folder"
-                    )
+            for document in read_documents(path, name, lambda *reason: skipped.append(reason)):
+                self._count(1, len(document.text))
+                take(document)
         except Unreadable as error:
-            left_out.document(name, str(error))
-    if not documents:
-        raise NotFound(f"{corpus} has no readable document ({READ_SUFFIXES}); name a folder that has some")
-    return Corpus(tuple(documents), tuple(left_out.reasons(root)))
+            is_whole = False
+            skipped.append((name, str(error)))
+        self._left_out.documents += skipped
+        return FileSummary(self._documents - documents, self._chars - chars, tuple(skipped), is_whole)
+
+    def pass_over(self, summary: FileSummary) -> None:
+        """A file that need not be read, because it is as it was when this was read of it. Raises TooLarge
+        like `read`."""
+        self._count(summary.documents, summary.chars)
+        self._left_out.documents += summary.skipped
+
+    def skipped(self) -> tuple[tuple[str, str], ...]:
+        """What is not in the corpus, each with the reason. Raises NotFound when no document is."""
+        if not self._documents:
+            raise NotFound(
+                f"{self._corpus} has no readable document ({READ_SUFFIXES}); name a folder that has some"
+            )
+        return tuple(self._left_out.reasons(self._root))
+
+    def _count(self, documents: int, chars: int) -> None:
+        self._documents += documents
+        self._chars += chars
+        if self._documents > MAX_DOCUMENTS or self._chars > MAX_CORPUS_CHARS:
+            raise TooLarge(
+                f"{self._corpus} has more than {MAX_DOCUMENTS} documents or {MAX_CORPUS_CHARS} characters; "
+                "index a smaller folder"
+            )
 
 
 def is_there(corpus: str) -> bool:
@@ -78,15 +109,12 @@ class _LeftOut:
     """What is no part of the corpus."""
 
     def __init__(self) -> None:
-        self._documents: list[tuple[str, str]] = []
+        self.documents: list[tuple[str, str]] = []
         self._unreadable: list[OSError] = []
         self._links: list[Path] = []
         self._folders: Counter[str] = Counter()
         self._suffixes: Counter[str] = Counter()
         self._hidden = 0
-
-    def document(self, name: str, reason: str) -> None:
-        self._documents.append((name, reason))
 
     def unreadable(self, error: OSError) -> None:
         self._unreadable.append(error)
@@ -111,7 +139,7 @@ class _LeftOut:
             self._suffixes[path.suffix.lower()] += 1
 
     def reasons(self, root: Path) -> Iterator[tuple[str, str]]:
-        yield from self._documents
+        yield from self.documents
         for error in self._unreadable:
             yield Path(error.filename).relative_to(root).as_posix() + "/", error.strerror or str(error)
         for path in self._links:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,10 +64,11 @@ class PassageTable:
         columns: npt.NDArray[np.int64],
         texts: npt.NDArray[np.uint8],
     ) -> None:
+        """`columns` [passages, COLUMNS]; `texts` in UTF-8."""
         self.files = files
-        self._headings = headings
-        self._columns = columns
-        self._texts = texts
+        self.headings = headings
+        self.columns = columns
+        self.texts = texts
 
     @classmethod
     def of_files(cls, files: Sequence[IndexedFile]) -> Self:
@@ -87,27 +88,71 @@ class PassageTable:
         columns = np.array(rows, np.int64).reshape(-1, len(COLUMNS))
         return cls(tuple(records), list(headings), columns, np.frombuffer(b"".join(texts), np.uint8))
 
+    @classmethod
+    def of_parts(cls, parts: Sequence[tuple[PassageTable, range]]) -> Self:
+        """The documents of tables with these numbers, one after the other: the same as `of_files` makes of
+        their files."""
+        records: list[FileRecord] = []
+        columns: list[npt.NDArray[np.int64]] = []
+        texts: list[npt.NDArray[np.uint8]] = []
+        headings: dict[str, int] = {}
+        row = text_end = 0
+        for table, documents in parts:
+            rows = table.rows_of(documents)
+            part = table.columns[rows.start : rows.stop].copy()
+            text_start = table.text_start(rows.start)
+            part_texts = table.texts[text_start : table.text_start(rows.stop)]
+            part[:, 0] += len(records) - documents.start
+            part[:, 1] = _renumbered(part[:, 1], table.headings, headings)
+            part[:, 2] += text_end - text_start
+            records += (
+                replace(file, first_row=file.first_row + row - rows.start)
+                for file in table.files[documents.start : documents.stop]
+            )
+            columns.append(part)
+            texts.append(part_texts)
+            row += len(rows)
+            text_end += len(part_texts)
+        joined = np.concatenate(columns) if columns else np.zeros((0, len(COLUMNS)), np.int64)
+        return cls(tuple(records), list(headings), joined, np.concatenate([np.zeros(0, np.uint8), *texts]))
+
     def __len__(self) -> int:
-        return len(self._columns)
+        return len(self.columns)
+
+    def rows_of(self, documents: range) -> range:
+        """Of the passages of documents with consecutive numbers."""
+        begin, end = (
+            self.files[number].first_row if number < len(self.files) else len(self)
+            for number in (documents.start, documents.stop)
+        )
+        return range(begin, end)
+
+    def without_text(self) -> list[str]:
+        """Names of documents that have no passage."""
+        return [
+            file.name for number, file in enumerate(self.files) if not self.rows_of(range(number, number + 1))
+        ]
 
     def file_of(self, row: int) -> FileRecord:
-        return self.files[int(self._columns[row, 0])]
+        return self.files[int(self.columns[row, 0])]
 
     def passage(self, row: int) -> Passage:
-        _, heading, text_end, start, end = map(int, self._columns[row])
-        text_start = int(self._columns[row - 1, 2]) if row else 0
-        text = self._texts[text_start:text_end].tobytes().decode(errors="surrogatepass")
-        return Passage(self._headings[heading], text, start, end)
+        _, heading, text_end, start, end = map(int, self.columns[row])
+        text = self.texts[self.text_start(row) : text_end].tobytes().decode(errors="surrogatepass")
+        return Passage(self.headings[heading], text, start, end)
+
+    def text_start(self, row: int) -> int:
+        return int(self.columns[row - 1, 2]) if row else 0
 
     def save(self, folder: Path) -> None:
         """Its files, in a folder that exists."""
         files = [
             [file.name, file.key, file.first_row, file.page_starts, file.metadata] for file in self.files
         ]
-        packed = msgpack.packb({"files": files, "headings": self._headings}, unicode_errors="surrogatepass")
+        packed = msgpack.packb({"files": files, "headings": self.headings}, unicode_errors="surrogatepass")
         (folder / FILES_NAME).write_bytes(packed)
-        np.save(folder / COLUMNS_NAME, self._columns, allow_pickle=False)
-        self._texts.tofile(folder / TEXTS_NAME)
+        np.save(folder / COLUMNS_NAME, self.columns, allow_pickle=False)
+        self.texts.tofile(folder / TEXTS_NAME)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -116,12 +161,14 @@ class PassageTable:
         try:
             told = msgpack.unpackb((folder / FILES_NAME).read_bytes(), unicode_errors="surrogatepass")
             files, headings = tuple(map(_record, told["files"])), list(told["headings"])
-            columns = np.load(folder / COLUMNS_NAME, mmap_mode="r", allow_pickle=False)
+            columns = np.asarray(np.load(folder / COLUMNS_NAME, mmap_mode="r", allow_pickle=False))
             size = (folder / TEXTS_NAME).stat().st_size
-            texts = np.memmap(folder / TEXTS_NAME, np.uint8, "r") if size else np.zeros(0, np.uint8)
+            texts = np.asarray(
+                np.memmap(folder / TEXTS_NAME, np.uint8, "r") if size else np.zeros(0, np.uint8)
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ChecksumMismatch(f"{folder} has no whole passages ({error})") from error
-        if not _fits(columns, len(files), len(headings), len(texts)):
+        if not _fits(columns, files, len(headings), len(texts)):
             raise ChecksumMismatch(f"the files of passages in {folder} do not belong together")
         return cls(files, headings, columns, texts)
 
@@ -131,10 +178,26 @@ def _record(row: Any) -> FileRecord:
     return FileRecord(name, key, first_row, tuple(page_starts), tuple((name, to) for name, to in metadata))
 
 
-def _fits(columns: npt.NDArray[np.int64], files: int, headings: int, text_bytes: int) -> bool:
-    if columns.ndim != 2 or columns.shape[1] != len(COLUMNS):
+def _fits(
+    columns: npt.NDArray[np.int64], files: tuple[FileRecord, ...], headings: int, text_bytes: int
+) -> bool:
+    if columns.ndim != 2 or columns.shape[1] != len(COLUMNS) or columns.dtype != np.int64:
         return False
-    if not len(columns):
-        return text_bytes == 0
-    bounded = columns.min() >= 0 and columns[:, 0].max() < files and columns[:, 1].max() < headings
-    return bool(bounded and columns[-1, 2] == text_bytes and (np.diff(columns[:, 2]) >= 0).all())
+    first_rows = [*(file.first_row for file in files), len(columns)]
+    sizes = np.diff(first_rows)
+    if first_rows[0] != 0 or (sizes < 0).any() or not len(columns):
+        return not len(columns) and not any(first_rows) and text_bytes == 0
+    of_files = np.array_equal(columns[:, 0], np.repeat(np.arange(len(files)), sizes))
+    bounded = columns.min() >= 0 and columns[:, 1].max() < headings
+    return bool(of_files and bounded and columns[-1, 2] == text_bytes and (np.diff(columns[:, 2]) >= 0).all())
+
+
+def _renumbered(
+    numbers: npt.NDArray[np.int64], names: list[str], headings: dict[str, int]
+) -> npt.NDArray[np.int64]:
+    """`numbers` [passages] of `names` as those of `headings`, to which new ones are added as they come."""
+    used, first, of_used = np.unique(numbers, return_index=True, return_inverse=True)
+    now = np.zeros(len(used), np.int64)
+    for place in np.argsort(first).tolist():
+        now[place] = headings.setdefault(names[used[place]], len(headings))
+    return now[of_used]

@@ -43,11 +43,11 @@ PART = 50_000
 SEED = 3
 
 
-def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """(what it returns, seconds)"""
-    began_s = time.perf_counter()
+def timed(work: Callable[[], Result]) -> tuple[Result, float, float]:
+    """(what it returns, seconds, seconds of CPU in all threads)"""
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
     result = work()
-    return result, time.perf_counter() - began_s
+    return result, time.perf_counter() - began_s, time.process_time() - began_cpu_s
 
 
 def report_searches(name: str, seconds: Sequence[float]) -> None:
@@ -73,17 +73,16 @@ def measure_books(data: Path, passages: int, threads: int) -> None:
             built = build_index(str(corpus), state, embedder, lambda *_: None, waiting=lambda _: None)
             return len(built.index), built.embedded, built.folder
 
-        began_cpu_s = time.process_time()
-        (total, embedded, folder), took_s = timed(index_books)
-        cpu_s = time.process_time() - began_cpu_s
+        (total, embedded, folder), took_s, cpu_s = timed(index_books)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         speeds = f"{embedded / took_s:.0f} per second, {embedded / cpu_s:.0f} per CPU second"
         print(f"{total} passages in {took_s:.1f} s: {speeds}")
         print(f"{size / total:.0f} bytes of disk each")
         changed = next(corpus.iterdir())
         changed.write_text(changed.read_text(encoding="utf-8") + "\nOne more sentence.\n", encoding="utf-8")
-        (_, embedded, _), again_s = timed(index_books)
-        print(f"after one sentence more: {embedded} embedded, {again_s:.1f} s")
+        for what in ("one sentence more", "no change"):
+            (_, embedded, _), took_s, cpu_s = timed(index_books)
+            print(f"after {what}: {embedded} embedded, {took_s:.2f} s, {cpu_s:.2f} s of CPU")
         measure_words(corpus)
 
 
@@ -94,8 +93,8 @@ def measure_words(corpus: Path) -> None:
         for book in corpus.iterdir()
         for passage in split_passages(book.read_text(encoding="utf-8"), markdown=True)
     ]
-    index, took_s = timed(lambda: LexicalIndex.build(texts))
-    print(f"terms of {len(texts)} passages: {took_s:.1f} s")
+    index, _, cpu_s = timed(lambda: LexicalIndex.build(texts))
+    print(f"terms of {len(texts)} passages: {cpu_s:.1f} s of CPU")
     questions = [" ".join(text.split()[:12]) for text in random.Random(SEED).sample(texts, QUERIES)]
     spent = []
     for question in questions:

@@ -8,7 +8,8 @@ import pytest
 from shared.errors import NotFound, TooLarge
 from shared.retrieval import corpus as corpus_module
 from shared.retrieval import formats
-from shared.retrieval.corpus import read_corpus
+from shared.retrieval.corpus import CorpusReader
+from shared.retrieval.document import Document
 
 
 def write(root: Path, *names: str) -> None:
@@ -18,8 +19,19 @@ def write(root: Path, *names: str) -> None:
         path.write_text(f"text of {name}")
 
 
+class Read:
+    """All of a corpus."""
+
+    def __init__(self, corpus: str) -> None:
+        reader = CorpusReader(corpus)
+        self.documents: list[Document] = []
+        for path in reader.files:
+            reader.read(path, self.documents.append)
+        self.skipped = reader.skipped()
+
+
 def names(corpus: str) -> list[str]:
-    return [document.name for document in read_corpus(corpus).documents]
+    return [document.name for document in Read(corpus).documents]
 
 
 def test_markdown_and_text_of_all_folders_count(tmp_path: Path) -> None:
@@ -53,7 +65,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_counts(
     write(tmp_path, "a.md")
     (tmp_path / "latin.txt").write_bytes("déjà vu".encode("latin-1"))
     (tmp_path / "long.txt").write_text("x" * 21)
-    corpus = read_corpus(str(tmp_path))
+    corpus = Read(str(tmp_path))
     assert [document.name for document in corpus.documents] == ["a.md"]
     assert corpus.skipped == (
         ("latin.txt", "it is not UTF-8 text"),
@@ -63,12 +75,12 @@ def test_what_cannot_be_read_is_named_and_the_rest_counts(
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_bytes(b"\xef\xbb\xbf# Gate\n")
-    assert [document.text for document in read_corpus(str(tmp_path)).documents] == ["# Gate\n"]
+    assert [document.text for document in Read(str(tmp_path)).documents] == ["# Gate\n"]
 
 
 def test_suffixes_in_capitals_count(tmp_path: Path) -> None:
     write(tmp_path, "README.MD", "NOTES.TXT")
-    documents = read_corpus(str(tmp_path)).documents
+    documents = Read(str(tmp_path)).documents
     assert [(document.name, document.is_markdown) for document in documents] == [
         ("NOTES.TXT", False),
         ("README.MD", True),
@@ -90,7 +102,7 @@ def test_what_is_passed_by_is_told_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "gone.md").symlink_to(tmp_path / "nowhere")
     (tmp_path / "linked").symlink_to(tmp_path / "sub")
     read = "only .md, .markdown, .txt, .html, .htm, .pdf, .jsonl are read"
-    assert read_corpus(str(tmp_path)).skipped == (
+    assert Read(str(tmp_path)).skipped == (
         ("gone.md", "it is a link that leads nowhere"),
         ("linked/", "links to folders are not followed"),
         ("tests/", "folders of this name are left out (2 here)"),
@@ -104,7 +116,7 @@ def test_a_corpus_may_be_one_file(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "b.md", "c.py")
     assert names(str(tmp_path / "b.md")) == ["b.md"]
     with pytest.raises(NotFound, match="is no document"):
-        read_corpus(str(tmp_path / "c.py"))
+        Read(str(tmp_path / "c.py"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -112,23 +124,23 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "closed/b.md")
     (tmp_path / "closed").chmod(0)
     try:
-        assert read_corpus(str(tmp_path)).skipped == (("closed/", "Permission denied"),)
+        assert Read(str(tmp_path)).skipped == (("closed/", "Permission denied"),)
     finally:
         (tmp_path / "closed").chmod(0o700)
 
 
 def test_a_folder_without_documents_and_one_that_is_missing_are_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no readable document \(\.md, "):
-        read_corpus(str(tmp_path))
+        Read(str(tmp_path))
     with pytest.raises(NotFound, match="does not exist"):
-        read_corpus(str(tmp_path / "nowhere"))
+        Read(str(tmp_path / "nowhere"))
 
 
 def test_too_many_documents_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "MAX_FILES", 2)
     write(tmp_path, "a.md", "b.md", "c.md")
     with pytest.raises(TooLarge, match="more than 2 documents"):
-        read_corpus(str(tmp_path))
+        Read(str(tmp_path))
 
 
 @pytest.mark.parametrize("limit", ["MAX_DOCUMENTS", "MAX_CORPUS_CHARS"])
@@ -138,4 +150,4 @@ def test_too_much_in_them_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(names(str(tmp_path))) == 3
     monkeypatch.setattr(corpus_module, limit, 2)
     with pytest.raises(TooLarge, match="index a smaller folder"):
-        read_corpus(str(tmp_path))
+        Read(str(tmp_path))

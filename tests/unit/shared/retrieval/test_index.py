@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval import build
 from shared.retrieval.build import Built, build_index, index_folder
 from shared.retrieval.embedder import Embedder
+from shared.retrieval.manifest import FORMAT
 from shared.retrieval.store import current_generation
 from shared.retrieval.unfinished import UNFINISHED_NAME
 from shared.retrieval.vectors import Vectors
@@ -107,6 +109,15 @@ def test_an_index_of_other_rules_is_made_anew(
     with structlog.testing.capture_logs() as logs:
         assert built(corpus, embedder).embedded == 3
     assert "made by another embedding model" in logs[0]["error"]
+
+
+def test_an_index_of_another_format_is_made_anew_with_a_warning(corpus: Path, embedder: Embedder) -> None:
+    made = built(corpus, embedder)
+    pointer = json.loads((made.folder / "current").read_text())
+    (made.folder / "current").write_text(json.dumps(pointer | {"format": FORMAT - 1}))
+    with structlog.testing.capture_logs() as logs:
+        assert built(corpus, embedder).embedded == 3
+    assert logs[0]["error"] == f"its format is {FORMAT - 1}, and that of this version {FORMAT}"
 
 
 def test_an_index_that_nothing_has_changed_in_stays_the_same_one(corpus: Path, embedder: Embedder) -> None:

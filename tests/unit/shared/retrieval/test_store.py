@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from shared.errors import ChecksumMismatch, InvalidRequest
 from shared.retrieval import nearest, store
+from shared.retrieval.manifest import FILE_NAMES, FORMAT
 from shared.retrieval.nearest import HNSW, IVF_PQ
-from shared.retrieval.store import FILE_NAMES, current_generation, open_generation
+from shared.retrieval.store import current_generation, open_generation
+from tests.support.killed import killed_at
 from tests.support.small_index import SMALL_INDEX_MODEL, save_small_index
 
 
@@ -90,7 +89,7 @@ def test_damage_is_found_out(tmp_path: Path, name: str, damage: str) -> None:
         open_generation(tmp_path, SMALL_INDEX_MODEL)
 
 
-@pytest.mark.parametrize("written", [b"", b"{}", b"[1]", b'{"format": 2, "generation": "x"}', b" " * 70_000])
+@pytest.mark.parametrize("written", [b"", b"{}", b"[1]", b'{"format": 3, "generation": "x"}', b" " * 70_000])
 def test_a_damaged_pointer_is_found_out(tmp_path: Path, written: bytes) -> None:
     save_small_index(tmp_path, "text")
     (tmp_path / "current").write_bytes(written)
@@ -101,7 +100,7 @@ def test_a_damaged_pointer_is_found_out(tmp_path: Path, written: bytes) -> None:
 def test_an_index_of_another_format_is_none(tmp_path: Path) -> None:
     save_small_index(tmp_path, "text")
     pointer = json.loads((tmp_path / "current").read_text())
-    (tmp_path / "current").write_text(json.dumps(pointer | {"format": store.FORMAT + 1}))
+    (tmp_path / "current").write_text(json.dumps(pointer | {"format": FORMAT + 1}))
     assert open_generation(tmp_path, SMALL_INDEX_MODEL) is None
 
 
@@ -136,30 +135,6 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
     assert sorted(path.name for path in generation.iterdir()) == sorted([*FILE_NAMES, "manifest.json"])
     for path in generation.glob("*.npy"):
         np.load(path, allow_pickle=False)
-
-
-def killed_at(call: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> bool:
-    """Runs `work` in a process of its own, which is killed before the step after so many; whether it was."""
-    child = os.fork()
-    if not child:
-        left = [call]
-
-        def counted(step: Callable[..., object]) -> Callable[..., object]:
-            def stepped(*args: Any, **kwargs: Any) -> object:
-                left[0] -= 1
-                if left[0] < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return step(*args, **kwargs)
-
-            return stepped
-
-        try:
-            for owner, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (np, "save")):
-                monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
-            work()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
 def test_whoever_is_killed_while_it_saves_leaves_the_old_index_or_the_new_one(
