@@ -18,7 +18,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.front_door import FrontDoor
 from services.gateway.http.ask_pages import AskPages
 from services.gateway.http.call import HttpCall
-from services.gateway.http.json_fields import JsonFields
+from services.gateway.http.json_fields import JsonFields, WrongField
 from services.gateway.http.penstock_options import FIELD
 from services.gateway.passage_asks import MAX_RANKED_TEXTS, PassageAsks, RankedTexts
 from shared.api_key_file import ApiKey
@@ -73,11 +73,12 @@ class RerankPages(AskPages):
 def _read_texts(body: JsonFields) -> list[str]:
     """Of `documents` or `texts`, whichever there is."""
     if body.has(DOCUMENTS) == body.has(TEXTS):
-        raise body.wrong(DOCUMENTS, f"{DOCUMENTS}, or in its place {TEXTS}", "missing or given twice")
+        found = "stands beside" if body.has(TEXTS) else "is missing, and so is"
+        raise WrongField(DOCUMENTS, f"{found} {TEXTS}: send one of the two")
     name = TEXTS if body.has(TEXTS) else DOCUMENTS
     documents = body.array(name)
     if not 1 <= len(documents) <= MAX_RANKED_TEXTS:
-        raise body.wrong(name, f"1 to {MAX_RANKED_TEXTS} texts", f"{len(documents)} of them")
+        raise WrongField(name, f"has {len(documents)} texts: send 1 to {MAX_RANKED_TEXTS}")
     for field in body.strings("rank_fields"):
         if field != RANKED_FIELD:
             raise body.wrong("rank_fields", f'["{RANKED_FIELD}"]: nothing else of a document is read')

@@ -112,7 +112,8 @@ def _read_filters(body: JsonFields) -> Filters:
     given = body.object("filters")
     comparisons = given.objects("filters") if given.value("type") == "and" else [given]
     if len(comparisons) > MAX_FILTERS:
-        raise given.wrong("filters", f"at most {MAX_FILTERS}", f"{len(comparisons)} comparisons")
+        problem = f"has {len(comparisons)} comparisons: send at most {MAX_FILTERS}"
+        raise WrongField(given.param("filters"), problem)
     return read_filters(map(_comparison, comparisons), "filters")
 
 
