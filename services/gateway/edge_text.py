@@ -99,7 +99,7 @@ class TextEdge(rpc.InferenceServicer):
         except PenstockError as error:
             await abort_call(context, error)
         return pb.RetrieveResponse(
-            corpus=request.corpus,
+            corpus=found.corpus,
             passages=map(retrieved_passage, found.passages),
             degraded=found.degraded,
             warning=found.warning,

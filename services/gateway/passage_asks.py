@@ -128,16 +128,20 @@ class PassageAsks:
             tenant=key.tenant,
             filters=asked.filters,
         )
-        ready = partial(self._calls.fleet.instances, RETRIEVER)
+        searching = partial(self._searching, asked.corpus)
         with self._calls.admitted(key, check_query(asked.query), deadline) as call:
             try:
-                found = await self._calls.ask_any(call, RETRIEVER, question, ready)
+                found = await self._calls.ask_any(call, RETRIEVER, question, searching)
             except NotFound as error:
                 raise NoSuchCorpus(error.message, hop=error.hop) from error
         if not isinstance(found, Retrieved):
             raise unexpected_answer(found, RETRIEVER)
         if found.degraded == NO_CORPUS:
-            raise NoSuchCorpus("no documents are indexed: start the stack with --corpus", hop=RETRIEVER)
+            raise NoSuchCorpus(
+                "there are no documents to search, or none yet: start the stack with --corpus, or see in "
+                "`penstock status` what is indexed",
+                hop=RETRIEVER,
+            )
         return replace(found, degraded="") if found.degraded == NO_RERANK and not asked.rerank else found
 
     async def rerank(
@@ -203,6 +207,15 @@ class PassageAsks:
                 if not isinstance(answer, TextScores) or not _fits(answer, len(part.texts)):
                     raise unexpected_answer(answer, RETRIEVER)
                 found[number] = answer
+
+    def _searching(self, corpus: str) -> Sequence[InstanceView]:
+        """Retrievers that search it ("": any corpus); all of them where none does, to hear why."""
+        views = self._calls.fleet.instances(RETRIEVER)
+        return [
+            view
+            for view in views
+            if any(told.generation and corpus in ("", told.name) for told in view.heartbeat.corpora)
+        ] or views
 
     def _having(self, reranker: str) -> Sequence[InstanceView]:
         views = self._calls.fleet.instances(RETRIEVER)

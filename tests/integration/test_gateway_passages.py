@@ -19,6 +19,7 @@ from shared.messages import (
     MAX_CORPUS_CHARS,
     MAX_RERANK_QUERY_CHARS,
     Cancel,
+    CorpusReport,
     Message,
     Retrieve,
     Retrieved,
@@ -37,7 +38,8 @@ PASSAGES = (
 def finding(message: Message) -> Answer:
     """As many of the passages as are wanted; reranked, if that is."""
     if isinstance(message, Retrieve):
-        return Retrieved(PASSAGES[: message.k], "" if message.rerank else "rerank", 1, 1, warning="so-so")
+        degraded = "" if message.rerank else "rerank"
+        return Retrieved(PASSAGES[: message.k], degraded, 1, 1, warning="so-so", corpus="docs")
     return default_answer(message)
 
 
@@ -73,7 +75,7 @@ async def test_passages_come_best_first_with_where_they_stand(nats_url: str) -> 
     assert (first.start, first.end, first.page) == (10, 23, 2)
     assert dict(first.metadata) == {"lang": "en", "source": "doc.md"}
     assert (second.source, second.prompt_place) == ("other.md", 0)
-    assert (answer.degraded, answer.warning) == ("", "so-so")
+    assert (answer.corpus, answer.degraded, answer.warning) == ("docs", "", "so-so")
 
 
 async def test_what_is_left_out_has_its_default(nats_url: str) -> None:
@@ -156,6 +158,18 @@ async def test_where_no_documents_are_indexed_there_is_nothing_to_find(nats_url:
         error = await refused(running.stub.Retrieve(pb.RetrieveRequest(query="q")))
     assert error.code() is grpc.StatusCode.NOT_FOUND
     assert "--corpus" in str(error.details())
+
+
+@pytest.mark.parametrize("corpus", ["", "docs"])
+async def test_who_searches_the_corpus_is_asked_and_not_who_does_not_yet(nats_url: str, corpus: str) -> None:
+    async with retrieving(nats_url, lambda _: NotFound("nothing here")) as (peers, running):
+        peers["retriever-0"].say(corpora=(CorpusReport("docs", 0, 0, "it is being indexed"),))
+        knowing = await peers.add("retriever", 1, corpora=(CorpusReport("docs", 10, 3),))
+        knowing.answers = finding
+        await running.knows("retriever", 2)
+        for _ in range(3):
+            assert (await running.stub.Retrieve(pb.RetrieveRequest(query="q", corpus=corpus))).passages
+        assert not peers["retriever-0"].of(Retrieve)
 
 
 async def test_what_the_retriever_does_not_have_is_asked_for_once(nats_url: str) -> None:

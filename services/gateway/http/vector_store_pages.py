@@ -31,8 +31,8 @@ RANKERS = ("auto", "default-2024-11-15")
 """OpenAI's names for its rerankers; here they mean the one that there is."""
 NO_RANKER = "none"
 COMPARISONS = ("eq", "in")
-DOCUMENT = "source"
-"""The metadata that names a passage's document."""
+HEADING_MARK = " § "
+"""Between a passage's document and the headings above it."""
 _NAMES: FieldNames = ((re.compile(r"^corpus(?= has )"), "vector_store_id"),)
 
 
@@ -159,13 +159,13 @@ def _joined(found: Sequence[Retrieved]) -> list[_Result]:
 
 
 def _shown(result: _Result) -> dict[str, Any]:
-    passage, attributes = result.passage, dict(result.passage.metadata)
-    name = attributes.get(DOCUMENT, passage.source)
+    passage = result.passage
+    name = passage.source.partition(HEADING_MARK)[0]
     return {
         "file_id": name,
         "filename": name,
         "score": result.score,
-        "attributes": attributes,
+        "attributes": dict(passage.metadata),
         "content": [{"type": "text", "text": passage.text}],
         FIELD: {
             "source": passage.source,
