@@ -153,6 +153,10 @@ class DecodeActor(WorkerActor[DecodeJob]):
             job.answered = True
             await self.bus.answer(job.envelope, Accepted(job.computed_tokens))
 
+    def is_computing(self) -> bool:
+        """Streams would get slower by it."""
+        return bool(self._book.jobs)
+
     async def on_tick(self) -> None:
         await super().on_tick()
         gateways = self._service.fleet.instances("gateway")

@@ -110,8 +110,6 @@ class PrefillActor(WorkerActor[PrefillJob]):
         match delivery.message:
             case messages.Prefill() as prefill:
                 await self._accept(delivery, prefill)
-            case messages.Warm() as warm:
-                self._offer_warming(warm)
             case message:
                 raise self.unknown(message)
 
@@ -136,10 +134,9 @@ class PrefillActor(WorkerActor[PrefillJob]):
             self._service.changed()
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
 
-    def _offer_warming(self, warm: messages.Warm) -> None:
-        busy = bool(self._book.jobs) or self._service.stopping.is_set()
-        if not self._driver.warming.offer(warm, busy=busy):
-            metrics.DROPPED_MESSAGES.labels(reason="warm_skipped").inc()
+    def is_computing(self) -> bool:
+        """What is on its way to decode needs no engine."""
+        return any(job.phase in IN_ENGINE for job in self._book.jobs.values())
 
     async def on_tick(self) -> None:
         """What is computed is looked at between two steps; what waits or is being sent, here as well."""
@@ -177,12 +174,11 @@ class PrefillActor(WorkerActor[PrefillJob]):
             await self._outbox.prompt_scores(job.gateway, job.request_id, job.epoch, scores)
 
     async def admit_jobs(self) -> None:
-        """Fill the next chunk with the most urgent prompts; a prefix is warmed only when there are none."""
+        """Fill the next chunk with the most urgent prompts."""
         self._driver.engine.serve(self._book.waiting_prompts)
         room = self._driver.room_tokens(self._book.computing_tokens, self._book.prompts_ahead)
         jobs, expired = self._book.take_jobs(room)
         await self._tell_expired(expired)
-        self._driver.yield_to(busy=bool(self._book.jobs))
         for job in jobs:
             job.started_s = time.monotonic()
         callbacks = [self._announcer.layer_callback(job) for job in jobs]
@@ -191,8 +187,6 @@ class PrefillActor(WorkerActor[PrefillJob]):
             await self._tell_refused()
         elif jobs:
             self._driver.join(jobs, callbacks, self._joined)
-        elif not self._book.jobs:
-            await self._driver.warm()
 
     def _joined(self, jobs: Sequence[PrefillJob], admitted: Sequence[AdmitResult | PenstockError]) -> None:
         """The engine has them or not; who has ended since does not need it any more."""
@@ -231,7 +225,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
         return True
 
     async def step_on(self) -> None:
-        await self._driver.flush_releases()
+        if not self._driver.computes_part:  # it has to be taken in turn, and in a step the loop goes on
+            await self._driver.flush_releases()
         if self._driver.has_work:
             self._driver.begin_next_step(self._news)
 

@@ -46,6 +46,7 @@ from shared.messages.front_half import (
     Embed,
     Embedded,
     Filters,
+    FoundFirst,
     RerankTexts,
     Retrieve,
     Retrieved,
@@ -79,6 +80,7 @@ from shared.messages.packing import (
     unpack_ids,
 )
 from shared.messages.placement import (
+    WARM_EPOCH,
     Cancel,
     CancelAck,
     ClientCancel,
@@ -121,6 +123,7 @@ Message = (
     | TextScores
     | Retrieve
     | Retrieved
+    | FoundFirst
     | LookUpResponse
     | ResponseFound
     | ResponseMissing
@@ -179,6 +182,7 @@ __all__ = [
     "MAX_RERANK_TEXTS",
     "MEANING_VERSION",
     "NO_ADAPTER",
+    "WARM_EPOCH",
     "Accepted",
     "AdapterId",
     "AdapterReport",
@@ -203,6 +207,7 @@ __all__ = [
     "Envelope",
     "Failure",
     "Filters",
+    "FoundFirst",
     "Heartbeat",
     "Held",
     "HoldCheck",

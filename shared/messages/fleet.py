@@ -123,7 +123,7 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`kind`: kv_blocks, session, decoder, lease, draft, transfer, queued; `count` of them."""
+    """`kind`: kv_blocks, session, decoder, lease, draft, transfer, queued, warming; `count` of them."""
 
     request_id: str
     kind: str

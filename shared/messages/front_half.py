@@ -148,7 +148,8 @@ class TextScores:
 class Retrieve:
     """`rerank`: whether there is time for a closer look at what was found, where the retriever takes one.
 
-    `corpus` is searched for `tenant`; "" is the only one that it may search.
+    `corpus` is searched for `tenant`; "" is the only one that it may search. `tell_first`: while what was
+    found is looked at more closely, the gateway wants to hear of it as it is, by `FoundFirst`.
     """
 
     query: str
@@ -158,6 +159,7 @@ class Retrieve:
     corpus: str = ""
     tenant: str = ""
     filters: Filters = ()
+    tell_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,14 @@ class Retrieved:
     rerank_us: int = 0
     warning: str = ""
     corpus: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFirst:
+    """retriever → gateway: what its question would be answered with now; a reranker may change that. No
+    reply, and nothing is lost where it does not come. Its envelope is that of the question."""
+
+    passages: tuple[ScoredPassage, ...]
 
 
 @dataclass(frozen=True, slots=True)

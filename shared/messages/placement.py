@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from shared.messages.adapters import NO_ADAPTER, AdapterId
 from shared.sampling import SamplingParams
 
+WARM_EPOCH = 0
+"""What is warmed for a request comes before all of its placements."""
+
 
 @dataclass(frozen=True, slots=True)
 class Open:
@@ -75,10 +78,18 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """gateway → prefill: best-effort, low priority: have the KV of this prefix ready. No reply."""
+    """gateway → prefill or decode, whichever is likely to compute the prompt: have the KV of this prefix
+    ready, as long as there is nothing else to do. No reply.
+
+    Its envelope names the request, WARM_EPOCH, and the deadline from which on nobody has a use for it. A
+    later one of the same request takes its place, a cancel or any placement ends it. `adapter` as in
+    `Reserve`.
+    """
 
     token_ids: bytes
     block_hashes: bytes
+    gateway: str
+    adapter: AdapterId = NO_ADAPTER
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,14 @@ KV_CHUNKS_DISCARDED = Counter(
 PREFIX_CACHE_QUERIES = Counter("penstock_prefix_cache_queries_total", "Prompt blocks looked up.")
 PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt blocks found.")
 
+WARMED_PREFIXES = Counter(
+    "penstock_warmed_prefixes_total",
+    "Prefixes to compute ahead of their requests, by what became of them: done, skipped, refused; or, before "
+    "they were done, replaced, given_up, cancelled, expired, evicted.",
+    ["result"],
+)
+WARMED_TOKENS = Counter("penstock_warmed_tokens_total", "Prompt tokens computed ahead of their requests.")
+
 DRAFT_PROPOSED = Counter(
     "penstock_draft_proposed_total",
     "Draft tokens verified, by who drafted: speculator or lookup.",
@@ -219,7 +227,12 @@ COMMON: tuple[MetricFamily, ...] = (
 """What every service shows."""
 _ADAPTERS: tuple[MetricFamily, ...] = (ADAPTERS, ADAPTERS_STALE)
 _TRANSFERS: tuple[MetricFamily, ...] = (KV_CELLS_AGAIN, KV_TRANSFERS)
-_PREFIXES: tuple[MetricFamily, ...] = (PREFIX_CACHE_HITS, PREFIX_CACHE_QUERIES)
+_PREFIXES: tuple[MetricFamily, ...] = (
+    PREFIX_CACHE_HITS,
+    PREFIX_CACHE_QUERIES,
+    WARMED_PREFIXES,
+    WARMED_TOKENS,
+)
 
 FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     "gateway": (

@@ -19,6 +19,7 @@ from shared.health import Activity
 from shared.telemetry import metrics
 from shared.worker.engine_thread import EngineThread
 from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.warm_part import WarmPart, WarmPrefix, compute_part
 
 CHECK_EVERY_S = 1.0
 """How often at most an engine with nothing to do begins to check that all its counts are explained."""
@@ -56,6 +57,9 @@ class EngineDriver(Generic[R]):
         self._wake = wake
         self._orders: deque[Callable[[Engine], object]] = deque()  # in turn; the engine's thread takes them
         self._step: asyncio.Future[tuple[R, Facts]] | None = None
+        self._part: WarmPart | None = None  # the engine's thread writes it
+        self.computes_part = False
+        """A part of a prefix that is warmed was ordered, and its result has not been taken."""
         self._unchecked_blocks = 0  # of those that may have changed since they were checked
         self._clock = clock
         self._checked_s = clock.monotonic_s()
@@ -125,6 +129,30 @@ class EngineDriver(Generic[R]):
             self._checked_s = now_s
         checked = await self._thread.run(self.engine.check_part)
         self._unchecked_blocks = max(0, self._unchecked_blocks - checked)
+
+    # ---- warming ----------------------------------------------------------------------------------
+
+    def order_part(self, prefix: WarmPrefix, start: int) -> None:
+        """Let the engine compute some of `prefix`, from the token `start` on, unless it has work by then."""
+
+        def order(engine: Engine) -> None:
+            self._part = compute_part(engine, prefix, start, self.activity.move)
+
+        self.computes_part = True
+        self._orders.append(order)
+
+    def take_part(self) -> WarmPart | None:
+        """The part that was ordered, once it is done and the loop knows what it has changed."""
+        if self._part is None or self.stepping:
+            return None
+        part, self._part = self._part, None
+        self.computes_part = False
+        return part
+
+    @property
+    def failed_over_part(self) -> bool:
+        """The engine has failed, and over a part."""
+        return self.faulty and self.computes_part and self._part is None
 
     # ---- steps ------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import structlog
@@ -26,13 +26,14 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import AdapterId, CancelAck, HoldReport, Message
+from shared.messages import WARM_EPOCH, AdapterId, CancelAck, Held, HoldReport, Message
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor
 from shared.worker.grammar_compiler import GrammarCompiler
 from shared.worker.job import Job, JobPhase
 from shared.worker.job_book import JobBook
+from shared.worker.prefix_warmer import PrefixWarmer
 from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()
@@ -64,6 +65,7 @@ class WorkerActor(EngineActor, Generic[J]):
     _book: JobBook[J]  # from `open_transfers` on
     _transfers: Transfers
     _grammar_compiler: GrammarCompiler
+    _warmer: PrefixWarmer
     _transferring: asyncio.Task[None] | None = None
     _idle: asyncio.Event
 
@@ -87,6 +89,10 @@ class WorkerActor(EngineActor, Generic[J]):
     @abstractmethod
     async def admit_jobs(self) -> None:
         """Let jobs join the engine, between two steps."""
+
+    @abstractmethod
+    def is_computing(self) -> bool:
+        """Whether there is anything better to compute than what may be asked for."""
 
     @abstractmethod
     async def take_steps(self) -> bool:
@@ -117,6 +123,7 @@ class WorkerActor(EngineActor, Generic[J]):
     async def on_start(self) -> None:
         await super().on_start()
         self._idle = asyncio.Event()
+        self._warmer = PrefixWarmer(self._driver, self._mirror, self._adapters, self._service.changed)
         grammars = self._driver.engine.grammars
         self._grammar_compiler = GrammarCompiler(self._service.role, grammars, self.wake)
         self._transfers = await self.open_transfers()
@@ -137,6 +144,9 @@ class WorkerActor(EngineActor, Generic[J]):
     async def give_up(self) -> None:
         for job in list(self._book.jobs.values()):
             await self._lose(job, self._last_words(job))
+        killer = self._warmer.failed_over
+        if killer is not None:
+            await self._outbox.lost(killer.gateway, killer.request_id, WARM_EPOCH, self._engine_fault())
 
     def _last_words(self, job: J) -> PenstockError:
         """To the session of a job that is here at the end; whom the engine failed over is told so."""
@@ -144,8 +154,12 @@ class WorkerActor(EngineActor, Generic[J]):
         if self._stopping:
             return Unavailable(f"the {role} worker has stopped", hop=role)
         if self._driver.faulty and job.phase in (JobPhase.COMPUTING, JobPhase.DECODING):
-            return EngineFault(f"the {role} engine failed over this batch; its log has the cause", hop=role)
+            return self._engine_fault()
         return InternalError(f"the {role} worker failed; its log has the cause", hop=role)
+
+    def _engine_fault(self) -> EngineFault:
+        role = self._service.role
+        return EngineFault(f"the {role} engine failed over this batch; its log has the cause", hop=role)
 
     async def drained(self) -> None:
         while self._driver.loaded and self._book.jobs:
@@ -170,6 +184,8 @@ class WorkerActor(EngineActor, Generic[J]):
                 await self._cancel(delivery, reason)
             case messages.HoldCheck():
                 await self._report_hold(delivery)
+            case messages.Warm() as warm:
+                self._take_warm(delivery, warm)
             case _:
                 await self.on_work(delivery)
 
@@ -182,9 +198,7 @@ class WorkerActor(EngineActor, Generic[J]):
         Raises Overloaded while draining, Cancelled or StaleEpoch when it comes too late, InvalidRequest where
         `sender` is not the gateway that it names.
         """
-        if sender not in ("", job.gateway):
-            metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
-            raise InvalidRequest(f"{sender} places a request for {job.gateway}; a gateway places its own")
+        _check_sender(sender, job.gateway)
         if self._service.stopping.is_set():
             raise Overloaded("this worker is draining; use another one")
         self._book.check_epoch(job.request_id, job.epoch, job.gateway)
@@ -200,6 +214,16 @@ class WorkerActor(EngineActor, Generic[J]):
         add()
         if job.spec.params.grammar is not None:
             self._grammar_compiler.begin(job.key, job.spec.params.grammar)
+
+    def _take_warm(self, delivery: Delivery, warm: messages.Warm) -> None:
+        """No answer is waited for: what is raised is counted."""
+        envelope = delivery.envelope
+        _check_sender(delivery.sender, warm.gateway)
+        self._book.check_epoch(envelope.request_id, envelope.epoch, warm.gateway)
+        self._warmer.offer(envelope, warm, self.bus.deadline_of(envelope), busy=self._is_busy())
+
+    def _is_busy(self) -> bool:
+        return self.is_computing() or self._service.stopping.is_set()
 
     async def _take_grammars(self) -> None:
         for key, result in self._grammar_compiler.take_ended():
@@ -217,7 +241,8 @@ class WorkerActor(EngineActor, Generic[J]):
         phase = jobs[0].phase.value if jobs else ""
         for job in jobs:
             await self._stop(job, reason)
-        await self.bus.answer(envelope, CancelAck(bool(jobs), phase))
+        warmed = self._warmer.cancel(envelope.request_id, delivery.sender)
+        await self.bus.answer(envelope, CancelAck(bool(jobs) or warmed, phase or "warming" * warmed))
 
     async def _report_hold(self, delivery: Delivery) -> None:
         envelope = delivery.envelope
@@ -230,8 +255,12 @@ class WorkerActor(EngineActor, Generic[J]):
     def holds_work(self) -> bool:
         return bool(self._book.jobs)
 
+    def held(self) -> Iterable[Held]:
+        yield from self._warmer.held()
+        yield from super().held()
+
     def adapters_in_use(self) -> set[str]:
-        return {job.adapter for job in self._book.jobs.values() if job.adapter}
+        return {self._warmer.adapter, *(job.adapter for job in self._book.jobs.values())} - {""}
 
     async def on_tick(self) -> None:
         for job in self._book.abandoned():
@@ -249,6 +278,7 @@ class WorkerActor(EngineActor, Generic[J]):
         elif role == "gateway" and why != "suspect":
             for job in self._book.of_gateway(instance):
                 await self._stop(job, "gateway lost")
+            self._warmer.cancel_of(instance)
 
     # ---- one turn -----------------------------------------------------------------------------------
 
@@ -262,6 +292,7 @@ class WorkerActor(EngineActor, Generic[J]):
             for job in self._book.expired_at_work():
                 await self._lose(job, self.deadline_passed(job))
             await self.admit_jobs()
+            self._warmer.go_on(busy=self._is_busy())
             await self.step_on()
             await self.after_begin()
             self._show()
@@ -301,3 +332,10 @@ class WorkerActor(EngineActor, Generic[J]):
         metrics.QUEUE_DEPTH.labels(service=self._service.role).set(self.worker_load().queued)
         if not self._book.jobs:
             self._idle.set()
+
+
+def _check_sender(sender: str, gateway: str) -> None:
+    """Raises InvalidRequest where `sender`, if it has said who it is, is not the gateway that it names."""
+    if sender not in ("", gateway):
+        metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
+        raise InvalidRequest(f"{sender} places a request for {gateway}; a gateway places its own")

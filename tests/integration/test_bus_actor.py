@@ -163,6 +163,6 @@ async def test_a_full_mailbox_counts_what_nobody_waits_for(
     before = metric.value("penstock_dropped_messages_total", reason="overloaded")
     process.gate.clear()
     for _ in range(8):
-        await bus.publish(DECODE, Warm(b"", b""))
+        await bus.publish(DECODE, Warm(b"", b"", "gateway-0"))
     await until(lambda: metric.value("penstock_dropped_messages_total", reason="overloaded") > before)
     process.gate.set()

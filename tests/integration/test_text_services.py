@@ -289,7 +289,7 @@ async def test_an_expired_open_is_refused(gateway: Gateway) -> None:
 @pytest.mark.parametrize("subject", [DETOKENIZER, TOKENIZER])
 async def test_a_message_for_somebody_else_is_refused(gateway: Gateway, subject: str) -> None:
     with pytest.raises(UnknownMessage):
-        await gateway.ask(subject, Warm(b"", b""), gateway.envelope(gateway.request()))
+        await gateway.ask(subject, Warm(b"", b"", "gateway-0"), gateway.envelope(gateway.request()))
 
 
 @pytest.mark.parametrize("subject", [DETOKENIZER, TOKENIZER])

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from shared.bus.subjects import CANCEL_ALL, NOBODY, inbox, subject_of
+from shared.deadline import Deadline
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
-from shared.messages import Cancel, Drain, Retrieve, Warm, pack_ids
-from tests.integration.workers_harness import START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of
+from shared.messages import WARM_EPOCH, Cancel, Drain, Retrieve, Warm, pack_ids
+from tests.integration.workers_harness import GATEWAY, START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of
 from tests.support.block_names import hashes_of
 from tests.support.models import target_model
 from tests.support.sampling import sampling
@@ -248,16 +249,23 @@ async def test_a_prompt_that_cannot_run_is_an_invalid_request(edge: Edge, ids: l
 
 async def test_warming_makes_the_prefix_ready(edge: Edge) -> None:
     ids = list(range(100, 180))
-    await edge.bus.publish(inbox("prefill", PREFILL), Warm(pack_ids(ids), edge.hashes(ids)))
+    await edge.until_idle(*ALL)
+    warm = Warm(pack_ids(ids), edge.hashes(ids), GATEWAY)
+    for role, instance in (("prefill", PREFILL), ("decode", DECODE)):
+        envelope = edge.bus.envelope(edge.new_id(), WARM_EPOCH, Deadline.after(WAIT_S), GATEWAY)
+        await edge.bus.publish(inbox(role, instance), warm, envelope)
 
-    def warm() -> bool:
-        view = edge.fleet.get("prefill", PREFILL)
-        return view is not None and view.overlap(hashes_of(ids, edge.layout)) == 5
+    def are_warm() -> bool:
+        views = (edge.fleet.get("prefill", PREFILL), edge.fleet.get("decode", DECODE))
+        return all(view is not None and view.overlap(hashes_of(ids, edge.layout)) == 5 for view in views)
 
-    await until(warm, timeout_s=WAIT_S)
+    await until(are_warm, timeout_s=WAIT_S)
     request_id = edge.new_id()
     assert (await edge.prefill(request_id, ids, decode=DECODE)).cached_tokens == 64
     await edge.cancel("prefill", PREFILL, request_id)
+    accepted = await edge.reserve(request_id, ids, decode=DECODE, prefill="", epoch=2)
+    assert accepted.cached_tokens == 64
+    await edge.cancel("decode", DECODE, request_id, epoch=2)
 
 
 # ---- the bus ----

@@ -1,4 +1,4 @@
-"""Jobs of the prefill worker: coming in, being taken, expiring; the cells they announce; warming."""
+"""Jobs of the prefill worker: coming in, being taken, expiring; the cells they announce."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from services.prefill.config import PrefillConfig
 from services.prefill.job import PrefillJob, read_job
 from services.prefill.kv_announcer import ready_blocks
 from services.prefill.queue import PATIENCE_S
-from services.prefill.warming import Warming
 from shared.deadline import Deadline
 from shared.errors import Cancelled, Overloaded, ProtocolError, StaleEpoch
-from shared.messages import Envelope, Prefill, Warm, pack_ids
+from shared.messages import Envelope, Prefill, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.clock import FakeClock
 from tests.support.sampling import sampling
@@ -114,19 +113,6 @@ def test_blocks_are_final_when_full_or_when_the_prompt_is_computed(
     start: int, end: int, blocks: tuple[int, int]
 ) -> None:
     assert ready_blocks(start, end, 50) == blocks
-
-
-def test_a_prefix_is_warmed_only_when_there_is_nothing_else_to_do() -> None:
-    warming = Warming()
-    warm = Warm(pack_ids([1, 2, 3]), b"")
-    assert not warming.offer(warm, busy=True)
-    assert warming.offer(warm, busy=False)
-    first = warming.key
-    assert not warming.offer(warm, busy=False)
-    assert warming.skipped == 2
-    warming.done()
-    assert warming.offer(warm, busy=False)
-    assert warming.key != first
 
 
 def test_nobody_is_taken_behind_a_job_that_claims_room() -> None:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 from services.prefill.driver import PrefillDriver
 from services.prefill.job import read_job
+from services.prefill.step_news import StepNews
 from shared.deadline import Deadline
-from shared.messages import Envelope, Prefill, Warm, pack_ids
+from shared.kv_hash import BlockHasher
+from shared.messages import Envelope, Prefill, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
+from shared.worker.warm_part import WarmPart, WarmPrefix
 from tests.support.engine import make_engine, save_random_model
 from tests.support.sampling import sampling
 from tests.support.wait import until
@@ -35,14 +38,18 @@ async def test_every_layer_of_a_chunk_is_a_move_of_the_engine(tmp_path: Path) ->
     await driver.close_engine()
 
 
-async def test_warming_moves_layer_by_layer_too(tmp_path: Path) -> None:
+async def test_a_part_that_is_warmed_is_no_result_and_moves_layer_by_layer_too(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path)
     driver = PrefillDriver(lambda: make_engine(folder), PrefixMirror(), lambda: None)
     await driver.load_engine()
-    assert driver.warming.offer(Warm(pack_ids(IDS), b""), busy=False)
-    await driver.warm()
+    hashes = tuple(BlockHasher().block_hashes(IDS, BlockHasher().seed(driver.engine.layout.fingerprint())))
+    prefix = WarmPrefix("r", "gateway-0", Deadline.after(60.0), tuple(IDS), hashes)
+    driver.order_part(prefix, 0)
+    assert driver.has_work
     moved = driver.activity.moved
-    driver.begin_step(lambda engine: engine.step())
+    driver.begin_next_step(StepNews())
     await until(driver.take_result)
     assert driver.activity.moved == moved + driver.engine.layout.num_layers + 1
+    assert driver.take_part() == WarmPart(prefix, 32)
+    assert not driver.has_work
     await driver.close_engine()

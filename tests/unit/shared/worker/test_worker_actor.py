@@ -133,6 +133,9 @@ class Worker(WorkerActor[Job]):
     async def on_work(self, delivery: Delivery) -> None:
         raise self.unknown(delivery.message)
 
+    def is_computing(self) -> bool:
+        return bool(self._book.jobs)
+
     async def end_transfers(self) -> None: ...
     async def admit_jobs(self) -> None: ...
 

@@ -1,0 +1,68 @@
+"""A decode worker without streams computes what it is going to be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shared.kv_hash import BlockHasher
+from shared.messages import WARM_EPOCH, Warm, pack_hashes, pack_ids
+from tests.support.wait import until
+from tests.unit.services.decode.test_actor import Worker
+
+IDS = range(1, 50)
+BLOCKS = 3
+
+
+@pytest.fixture
+async def worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
+    monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
+    worker = Worker(folder)
+    await worker.on_start()
+    yield worker
+    await worker.on_stop()
+
+
+def names(worker: Worker) -> list[bytes]:
+    return BlockHasher().block_hashes(IDS, BlockHasher().seed(worker._driver.engine.layout.fingerprint()))
+
+
+async def warm(worker: Worker) -> None:
+    message = Warm(pack_ids(IDS), pack_hashes(names(worker)), "gateway-0")
+    await worker.send(message, "warmed", WARM_EPOCH)
+
+
+def is_warming(worker: Worker) -> bool:
+    return any(held.kind == "warming" for held in worker.held())
+
+
+def cached_blocks(worker: Worker) -> int:
+    return worker._mirror.overlap_blocks(names(worker))
+
+
+async def test_a_prefix_is_computed_part_by_part_and_then_held_by_nobody(worker: Worker) -> None:
+    await warm(worker)
+
+    async def over() -> bool:
+        await worker.step()
+        return not list(worker.held())
+
+    await until(over)
+    assert (cached_blocks(worker), worker._driver.facts.held) == (BLOCKS, {})
+
+
+async def test_nothing_is_warmed_beside_a_stream(worker: Worker) -> None:
+    await worker.decode()
+    await warm(worker)
+    assert not is_warming(worker)
+
+
+async def test_it_is_given_up_for_the_first_reservation(worker: Worker) -> None:
+    await warm(worker)
+    await worker.turn()
+    assert worker._driver.computes_part
+    await worker.decode()
+    assert not is_warming(worker)
+    assert cached_blocks(worker) == 2  # of the part that was under way
