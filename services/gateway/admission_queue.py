@@ -63,7 +63,7 @@ class AdmissionQueue:
         self,
         free_seats: Callable[[ModelIdentity, int], int | None],
         contends: Callable[[ModelIdentity, ModelIdentity], bool],
-        start: Callable[[str, Coroutine[Any, Any, None]], None],
+        start: Callable[[str, Coroutine[Any, Any, None]], object],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._free_seats = free_seats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.gateway.cache_use import CACHE_MODES, OFF
-from services.gateway.retrieval_use import ORDERS, SHARED_PREFIX
+from services.gateway.retrieval_use import ORDERS, SHARED_PREFIX, WARM_HEAD, WARM_MODES
 from shared.config import PathRule, ServiceConfig, field_of
 from shared.text.default_model import ANSWERS_ADAPTER
 
@@ -115,6 +115,18 @@ class GatewayConfig(ServiceConfig):
         SHARED_PREFIX,
         help="how passages stand in the prompt of a request that says nothing about it",
         choices=tuple(ORDERS.values()),
+    )
+    warm_while_retrieving: str = field_of(
+        WARM_HEAD,
+        help="what of a prompt idle workers compute while its passages are found: its head, or, while they "
+        "are reranked, all of it as it is likely to be",
+        choices=WARM_MODES,
+    )
+    warm_min_tokens: int = field_of(
+        64,
+        help="fewest uncached tokens that are computed while passages are found",
+        minimum=16,
+        maximum=1 << 20,
     )
     cache_mode: str = field_of(
         OFF,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.messages import WARM_EPOCH
 from shared.roles import TARGET_ROLES
 
 SUDDEN_S = 3.0
@@ -60,7 +61,7 @@ class CrashRecord:
         self.placed_s = 0.0
         self._clock = clock
         self._stays: deque[Stay] = deque(maxlen=STAYS_REMEMBERED)
-        self._struck_epoch = 0
+        self._struck_epoch = WARM_EPOCH - 1
 
     def begin_epoch(self, views: Iterable[InstanceView], prompt_role: str = "prefill") -> None:
         """It is placed on `views`; the one of `prompt_role` computes the prompt."""
@@ -71,6 +72,10 @@ class CrashRecord:
             for view in views
             if (role := view.heartbeat.role) in TARGET_ROLES
         ]
+
+    def begin_warm(self, view: InstanceView) -> None:
+        """The one of `view` may compute the beginning of its prompt, until the first placement."""
+        self._stays.append(Stay(view, self._clock.monotonic_s(), computes_prompt=True))
 
     def note_tokens(self, epoch: int, tokens: int) -> None:
         """So many came of this placement."""

@@ -22,6 +22,7 @@ from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import SessionState
 from services.gateway.token_log import TokenLog
 from services.gateway.told_prompt import ToldPrompt, check_prompt_logprobs
+from services.gateway.warmer import Warmer
 from shared.errors import InvalidRequest
 from shared.joined_warnings import joined_warnings
 from shared.kv_hash import BlockHasher
@@ -63,6 +64,7 @@ class Preparation:
         context: SessionContext,
         gate: AdmissionGate,
         preprocessor: Preprocessor,
+        warmer: Warmer,
         state: SessionState,
         response: ResponseBuffer,
         timeline: RequestTimeline,
@@ -71,6 +73,7 @@ class Preparation:
         self._context = context
         self._gate = gate
         self._preprocessor = preprocessor
+        self._warmer = warmer
         self._state = state
         self._response = response
         self._timeline = timeline
@@ -99,7 +102,7 @@ class Preparation:
         return self._prepare(request_id, request, budget, allowance, read)
 
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
-        found = await self._retrieve_passages(request)
+        found = await self._retrieve_passages(request, model)
         told = model
         if found.passages:
             told = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
@@ -112,6 +115,7 @@ class Preparation:
             layout, prompt = await self._tokenize(request, model, ())
             told = model
         self._state.model = told.served_name
+        self._warmer.settle(prompt)
         self._timeline.mark_phase("tokenize")
         warning = joined_warnings(found.warning, left_out_warning(places, request.retrieval))
         return ReadPrompt(told, prompt, layout, found, places, warning)
@@ -122,7 +126,9 @@ class Preparation:
         """The KV layout that the prompt's blocks are named for, and the prompt."""
         layout = usual_layout(self._context.fleet.instances("decode"), model)
         room_tokens = self._gate.room_tokens(model, request.sampling.max_tokens)
-        prompt = await self._preprocessor.tokenize_prompt(request, passages, layout, room_tokens=room_tokens)
+        prompt = await self._preprocessor.tokenize_prompt(
+            request, passages, layout, model, room_tokens=room_tokens
+        )
         return layout, prompt
 
     def _check_goes_without(self, request: Request, model: ModelIdentity, prompt: Prompt) -> None:
@@ -189,12 +195,19 @@ class Preparation:
         state.log.append(ids, kept.text)
         state.finish = kept.finish
 
-    async def _retrieve_passages(self, request: Request) -> Retrieved:
+    async def _retrieve_passages(self, request: Request, model: ModelIdentity) -> Retrieved:
+        """What of its prompt can be known before is computed meanwhile."""
         if not request.retrieval.passages:
             return NOTHING_ASKED
         self._state.phase = "retrieve"
         level = self._context.degradation.level
-        found = await self._preprocessor.retrieve_passages(request, level)
+        self._warmer.begin(model)
+        try:
+            found = await self._preprocessor.retrieve_passages(
+                request, level, tell_first=self._warmer.wants_first
+            )
+        finally:
+            await self._warmer.stop()
         count_degraded(found.degraded)
         self._timeline.mark_phase("retrieve")
         return found

@@ -85,6 +85,8 @@ class Preprocessor:
         self._budget = budget
         self._rotation = rotation
         self._model: ModelIdentity  # from `admit_request` on
+        self._read: tuple[Tokenize, Prompt] | None = None
+        """What was tokenized last, and what came of it."""
         self.retriever = ""
         """Who found the passages."""
 
@@ -104,9 +106,11 @@ class Preprocessor:
         """As it was before an adapter was taken, whose passages had no room."""
         self._model = model
 
-    async def retrieve_passages(self, request: Request, level: DegradationLevel) -> Retrieved:
+    async def retrieve_passages(
+        self, request: Request, level: DegradationLevel, *, tell_first: bool = False
+    ) -> Retrieved:
         """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
-        rather than late ones."""
+        rather than late ones. `tell_first`: the session is to hear of them before they are reranked."""
         use = request.retrieval
         wanted = use.passages
         if use.may_degrade and level >= DegradationLevel.RETRIEVAL:
@@ -121,6 +125,7 @@ class Preprocessor:
             corpus=use.corpus,
             tenant=request.tenant,
             filters=use.filters,
+            tell_first=tell_first,
         )
         found = await self._ask_retriever(question)
         fewer = FEWER_PASSAGES if wanted < use.passages else ""
@@ -147,10 +152,17 @@ class Preprocessor:
             self._cancel_ask(holder)
 
     async def tokenize_prompt(
-        self, request: Request, passages: tuple[ScoredPassage, ...], layout: str, *, room_tokens: int
+        self,
+        request: Request,
+        passages: tuple[ScoredPassage, ...],
+        layout: str,
+        model: ModelIdentity,
+        *,
+        room_tokens: int,
     ) -> Prompt:
-        """The prompt's ids, and its blocks' names for workers of the KV `layout`; as many of the passages as
-        fit into a message, and into a prompt of `room_tokens`.
+        """The prompt's ids, and its blocks' names for workers of `model` and of the KV `layout`; as many of
+        the passages as fit into a message, and into a prompt of `room_tokens`. What was tokenized last is not
+        tokenized again.
 
         Raises InvalidRequest for what the model's tokenizer does not take.
         """
@@ -165,9 +177,11 @@ class Preprocessor:
             tokenize_message(request, [passages[place] for place in sent]),
             layout=layout,
             tenant=request.cache_scope,
-            adapter=self._model.adapter.digest,
+            adapter=model.adapter.digest,
             room_tokens=room_tokens,
         )
+        if self._read is not None and self._read[0] == asked:
+            return self._read[1]
         share_s = self._config.tokenize_share * self._budget.first_token_s
         answer = await self._ask_any("tokenizer", asked, share_s, self._budget.first_token, self._wait_s())
         if not isinstance(answer, Tokenized) or len(answer.passage_places) != len(sent):
@@ -175,13 +189,15 @@ class Preprocessor:
         places = dict(zip(sent, answer.passage_places, strict=True))
         if not answer.token_ids:
             raise InvalidRequest("the prompt has no tokens: send some text", hop="tokenizer")
-        return Prompt(
+        prompt = Prompt(
             tuple(unpack_ids(answer.token_ids)),
             tuple(unpack_hashes(answer.block_hashes)),
             FORMATS.get(answer.tool_format),
             dict(answer.marker_ids),
             tuple(places.get(place, 0) for place in range(len(passages))),
         )
+        self._read = asked, prompt
+        return prompt
 
     def _name_blocks(self, token_ids: tuple[int, ...], vocab_tokens: int, scope: str, layout: str) -> Prompt:
         """What a tokenizer would answer to ids, without the way there."""

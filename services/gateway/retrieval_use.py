@@ -18,6 +18,11 @@ ORDERS = {
     pb.PASSAGE_ORDER_BEST_FIRST: BEST_FIRST,
 }
 
+WARM_OFF, WARM_HEAD, WARM_LIKELY = "off", "head", "likely"
+WARM_MODES = (WARM_OFF, WARM_HEAD, WARM_LIKELY)
+"""What of a prompt is computed while its passages are found: nothing; what stands before them; or, once there
+is a first order of them, all of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetrievalUse:

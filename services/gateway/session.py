@@ -32,6 +32,7 @@ from services.gateway.request_timeline import RequestTimeline
 from services.gateway.response_buffer import ResponseBuffer
 from services.gateway.session_state import SessionState, is_final
 from services.gateway.text_intake import TextIntake
+from services.gateway.warmer import Warmer
 from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
@@ -42,7 +43,7 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
-from shared.messages import Lost
+from shared.messages import WARM_EPOCH, Lost
 from shared.roles import PLACED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -92,6 +93,20 @@ class Session:
             lambda: self._deadline,
         )
         self.intake = TextIntake(self.state, self.response, self.timeline, self._watch, self._interrupt)
+        self._preprocessor = Preprocessor(
+            context, request_id, self.state, self._request_client, budget, rotation
+        )
+        self.warmer = Warmer(
+            context,
+            gate,
+            request_id,
+            request,
+            self.state,
+            self._preprocessor,
+            self._crash_record,
+            budget,
+            rotation,
+        )
         self._outcome: Outcome | None = None
         self._call_ended = False
 
@@ -99,6 +114,9 @@ class Session:
 
     def on_lost(self, epoch: int, lost: Lost, sender: str) -> None:
         """A holder cannot go on with this request."""
+        if epoch == WARM_EPOCH:
+            self.warmer.on_lost(lost, sender)
+            return
         if epoch != self.state.epoch:
             metrics.STALE_MESSAGES.inc()
             return
@@ -107,9 +125,10 @@ class Session:
             return
         hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
         trouble = error_from_code(lost.code, lost.message, hop=hop)
-        self._watch.fail_placement(trouble)
         if isinstance(trouble, EngineFault) and self._suspects.note_fault(self._crash_record, epoch):
-            self.end_as_culprit(hop)
+            self.end_as_culprit(hop)  # before it is placed once more
+        else:
+            self._watch.fail_placement(trouble)
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
@@ -195,11 +214,15 @@ class Session:
 
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
-        preprocessor = Preprocessor(
-            self._context, self.request_id, self.state, self._request_client, self._budget, self._rotation
-        )
         preparation = Preparation(
-            self._context, self._gate, preprocessor, self.state, self.response, self.timeline, self._cached
+            self._context,
+            self._gate,
+            self._preprocessor,
+            self.warmer,
+            self.state,
+            self.response,
+            self.timeline,
+            self._cached,
         )
         prompt = await preparation.prepare_prompt(
             self.request_id, self.request, self._budget, self._allowance
@@ -236,6 +259,8 @@ class Session:
 
     def _asked(self) -> None:
         self.timeline.mark_phase("place")
+        if self.state.placement is not None:
+            self.warmer.placed(self.state.placement)
 
     def _begin_replacement(self, trouble: PenstockError) -> bool:
         """Cancel the failed placement; True when nothing is left to generate. Progress earns another try."""

@@ -141,18 +141,8 @@ class SessionRegistry:
         match message:
             case Text():
                 self._fan_out(message, delivery.sender)
-            case Lost():
-                session = self._live.get(envelope.request_id)
-                if session is None:
-                    metrics.STALE_MESSAGES.inc()
-                else:
-                    session.on_lost(envelope.epoch, message, delivery.sender)
-            case messages.PromptLogprobs():
-                session = self._live.get(envelope.request_id)
-                if session is None:
-                    metrics.STALE_MESSAGES.inc()
-                else:
-                    session.intake.on_prompt_logprobs(envelope.epoch, message, delivery.sender)
+            case Lost() | messages.PromptLogprobs() | messages.FoundFirst():
+                self._tell_session(delivery)
             case messages.ClientCancel(tenant):
                 found = self.cancel_session(envelope.request_id, tenant)
                 self._answer(envelope, messages.CancelAck(found, ""))
@@ -166,6 +156,20 @@ class SessionRegistry:
             case _:
                 name = type(message).__name__
                 self._answer(envelope, UnknownMessage(f"a gateway does not take {name}"))
+
+    def _tell_session(self, delivery: Delivery) -> None:
+        epoch, sender = delivery.envelope.epoch, delivery.sender
+        session = self._live.get(delivery.envelope.request_id)
+        if session is None:
+            metrics.STALE_MESSAGES.inc()
+            return
+        match delivery.message:
+            case Lost() as lost:
+                session.on_lost(epoch, lost, sender)
+            case messages.PromptLogprobs() as scores:
+                session.intake.on_prompt_logprobs(epoch, scores, sender)
+            case messages.FoundFirst(passages):
+                session.warmer.on_found_first(epoch, passages, sender)
 
     def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A worker died, restarted or went silent."""

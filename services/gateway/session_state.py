@@ -30,8 +30,9 @@ class SessionState:
 
     `model` is empty until it is known. `epoch` counts placements from 1; `asks` counts what retrievers and
     tokenizers were asked, for whom it is the epoch. `holders` are the instances, as (role, instance),
-    that may hold something of the latest of either. `epoch_tokens` came under this epoch; `fruitless` counts
-    the last placements that failed without a token.
+    that may hold something of the latest of either, and who warms the prompt; `retriever_ask` is the last
+    retriever that was asked, and as which. `epoch_tokens` came under this epoch; `fruitless` counts the last
+    placements that failed without a token.
     """
 
     max_tokens: int
@@ -39,6 +40,7 @@ class SessionState:
     phase: str = "admit"
     epoch: int = 0
     asks: int = 0
+    retriever_ask: tuple[str, int] = ("", 0)
     placement: Placement | None = None
     log: TokenLog = field(default_factory=lambda: TokenLog(0))
     told: ToldPrompt = field(default_factory=ToldPrompt)
@@ -52,8 +54,15 @@ class SessionState:
     def begin_ask(self, role: str, instance: str) -> tuple[str, str]:
         """The instance is about to be asked; returns it as one of the holders."""
         self.asks += 1
+        if role == "retriever":
+            self.retriever_ask = (instance, self.asks)
         self.holders.add((role, instance))
         return role, instance
+
+    def waits_for_retriever(self, sender: str, epoch: int) -> bool:
+        """Whether `sender` ("": one that does not say who it is) has still to answer its question `epoch`."""
+        instance, asked = self.retriever_ask
+        return epoch == asked and sender in ("", instance) and ("retriever", instance) in self.holders
 
     def begin_epoch(self, placement: Placement) -> None:
         """A new placement: what comes under an earlier epoch is stale from now on."""

@@ -19,10 +19,11 @@ class Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
-    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._done)
+        return task
 
     async def finish(self, timeout_s: float) -> None:
         """Wait for all, then cancel what is left."""

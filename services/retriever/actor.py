@@ -6,12 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import structlog
 
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
+from services.retriever.first_passages import tell_first
 from services.retriever.question import (
     DEGRADED_NO_CORPUS,
     Question,
@@ -87,6 +89,8 @@ class RetrieverActor(BusActor):
         self._reranker = reranker
         self._waiting: deque[Question] = deque()
         self._batch: list[Question] = []
+        self._firsts: deque[Question] = deque()
+        """Of the batch: those of whose passages their gateways are to hear before they are reranked."""
         self._text_jobs: deque[TextJob] = deque()
         self._text_job: TextJob | None = None
         self._texts_first = False
@@ -216,6 +220,10 @@ class RetrieverActor(BusActor):
         for job in [job for job in self._all_text_jobs() if job.end.expired()]:
             self._forget(job)
             await self.refuse(job.delivery, job.late_answer())
+        while self._firsts:
+            first = self._firsts.popleft()
+            if first in self._batch:  # else it was answered at its limit, or cancelled
+                await tell_first(self.bus, first)
         if self._work is None and self._total_waiting:
             self._work = asyncio.create_task(self._next_work(), name="retrieve")
             self._work.add_done_callback(self._on_done)
@@ -260,6 +268,9 @@ class RetrieverActor(BusActor):
         """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
         batch = list(self._batch)
         loop = asyncio.get_running_loop()
+        for asked in batch:
+            if asked.retrieve.tell_first:
+                asked.ask.on_first = partial(loop.call_soon_threadsafe, self._note_first, asked)
         answers: Sequence[Retrieved | PenstockError]
         panic: BaseException | None = None
         try:
@@ -276,6 +287,10 @@ class RetrieverActor(BusActor):
                 await self._give(asked, answer)
         if panic is not None:
             raise panic
+
+    def _note_first(self, asked: Question) -> None:
+        self._firsts.append(asked)
+        self.wake()
 
     def _on_done(self, work: asyncio.Task[None]) -> None:
         """A panic leaves this actor to its supervisor: who knows what it has left behind."""
@@ -311,6 +326,7 @@ class RetrieverActor(BusActor):
             await self.refuse(asked.delivery, Unavailable("this retriever ends; ask another one"))
         self._waiting.clear()
         self._batch.clear()
+        self._firsts.clear()
         self._text_jobs.clear()
         self._text_job = None
         if self._work is not None:

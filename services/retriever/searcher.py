@@ -84,6 +84,8 @@ class Searcher:
             return list(answers)
         for ask, answer in zip(asks, answers, strict=True):
             ask.found = replace(answer, degraded=DEGRADED_RERANK)
+            if ask.retrieve.rerank:
+                ask.on_first()
         return [
             self._rerank(self._reranker, ask, group_of[place], hits_of[place], answers[place])
             for place, ask in enumerate(asks)

@@ -184,6 +184,12 @@ KV_CHUNKS_DISCARDED = Counter(
 PREFIX_CACHE_QUERIES = Counter("penstock_prefix_cache_queries_total", "Prompt blocks looked up.")
 PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt blocks found.")
 
+WARM_HINTS = Counter(
+    "penstock_warm_hints_total",
+    "Prompts that could be computed while their passages are found: asked for, or why not: short (or known), "
+    "busy, suspect, nobody, failed.",
+    ["result"],
+)
 WARMED_PREFIXES = Counter(
     "penstock_warmed_prefixes_total",
     "Prefixes to compute ahead of their requests, by what became of them: done, skipped, refused; or, before "
@@ -259,6 +265,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         SHED,
         TIME_TO_FIRST_TOKEN,
         TLS_STALE,
+        WARM_HINTS,
     ),
     "tokenizer": (QUEUE_DEPTH,),
     "retriever": (

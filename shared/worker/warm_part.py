@@ -58,7 +58,8 @@ def compute_part(engine: Engine, prefix: WarmPrefix, start: int, on_layer: Calla
     Its blocks are given back before this returns; what is full stays in the prefix cache. `on_layer` is
     called after every layer.
     """
-    if engine.has_work:
+    others = engine.has_work
+    if others:
         return WarmPart(prefix)
     end = min(prefix.num_tokens, start + _part_tokens(engine, start))
     try:

@@ -45,6 +45,7 @@ from shared.messages import (
     CancelAck,
     Embed,
     Embedded,
+    FoundFirst,
     Heartbeat,
     Message,
     RerankTexts,
@@ -78,12 +79,15 @@ class HeldSearch:
         self.batches: list[list[str]] = []
         self.found_at_once: Retrieved | None = None
         self.job: TextJob | None = None
+        self.before_first: threading.Event | None = None
 
     def __call__(self, asks: Sequence[SearchAsk]) -> list[Retrieved]:
         questions = [ask.retrieve for ask in asks]
         self.batches.append([question.query for question in questions])
         for ask in asks:
             ask.found = self.found_at_once
+            assert self.before_first is None or self.before_first.wait(30)
+            ask.on_first()
         assert self.go.wait(30)
         if questions[0].query == "crash":
             raise RuntimeError("the index is broken")
@@ -207,6 +211,45 @@ async def test_at_the_soft_limit_a_question_gets_what_has_been_found_until_then(
     found = Retrieved((ScoredPassage("source", "by words", 0.5),), "dense search", 0, 0)
     rig.search.found_at_once = found
     assert await rig.retrieve("where?", seconds=0.5) == found
+
+
+async def test_who_wants_it_hears_of_passages_before_they_have_their_last_order(rig: Rig) -> None:
+    told: list[Delivery] = []
+    await rig.asker.serve(inbox("gateway", "gateway-0"), told.append)
+    first = ScoredPassage("source", "by words", 0.5)
+    rig.search.found_at_once = Retrieved((first,), "rerank", 0, 0)
+
+    async def ask(request_id: str, *, tell_first: bool) -> Message:
+        envelope = rig.asker.envelope(request_id, 3, Deadline.after(20.0), "gateway-0")
+        asked = Retrieve("where?", 3, may_degrade=True, tell_first=tell_first)
+        return await rig.asker.ask(SUBJECT, asked, envelope, Deadline.after(25.0))
+
+    asks = [
+        asyncio.create_task(ask("not told", tell_first=False)),
+        asyncio.create_task(ask("told", tell_first=True)),
+    ]
+    await until(lambda: rig.search.batches)
+    rig.search.go.set()
+    await asyncio.gather(*asks)
+    assert [(one.envelope.request_id, one.envelope.epoch) for one in told] == [("told", 3)]
+    assert told[0].message == FoundFirst((first,))
+
+
+async def test_whose_question_is_cancelled_does_not_hear_of_first_passages(rig: Rig) -> None:
+    told: list[Delivery] = []
+    await rig.asker.serve(inbox("gateway", "gateway-0"), told.append)
+    rig.search.found_at_once = Retrieved((ScoredPassage("source", "by words", 0.5),), "rerank", 0, 0)
+    rig.search.before_first = threading.Event()
+    envelope = rig.asker.envelope("a", 1, Deadline.after(20.0), "gateway-0")
+    asked = Retrieve("where?", 3, may_degrade=True, tell_first=True)
+    asking = asyncio.create_task(rig.asker.ask(SUBJECT, asked, envelope, Deadline.after(25.0)))
+    await rig.until_held(("a", "searching"))
+    await rig.ask(Cancel("cancelled"), request_id="a")
+    rig.search.before_first.set()
+    rig.search.go.set()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert (await rig.retrieve("next")).passages
+    assert told == []
 
 
 async def test_a_question_that_waits_behind_a_stuck_search_degrades_too(rig: Rig) -> None:

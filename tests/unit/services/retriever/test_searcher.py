@@ -190,6 +190,21 @@ def test_without_leave_to_degrade_a_question_that_was_not_reranked_whole_expires
     assert isinstance(answer, DeadlineExpired)
 
 
+def test_before_the_reranker_begins_who_asked_is_told_what_there_is() -> None:
+    asked, told = ask("gate of"), list[str]()
+    asked.on_first = lambda: told.append("" if asked.found is None else asked.found.passages[0].text)
+    search(Searcher(cast(Embedder, Meaning(0)), Reversing()), asked)
+    assert told == ["a gate of iron"]
+
+
+@pytest.mark.parametrize("rerank", [True, False])
+def test_nothing_comes_first_where_nothing_follows(rerank: bool) -> None:
+    asked = ask("gate of", rerank=rerank)
+    asked.on_first = lambda: pytest.fail("it was told")
+    reranker = None if rerank else Reversing()
+    assert search(Searcher(cast(Embedder, Meaning(0)), reranker), asked).passages
+
+
 def test_a_question_that_is_not_to_be_reranked_is_answered_as_it_was_found() -> None:
     searcher = Searcher(cast(Embedder, Meaning(0)), Reversing())
     answer = search(searcher, ask("gate of", rerank=False))
