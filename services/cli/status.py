@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from services.cli.adapter_reports import SHOWN_DIGITS, AdapterState, adapter_states
@@ -17,6 +18,7 @@ from services.cli.live_text import LiveText
 from services.cli.table import table
 from shared.deadline import MAX_SKEW_US
 from shared.degradation import DegradationLevel
+from shared.messages import CorpusReport
 
 WATCH_S = 1.0
 HEAD = (
@@ -73,7 +75,7 @@ def _shown(seen: list[Seen], *, as_json: bool) -> str:
         return "no instance is heard on this bus; is the stack running?"
     edges = [line for one in seen if (line := _edges(one))]
     rows = [_row(one, _avoiding(one, seen)) for one in seen]
-    return "\n".join([table(HEAD, rows), *edges, *_models(seen), *_adapters(seen)])
+    return "\n".join([table(HEAD, rows), *edges, *_models(seen), *_adapters(seen), *_corpora(seen)])
 
 
 def _models(seen: list[Seen]) -> list[str]:
@@ -94,6 +96,21 @@ def _adapters(seen: list[Seen]) -> list[str]:
     """What is loaded over the models, and by whom; also what could not be."""
     states = adapter_states(one.beat for one in seen)
     return [f"{_state_words(state)}: {' '.join(names)}" for state, names in states.items()]
+
+
+def _corpora(seen: list[Seen]) -> list[str]:
+    """What is searched, and by whom; also why something is not."""
+    instances: dict[CorpusReport, list[str]] = {}
+    for beat in (one.beat for one in seen):
+        for report in beat.corpora:
+            instances.setdefault(report, []).append(beat.instance)
+    return [f"{_corpus_words(report)}: {' '.join(names)}" for report, names in sorted(instances.items())]
+
+
+def _corpus_words(report: CorpusReport) -> str:
+    there = f"{report.passages} passages, generation {report.generation}" if report.generation else "no index"
+    trouble = f" ({report.trouble})" if report.trouble else ""
+    return f"corpus {report.name}, {there}{trouble}"
 
 
 def _state_words(state: AdapterState) -> str:
@@ -180,4 +197,5 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
             {"name": each.name, "digest": each.digest, "rank": each.rank, "error": each.error}
             for each in beat.adapters
         ],
+        "corpora": [asdict(report) for report in beat.corpora],
     }

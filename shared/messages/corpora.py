@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class CorpusReport:
     """`generation` numbers the index that is searched, of `passages`; both are 0 where there is none.
     `trouble` says why there is none, or none newer; "" = nothing is wrong."""

@@ -2,6 +2,10 @@
 
 corpus         which files count
 passages       a file cut into passages
+metadata       what documents say of themselves, and of their place
+front_matter   what Markdown files say above their text
+metadata_masks passages that filters let through
+named_corpus   how the corpora of a retriever are said
 words          a text as terms, in any script
 vectors        what texts become to be compared
 model_files    where the embedding model's files are, and that they are whole

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shared.retrieval.document import Document, Unreadable
-from shared.retrieval.html_text import html_to_markdown
+from shared.retrieval.front_matter import read_front_matter
+from shared.retrieval.html_text import read_html
+from shared.retrieval.metadata import MAX_METADATA, MAX_METADATA_CHARS, Pairs
+from shared.retrieval.passages import has_title
 
 MAX_FILE_BYTES = 16 << 20
 MAX_JSONL_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
 """Of a JSONL file."""
-MAX_METADATA = 32
-MAX_METADATA_CHARS = 256
 MAX_TITLE_CHARS = 512
+NO_LINE_END = re.compile(r"[^\n]")
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 HTML_CHARSET = re.compile(rb"<meta[^>]{0,256}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 HALF_CHARACTER = rb"\ud"
@@ -35,6 +37,8 @@ def read_documents(path: Path, name: str, skip: Skip) -> Iterator[Document]:
     its own."""
     if not path.is_file():
         raise Unreadable("it is no file" if path.exists() else "it is a link that leads nowhere")
+    if not _is_unicode(name):
+        raise Unreadable("its name is not UTF-8")
     read = READERS[path.suffix.lower()]
     try:
         yield from read(path, name, skip)
@@ -43,7 +47,12 @@ def read_documents(path: Path, name: str, skip: Skip) -> Iterator[Document]:
 
 
 def _read_markdown(path: Path, name: str, _skip: Skip) -> Iterator[Document]:
-    yield Document(name, _decoded(_data(path)), is_markdown=True)
+    """Its front matter is no text of it, in which all characters stay where they are."""
+    text = _decoded(_data(path))
+    front = read_front_matter(text)
+    text = NO_LINE_END.sub(" ", text[: front.end]) + text[front.end :]
+    title = "" if has_title(text) else dict(front.metadata).get("title", "")
+    yield Document(name, text, is_markdown=True, title=title, metadata=front.metadata)
 
 
 def _read_text(path: Path, name: str, _skip: Skip) -> Iterator[Document]:
@@ -53,16 +62,15 @@ def _read_text(path: Path, name: str, _skip: Skip) -> Iterator[Document]:
 def _read_html(path: Path, name: str, _skip: Skip) -> Iterator[Document]:
     data = _data(path)
     told = HTML_CHARSET.search(data[:CHARSET_BYTES])
-    yield Document(
-        name, html_to_markdown(_decoded(data, told[1].decode() if told else "utf-8")), is_markdown=True
-    )
+    page = read_html(_decoded(data, told[1].decode() if told else "utf-8"))
+    yield Document(name, page.markdown, is_markdown=True, metadata=page.metadata)
 
 
 def _read_pdf(path: Path, name: str, _skip: Skip) -> Iterator[Document]:
     from shared.retrieval.pdf_text import read_pdf  # noqa: PLC0415 - a large library, only where there is a PDF
 
-    text, page_starts = read_pdf(_data(path))
-    yield Document(name, text, is_markdown=False, page_starts=page_starts)
+    pdf = read_pdf(_data(path))
+    yield Document(name, pdf.text, is_markdown=False, page_starts=pdf.page_starts, metadata=pdf.metadata)
 
 
 def _read_jsonl(path: Path, name: str, skip: Skip) -> Iterator[Document]:
@@ -115,20 +123,24 @@ def _record_document(line: bytes, name: str, number: int) -> Document:
     )
 
 
-def _metadata(values: Any) -> tuple[tuple[str, str], ...]:
-    """Sorted, numbers and truth values as JSON writes them."""
+def _metadata(values: Any) -> Pairs:
+    """Sorted, numbers and truth values as JSON writes them, a list as several values."""
     if values is None:
         return ()
-    if not isinstance(values, dict) or len(values) > MAX_METADATA:
-        raise Unreadable(f"its `metadata` is no object of at most {MAX_METADATA} fields")
-    if not all(_is_value(value) and len(key) <= MAX_METADATA_CHARS for key, value in values.items()):
+    if not isinstance(values, dict):
+        raise Unreadable("its `metadata` is no object")
+    pairs = [
+        (field, value) for field, of in values.items() for value in (of if isinstance(of, list) else [of])
+    ]
+    if len(pairs) > MAX_METADATA:
+        raise Unreadable(f"its `metadata` has {len(pairs)} values, more than {MAX_METADATA}")
+    if not all(_is_value(value) and 1 <= len(field) <= MAX_METADATA_CHARS for field, value in pairs):
         raise Unreadable(
-            f"its `metadata` has other values than texts, numbers and truth values of "
+            f"its `metadata` has other values than texts, numbers, truth values and lists of them, of "
             f"{MAX_METADATA_CHARS} characters"
         )
-    return tuple(
-        sorted((key, value if isinstance(value, str) else json.dumps(value)) for key, value in values.items())
-    )
+    told = ((field, value if isinstance(value, str) else json.dumps(value)) for field, value in pairs)
+    return tuple(sorted(set(told)))
 
 
 def _is_value(value: object) -> bool:

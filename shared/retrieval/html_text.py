@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from html.parser import HTMLParser
 
+from shared.retrieval.metadata import Pairs, tidied_metadata
 from shared.retrieval.passages import FENCE, HEADING
 
 UNREAD = frozenset({"script", "style", "template", "noscript", "svg", "iframe", "nav", "title"})
-"""Nothing of these is text of the document; of the title see `html_to_markdown`."""
+"""Nothing of these is text of the document; of the title see `read_html`."""
+LISTED = "keywords"
+"""What `meta` says by this name are several, with commas between them."""
+FOR_BROWSERS = frozenset({"viewport", "robots", "googlebot", "referrer", "theme-color", "color-scheme"})
+"""What it says by these names is not of the document."""
 HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 BLOCKS = frozenset(
     {
@@ -46,12 +52,20 @@ CELLS = frozenset({"td", "th"})
 SPACES = re.compile(r"\s+")
 
 
-def html_to_markdown(html: str) -> str:
+@dataclass(frozen=True, slots=True)
+class HtmlText:
+    """`metadata` is the title and what `meta` elements say by name."""
+
+    markdown: str
+    metadata: Pairs
+
+
+def read_html(html: str) -> HtmlText:
     """Where it has no heading of the first level, its title is that."""
     parser = _MarkdownWriter()
     parser.feed(html)
     parser.close()
-    return parser.markdown()
+    return HtmlText(parser.markdown(), parser.metadata())
 
 
 class _MarkdownWriter(HTMLParser):
@@ -60,6 +74,7 @@ class _MarkdownWriter(HTMLParser):
         self._lines: list[str] = []
         self._text: list[str] = []
         self._title: list[str] = []
+        self._meta: list[tuple[str, str]] = []
         self._mark = ""
         self._unread: list[str] = []
         self._has_heading = False
@@ -71,8 +86,13 @@ class _MarkdownWriter(HTMLParser):
         head = [f"# {title}", ""] if title and not self._has_heading else []
         return "\n".join([*head, *self._lines]) + "\n"
 
-    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
-        if tag in UNREAD:
+    def metadata(self) -> Pairs:
+        return tidied_metadata([("title", "".join(self._title)), *self._meta])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "meta":
+            self._take_meta(dict(attrs))
+        elif tag in UNREAD:
             self._unread.append(tag)
         elif tag == "br":
             self._text.append("\n")
@@ -95,6 +115,12 @@ class _MarkdownWriter(HTMLParser):
             self._text.append(data if self._in_code else SPACES.sub(" ", data))
         elif self._unread == ["title"]:
             self._title.append(data)
+
+    def _take_meta(self, told: dict[str, str | None]) -> None:
+        name, content = (told.get("name") or "").strip().lower(), told.get("content") or ""
+        if name not in FOR_BROWSERS:
+            values = content.split(",") if name == LISTED else [content]
+            self._meta += [(name, value) for value in values]
 
     def _end_block(self) -> None:
         text = "".join(self._text)

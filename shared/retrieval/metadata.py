@@ -17,11 +17,31 @@ from shared.messages import MAX_FILTER_CHARS, MAX_FILTER_VALUES, MAX_FILTERS, Fi
 Pairs = tuple[tuple[str, str], ...]
 """Fields with their values; a field may stand several times."""
 
+MAX_METADATA = 32
+"""Values of a document, those of all fields together."""
+MAX_METADATA_CHARS = 256
+"""Of a field and of a value."""
 MAX_TOLD_BYTES = 2048
 """Of a passage's metadata in an answer, whole fields alone: an answer has up to 50 passages."""
 VALUE_JOIN = ", "
 
 _RECORD = re.compile(r"(.+\.jsonl)#", re.IGNORECASE)
+
+
+def tidied_metadata(pairs: Iterable[tuple[str, str]]) -> Pairs:
+    """Of what documents say for readers of their own, sorted: with single spaces, each pair once, without
+    what is empty or too long, and of too many the first ones."""
+    tidied = dict.fromkeys((_tidied(field), _tidied(value)) for field, value in pairs)
+    kept = [
+        (field, value)
+        for field, value in tidied
+        if field and value and max(len(field), len(value)) <= MAX_METADATA_CHARS
+    ]
+    return tuple(sorted(kept[:MAX_METADATA]))
+
+
+def _tidied(text: str) -> str:
+    return " ".join(text.encode(errors="replace").decode().split())
 
 
 def all_values(name: str, metadata: Pairs) -> Iterator[tuple[str, str]]:

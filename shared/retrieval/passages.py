@@ -107,6 +107,17 @@ def split_passages(text: str, *, markdown: bool, title: str = "") -> list[Passag
     ]
 
 
+def has_title(text: str) -> bool:
+    """Whether Markdown has a heading of the first level."""
+    in_fence = False
+    for line in text.splitlines():
+        if FENCE.match(line):
+            in_fence = not in_fence
+        elif not in_fence and (heading := HEADING.match(line)) and len(heading[1]) == 1:
+            return True
+    return False
+
+
 def _lines(text: str) -> Iterator[_Line]:
     start = 0
     for line in text.splitlines(keepends=True):

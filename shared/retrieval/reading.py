@@ -18,7 +18,7 @@ from shared.retrieval.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS, split
 from shared.retrieval.seen_files import SeenFile, settled
 from shared.retrieval.term_counts import Rows
 
-SPLITTER = f"2/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
+SPLITTER = f"3/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
 """How files are read and cut: another one where the same file makes other documents or passages."""
 
 NO_TEXT = "it has no text"

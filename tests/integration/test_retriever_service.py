@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -54,7 +55,7 @@ from shared.messages import (
     ScoredPassage,
     TextScores,
 )
-from shared.retrieval.build import build_index
+from shared.retrieval.build import LOCK_NAME, build_index, index_folder
 from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, MODEL_NAME, Embedder
 from shared.retrieval.index import PassageIndex
 from shared.retrieval.named_corpus import NamedCorpus
@@ -717,3 +718,107 @@ async def test_the_process_says_how_far_its_indexing_is(nats_url: str, tmp_path:
         await bus.close()
         process.kill()
         process.communicate(timeout=40)
+
+
+def heartbeats_of(beats: list[Heartbeat]) -> Callable[[Delivery], None]:
+    def hear(delivery: Delivery) -> None:
+        if isinstance(beat := delivery.message, Heartbeat):
+            beats.append(beat)
+
+    return hear
+
+
+async def test_who_is_told_to_end_while_it_indexes_ends_between_two_parts_and_keeps_what_it_has(
+    nats_url: str, tmp_path: Path
+) -> None:
+    sections = (f"# Part {part}\nSentences of part {part} are here.\n" for part in range(6000))
+    (tmp_path / "parts.md").write_text("\n".join(sections))
+    beats: list[Heartbeat] = []
+    bus = await Bus.connect(nats_url, name="listener")
+    await bus.serve(FLEET_ALL, heartbeats_of(beats))
+    process = retriever(
+        nats_url,
+        PENSTOCK_RETRIEVER_CORPUS=str(tmp_path / "parts.md"),
+        PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path),
+    )
+    try:
+        await until(lambda: [beat for beat in beats if beat.steps], START_TIMEOUT_S)
+        process.terminate()
+        _, log = await asyncio.to_thread(process.communicate, timeout=60)
+    finally:
+        await bus.close()
+        process.kill()
+    assert process.returncode == 0, log  # it was not ended by force
+    assert '"event": "indexing_stopped"' in log
+    assert '"event": "indexed"' not in log
+
+
+async def test_corpora_that_can_be_searched_wait_no_longer_than_they_are_told_for_those_that_cannot(
+    nats_url: str, tmp_path: Path
+) -> None:
+    for name in ("one", "held"):
+        (tmp_path / f"{name}.md").write_text(f"Words of {name}.\n")
+    folder = index_folder(tmp_path, str(tmp_path / "held.md"))
+    folder.mkdir()
+    beats: list[Heartbeat] = []
+    bus = await Bus.connect(nats_url, name="asker")
+    await bus.serve(FLEET_ALL, heartbeats_of(beats))
+
+    def served() -> dict[str, int]:
+        """The passages of each corpus, once it is ready."""
+        ready = [beat for beat in beats if beat.state == "ready"]
+        return {report.name: report.passages for report in ready[-1].corpora} if ready else {}
+
+    with (folder / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = retriever(
+            nats_url,
+            PENSTOCK_RETRIEVER_CORPUS=f"held={tmp_path / 'held.md'},one={tmp_path / 'one.md'}",
+            PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path),
+            PENSTOCK_RETRIEVER_INDEX_WAIT_S="0",
+        )
+        try:
+            await until(lambda: served() == {"held": 0, "one": 1}, START_TIMEOUT_S)
+            deadline = Deadline.after(20.0)
+            wanted = Retrieve("words", 1, may_degrade=True, corpus="held")
+            answer = await bus.ask(SUBJECT, wanted, bus.envelope("r", 1, deadline), deadline)
+            assert answer == Retrieved((), "no corpus", 0, 0)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            await until(lambda: served() == {"held": 1, "one": 1}, START_TIMEOUT_S)
+        finally:
+            await bus.close()
+            process.terminate()
+            _, log = await asyncio.to_thread(process.communicate, timeout=60)
+    assert process.returncode == 0, log
+    assert log.count('"event": "index_awaited"') == 1
+
+
+async def test_a_folder_that_is_gone_is_searched_as_it_was_and_its_corpus_says_so(
+    nats_url: str, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "a.md").write_text("The port of the gate is 50051.\n")
+    await asyncio.to_thread(index_again, corpus, tmp_path)
+    corpus.rename(tmp_path / "elsewhere")
+    process = retriever(
+        nats_url, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
+    )
+    bus = await Bus.connect(nats_url, name="asker")
+    fleet = FleetView()
+    await fleet.start(bus)
+    try:
+        await until(lambda: fleet.instances("retriever"), timeout_s=START_TIMEOUT_S)
+        (report,) = fleet.instances("retriever")[0].heartbeat.corpora
+        assert (report.passages, report.generation) == (1, 1)
+        assert report.trouble.startswith(f"the folder {corpus} does not exist")
+        deadline = Deadline.after(20.0)
+        wanted = Retrieve("Which port?", 1, may_degrade=False)
+        answer = await bus.ask(SUBJECT, wanted, bus.envelope("r", 1, deadline), deadline)
+        assert isinstance(answer, Retrieved)
+        assert answer.passages[0].text == "The port of the gate is 50051."
+    finally:
+        await fleet.stop()
+        await bus.close()
+        process.terminate()
+        await asyncio.to_thread(process.communicate, timeout=60)

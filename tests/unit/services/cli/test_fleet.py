@@ -6,7 +6,7 @@ import json
 from services.cli.audit import Audit
 from services.cli.fleet_watch import RATE_LASTS_S, Fleet
 from services.cli.status import _shown
-from shared.messages import AdapterReport, AuditReport, BreakerReport, Heartbeat, Held
+from shared.messages import AdapterReport, AuditReport, BreakerReport, CorpusReport, Heartbeat, Held
 
 BEAT = Heartbeat(
     "decode", "decode-0", 1, "ready", 1_000, "host", 7, "h:1", "m", "", 8, 2, 1, 5, 100, 60, 12.5, 0, b"", b""
@@ -144,6 +144,24 @@ def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> N
     assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[9] == "1/4"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["threads"], described["most_threads"]) == (1, 4)
+
+
+def test_status_shows_the_corpora_who_searches_them_and_what_is_wrong_with_them() -> None:
+    whole, stale = CorpusReport("faq", 20, 3), CorpusReport("law", 7, 1, "the folder is gone")
+    none = CorpusReport("new", 0, 0, "it has no document")
+    fleet = Fleet()
+    for beat in (
+        dataclasses.replace(BEAT, role="retriever", instance="retriever-0", corpora=(whole, stale, none)),
+        dataclasses.replace(BEAT, role="retriever", instance="retriever-1", corpora=(whole,)),
+    ):
+        fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+    assert _shown(fleet.all(), as_json=False).splitlines()[-3:] == [
+        "corpus faq, 20 passages, generation 3: retriever-0 retriever-1",
+        "corpus law, 7 passages, generation 1 (the folder is gone): retriever-0",
+        "corpus new, no index (it has no document): retriever-0",
+    ]
+    described = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert described[1]["corpora"] == [{"name": "faq", "passages": 20, "generation": 3, "trouble": ""}]
 
 
 def test_status_shows_the_adapters_over_each_model_who_has_them_and_what_could_not_be_loaded() -> None:

@@ -14,7 +14,7 @@ from pypdf import PdfWriter
 from shared.retrieval import formats, pdf_text
 from shared.retrieval.document import Document, Unreadable
 from shared.retrieval.formats import read_documents
-from shared.retrieval.html_text import html_to_markdown
+from shared.retrieval.html_text import read_html
 from shared.retrieval.passages import split_passages
 from shared.retrieval.pdf_text import read_pdf
 
@@ -31,7 +31,7 @@ def lines_of(path: Path, *lines: object) -> tuple[list[Document], list[tuple[str
     return documents, skipped
 
 
-def pdf_of(*pages: str) -> bytes:
+def pdf_of(*pages: str, information: bytes = b"") -> bytes:
     """A PDF with a line of text for each line of each page."""
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -55,7 +55,9 @@ def pdf_of(*pages: str) -> bytes:
         data += b"%d 0 obj\n%s\nendobj\n" % (number, body)
     table = b"".join(b"%010d 00000 n \n" % place for place in places)
     head = b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    tail = b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, len(data))
+    info = b" /Info << %s >>" % information if information else b""
+    tail = b"trailer << /Size %d /Root 1 0 R%s >>\nstartxref\n%d\n%%%%EOF"
+    tail = tail % (len(objects) + 1, info, len(data))
     return data + head + table + tail
 
 
@@ -88,7 +90,7 @@ def test_html_keeps_its_headings_lists_tables_and_code() -> None:
       <table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td>2</td></tr></table>
       <h2>Use</h2><pre>make  gate
   ``` now</pre></body></html>"""
-    assert html_to_markdown(html).split("\n") == [
+    assert read_html(html).markdown.split("\n") == [
         "# The gate",
         "",
         "It opens at dawn.",
@@ -112,7 +114,7 @@ def test_html_keeps_its_headings_lists_tables_and_code() -> None:
 
 
 def test_the_title_of_a_page_without_a_heading_is_one() -> None:
-    assert html_to_markdown("<title> A\n page </title><p>Text") == "# A page\n\nText\n\n"
+    assert read_html("<title> A\n page </title><p>Text").markdown == "# A page\n\nText\n\n"
 
 
 def test_html_is_read_in_the_encoding_that_it_names(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_html_is_read_in_the_encoding_that_it_names(tmp_path: Path) -> None:
 
 @given(st.text(alphabet=st.sampled_from("<>/ph1li&;#!-x \n\"'"), max_size=200))
 def test_any_html_becomes_text(html: str) -> None:
-    split_passages(html_to_markdown(html), markdown=True)
+    split_passages(read_html(html).markdown, markdown=True)
 
 
 def test_a_pdf_knows_where_its_pages_begin(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_a_pdf_of_too_many_pages_or_too_long_to_read_is_left_out(monkeypatch: py
     with pytest.raises(Unreadable, match="takes longer than 120 s"):
         read_pdf(pdf_of("a", "b"), lambda: next(ticks))
     monkeypatch.setattr(pdf_text, "MAX_PDF_PAGES", 1)
-    assert read_pdf(pdf_of("a"))[0] == "a\n"
+    assert read_pdf(pdf_of("a")).text == "a\n"
     with pytest.raises(Unreadable, match="2 pages are over the limit of 1"):
         read_pdf(pdf_of("a", "b"))
 
@@ -155,17 +157,33 @@ def test_a_pdf_of_too_many_pages_or_too_long_to_read_is_left_out(monkeypatch: py
 def test_a_line_of_json_is_a_document_with_title_and_metadata(tmp_path: Path) -> None:
     documents, skipped = lines_of(
         tmp_path / "a.jsonl",
-        {"id": "g1", "title": "The\ngate", "text": "It opens.", "metadata": {"year": 2024, "lang": "en"}},
+        {
+            "id": "g1",
+            "title": "The\ngate",
+            "text": "It opens.",
+            "metadata": {"year": 2024, "tag": ["b", "a"]},
+        },
         "",
         {"_id": 7, "text": "More."},
         {"text": "Last."},
     )
     assert skipped == []
     assert documents == [
-        Document("a.jsonl#g1", "It opens.", False, "The gate", metadata=(("lang", "en"), ("year", "2024"))),
+        Document(
+            "a.jsonl#g1",
+            "It opens.",
+            False,
+            "The gate",
+            metadata=(("tag", "a"), ("tag", "b"), ("year", "2024")),
+        ),
         Document("a.jsonl#7", "More.", False),
         Document("a.jsonl#4", "Last.", False),
     ]
+
+
+OTHER_METADATA = (
+    "its `metadata` has other values than texts, numbers, truth values and lists of them, of 256 characters"
+)
 
 
 @pytest.mark.parametrize(
@@ -177,10 +195,19 @@ def test_a_line_of_json_is_a_document_with_title_and_metadata(tmp_path: Path) ->
         ({"text": 1}, "it is no object with a `text`"),
         ({"text": "a", "title": 1}, "its `title` is no text of at most 512 characters"),
         ({"text": "a", "id": []}, "its `id` is no text or number of at most 256 characters"),
-        ({"text": "a", "metadata": []}, "its `metadata` is no object of at most 32 fields"),
+        ({"text": "a", "metadata": []}, "its `metadata` is no object"),
+        ({"text": "a", "metadata": {"b": ["c"] * 33}}, "its `metadata` has 33 values, more than 32"),
+        (
+            {"text": "a", "metadata": {"": "c"}},
+            OTHER_METADATA,
+        ),
+        (
+            {"text": "a", "metadata": {"b": ["c" * 257]}},
+            OTHER_METADATA,
+        ),
         (
             {"text": "a", "metadata": {"b": None}},
-            "its `metadata` has other values than texts, numbers and truth values of 256 characters",
+            OTHER_METADATA,
         ),
         ({"text": "a\0"}, "it is binary: it has NUL characters"),
         ({"text": "\ud800"}, "it has half of a character (a lone surrogate)"),
@@ -211,3 +238,55 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.md")
     with pytest.raises(Unreadable, match="it is no file"):
         list(read_documents(tmp_path / "a.md", "a.md", lambda *_: None))
+
+
+def test_a_file_whose_name_is_not_unicode_is_left_out(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(bytes(tmp_path) + b"/\xff.md"))
+    path.write_text("Text.")
+    with pytest.raises(Unreadable, match="its name is not UTF-8"):
+        list(read_documents(path, path.name, lambda *_: None))
+
+
+def test_front_matter_is_metadata_and_no_text_and_what_follows_stays_where_it_was(tmp_path: Path) -> None:
+    head = "---\ntitle: The gate\ntags: [a, b]\n---\n"
+    (document,) = read(tmp_path / "a.md", f"{head}It opens.\n".encode())
+    assert document.metadata == (("tags", "a"), ("tags", "b"), ("title", "The gate"))
+    (passage,) = split_passages(document.text, markdown=True, title=document.title)
+    assert (passage.heading, passage.text) == ("The gate", "It opens.")
+    assert (passage.start, passage.end) == (len(head), len(head) + len("It opens."))
+
+
+@pytest.mark.parametrize(
+    ("text", "title"), [("# Own\nx", ""), ("```\n# no heading\n```\n## Part\nx", "Front"), ("x", "Front")]
+)
+def test_the_title_in_front_matter_counts_where_there_is_no_other(
+    tmp_path: Path, text: str, title: str
+) -> None:
+    (document,) = read(tmp_path / "a.md", f"---\ntitle: Front\n---\n{text}".encode())
+    assert document.title == title
+
+
+def test_html_says_of_itself_what_its_title_and_meta_elements_say(tmp_path: Path) -> None:
+    page = """<title>The
+      gate</title><meta name="Author" content="A. B."><meta name=keywords content="red, iron ,">
+      <meta name=viewport content=wide><meta charset=utf-8><meta name=empty><p>Text"""
+    (document,) = read(tmp_path / "a.html", page.encode())
+    assert document.metadata == (
+        ("author", "A. B."),
+        ("keywords", "iron"),
+        ("keywords", "red"),
+        ("title", "The gate"),
+    )
+
+
+def test_a_pdf_says_of_itself_what_its_information_says(tmp_path: Path) -> None:
+    information = b"/Title (The gate) /Author (A. B.) /CreationDate (D:20240131120000Z) /Producer (x)"
+    (document,) = read(tmp_path / "a.pdf", pdf_of("Text.", information=information))
+    assert document.metadata == (("author", "A. B."), ("title", "The gate"), ("year", "2024"))
+
+
+@pytest.mark.parametrize("information", [b"/Title 7 0 R", b"/CreationDate (today)", b"/Author [1 2"])
+def test_a_pdf_with_damaged_information_is_read_all_the_same(tmp_path: Path, information: bytes) -> None:
+    (document,) = read(tmp_path / "a.pdf", pdf_of("Text.", information=information))
+    assert document.text == "Text.\n"
+    assert "year" not in dict(document.metadata)
