@@ -16,6 +16,8 @@ question_vectors   those of questions, kept
 term_counts    how often each term is in each passage
 lexical        passages searched by their terms
 nearest        vectors searched: all compared, or a part of them
+byte_strings   many byte strings as mapped files
+file_records   what an index has of its documents
 passage_table  the passages of an index, in its order
 index          passages, vectors and terms, searched
 fusion         what words and what meaning has found, as one ranking

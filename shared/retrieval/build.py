@@ -103,7 +103,7 @@ def _build(
     seen = read_seen(folder, RULES, old.manifest.content) if old else []
     reading = read_corpus(corpus, before, seen, clock_ns)
     table = reading.table
-    content = _content(table)
+    content = table.files.digest()
     if old is not None and old.manifest.content == content:
         if reading.seen != seen:
             save_seen(folder, RULES, content, reading.seen)
@@ -168,15 +168,6 @@ def _old_generation(folder: Path) -> Generation | None:
 
 def _warn_of_unusable(folder: Path, error: str) -> None:
     log.warning("index_unusable", folder=str(folder), error=error, action="it is made anew")
-
-
-def _content(table: PassageTable) -> str:
-    told = hashlib.sha256()
-    for file in table.files:
-        told.update(
-            f"{file.name}\0{file.key}\0{file.page_starts}\0{file.metadata}\n".encode(errors="surrogatepass")
-        )
-    return told.hexdigest()
 
 
 @contextmanager

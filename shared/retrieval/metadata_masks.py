@@ -77,11 +77,10 @@ class MetadataMasks:
     def _look(self) -> npt.NDArray[np.int64]:
         """How many passages each document has."""
         if self._counts is None:
-            ends = [*(file.first_row for file in self._table.files), len(self._table)]
             self._names = frozenset(
                 field for file in self._table.files for field, _ in all_values(file.name, file.metadata)
             )
-            self._counts = np.array(ends[1:], np.int64) - np.array(ends[:-1], np.int64)
+            self._counts = np.diff(self._table.files.first_rows, append=len(self._table))
         return self._counts
 
     def _values_of(self, field: str) -> FieldValues:

@@ -1,32 +1,36 @@
 """The passages of an index, in its order: read from mapped files one by one, so that a million of them need
 no more memory than is looked at.
 
-On disk: `files.msgpack` (the documents and all headings), `passages.npy` (int64, a row of COLUMNS each) and
-`texts.bin` (their texts in UTF-8, one after the other).
+On disk: `passages.npy` (int64, a row of COLUMNS each), `texts` in UTF-8, `headings` in UTF-8, each once,
+`files` (msgpack, see file_records), the last three as `byte_strings`, and `first_rows.npy` (int64, the first
+one of each file).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 
 from shared.errors import ChecksumMismatch
+from shared.retrieval.byte_strings import ByteStrings, file_names_of
+from shared.retrieval.file_records import FileRecord, FileRecords, packed_record
 from shared.retrieval.passages import Passage
 
-FILES_NAME = "files.msgpack"
 COLUMNS_NAME = "passages.npy"
-TEXTS_NAME = "texts.bin"
-TABLE_NAMES = (FILES_NAME, COLUMNS_NAME, TEXTS_NAME)
-COLUMNS = ("file", "heading", "text_end", "start", "end")
-"""Numbers of its file and heading; where its text ends in `texts.bin`, in bytes; its characters in the
-document."""
+FIRST_ROWS_NAME = "first_rows.npy"
+TEXTS, HEADINGS, FILES = "texts", "headings", "files"
+TABLE_NAMES = (
+    COLUMNS_NAME,
+    FIRST_ROWS_NAME,
+    *(file for strings in (TEXTS, HEADINGS, FILES) for file in file_names_of(strings)),
+)
+COLUMNS = ("file", "heading", "start", "end")
+"""Numbers of its file and heading; its characters in the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +45,15 @@ class IndexedFile:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """What is kept of a document beside its passages, which are rows `first_row` and on."""
-
-    name: str
-    key: str
-    first_row: int
-    page_starts: tuple[int, ...]
-    metadata: tuple[tuple[str, str], ...]
-
-    def page_at(self, character: int) -> int:
-        """From 1 on; 0 where the document has no pages."""
-        return bisect_right(self.page_starts, character)
-
-
 class PassageTable:
     def __init__(
         self,
-        files: tuple[FileRecord, ...],
-        headings: list[str],
+        files: FileRecords,
+        headings: ByteStrings,
         columns: npt.NDArray[np.int64],
-        texts: npt.NDArray[np.uint8],
+        texts: ByteStrings,
     ) -> None:
-        """`columns` [passages, COLUMNS]; `texts` in UTF-8."""
+        """`columns` [passages, COLUMNS]; `texts` [passages]."""
         self.files = files
         self.headings = headings
         self.columns = columns
@@ -72,128 +61,118 @@ class PassageTable:
 
     @classmethod
     def of_files(cls, files: Sequence[IndexedFile]) -> Self:
-        headings: dict[str, int] = {}
-        records: list[FileRecord] = []
+        headings: dict[bytes, int] = {}
+        first_rows: list[int] = []
         rows: list[tuple[int, ...]] = []
         texts: list[bytes] = []
-        text_end = 0
         for number, file in enumerate(files):
-            records.append(FileRecord(file.name, file.key, len(rows), file.page_starts, file.metadata))
+            first_rows.append(len(rows))
             for passage in file.passages:
-                text = passage.text.encode(errors="surrogatepass")
-                text_end += len(text)
-                texts.append(text)
-                heading = headings.setdefault(passage.heading, len(headings))
-                rows.append((number, heading, text_end, passage.start, passage.end))
-        columns = np.array(rows, np.int64).reshape(-1, len(COLUMNS))
-        return cls(tuple(records), list(headings), columns, np.frombuffer(b"".join(texts), np.uint8))
+                texts.append(passage.text.encode(errors="surrogatepass"))
+                heading = headings.setdefault(passage.heading.encode(errors="surrogatepass"), len(headings))
+                rows.append((number, heading, passage.start, passage.end))
+        packed = [packed_record(file.name, file.key, file.page_starts, file.metadata) for file in files]
+        return cls(
+            FileRecords(ByteStrings.of(packed), np.array(first_rows, np.int64)),
+            ByteStrings.of(list(headings)),
+            np.array(rows, np.int64).reshape(-1, len(COLUMNS)),
+            ByteStrings.of(texts),
+        )
 
     @classmethod
     def of_parts(cls, parts: Sequence[tuple[PassageTable, range]]) -> Self:
         """The documents of tables with these numbers, one after the other: the same as `of_files` makes of
         their files."""
-        records: list[FileRecord] = []
-        columns: list[npt.NDArray[np.int64]] = []
-        texts: list[npt.NDArray[np.uint8]] = []
-        headings: dict[str, int] = {}
-        row = text_end = 0
+        columns = [np.zeros((0, len(COLUMNS)), np.int64)]
+        first_rows = [np.zeros(0, np.int64)]
+        headings: dict[bytes, int] = {}
+        row = number = 0
         for table, documents in parts:
             rows = table.rows_of(documents)
             part = table.columns[rows.start : rows.stop].copy()
-            text_start = table.text_start(rows.start)
-            part_texts = table.texts[text_start : table.text_start(rows.stop)]
-            part[:, 0] += len(records) - documents.start
+            part[:, 0] += number - documents.start
             part[:, 1] = _renumbered(part[:, 1], table.headings, headings)
-            part[:, 2] += text_end - text_start
-            records += (
-                replace(file, first_row=file.first_row + row - rows.start)
-                for file in table.files[documents.start : documents.stop]
-            )
             columns.append(part)
-            texts.append(part_texts)
+            first_rows.append(table.files.first_rows[documents.start : documents.stop] + (row - rows.start))
             row += len(rows)
-            text_end += len(part_texts)
-        joined = np.concatenate(columns) if columns else np.zeros((0, len(COLUMNS)), np.int64)
-        return cls(tuple(records), list(headings), joined, np.concatenate([np.zeros(0, np.uint8), *texts]))
+            number += len(documents)
+        packed = ByteStrings.joined([table.files.packed.part(documents) for table, documents in parts])
+        return cls(
+            FileRecords(packed, np.concatenate(first_rows)),
+            ByteStrings.of(list(headings)),
+            np.concatenate(columns),
+            ByteStrings.joined([table.texts.part(table.rows_of(documents)) for table, documents in parts]),
+        )
 
     def __len__(self) -> int:
         return len(self.columns)
 
     def rows_of(self, documents: range) -> range:
         """Of the passages of documents with consecutive numbers."""
+        first_rows = self.files.first_rows
         begin, end = (
-            self.files[number].first_row if number < len(self.files) else len(self)
+            int(first_rows[number]) if number < len(first_rows) else len(self)
             for number in (documents.start, documents.stop)
         )
         return range(begin, end)
 
     def without_text(self) -> list[str]:
         """Names of documents that have no passage."""
-        return [
-            file.name for number, file in enumerate(self.files) if not self.rows_of(range(number, number + 1))
-        ]
+        empty = np.flatnonzero(np.diff(self.files.first_rows, append=len(self)) == 0)
+        return [self.files[number].name for number in empty.tolist()]
 
     def file_of(self, row: int) -> FileRecord:
         return self.files[int(self.columns[row, 0])]
 
     def passage(self, row: int) -> Passage:
-        _, heading, text_end, start, end = map(int, self.columns[row])
-        text = self.texts[self.text_start(row) : text_end].tobytes().decode(errors="surrogatepass")
-        return Passage(self.headings[heading], text, start, end)
-
-    def text_start(self, row: int) -> int:
-        return int(self.columns[row - 1, 2]) if row else 0
+        _, heading, start, end = map(int, self.columns[row])
+        return Passage(_text(self.headings[heading]), _text(self.texts[row]), start, end)
 
     def save(self, folder: Path) -> None:
         """Its files, in a folder that exists."""
-        files = [
-            [file.name, file.key, file.first_row, file.page_starts, file.metadata] for file in self.files
-        ]
-        packed = msgpack.packb({"files": files, "headings": self.headings}, unicode_errors="surrogatepass")
-        (folder / FILES_NAME).write_bytes(packed)
         np.save(folder / COLUMNS_NAME, self.columns, allow_pickle=False)
-        self.texts.tofile(folder / TEXTS_NAME)
+        np.save(folder / FIRST_ROWS_NAME, self.files.first_rows, allow_pickle=False)
+        self.texts.save(folder, TEXTS)
+        self.headings.save(folder, HEADINGS)
+        self.files.packed.save(folder, FILES)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Maps the files, whose checksums the caller has compared. Raises ChecksumMismatch when they do not
         fit each other."""
         try:
-            told = msgpack.unpackb((folder / FILES_NAME).read_bytes(), unicode_errors="surrogatepass")
-            files, headings = tuple(map(_record, told["files"])), list(told["headings"])
-            columns = np.asarray(np.load(folder / COLUMNS_NAME, mmap_mode="r", allow_pickle=False))
-            size = (folder / TEXTS_NAME).stat().st_size
-            texts = np.asarray(
-                np.memmap(folder / TEXTS_NAME, np.uint8, "r") if size else np.zeros(0, np.uint8)
+            columns, first_rows = (
+                np.asarray(np.load(folder / name, mmap_mode="r", allow_pickle=False))
+                for name in (COLUMNS_NAME, FIRST_ROWS_NAME)
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            texts, headings, files = (ByteStrings.load(folder, name) for name in (TEXTS, HEADINGS, FILES))
+        except (OSError, ValueError) as error:
             raise ChecksumMismatch(f"{folder} has no whole passages ({error})") from error
-        if not _fits(columns, files, len(headings), len(texts)):
+        if not len(texts) == len(columns) or not _fits(columns, first_rows, len(files), len(headings)):
             raise ChecksumMismatch(f"the files of passages in {folder} do not belong together")
-        return cls(files, headings, columns, texts)
+        return cls(FileRecords(files, first_rows), headings, columns, texts)
 
 
-def _record(row: Any) -> FileRecord:
-    name, key, first_row, page_starts, metadata = row
-    return FileRecord(name, key, first_row, tuple(page_starts), tuple((name, to) for name, to in metadata))
+def _text(data: bytes) -> str:
+    return data.decode(errors="surrogatepass")
 
 
 def _fits(
-    columns: npt.NDArray[np.int64], files: tuple[FileRecord, ...], headings: int, text_bytes: int
+    columns: npt.NDArray[np.int64], first_rows: npt.NDArray[np.int64], files: int, headings: int
 ) -> bool:
     if columns.ndim != 2 or columns.shape[1] != len(COLUMNS) or columns.dtype != np.int64:
         return False
-    first_rows = [*(file.first_row for file in files), len(columns)]
-    sizes = np.diff(first_rows)
-    if first_rows[0] != 0 or (sizes < 0).any() or not len(columns):
-        return not len(columns) and not any(first_rows) and text_bytes == 0
-    of_files = np.array_equal(columns[:, 0], np.repeat(np.arange(len(files)), sizes))
-    bounded = columns.min() >= 0 and columns[:, 1].max() < headings
-    return bool(of_files and bounded and columns[-1, 2] == text_bytes and (np.diff(columns[:, 2]) >= 0).all())
+    if first_rows.shape != (files,) or first_rows.dtype != np.int64:
+        return False
+    sizes = np.diff(first_rows, append=len(columns))
+    if (sizes < 0).any() or (first_rows[:1] != 0).any() or (len(columns) and not files):
+        return False
+    of_files = np.array_equal(columns[:, 0], np.repeat(np.arange(files), sizes))
+    return bool(of_files and (columns >= 0).all() and (columns[:, 1] < headings).all())
 
 
 def _renumbered(
-    numbers: npt.NDArray[np.int64], names: list[str], headings: dict[str, int]
+    numbers: npt.NDArray[np.int64], names: ByteStrings, headings: dict[bytes, int]
 ) -> npt.NDArray[np.int64]:
     """`numbers` [passages] of `names` as those of `headings`, to which new ones are added as they come."""
     used, first, of_used = np.unique(numbers, return_index=True, return_inverse=True)

@@ -4,7 +4,7 @@
     (`manifest`) FOLDER/generations/00000007/     everything of one state of the index; nothing in it ever
     changes
         manifest.json                what made it, and size and SHA-256 of the files beside it
-        files.msgpack passages.npy texts.bin                 the passages (`passage_table`)
+        passages.npy first_rows.npy texts.* headings.* files.*   the passages (`passage_table`)
         vectors.npy                  float32 [passages, dimensions], each row of length 1
         keys.npy                     uint8 [passages, 16]: by what text a vector was made (`chunk_keys`)
         nearest.faiss nearest.npy    what finds vectors, where not all are compared (`nearest`)

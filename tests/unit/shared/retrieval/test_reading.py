@@ -158,7 +158,7 @@ def test_of_a_file_that_has_changed_only_documents_that_have_are_cut(
     now = again(corpus, before)
     assert cut == ["New.", "One."]
     assert now.origin.tolist() == [0, 1, 2, -1, -1, 4]
-    assert [file.metadata for file in now.table.files[2:5]] == [(), (("a", "1"),), ()]
+    assert [file.metadata for file in now.table.files][2:5] == [(), (("a", "1"),), ()]
 
 
 def test_two_documents_of_one_name_are_two(corpus: Path) -> None:
