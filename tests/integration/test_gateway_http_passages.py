@@ -150,6 +150,12 @@ async def test_of_several_queries_what_both_find_early_comes_first(nats_url: str
     assert [found["filename"] for found in short.body["data"]] == ["b"]
 
 
+async def test_what_is_to_be_known_of_several_queries_is_said_once(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        reply = await here.search(query=["one", "two"], ranking_options={"ranker": "auto"})
+    assert reply.body["penstock"] == {"degraded": "", "warning": "so-so"}
+
+
 def comparison(**fields: Any) -> dict[str, Any]:
     return {"filters": {"type": "eq", "key": "lang", "value": "en", **fields}}
 

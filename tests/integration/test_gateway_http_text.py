@@ -42,6 +42,14 @@ async def test_texts_become_vectors_with_exact_usage(nats_url: str) -> None:
     assert [row["embedding"] for row in single.body["data"]] == [[2.0, 0.5]]
 
 
+async def test_texts_that_were_cut_are_told_by_their_places(nats_url: str) -> None:
+    async with edge(nats_url) as (_, client):
+        cut = await call(client, EMBEDDINGS, {"input": ["a", "abcdef", "b", "abcdefg"]})
+        whole = await call(client, EMBEDDINGS, {"input": ["a", "abcde"]})
+    assert cut.body["penstock"] == {"truncated": [1, 3]}
+    assert "penstock" not in whole.body
+
+
 async def test_vectors_come_in_base64_when_they_are_wanted_so(nats_url: str) -> None:
     async with edge(nats_url) as (_, client):
         reply = await call(client, EMBEDDINGS, {"input": "ab", "encoding_format": "base64", "dimensions": 2})

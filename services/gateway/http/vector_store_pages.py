@@ -22,6 +22,7 @@ from services.gateway.passage_asks import MAX_FOUND, PassageAsks, PassageQuery, 
 from services.gateway.retrieval_use import read_corpus_name, read_filters
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
+from shared.joined_warnings import joined_warnings
 from shared.messages import MAX_FILTERS, Filters, Retrieved, ScoredPassage
 
 DEFAULT_RESULTS = 10
@@ -68,7 +69,7 @@ class VectorStorePages(AskPages):
             "next_page": None,
             FIELD: {
                 "degraded": next((each.degraded for each in found if each.degraded), ""),
-                "warning": next((each.warning for each in found if each.warning), ""),
+                "warning": joined_warnings(*(each.warning for each in found)),
             },
         }
 
