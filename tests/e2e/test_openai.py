@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from tests.e2e.test_ways_in import run
 from tests.support.client import connect, generate, request
 from tests.support.data import REPOSITORY
+from tests.support.http import call, http_client
 from tests.support.stack import Stack
 
 QUESTION: Any = [{"role": "user", "content": "How many tokens does a block hold?"}]
@@ -384,11 +385,29 @@ async def test_the_openai_clients_of_the_readme_run_as_printed(stack: Stack) -> 
         assert re.search(pattern, output)
 
 
-async def test_our_own_client_calls_a_tool_as_its_page_says(stack: Stack) -> None:
+async def test_the_search_that_the_readme_prints_finds_what_it_asks_for(stack: Stack) -> None:
+    page = (REPOSITORY / "README.md").read_text()
+    (asked,) = re.findall(r"curl http://127\.0\.0\.1:8000(/v1/vector_stores/\S+) -d '(.*)'", page)
+    async with http_client(stack.http) as client:
+        reply = await call(client, asked[0], json.loads(asked[1]))
+    assert reply.status == 200, reply.body
+    texts = [found["content"][0]["text"] for found in reply.body["data"]]
+    assert len(texts) == json.loads(asked[1])["max_num_results"]
+    assert "16 tokens" in "\n".join(texts)
+
+
+OWN_CLIENT_PROGRAMS = {
+    "client.generate(turns": r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w',
+}
+"""Of its page, by what they have, with what they print."""
+
+
+@pytest.mark.parametrize("mark", OWN_CLIENT_PROGRAMS)
+async def test_our_own_client_does_what_its_page_says(stack: Stack, mark: str) -> None:
     folder = REPOSITORY / "protos" / "python"
     page = (folder / "README.md").read_text()
-    (program,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Tool" in block]
+    (program,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if mark in block]
     path = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
     code, output = await run("-c", path + program.replace("127.0.0.1:50051", stack.grpc))
     assert code == 0, output
-    assert re.match(r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w', output)
+    assert re.match(OWN_CLIENT_PROGRAMS[mark], output), output
