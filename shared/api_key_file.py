@@ -7,6 +7,8 @@
     requests_per_min = 600          # the limits are optional; they count at each gateway by itself
     concurrency = 16
     tokens_per_min = 200000         # of prompt and output
+    cache = "exact"                 # whether an earlier answer will do, where a request does not say: exact,
+                                    # semantic or off; without it, what the gateway does
 
 A hash without salt and stretching is enough where keys are random (`new_api_key`): nobody can guess one.
 """
@@ -22,6 +24,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from shared.cache_modes import CACHE_MODES
 from shared.errors import InvalidRequest
 
 MAX_FILE_BYTES = 4 << 20
@@ -51,16 +54,20 @@ class KeyLimits:
 HIGHEST = KeyLimits(MAX_REQUESTS_PER_MIN, MAX_CONCURRENCY, MAX_TOKENS_PER_MIN)
 LIMITS = tuple(field.name for field in fields(KeyLimits))
 TEXTS = ("name", "tenant", "hash")
+CACHE = "cache"
+FIELDS = (*TEXTS, *LIMITS, CACHE)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An entry of the file. `hash` is `hash_api_key` of the key itself, which nobody but its client has."""
+    """An entry of the file. `hash` is `hash_api_key` of the key itself, which nobody but its client has.
+    `cache` is one of CACHE_MODES, or "" for what the gateway does."""
 
     name: str
     tenant: str
     hash: str
     limits: KeyLimits = KeyLimits()
+    cache: str = ""
 
 
 def new_api_key() -> str:
@@ -117,6 +124,7 @@ def describe_api_key(key: ApiKey) -> str:
     lines = [f'{name} = "{getattr(key, name)}"' for name in TEXTS]
     stated = {name: getattr(key.limits, name) for name in LIMITS}
     lines += [f"{name} = {value}" for name, value in stated.items() if value is not None]
+    lines += [f'{CACHE} = "{key.cache}"'] if key.cache else []
     return "\n".join(["[[key]]", *lines, ""])
 
 
@@ -136,11 +144,12 @@ def _entries(text: str, source: object) -> list[dict[str, Any]]:
 
 
 def _key(entry: dict[str, Any], place: str) -> ApiKey:
-    unknown = sorted(set(entry) - {*TEXTS, *LIMITS})
+    unknown = sorted(set(entry) - set(FIELDS))
     if unknown:
-        raise InvalidRequest(f"{place} has {_listed(unknown)}: it may have {', '.join((*TEXTS, *LIMITS))}")
+        raise InvalidRequest(f"{place} has {_listed(unknown)}: it may have {', '.join(FIELDS)}")
     tenant, name, key_hash = (_text(entry, field, place) for field in ("tenant", "name", "hash"))
-    return ApiKey(name, tenant, key_hash, KeyLimits(*(_limit(entry, limit, place) for limit in LIMITS)))
+    limits = KeyLimits(*(_limit(entry, limit, place) for limit in LIMITS))
+    return ApiKey(name, tenant, key_hash, limits, _cache(entry, place))
 
 
 def _text(entry: dict[str, Any], field: str, place: str) -> str:
@@ -154,6 +163,16 @@ def _text(entry: dict[str, Any], field: str, place: str) -> str:
         missing = "has no" if field not in entry else "has a wrong"
         raise InvalidRequest(f"{place} {missing} {field}: it must be {allowed}")
     return value
+
+
+def _cache(entry: dict[str, Any], place: str) -> str:
+    value = entry.get(CACHE, "")
+    if CACHE in entry and value not in CACHE_MODES:
+        raise InvalidRequest(
+            f"{place} has a wrong {CACHE}: it must be one of {', '.join(CACHE_MODES)}; without it the "
+            "gateway's cache_mode counts"
+        )
+    return str(value)
 
 
 def _limit(entry: dict[str, Any], field: str, place: str) -> int | None:

@@ -20,6 +20,7 @@ from shared.api_key_file import (
     parse_api_keys,
     read_key_file,
 )
+from shared.cache_modes import CACHE_MODES
 from shared.config import ConfigError, ConfigField, PathRule, Rule, checked_value
 from shared.config_file import DEFAULT_FILE, find_config_file
 from shared.errors import InvalidRequest
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     name = args.name or f"{args.tenant[:TENANT_CHARS]}-{secrets.token_hex(NAME_BYTES)}"
     limits = KeyLimits(*(getattr(args, limit) for limit in LIMITS))
     try:
-        add_api_key(file, ApiKey(name, args.tenant, hash_api_key(secret), limits))
+        add_api_key(file, ApiKey(name, args.tenant, hash_api_key(secret), limits, args.cache))
     except InvalidRequest as error:
         print(f"penstock keys: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -90,6 +91,12 @@ def build_keys_parser() -> argparse.ArgumentParser:
     for limit in LIMITS:
         option = "--" + limit.replace("_", "-")
         new.add_argument(option, type=int, metavar="N", help=f"{HELP[limit]} (default: no limit)")
+    new.add_argument(
+        "--cache",
+        choices=CACHE_MODES,
+        default="",
+        help="whether an earlier answer will do for a request that does not say (default: the gateway's)",
+    )
     return parser
 
 

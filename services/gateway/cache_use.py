@@ -1,4 +1,4 @@
-"""Whether an earlier answer will do for a request, and which: its client says so, or the server's default."""
+"""Whether an earlier answer will do for a request, and which: its client says so, or a default."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
+from shared.cache_modes import EXACT, OFF, SEMANTIC
 from shared.errors import InvalidRequest
 from shared.messages import ChatTurn
 from shared.sampling import NO_LOGPROBS, SamplingParams
 
-OFF, EXACT, SEMANTIC = "off", "exact", "semantic"
-CACHE_MODES = (OFF, EXACT, SEMANTIC)
 MAX_AGE_MS = 24 * 3600 * 1000
 _MODES = {pb.CACHE_MODE_OFF: OFF, pb.CACHE_MODE_EXACT: EXACT, pb.CACHE_MODE_SEMANTIC: SEMANTIC}
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from services.gateway.cache_use import SEMANTIC
 from services.gateway.context import SessionContext
 from services.gateway.model_identity import ModelIdentity, with_adapter
 from services.gateway.placement import leave_out
@@ -22,6 +21,7 @@ from services.gateway.request import Request
 from services.gateway.response_key import response_key
 from services.gateway.session_state import SessionState
 from shared.bus.subjects import inbox
+from shared.cache_modes import SEMANTIC
 from shared.deadline import Deadline
 from shared.errors import PenstockError
 from shared.kv_hash import fleet_key_bytes

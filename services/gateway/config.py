@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.gateway.cache_use import CACHE_MODES, OFF
 from services.gateway.retrieval_use import ORDERS, SHARED_PREFIX, WARM_HEAD, WARM_MODES
+from shared.cache_modes import CACHE_MODES, OFF
 from shared.config import PathRule, ServiceConfig, field_of
 from shared.text.default_model import ANSWERS_ADAPTER
 
@@ -130,7 +130,7 @@ class GatewayConfig(ServiceConfig):
     )
     cache_mode: str = field_of(
         OFF,
-        help="whether an earlier answer will do for a request that says nothing about it",
+        help="whether an earlier answer will do for a request of which neither it nor its key says so",
         choices=CACHE_MODES,
     )
     cache_wait_ms: float = field_of(

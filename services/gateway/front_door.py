@@ -10,7 +10,7 @@ import structlog
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.budget import Budget
 from services.gateway.config import GatewayConfig
-from services.gateway.key_gate import KeyGate
+from services.gateway.key_gate import NOBODY, KeyGate
 from services.gateway.outcome import Outcome
 from services.gateway.report import count_outcome
 from services.gateway.request import Request, validate_request
@@ -35,15 +35,20 @@ class FrontDoor:
         return self._key_gate.identify(authorization)
 
     def validate(
-        self, message: pb.GenerateRequest, *, drawn_seed: int = 0, tenant: str = "", cache_salt: str = ""
+        self,
+        message: pb.GenerateRequest,
+        *,
+        drawn_seed: int = 0,
+        key: ApiKey = NOBODY,
+        cache_salt: str = "",
     ) -> Request:
         """Raises InvalidRequest that names what is wrong."""
         request = validate_request(
             message,
             drawn_seed=drawn_seed,
-            tenant=tenant,
+            tenant=key.tenant,
             cache_salt=cache_salt,
-            cache_mode=self._config.cache_mode,
+            cache_mode=key.cache or self._config.cache_mode,
             passage_order=self._config.passage_order,
         )
         self._registry.prompt_limits.check_request(request)
@@ -59,7 +64,7 @@ class FrontDoor:
     ) -> tuple[Session, Budget]:
         """Start what `message` asks for; raises why it is not taken. `call_remaining_s`: a gRPC deadline."""
         seed = secrets.randbits(SEED_BITS)
-        valid = self.validate(message, drawn_seed=seed, tenant=key.tenant, cache_salt=cache_salt)
+        valid = self.validate(message, drawn_seed=seed, key=key, cache_salt=cache_salt)
         budget = Budget.of(valid, self._config, call_remaining_s)
         allowance = self._key_gate.admit(key, valid)
         try:

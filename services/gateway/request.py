@@ -6,11 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.cache_use import NO_CACHE, OFF, CacheUse, read_cache_use
+from services.gateway.cache_use import NO_CACHE, CacheUse, read_cache_use
 from services.gateway.chat_prompt import read_json, read_tools, read_turns
 from services.gateway.retrieval_use import SHARED_PREFIX, RetrievalUse, read_retrieval_use
 from services.gateway.sampling import validate_sampling
 from services.gateway.tool_use import ToolUse
+from shared.cache_modes import OFF
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.sampling import SamplingParams

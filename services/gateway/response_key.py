@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import blake2b
 
-from services.gateway.cache_use import NO_CACHE, SEMANTIC
+from services.gateway.cache_use import NO_CACHE
 from services.gateway.model_identity import ModelIdentity
 from services.gateway.request import Request
+from shared.cache_modes import SEMANTIC
 from shared.messages import CACHE_DIGEST_BYTES, MAX_COMPARED_BYTES, ResponseKey, pack_ids
 
 _NEAR, _EXACT = b"penstock near", b"penstock exact"

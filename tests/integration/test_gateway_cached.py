@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from shared.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from shared.deadline import Deadline
 from shared.errors import Overloaded
 from shared.messages import (
@@ -238,6 +240,33 @@ async def test_who_asks_for_no_earlier_answer_asks_nobody_and_keeps_nothing(nats
 async def test_a_gateway_s_default_counts_where_the_request_says_nothing(nats_url: str) -> None:
     async with serving(nats_url, ResponseFound(KEPT, 0, 1.0), cache_mode="exact") as (_, running):
         assert (await generate(running.stub, ask("hello", temperature=0.0))).text == "hi"
+
+
+@pytest.mark.parametrize(
+    ("own", "of_key", "of_gateway", "looked_up"),
+    [
+        (pb.CACHE_MODE_UNSPECIFIED, "exact", "off", ["exact"]),
+        (pb.CACHE_MODE_UNSPECIFIED, "off", "exact", []),
+        (pb.CACHE_MODE_UNSPECIFIED, "semantic", "exact", ["semantic"]),
+        (pb.CACHE_MODE_UNSPECIFIED, "", "exact", ["exact"]),
+        (pb.CACHE_MODE_OFF, "exact", "exact", []),
+        (pb.CACHE_MODE_EXACT, "semantic", "off", ["exact"]),
+    ],
+)
+async def test_the_request_s_own_word_counts_first_then_its_key_s_then_the_gateway_s(
+    nats_url: str, tmp_path: Path, own: pb.CacheMode, of_key: str, of_gateway: str, looked_up: list[str]
+) -> None:
+    secret, file = new_api_key(), tmp_path / "keys.toml"
+    file.write_text(describe_api_key(ApiKey("web", "acme", hash_api_key(secret), cache=of_key)))
+    options = {"cache_mode": of_gateway, "api_keys": str(file)}
+    async with serving(nats_url, ResponseMissing("g"), **options) as (peers, running):
+        metadata = (("authorization", f"Bearer {secret}"),)
+        call = asyncio.create_task(generate(running.stub, wanting(own), metadata=metadata))
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        await call
+        modes = ["semantic" if lookup.key.question else "exact" for lookup in lookups(peers)]
+    assert modes == looked_up
 
 
 async def test_the_question_of_a_semantic_lookup_goes_along_with_what_it_may_be_answered_by(

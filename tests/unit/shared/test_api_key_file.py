@@ -24,6 +24,7 @@ from shared.errors import InvalidRequest
 FILE = Path("keys.toml")
 WEB = ApiKey("web", "acme", hash_api_key("1"), KeyLimits(60, 2, 1000))
 APP = ApiKey("app", "acme", hash_api_key("2"))
+BOT = ApiKey("bot", "acme", hash_api_key("3"), cache="semantic")
 
 
 def entry(**changes: str) -> str:
@@ -38,7 +39,8 @@ def refusal(text: str) -> str:
 
 
 def test_what_is_described_is_what_is_parsed() -> None:
-    assert parse_api_keys(describe_api_key(WEB) + "\n" + describe_api_key(APP), FILE) == (WEB, APP)
+    keys = (WEB, APP, BOT)
+    assert parse_api_keys("\n".join(map(describe_api_key, keys)), FILE) == keys
 
 
 def test_keys_are_long_random_and_of_a_form_that_scanners_can_find() -> None:
@@ -71,6 +73,9 @@ def test_a_tenant_may_have_several_keys() -> None:
         ),
         ({"concurrency": "true"}, "has a wrong concurrency"),
         ({"tokens_per_min": "1.5"}, "has a wrong tokens_per_min"),
+        ({"cache": '"near"'}, "has a wrong cache: it must be one of off, exact, semantic; without it"),
+        ({"cache": "true"}, "has a wrong cache"),
+        ({"cache": '""'}, "has a wrong cache"),
         ({"rate": "5"}, "has rate: it may have name, tenant, hash, requests_per_min"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from services.cli import keys
 from services.cli.__main__ import main
 from shared.api_key_file import ApiKey, KeyLimits, hash_api_key, parse_api_keys
+from shared.cache_modes import CACHE_MODES
 from shared.errors import InvalidRequest
 from tests.support.data import REPOSITORY
 
@@ -38,6 +39,12 @@ def test_the_key_is_shown_once_and_its_hash_is_filed_with_its_limits(
     (secret,) = shown.out.splitlines()
     assert secret not in shown.err + file.read_text()
     assert filed(file) == (ApiKey("web", "acme", hash_api_key(secret), KeyLimits(60, 4, 1000)),)
+
+
+@pytest.mark.parametrize("mode", CACHE_MODES)
+def test_a_key_may_have_a_default_for_earlier_answers(file: Path, mode: str) -> None:
+    assert main(["keys", "new", "--tenant", "acme", "--file", str(file), "--cache", mode]) == 0
+    assert [key.cache for key in filed(file)] == [mode]
 
 
 def test_nobody_else_may_read_the_file_also_when_they_could_before(file: Path) -> None:
