@@ -18,14 +18,15 @@ async def ask_in_turn(
     role: str,
     usable: Callable[[AvoidedInstances], Awaitable[Sequence[InstanceView]]],
     shunned: Callable[[Sequence[InstanceView]], set[tuple[str, str]]],
-    ask: Callable[[InstanceView, bool], Awaitable[Message]],
+    ask: Callable[[InstanceView, int], Awaitable[Message]],
     end: Deadline,
     *,
     max_asks: int,
     turn: int,
 ) -> Message:
-    """The first answer. `ask` is told whether its instance is the last one, which has all the time there is;
-    instances that are `shunned` come behind the others, and of equals those that `turn` names.
+    """The first answer. `ask` is told how many are left to be asked, its own instance among them: with 1 that
+    has all the time there is. Instances that are `shunned` come behind the others, and of equals those that
+    `turn` names.
 
     Raises at once what is final, and otherwise, at `end` or after `max_asks`, what the last instance said.
     """
@@ -37,7 +38,7 @@ async def ask_in_turn(
         name = cheapest_instance(best, load_cost, turn + attempt)
         view = next(view for view in best if view.heartbeat.instance == name)
         try:
-            return await ask(view, len(views) == 1 or attempt == max_asks - 1)
+            return await ask(view, min(len(views), max_asks - attempt))
         except PenstockError as error:
             if is_final(error) or end.expired():
                 raise

@@ -68,6 +68,7 @@ class CachedResponse:
         self._passages: tuple[ScoredPassage, ...] = ()
         self._prompt_places: tuple[int, ...] = ()
         self._tool_format = ""
+        self._retrieval_query = ""
 
     async def look_up_beside(self, model: ModelIdentity, work: Coroutine[Any, Any, T]) -> ResponseFound | T:
         """What is found, or else what `work` returns, which goes on beside the lookup; a find cancels it.
@@ -100,10 +101,12 @@ class CachedResponse:
         *,
         degraded: str,
         retriever: str,
+        retrieval_query: str,
     ) -> None:
         """What the answer is going to be made of. `degraded`: what it is to lack. `retriever` found the
         passages: another one's index may be of another generation than that which the lookup told of."""
         self._passages, self._prompt_places, self._tool_format = passages, prompt_places, tool_format
+        self._retrieval_query = retrieval_query
         if degraded or (self._request.retrieval.passages and retriever != self._retriever):
             self._missed = None
 
@@ -118,7 +121,7 @@ class CachedResponse:
         if missed is None or text is None or state.finish not in KEPT_FINISHES:
             return
         ids, passages = state.log.ids, self._passages
-        size = len(text.encode()) + sum(map(passage_bytes, passages))
+        size = len(text.encode()) + len(self._retrieval_query.encode()) + sum(map(passage_bytes, passages))
         if len(ids) > MAX_KEPT_TOKENS or size > MAX_KEPT_BYTES:
             return
         kept = KeptResponse(
@@ -132,6 +135,7 @@ class CachedResponse:
             tool_format=self._tool_format,
             passages=passages,
             prompt_places=self._prompt_places,
+            retrieval_query=self._retrieval_query,
         )
         message = KeepResponse(missed.key, kept, bool(self._request.retrieval.passages), missed.generation)
         self._context.tasks.start(f"keep-{self._request_id}", self._send(missed.retriever, message))
@@ -148,7 +152,8 @@ class CachedResponse:
         if request.retrieval.passages:
             adapter = context.config.retrieval_adapter
             models = (model, with_adapter(model, adapter, context.fleet.instances))
-        key = response_key(request, models, fleet_key_bytes(context.config.fleet_key))
+        rewriter = context.question_rewriter.identity
+        key = response_key(request, models, fleet_key_bytes(context.config.fleet_key), rewriter)
         retriever = self._retriever_of(key)
         if not retriever:
             return None

@@ -107,6 +107,17 @@ class GatewayConfig(ServiceConfig):
         minimum=0.05,
         maximum=600.0,
     )
+    question_rewriter: str = field_of(
+        "history",
+        help="what is searched for in place of a question: history (a follow-up with what it leans on), "
+        "none, or a function of yours as MODULE:FUNCTION",
+    )
+    rewrite_timeout_ms: float = field_of(
+        200.0,
+        help="longest wait for a function of yours that rewrites a question",
+        minimum=1.0,
+        maximum=60_000.0,
+    )
     retrieval_adapter: str = field_of(
         ANSWERS_ADAPTER,
         help="adapter that answers from passages where a model has it and none is asked for; empty = none",

@@ -14,6 +14,7 @@ from services.gateway.model_identity import ModelIdentity, contends
 from services.gateway.placement import free_seats, leave_out, serving
 from services.gateway.pressure import Pressure
 from services.gateway.prompt_limits import PromptLimits
+from services.gateway.question_rewriter import QuestionRewriter
 from services.gateway.sent_load import LoadedView, SentLoad
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
@@ -35,6 +36,7 @@ class SessionContext:
     degradation: Degradation
     breakers: Breakers
     crash_suspects: CrashSuspects
+    question_rewriter: QuestionRewriter
     tasks: Tasks
 
     @property
@@ -46,6 +48,7 @@ class SessionContext:
     def of(
         cls, instance: str, config: GatewayConfig, bus: Bus, fleet: FleetView, tasks: Tasks
     ) -> SessionContext:
+        """Raises ConfigError for a rewriter of questions that cannot be used."""
         sent_load, breakers = SentLoad(), Breakers(instance, fleet)
 
         def loaded(role: str) -> list[LoadedView]:
@@ -75,5 +78,6 @@ class SessionContext:
             degradation=Degradation(),
             breakers=breakers,
             crash_suspects=suspects,
+            question_rewriter=QuestionRewriter.of(config),
             tasks=tasks,
         )

@@ -19,7 +19,7 @@ from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.messages import (
-    MAX_RERANK_QUERY_CHARS,
+    MAX_QUERY_CHARS,
     MAX_RERANK_TEXTS,
     Filters,
     RerankTexts,
@@ -99,8 +99,8 @@ def check_query(query: str) -> int:
     """How many bytes it is."""
     if not query.strip():
         raise InvalidRequest("query is blank: send some words to look for")
-    if len(query) > MAX_RERANK_QUERY_CHARS:
-        raise TooLarge(f"query has {len(query)} characters: send at most {MAX_RERANK_QUERY_CHARS}")
+    if len(query) > MAX_QUERY_CHARS:
+        raise TooLarge(f"query has {len(query)} characters: send at most {MAX_QUERY_CHARS}")
     try:
         return len(query.encode())
     except UnicodeEncodeError as error:

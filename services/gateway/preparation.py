@@ -98,6 +98,7 @@ class Preparation:
                 "" if read.prompt.tool_format is None else read.prompt.tool_format.name,
                 degraded=read.found.degraded or read.warning,
                 retriever=self._preprocessor.retriever,
+                retrieval_query=self._preprocessor.retrieval_query,
             )
         return self._prepare(request_id, request, budget, allowance, read)
 
@@ -158,6 +159,7 @@ class Preparation:
                 passages=map(retrieved_passage, read.found.passages, read.prompt_places),
                 degraded=read.found.degraded,
                 warning=read.warning,
+                retrieval_query=self._preprocessor.retrieval_query,
             )
         )
         self._state.phase = "place"
@@ -185,6 +187,7 @@ class Preparation:
                 prompt_tokens=kept.prompt_tokens,
                 seed=kept.seed,
                 passages=map(retrieved_passage, kept.passages, kept.prompt_places),
+                retrieval_query=kept.retrieval_query,
                 cached=pb.CachedAnswer(
                     request_id=kept.request_id, age_ms=found.age_ms, similarity=found.similarity
                 ),

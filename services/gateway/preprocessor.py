@@ -17,12 +17,14 @@ from services.gateway.placement_trials import speaks_against
 from services.gateway.prompt_passages import standing_order
 from services.gateway.request import Request
 from services.gateway.request_client import RequestClient, unexpected_answer
+from services.gateway.searched_question import searched_question
 from services.gateway.session_state import SessionState, is_final
 from services.gateway.waiting import wait_for_instances
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NoAnswer, PenstockError, Unavailable
+from shared.joined_warnings import joined_warnings
 from shared.kv_hash import BlockHasher
 from shared.messages import (
     ChatTurn,
@@ -89,6 +91,8 @@ class Preprocessor:
         """What was tokenized last, and what came of it."""
         self.retriever = ""
         """Who found the passages."""
+        self.retrieval_query = ""
+        """What was searched for, where that is not the question or its beginning."""
 
     async def admit_request(self, wanted_model: str) -> ModelIdentity:
         """The model, once there is a worker; raises NotFound when it is not served."""
@@ -117,8 +121,11 @@ class Preprocessor:
             return NOT_RETRIEVED
         if use.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
             wanted = math.ceil(DEPTH_SHARE * wanted)
+        share_s = self._config.retrieve_share * self._budget.first_token_s
+        end = self._budget.first_token.shrink(share_s) if use.may_degrade else self._budget.first_token
+        asked = await searched_question(request, self._context.question_rewriter, end)
         question = Retrieve(
-            use.query or request.question,
+            asked.query,
             wanted,
             use.may_degrade,
             rerank=not (use.may_degrade and level >= DegradationLevel.RERANK),
@@ -127,14 +134,18 @@ class Preprocessor:
             filters=use.filters,
             tell_first=tell_first,
         )
-        found = await self._ask_retriever(question)
+        found = await self._ask_retriever(question, share_s, end)
+        if self.retriever and not request.question.lstrip().startswith(asked.query):
+            self.retrieval_query = asked.query
         fewer = FEWER_PASSAGES if wanted < use.passages else ""
-        return replace(found, degraded=found.degraded or fewer)
+        return replace(
+            found,
+            degraded=found.degraded or fewer,
+            warning=joined_warnings(asked.warning, found.warning),
+        )
 
-    async def _ask_retriever(self, question: Retrieve) -> Retrieved:
+    async def _ask_retriever(self, question: Retrieve, share_s: float, end: Deadline) -> Retrieved:
         """Passages, and what the retriever left out itself."""
-        share_s = self._config.retrieve_share * self._budget.first_token_s
-        end = self._budget.first_token.shrink(share_s) if question.may_degrade else self._budget.first_token
         try:
             wait_s = 0.0 if question.may_degrade else self._wait_s()
             answer = await self._ask_any("retriever", question, share_s, end, wait_s)
@@ -219,15 +230,17 @@ class Preprocessor:
     ) -> Message:
         """Ask one instance after another until one answers or `end`.
 
-        While another one is left, each has `share_s`; the last one has all the time there is.
+        While others are left, each has `share_s`, and never more than its part of what is left until `end`: a
+        silent one leaves time for the next. The last one has all the time there is.
         """
 
         async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
             ready = partial(self._usable, role, avoided)
             return await wait_for_instances(ready, role, Deadline.after(wait_s))
 
-        async def ask(view: InstanceView, is_last: bool) -> Message:
-            return await self._ask_one(view, message, end if is_last else end.shrink(share_s), end)
+        async def ask(view: InstanceView, left: int) -> Message:
+            part = end if left == 1 else end.shrink(min(share_s, end.remaining_s() / left))
+            return await self._ask_one(view, message, part, end)
 
         shunned = partial(self._breakers.shunned, request_id=self._request_id)
         return await ask_in_turn(role, usable, shunned, ask, end, max_asks=MAX_ASKS, turn=self._rotation)

@@ -15,8 +15,12 @@ _NEAR, _EXACT = b"penstock near", b"penstock exact"
 NORMAL_PRIORITY = 0
 
 
-def response_key(request: Request, models: tuple[ModelIdentity, ...], fleet_key: bytes) -> ResponseKey:
+def response_key(
+    request: Request, models: tuple[ModelIdentity, ...], fleet_key: bytes, rewriter: str
+) -> ResponseKey:
     """`models` are those that may come to answer: with passages it can be another one than without.
+    `rewriter` is who says what is searched for in the place of the question: what is kept of one is of no use
+    for another.
 
     Every field of a request counts but those named here, and so does one that is new: an answer that is not
     found is better than a wrong one.
@@ -44,7 +48,9 @@ def response_key(request: Request, models: tuple[ModelIdentity, ...], fleet_key:
         retrieval=replace(request.retrieval, may_degrade=True),  # a degraded answer is not kept
     )
     token_ids = b"" if request.token_ids is None else pack_ids(request.token_ids)
-    near = _digest(repr((models, rest, token_ids)).encode(errors="surrogatepass"), fleet_key, _NEAR)
+    searches = request.retrieval.passages and not request.retrieval.query
+    stated = (models, rest, token_ids, rewriter if searches else "")
+    near = _digest(repr(stated).encode(errors="surrogatepass"), fleet_key, _NEAR)
     exact = _digest(near + question.encode(errors="surrogatepass"), fleet_key, _EXACT)
     return ResponseKey(request.cache_scope, exact, near, _compared(request))
 

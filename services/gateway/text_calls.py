@@ -117,9 +117,9 @@ class TextCalls:
         async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
             return await self.ready(call, role, lambda: avoided.not_gone(list(views())))
 
-        async def ask(view: InstanceView, is_last: bool) -> Message:
+        async def ask(view: InstanceView, left: int) -> Message:
             share_s = FIRST_SHARE * call.deadline.remaining_s()
-            end = call.deadline if is_last else call.deadline.shrink(share_s)
+            end = call.deadline if left == 1 else call.deadline.shrink(share_s)
             return await self._ask_one(call, view, message, end)
 
         turn, shunned = next(self._turns), partial(self.context.breakers.shunned, request_id="")

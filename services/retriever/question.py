@@ -9,12 +9,11 @@ from services.retriever.served_corpus import ServedCorpus
 from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import DeadlineExpired, InvalidRequest
-from shared.messages import MAX_CORPUS_CHARS, Retrieve, Retrieved
+from shared.messages import MAX_CORPUS_CHARS, MAX_QUERY_CHARS, Retrieve, Retrieved
 from shared.retrieval.metadata import check_filters
 
 MAX_K = 50
 """Passages; a request, which has to read them, asks for fewer than who wants nothing else."""
-MAX_QUERY_CHARS = 16_384
 
 DEGRADED_TIME = "retrieval"
 DEGRADED_DENSE = "dense search"

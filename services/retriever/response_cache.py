@@ -167,4 +167,5 @@ def _size_of(key: ResponseKey, response: KeptResponse) -> int:
 
 
 def _text_bytes(response: KeptResponse) -> int:
-    return len(response.text.encode()) + sum(map(passage_bytes, response.passages))
+    texts = (response.text, response.retrieval_query)
+    return sum(len(text.encode()) for text in texts) + sum(map(passage_bytes, response.passages))

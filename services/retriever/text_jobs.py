@@ -12,7 +12,7 @@ from shared.errors import DeadlineExpired, InvalidRequest, NotFound, TooLarge
 from shared.messages import (
     MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
-    MAX_RERANK_QUERY_CHARS,
+    MAX_QUERY_CHARS,
     MAX_RERANK_TEXTS,
     Embed,
     Embedded,
@@ -92,10 +92,10 @@ def check_texts(message: Embed | RerankTexts) -> None:
         return
     if not message.query.strip():
         raise InvalidRequest("the question is empty; texts are ranked by how well they answer one")
-    if len(message.query) > MAX_RERANK_QUERY_CHARS:
+    if len(message.query) > MAX_QUERY_CHARS:
         raise TooLarge(
             f"the question has {len(message.query)} characters; "
-            f"texts are ranked for one of at most {MAX_RERANK_QUERY_CHARS}"
+            f"texts are ranked for one of at most {MAX_QUERY_CHARS}"
         )
     _check_each(message.texts, MAX_RERANK_TEXTS)
 

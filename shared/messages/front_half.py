@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_QUERY_CHARS = 16_384
+"""Of a question that is searched for, or that texts are ranked by. A prompt's is cut by the gateway, which
+says so."""
 MAX_EMBED_TEXTS = 8
 """Of one `Embed`; a gateway splits what a client sends."""
 MAX_EMBED_TEXT_BYTES = 16_384
 """Of one of them: far more than the model's context."""
 MAX_RERANK_TEXTS = 32
 """Of one `RerankTexts`, each of at most MAX_EMBED_TEXT_BYTES; a gateway splits what a client sends."""
-MAX_RERANK_QUERY_CHARS = 16_384
-"""Of its question: as many as one that is searched for may have."""
 MAX_CORPUS_CHARS = 64
 """Of a corpus' name."""
 MAX_FILTERS = 16

@@ -32,7 +32,8 @@ class ResponseKey:
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
     """An answer as it went out. `text` has calls of tools in it as the model wrote them, in `tool_format`.
-    `prompt_places` are those at which the passages stood in the prompt, one for each."""
+    `prompt_places` are those at which the passages stood in the prompt, one for each; `retrieval_query` is as
+    in PromptInfo."""
 
     request_id: str
     model: str
@@ -44,6 +45,7 @@ class KeptResponse:
     tool_format: str = ""
     passages: tuple[ScoredPassage, ...] = ()
     prompt_places: tuple[int, ...] = ()
+    retrieval_query: str = ""
 
 
 @dataclass(frozen=True, slots=True)

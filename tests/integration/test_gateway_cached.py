@@ -160,6 +160,21 @@ async def test_an_answer_from_passages_is_kept_with_them_for_the_index_they_are_
     assert (keep.retrieves, keep.generation, keep.response.passages) == (True, "g", (PASSAGE,))
 
 
+async def test_an_answer_is_kept_and_given_out_with_what_was_searched_for(nats_url: str) -> None:
+    message = wanting(retrieves=True)
+    message.retrieval.query = "flowing water"
+    async with serving(nats_url, ResponseMissing("g")) as (peers, running):
+        await computed(peers, running, message)
+        await until(lambda: kept(peers))
+        (keep,) = kept(peers)
+        assert keep.response.retrieval_query == "flowing water"
+        peers["retriever-0"].answers = answers(ResponseFound(keep.response, 0, 1.0))
+        again = await generate(running.stub, message)
+    assert again.prompt is not None
+    assert again.prompt.HasField("cached")
+    assert again.prompt.retrieval_query == "flowing water"
+
+
 async def test_an_answer_without_the_passages_it_wanted_is_not_kept(nats_url: str) -> None:
     async with serving(nats_url, ResponseMissing("g")) as (peers, running):
         peers["retriever-0"].answers = lambda message: (

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from services.gateway.passage_asks import MAX_RANKED_TEXTS
-from shared.messages import MAX_EMBED_TEXT_BYTES, MAX_RERANK_QUERY_CHARS, Message, RerankTexts, TextScores
+from shared.messages import MAX_EMBED_TEXT_BYTES, MAX_QUERY_CHARS, Message, RerankTexts, TextScores
 from tests.integration.gateway_peers import Answer, Fleet
 from tests.integration.test_gateway_rerank import RERANKER, parts, reranking
 from tests.support.http import Reply, call, http_client
@@ -123,7 +123,7 @@ async def test_scores_far_apart_stay_within_0_and_1(nats_url: str) -> None:
 
 async def test_the_most_that_may_be_asked_for_is_taken(nats_url: str) -> None:
     documents = ["a"] * (MAX_RANKED_TEXTS - 1) + ["b" * MAX_EMBED_TEXT_BYTES]
-    reply = await post(nats_url, {"query": "q" * MAX_RERANK_QUERY_CHARS, "documents": documents})
+    reply = await post(nats_url, {"query": "q" * MAX_QUERY_CHARS, "documents": documents})
     assert reply.body["results"][0]["index"] == MAX_RANKED_TEXTS - 1
     assert len(reply.body["results"]) == MAX_RANKED_TEXTS
 
@@ -131,7 +131,7 @@ async def test_the_most_that_may_be_asked_for_is_taken(nats_url: str) -> None:
 WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "no query": ({"documents": ["a"]}, 400, "query"),
     "blank query": ({**COHERE, "query": " "}, 400, "query"),
-    "long query": ({**COHERE, "query": "q" * (MAX_RERANK_QUERY_CHARS + 1)}, 413, "query"),
+    "long query": ({**COHERE, "query": "q" * (MAX_QUERY_CHARS + 1)}, 413, "query"),
     "nothing to rank": ({"query": "q"}, 400, "documents"),
     "both": ({**COHERE, **TEI}, 400, "documents"),
     "no documents": ({"query": "q", "documents": []}, 400, "documents"),

@@ -17,7 +17,7 @@ from shared.degradation import DegradationLevel
 from shared.errors import InternalError, NotFound
 from shared.messages import (
     MAX_CORPUS_CHARS,
-    MAX_RERANK_QUERY_CHARS,
+    MAX_QUERY_CHARS,
     Cancel,
     CorpusReport,
     Message,
@@ -119,16 +119,16 @@ async def test_under_pressure_reranking_is_left_out_where_that_will_do(
 
 async def test_the_longest_question_is_taken(nats_url: str) -> None:
     async with retrieving(nats_url) as (peers, running):
-        await running.stub.Retrieve(pb.RetrieveRequest(query="q" * MAX_RERANK_QUERY_CHARS))
-        assert len(asked(peers).query) == MAX_RERANK_QUERY_CHARS
+        await running.stub.Retrieve(pb.RetrieveRequest(query="q" * MAX_QUERY_CHARS))
+        assert len(asked(peers).query) == MAX_QUERY_CHARS
 
 
 WRONG = {
     "no query": (pb.RetrieveRequest(), "query is blank"),
     "blank query": (pb.RetrieveRequest(query=" \n"), "query is blank"),
     "long query": (
-        pb.RetrieveRequest(query="q" * (MAX_RERANK_QUERY_CHARS + 1)),
-        f"at most {MAX_RERANK_QUERY_CHARS}",
+        pb.RetrieveRequest(query="q" * (MAX_QUERY_CHARS + 1)),
+        f"at most {MAX_QUERY_CHARS}",
     ),
     "k of 0": (pb.RetrieveRequest(query="q", k=0), f"k is 0: send an integer from 1 to {MAX_FOUND}"),
     "large k": (pb.RetrieveRequest(query="q", k=MAX_FOUND + 1), f"k is {MAX_FOUND + 1}"),

@@ -16,7 +16,7 @@ from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import InvalidRequest
 from shared.messages import (
     MAX_EMBED_TEXT_BYTES,
-    MAX_RERANK_QUERY_CHARS,
+    MAX_QUERY_CHARS,
     MAX_RERANK_TEXTS,
     Cancel,
     Message,
@@ -93,7 +93,7 @@ async def test_as_many_texts_as_may_be_are_scored_in_parts_beside_each_other(nat
 
     async with reranking(nats_url, lambda _: None, rerankers=(RERANKER,) * 2) as (peers, running):
         call = asyncio.ensure_future(
-            running.stub.Rerank(pb.RerankRequest(query="q" * MAX_RERANK_QUERY_CHARS, texts=texts))
+            running.stub.Rerank(pb.RerankRequest(query="q" * MAX_QUERY_CHARS, texts=texts))
         )
         await until(lambda: parts(peers, "retriever-0") and parts(peers, "retriever-1"))
         for peer in (peers["retriever-0"], peers["retriever-1"]):  # each has had one alone until here
@@ -146,7 +146,7 @@ async def test_without_a_retriever_the_client_hears_so_at_once(nats_url: str) ->
 WRONG = {
     "no query": (pb.RerankRequest(texts=["a"]), "query is blank"),
     "long query": (
-        pb.RerankRequest(query="q" * (MAX_RERANK_QUERY_CHARS + 1), texts=["a"]),
+        pb.RerankRequest(query="q" * (MAX_QUERY_CHARS + 1), texts=["a"]),
         "query has 16385",
     ),
     "no texts": (pb.RerankRequest(query="q"), "texts has 0"),

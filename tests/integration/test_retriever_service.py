@@ -38,7 +38,7 @@ from shared.errors import (
 from shared.messages import (
     MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
-    MAX_RERANK_QUERY_CHARS,
+    MAX_QUERY_CHARS,
     MAX_RERANK_TEXTS,
     AuditReport,
     AuditRequest,
@@ -558,11 +558,11 @@ async def test_texts_and_questions_that_no_gateway_sends_are_refused(
 
 async def test_texts_are_scored_for_a_question_up_to_its_limit(rig: Rig) -> None:
     rig.search.go.set()
-    longest = "q" * MAX_RERANK_QUERY_CHARS
+    longest = "q" * MAX_QUERY_CHARS
     answer = await rig.ask(RerankTexts(longest, ("a",) * MAX_RERANK_TEXTS))
     assert isinstance(answer, TextScores)
     assert len(answer.scores) == MAX_RERANK_TEXTS
-    with pytest.raises(TooLarge, match=f"{MAX_RERANK_QUERY_CHARS + 1} characters"):
+    with pytest.raises(TooLarge, match=f"{MAX_QUERY_CHARS + 1} characters"):
         await rig.ask(RerankTexts(longest + "q", ("a",)))
     with pytest.raises(TooLarge, match=f"{MAX_EMBED_TEXT_BYTES} bytes"):
         await rig.ask(RerankTexts("where?", ("a" * (MAX_EMBED_TEXT_BYTES + 1),)))

@@ -36,6 +36,7 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
         "seed": prompt.seed,
         "degraded": prompt.degraded,
         "warning": prompt.warning,
+        "retrieval_query": prompt.retrieval_query,
         "passages": [_plain(passage) for passage in prompt.passages],
         "usage": _plain(end.usage),
     }

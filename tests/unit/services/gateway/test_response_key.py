@@ -35,7 +35,7 @@ def chat(*contents: str) -> Request:
 
 
 def key(asked: Request, *models: ModelIdentity) -> ResponseKey:
-    return response_key(asked, models or (MODEL,), FLEET_KEY)
+    return response_key(asked, models or (MODEL,), FLEET_KEY, "history 1")
 
 
 def greedy_seed(seed: int) -> Request:
@@ -63,6 +63,7 @@ CHANGED: list[Callable[[], tuple[Request, tuple[ModelIdentity, ...]]]] = [
     lambda: (request(stop=("x",)), (MODEL,)),
     lambda: (request(retrieval=RetrievalUse(passages=3)), (MODEL,)),
     lambda: (request(retrieval=RetrievalUse(passages=3, corpus="news")), (MODEL,)),
+    lambda: (request(retrieval=RetrievalUse(passages=3, query="water")), (MODEL,)),
     lambda: (request(seed=1), (MODEL,)),
     lambda: (replace(request(), sampling=replace(request().sampling, max_tokens=5)), (MODEL,)),
     lambda: (request(), (replace(MODEL, weights="other"),)),
@@ -94,6 +95,19 @@ def test_what_was_said_before_the_question_has_to_be_the_same() -> None:
     assert key(chat("a", "c")).near != key(chat("b", "c")).near
 
 
+def test_what_another_rewriter_searched_for_is_another_answer_where_something_is_searched_for() -> None:
+    def keys(retrieval: RetrievalUse) -> set[bytes]:
+        asked = request(retrieval=retrieval)
+        return {
+            response_key(asked, (MODEL,), FLEET_KEY, rewriter).exact
+            for rewriter in ("history 1", "history 2")
+        }
+
+    assert len(keys(RetrievalUse(passages=3))) == 2
+    assert len(keys(RetrievalUse(passages=3, query="the client's own"))) == 1
+    assert len(keys(RetrievalUse())) == 1
+
+
 def test_seeds_are_told_apart_unless_any_will_do() -> None:
     assert key(request(seed=1)).exact != key(request(seed=2)).exact
     any_seed = [replace(request(seed=seed), cache=replace(request().cache, any_seed=True)) for seed in (1, 2)]
@@ -101,7 +115,7 @@ def test_seeds_are_told_apart_unless_any_will_do() -> None:
 
 
 def test_without_the_fleet_s_key_nobody_can_tell_a_digest() -> None:
-    assert response_key(request(), (MODEL,), b"j" * 32).exact != key(request()).exact
+    assert response_key(request(), (MODEL,), b"j" * 32, "history 1").exact != key(request()).exact
 
 
 def test_a_question_that_is_too_long_to_compare_is_looked_up_as_it_is() -> None:
