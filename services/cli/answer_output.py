@@ -7,6 +7,7 @@ import shutil
 from typing import Any, Protocol, TextIO
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.passage_view import passage_fields, passage_head
 from services.cli.timeline_table import timeline_table
 
 OUTCOMES = {
@@ -16,6 +17,8 @@ OUTCOMES = {
     pb.OUTCOME_SHED: "shed",
     pb.OUTCOME_FAILED: "failed",
 }
+NO_PLACE = "-"
+"""Of a passage that is not in the prompt, instead of the number by which an answer cites it."""
 FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
 
 
@@ -27,7 +30,7 @@ class AnswerOutput(Protocol):
 
 
 class TextOutput:
-    """The text to `out` as it comes, sources and errors to `err`, the timeline after the text."""
+    """The text to `out` as it comes, numbered sources and errors to `err`, the timeline after the text."""
 
     def __init__(
         self, out: TextIO, err: TextIO, *, timeline: bool = False, command: str = "penstock ask"
@@ -39,10 +42,12 @@ class TextOutput:
         self._last = "\n"
 
     def prompt(self, info: pb.PromptInfo) -> None:
-        for number, passage in enumerate(info.passages, start=1):
-            print(f"[{number}] {passage.source} ({passage.score:.2f})", file=self._err)
+        for passage in sorted(info.passages, key=lambda each: each.prompt_place or len(info.passages) + 1):
+            print(f"[{passage.prompt_place or NO_PLACE}] {passage_head(passage)}", file=self._err)
         if info.degraded:
             print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
+        if info.warning:
+            print(f"{self._command}: {info.warning}", file=self._err)
         if info.HasField("cached"):
             print(f"{self._command}: {_told(info.cached)}", file=self._err)
 
@@ -80,8 +85,9 @@ class JsonOutput:
             model=info.model,
             prompt_tokens=info.prompt_tokens,
             seed=info.seed,
-            passages=[{"source": p.source, "text": p.text, "score": p.score} for p in info.passages],
+            passages=[{**passage_fields(each), "prompt_place": each.prompt_place} for each in info.passages],
             degraded=info.degraded,
+            warning=info.warning,
             **({"cached": _cached(info.cached)} if info.HasField("cached") else {}),
         )
 

@@ -16,6 +16,7 @@ from services.cli.arguments import natural, seconds
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.gateway_channel import add_gateway_options, open_gateway
 from services.cli.generate_call import EXIT_CODES, Gateway, terminal_of
+from services.cli.passage_view import passage_fields, passage_head, printable_text
 from services.cli.retrieval_options import add_search_options, metadata_filters
 from shared.errors import InvalidRequest, Unavailable
 
@@ -23,7 +24,6 @@ METHOD = "/penstock.v1.Inference/Retrieve"
 FROM_STDIN = "-"
 MAX_FOUND = 50
 INDENT = "   "
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def build_search_parser() -> argparse.ArgumentParser:
@@ -111,36 +111,17 @@ def _show(found: pb.RetrieveResponse, *, as_json: bool) -> None:
 
 
 def _lines(number: int, passage: pb.RetrievedPassage, width: int) -> Iterator[str]:
-    page = f", page {passage.page}" if passage.page else ""
-    yield f"{number}. {_printable(passage.source)}{page} ({passage.score:.2f})"
+    yield f"{number}. {passage_head(passage)}"
     for line in passage.text.splitlines():
         yield from textwrap.wrap(
-            _printable(line), width, initial_indent=INDENT, subsequent_indent=INDENT, tabsize=4
+            printable_text(line), width, initial_indent=INDENT, subsequent_indent=INDENT, tabsize=4
         ) or [""]
-
-
-def _printable(text: str) -> str:
-    """Documents may hold what a terminal obeys."""
-    return "".join(
-        each if each.isprintable() or each == "\t" else "\N{REPLACEMENT CHARACTER}" for each in text
-    )
 
 
 def _plain(found: pb.RetrieveResponse) -> dict[str, object]:
     return {
         "corpus": found.corpus,
-        "passages": [
-            {
-                "source": passage.source,
-                "text": passage.text,
-                "score": passage.score,
-                "start": passage.start,
-                "end": passage.end,
-                "page": passage.page,
-                "metadata": dict(passage.metadata),
-            }
-            for passage in found.passages
-        ],
+        "passages": [passage_fields(passage) for passage in found.passages],
         "degraded": found.degraded,
         "warning": found.warning,
     }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.retrieval_use import BEST_FIRST, RetrievalUse
 from shared.messages import ScoredPassage
+from shared.text.passage_source import document_of
 
 ANSWER_SHARE = 0.25
 """Of a model's context: more than that is not kept free of passages for an answer, however long it may be."""
@@ -55,5 +56,4 @@ def retrieved_passage(passage: ScoredPassage, prompt_place: int = 0) -> pb.Retri
 
 
 def _place_of(passage: ScoredPassage) -> tuple[str, int, int, str]:
-    document, _, _ = passage.source.partition(" § ")
-    return document, passage.start, passage.end, passage.text
+    return document_of(passage.source), passage.start, passage.end, passage.text

@@ -10,6 +10,7 @@ from shared.retrieval.metadata import Pairs, told_metadata
 from shared.retrieval.nearest import NearestVectors
 from shared.retrieval.passage_table import IndexedFile, PassageTable
 from shared.retrieval.vectors import Vectors
+from shared.text.passage_source import passage_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class PassageIndex:
     def hit(self, row: int, score: float) -> Hit:
         """The passage of this row, as found with this score."""
         passage, file = self.table.passage(row), self.table.file_of(row)
-        source = f"{file.name} § {passage.heading}" if passage.heading else file.name
+        source = passage_source(file.name, passage.heading)
         page = file.page_at(passage.start)
         return Hit(source, passage.text, score, row, passage.start, passage.end, page)
 

@@ -27,12 +27,12 @@ from shared.retrieval.build import build_index
 from shared.retrieval.cross_encoder import CrossEncoder
 from shared.retrieval.embedder import Embedder
 from shared.retrieval.index import PassageIndex
+from shared.text.passage_source import document_of
 from tests.bench.ranking_scores import RankingScores, ranking_scores
 from tests.bench.retrieval_sets import RetrievalSet, retrieval_sets
 
 PATIENCE_S = 3600.0
 MOST_PASSAGES = 16
-HEADING_MARK = " § "
 
 
 def index_of(found: RetrievalSet, embedder: Embedder, folder: Path) -> PassageIndex:
@@ -73,7 +73,7 @@ def searched(
         (answer,) = searcher.search_passages([ask])
         seconds.append(time.perf_counter() - begun)
         assert isinstance(answer, Retrieved)
-        rankings.append([passage.source.split(HEADING_MARK)[0] for passage in answer.passages])
+        rankings.append([document_of(passage.source) for passage in answer.passages])
     return ranking_scores(rankings, asked.right), seconds
 
 

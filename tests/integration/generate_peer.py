@@ -77,7 +77,7 @@ def end(outcome: pb.Outcome, **fields: Any) -> pb.GenerateEvent:
 
 
 def finished(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
-    passage = pb.RetrievedPassage(source="README.md", text="It is so.", score=0.5)
+    passage = pb.RetrievedPassage(source="README.md", text="It is so.", score=0.5, prompt_place=1)
     yield prompt(passages=[passage])
     logprob = pb.Logprob(token_id=7, logprob=-0.5, top=[pb.TopLogprob(token_id=8, logprob=-1.0)])
     yield text("Hello", 7, position=2, logprobs=[logprob])

@@ -62,6 +62,27 @@ def test_text_goes_to_stdout_and_sources_to_stderr(peer: GeneratePeer) -> None:
     assert before_us < sent.client_sent_unix_us < time.time_ns() // 1000
 
 
+def test_sources_are_numbered_as_the_answer_cites_them_and_those_left_out_come_last(
+    peer: GeneratePeer,
+) -> None:
+    def script(*_: object) -> Iterator[pb.GenerateEvent]:
+        found = [("a.md", 2, 0), ("b.pdf", 0, 7), ("c\x1b.md", 1, 0)]
+        passages = [
+            pb.RetrievedPassage(source=source, score=0.5, prompt_place=place, page=page)
+            for source, place, page in found
+        ]
+        yield prompt(passages=passages, warning="the prompt had no room for 1 of 3 passages")
+        yield end(pb.OUTCOME_FINISHED, finish_reason=pb.FINISH_REASON_STOP)
+
+    peer.script = script
+    assert ask(peer, "hi", "--retrieve").stderr.splitlines() == [
+        "[1] c\N{REPLACEMENT CHARACTER}.md (0.50)",
+        "[2] a.md (0.50)",
+        "[-] b.pdf, page 7 (0.50)",
+        "penstock ask: the prompt had no room for 1 of 3 passages",
+    ]
+
+
 def test_the_timeline_follows_the_text_in_the_order_of_time(peer: GeneratePeer) -> None:
     peer.script = finished
     lines = ask(peer, "hi", "--timeline").stdout.splitlines()
@@ -85,8 +106,20 @@ def test_json_is_one_object_per_event_with_the_documented_fields(peer: GenerateP
         "model": "m",
         "prompt_tokens": 2,
         "seed": 5,
-        "passages": [{"source": "README.md", "text": "It is so.", "score": 0.5}],
+        "passages": [
+            {
+                "source": "README.md",
+                "text": "It is so.",
+                "score": 0.5,
+                "start": 0,
+                "end": 0,
+                "page": 0,
+                "metadata": {},
+                "prompt_place": 1,
+            }
+        ],
         "degraded": "",
+        "warning": "",
     }
     assert events[1] == {
         "event": "text",

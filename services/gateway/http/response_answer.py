@@ -40,6 +40,7 @@ class ResponseAnswer:
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
         self.prompt = prompt
+        self._items.cite(prompt.passages)
 
     async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
         """No response asks for them."""

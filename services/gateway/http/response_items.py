@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.citations import Citations
 from services.gateway.http.token_text import TokenText, describe_tokens
+from shared.text.passage_source import document_of
 
 MESSAGE_ID_PREFIX = "msg_"
 CALL_ID_PREFIX = "fc_"
@@ -21,13 +23,18 @@ Happened = tuple[str, Mapping[str, Any]]
 @dataclass(slots=True)
 class MessageItem:
     id: str
+    citations: Citations = field(default_factory=lambda: Citations({}))
     texts: list[str] = field(default_factory=list)
     tokens: list[TokenText] = field(default_factory=list)
 
     @property
     def part(self) -> dict[str, Any]:
-        logprobs = describe_tokens(self.tokens)
-        return {"type": "output_text", "text": "".join(self.texts), "annotations": [], "logprobs": logprobs}
+        return {
+            "type": "output_text",
+            "text": "".join(self.texts),
+            "annotations": list(self.citations.found),
+            "logprobs": describe_tokens(self.tokens),
+        }
 
     def describe(self, status: str) -> dict[str, Any]:
         return self._head(status) | {"content": [self.part]}
@@ -42,7 +49,12 @@ class MessageItem:
         self.texts.append(text)
         self.tokens.extend(tokens)
         delta = {"delta": text, "logprobs": describe_tokens(tokens)}
-        return [("output_text.delta", self._place() | delta)]
+        first = len(self.citations.found)
+        cited = [
+            ("output_text.annotation.added", self._place() | {"annotation_index": at, "annotation": citation})
+            for at, citation in enumerate(self.citations.read(text), start=first)
+        ]
+        return [("output_text.delta", self._place() | delta), *cited]
 
     def closing(self, status: str) -> list[Happened]:
         part = self.part
@@ -99,6 +111,12 @@ class ResponseItems:
         self._request_id = request_id
         self._items: list[MessageItem | CallItem] = []
         self._untold: list[TokenText] = []
+        self._documents: dict[int, str] = {}
+
+    def cite(self, passages: Iterable[pb.RetrievedPassage]) -> None:
+        """From here on a text may cite those that are in the prompt."""
+        told = (passage for passage in passages if passage.prompt_place)
+        self._documents = {passage.prompt_place: document_of(passage.source) for passage in told}
 
     def describe(self, last_status: str) -> list[dict[str, Any]]:
         """All but the last have been completed."""
@@ -125,7 +143,9 @@ class ResponseItems:
     def _add_text(self, text: str, tokens: Sequence[TokenText]) -> list[Happened]:
         happened: list[Happened] = []
         if not self._items or not isinstance(self._items[-1], MessageItem):
-            happened += self._open(MessageItem(self._id_of_next(MESSAGE_ID_PREFIX)))
+            happened += self._open(
+                MessageItem(self._id_of_next(MESSAGE_ID_PREFIX), Citations(self._documents))
+            )
         message = self._items[-1]
         assert isinstance(message, MessageItem)
         return happened + self._placed(message.grow(text, tokens))

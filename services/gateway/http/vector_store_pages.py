@@ -24,6 +24,7 @@ from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.joined_warnings import joined_warnings
 from shared.messages import MAX_FILTERS, Filters, Retrieved, ScoredPassage
+from shared.text.passage_source import document_of
 
 DEFAULT_RESULTS = 10
 """As OpenAI has it."""
@@ -32,8 +33,6 @@ RANKERS = ("auto", "default-2024-11-15")
 """OpenAI's names for its rerankers; here they mean the one that there is."""
 NO_RANKER = "none"
 COMPARISONS = ("eq", "in")
-HEADING_MARK = " § "
-"""Between a passage's document and the headings above it."""
 _NAMES: FieldNames = ((re.compile(r"^corpus(?= has )"), "vector_store_id"),)
 
 
@@ -161,7 +160,7 @@ def _joined(found: Sequence[Retrieved]) -> list[_Result]:
 
 def _shown(result: _Result) -> dict[str, Any]:
     passage = result.passage
-    name = passage.source.partition(HEADING_MARK)[0]
+    name = document_of(passage.source)
     return {
         "file_id": name,
         "filename": name,

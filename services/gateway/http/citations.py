@@ -1,0 +1,43 @@
+"""Where an answer cites the passages of its prompt: each `[n]` of its text, as OpenAI's file citations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+CITATION = re.compile(r"\[([1-9][0-9]?)\]")
+BEGUN_CITATION = re.compile(r"\[(?:[1-9][0-9]?)?\Z")
+"""What may become one with the text that follows."""
+
+FileCitation = Mapping[str, Any]
+"""`index` is where in the text its `[n]` begins, in characters."""
+
+
+class Citations:
+    """Of one text, in the order in which they come. `documents`: names, by the places of their passages in
+    the prompt; a number that is no such place cites nothing."""
+
+    def __init__(self, documents: Mapping[int, str]) -> None:
+        self.found: list[FileCitation] = []
+        self._documents = documents
+        self._read_chars = 0
+        self._begun = ""
+
+    def read(self, text: str) -> list[FileCitation]:
+        """Those that `text`, the next part, completes."""
+        start, text = self._read_chars - len(self._begun), self._begun + text
+        new = [
+            _file_citation(start + match.start(), self._documents[place])
+            for match in CITATION.finditer(text)
+            if (place := int(match[1])) in self._documents
+        ]
+        begun = BEGUN_CITATION.search(text)
+        self._begun = begun[0] if begun else ""
+        self._read_chars = start + len(text)
+        self.found += new
+        return new
+
+
+def _file_citation(index: int, document: str) -> FileCitation:
+    return {"type": "file_citation", "index": index, "file_id": document, "filename": document}
