@@ -1,13 +1,14 @@
 """How well a model answers from retrieved passages: the documentation's questions, XQuAD, chats side by side.
 
-    python -m tests.bench.bench_answers --model DIR [--adapter DIR] [--half all] [--passages page] [--show]
+    python -m tests.bench.bench_answers --model DIR [--adapter DIR] [--half all] [--passages page] [--order O]
     python -m tests.bench.bench_answers --url http://127.0.0.1:8000 [--served-model NAME]
-    python -m tests.bench.bench_answers --model DIR --xquad FILE [--limit 200]
+    python -m tests.bench.bench_answers --model DIR --xquad FILE [--limit 200] [--found 3]
     python -m tests.bench.bench_answers --model DIR --chats FILE [--limit 10]
 
 In process the way is that of a stack: the retriever's passages, the prompt, the model's chat template, greedy
-answers. With `--url` it is a stack, which must serve these documents. The half that is held out is scored
-without its answers.
+answers; `--show` prints those of the open half. With `--url` it is a stack, which must serve these documents.
+The half that is held out is scored without its answers. XQuAD's questions have their own passage, or with
+`--found` so many that are found.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 
 import torch
 
+from services.gateway.prompt_passages import standing_order
+from services.gateway.retrieval_use import ORDERS, SHARED_PREFIX
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus
@@ -63,15 +66,16 @@ class AnsweringModel:
 
 
 def document_passages(
-    questions: Sequence[DocumentQuestion], passages: str, work: Path
+    questions: Sequence[DocumentQuestion], passages: str, work: Path, order: str = SHARED_PREFIX
 ) -> list[tuple[str, ...]]:
-    """Of each question the retriever's passages, or with `page` those of the page that answers it."""
+    """Of each question the retriever's passages in that order, or with `page` those of the page that answers
+    it."""
     embedder = Embedder.load(threads=1)
     index = build_index(
         str(DOCUMENTS), work / "index", embedder, lambda *_: None, waiting=lambda _: None
     ).index
     searcher, corpus = Searcher(embedder), ServedCorpus.of_index(index)
-    found = [_searched(searcher, corpus, question.question) for question in questions]
+    found = [_searched(searcher, corpus, question.question, RETRIEVED, order) for question in questions]
     if passages == "retrieved":
         return found
     return [
@@ -80,11 +84,13 @@ def document_passages(
     ]
 
 
-def _searched(searcher: Searcher, corpus: ServedCorpus, question: str) -> tuple[str, ...]:
-    ask = SearchAsk(Retrieve(question, RETRIEVED, may_degrade=False), Deadline.after(PATIENCE_S), corpus)
+def _searched(
+    searcher: Searcher, corpus: ServedCorpus, question: str, count: int, order: str
+) -> tuple[str, ...]:
+    ask = SearchAsk(Retrieve(question, count, may_degrade=False), Deadline.after(PATIENCE_S), corpus)
     (answer,) = searcher.search_passages([ask])
     assert isinstance(answer, Retrieved), answer
-    return tuple(passage.text for passage in answer.passages)
+    return tuple(answer.passages[place].text for place in standing_order(answer.passages, order))
 
 
 def _page_passages(page: str) -> tuple[str, ...]:
@@ -147,9 +153,33 @@ def xquad_rows(file: Path, limit: int) -> list[tuple[str, str, list[str]]]:
     return rows[:: max(1, len(rows) // limit)][:limit]
 
 
-def report_xquad(model: AnsweringModel, rows: Sequence[tuple[str, str, list[str]]], *, show: bool) -> None:
-    """Mean F1 with the passage of each question given."""
-    answers = model.answer([retrieval_prompt([row[0]], row[1]) for row in rows], MAX_ANSWER_TOKENS)
+def xquad_passages(file: Path, questions: Sequence[str], count: int, order: str) -> list[tuple[str, ...]]:
+    """Of each question so many passages, of all that the file has."""
+    articles = json.loads(file.read_text(encoding="utf-8"))["data"]
+    contexts = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
+    embedder = Embedder.load(threads=1)
+    with tempfile.TemporaryDirectory(prefix="penstock-answers-") as folder:
+        corpus = Path(folder, "corpus")
+        corpus.mkdir()
+        for number, context in enumerate(contexts):
+            (corpus / f"{number:03}.txt").write_text(context, encoding="utf-8")
+        index = build_index(
+            str(corpus), Path(folder, "index"), embedder, lambda *_: None, waiting=lambda _: None
+        ).index
+        searcher, searched = Searcher(embedder), ServedCorpus.of_index(index)
+        return [_searched(searcher, searched, question, count, order) for question in questions]
+
+
+def report_xquad(
+    model: AnsweringModel,
+    rows: Sequence[tuple[str, str, list[str]]],
+    passages: Sequence[Sequence[str]],
+    *,
+    show: bool,
+) -> None:
+    """Mean F1 from these passages."""
+    prompts = [retrieval_prompt(found, row[1]) for found, row in zip(passages, rows, strict=True)]
+    answers = model.answer(prompts, MAX_ANSWER_TOKENS)
     scores = [squad_f1(answer, row[2]) for answer, row in zip(answers, rows, strict=True)]
     refused = sum(map(is_refusal, answers))
     print(f"XQuAD F1 {100 * sum(scores) / len(scores):.1f} over {len(scores)}; refused {refused}")
@@ -176,6 +206,10 @@ def main() -> None:
     parser.add_argument("--served-model", help="the name to ask a stack for")
     parser.add_argument("--half", choices=("open", "held_out", "all"), default="open")
     parser.add_argument("--passages", choices=("retrieved", "page"), default="retrieved")
+    parser.add_argument("--order", choices=tuple(ORDERS.values()), default=SHARED_PREFIX, help="of passages")
+    parser.add_argument(
+        "--found", type=int, default=0, help="of XQuAD's passages to each question; 0: its own"
+    )
     parser.add_argument("--xquad", type=Path, help="ask about the passages of this file instead")
     parser.add_argument("--chats", type=Path, help="answer the requests of this file instead")
     parser.add_argument("--limit", type=int, default=200, help="of XQuAD's questions, of chats")
@@ -193,15 +227,20 @@ def main() -> None:
         return
     model = AnsweringModel(options.model, options.adapter, options.threads)
     if options.xquad:
-        report_xquad(model, xquad_rows(options.xquad, options.limit), show=options.show)
+        rows = xquad_rows(options.xquad, options.limit)
+        asked = [row[1] for row in rows]
+        passages: Sequence[Sequence[str]] = [[row[0]] for row in rows]
+        if options.found:
+            passages = xquad_passages(options.xquad, asked, options.found, options.order)
+        report_xquad(model, rows, passages, show=options.show)
     elif options.chats:
         report_chats(model, options.chats, min(options.limit, 10))
     else:
         with tempfile.TemporaryDirectory(prefix="penstock-answers-") as folder:
-            passages = document_passages(questions, options.passages, Path(folder))
+            told = document_passages(questions, options.passages, Path(folder), options.order)
         requests = [
             retrieval_prompt(found, question.question)
-            for found, question in zip(passages, questions, strict=True)
+            for found, question in zip(told, questions, strict=True)
         ]
         report_documents(questions, model.answer(requests, MAX_ANSWER_TOKENS), show=options.show)
 

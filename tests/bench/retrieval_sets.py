@@ -37,10 +37,10 @@ def xquad_set(folder: Path, language: str) -> RetrievalSet:
     )
 
 
-def documentation_set() -> RetrievalSet:
-    """The answerable questions of the half that may be looked at; the right document is the page."""
+def documentation_set(half: str = "open") -> RetrievalSet:
+    """The answerable questions, by default of the half that may be looked at; the right document is the page."""
     pages = sorted(DOCUMENTS.rglob("*.md"))
-    asked = [question for question in read_questions("open") if question.is_answerable]
+    asked = [question for question in read_questions(half) if question.is_answerable]
     return RetrievalSet(
         "documentation",
         {page.relative_to(DOCUMENTS).as_posix(): page.read_text(encoding="utf-8") for page in pages},
