@@ -12,9 +12,11 @@ with interrupts_end_at_once():
 
     from services.retriever.actor import RetrieverActor
     from services.retriever.cache_actor import CACHE_MESSAGES, CacheActor
+    from services.retriever.computing import Computing
     from services.retriever.config import RetrieverConfig
     from services.retriever.corpora import Corpora
     from services.retriever.corpus_indexing import CorpusIndexing
+    from services.retriever.passage_ranker import PassageRanker
     from services.retriever.searcher import Searcher
     from services.retriever.served_corpus import ServedCorpus
     from services.retriever.text_jobs import TextWork
@@ -45,14 +47,17 @@ async def body(service: Service[RetrieverConfig]) -> None:
     indexing.start()
     await indexing.first_round(config.index_wait_s)
     await asyncio.to_thread(_warm_up, config, embedder)
-    searcher, texts = Searcher(vectors, reranker), TextWork(embedder, reranker)
+    computing = Computing(
+        Searcher(vectors, is_reranked=reranker is not None).search_passages,
+        PassageRanker(reranker) if reranker else None,
+        TextWork(embedder, reranker),
+    )
     actor = service.supervisor.start(
         lambda: RetrieverActor(
             service,
             corpora,
-            searcher.search_passages,
-            texts.run,
-            "" if reranker is None else reranker.name,
+            computing.compute,
+            reranker="" if reranker is None else reranker.name,
         )
     )
     cache = service.supervisor.start(lambda: CacheActor(service, vectors.embed_questions, corpora))

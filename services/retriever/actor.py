@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any
 
 import structlog
 
+from services.retriever.agenda import Agenda, Asked, RetrieverWork
+from services.retriever.computing import WorkResult
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
 from services.retriever.first_passages import tell_first
+from services.retriever.passage_ranker import Unranked
 from services.retriever.question import (
     DEGRADED_NO_CORPUS,
     Question,
-    SearchAsk,
     accept_question,
     check_question,
     degraded,
 )
-from services.retriever.question_batch import next_batch
 from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import NO_RERANKER, TextJob, check_texts
 from shared.actor import BusActor, Tombstones
@@ -41,14 +39,12 @@ from shared.messages import (
     Cancel,
     CancelAck,
     Embed,
-    Embedded,
     Heartbeat,
     Held,
     Message,
     RerankTexts,
     Retrieve,
     Retrieved,
-    TextScores,
 )
 from shared.retrieval.embedder import MAX_TOKENS, MODEL_NAME
 from shared.service import Service
@@ -58,42 +54,34 @@ log = structlog.get_logger()
 
 HOP = "retriever"
 
-Search = Callable[[Sequence[SearchAsk]], Sequence[Retrieved | PenstockError]]
-"""Runs in the worker thread; one answer for each question, and on the way there what it has so far."""
-RunTexts = Callable[[TextJob], Embedded | TextScores]
-"""Runs in the worker thread."""
+Compute = Callable[[RetrieverWork], Sequence[WorkResult]]
+"""Runs in the worker thread; one answer for each that is asked, and questions have on the way there what was
+found for them so far."""
 
 
 class RetrieverActor(BusActor):
-    """Owns the queues of questions and of texts that are of no corpus, and what is in the worker thread.
+    """Owns what waits and what is in the worker thread.
 
     A question leaves as soon as its limit is reached, with what the thread has found for it until then;
-    what that finds later has no reader. Questions and texts take turns where both wait.
+    what that finds later has no reader.
     """
 
     def __init__(
         self,
         service: Service[RetrieverConfig],
         corpora: Corpora,
-        search: Search,
-        run_texts: RunTexts,
-        reranker: str = "",
+        compute: Compute,
+        *,
+        reranker: str,
     ) -> None:
         """`reranker` is the name of the one that there is, "" for none."""
         super().__init__(HOP, service)
         self._service = service
         self._config = service.config
         self._corpora = corpora
-        self._search = search
-        self._run_texts = run_texts
+        self._compute = compute
         self._reranker = reranker
-        self._waiting: deque[Question] = deque()
-        self._batch: list[Question] = []
-        self._firsts: deque[Question] = deque()
-        """Of the batch: those of whose passages their gateways are to hear before they are reranked."""
-        self._text_jobs: deque[TextJob] = deque()
-        self._text_job: TextJob | None = None
-        self._texts_first = False
+        self._agenda = Agenda(self._config.batch, self._config.batch_bytes)
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._crash: BaseException | None = None
@@ -105,22 +93,14 @@ class RetrieverActor(BusActor):
             model=MODEL_NAME,
             context_tokens=MAX_TOKENS,
             capacity=self._config.max_queued,
-            live=len(self._batch) + (self._text_job is not None),
-            queued=self.queued + self._total_waiting,
+            live=self._agenda.computing,
+            queued=self.queued + self._agenda.waiting,
             reranker=self._reranker,
             corpora=self._corpora.reports(),
         )
 
-    @property
-    def _total_waiting(self) -> int:
-        return len(self._waiting) + len(self._text_jobs)
-
     def held(self) -> list[Held]:
-        computing = [Held(asked.request_id, "queued", 1, "searching") for asked in self._batch]
-        if self._text_job is not None:
-            computing.append(Held(self._text_job.request_id, "queued", 1, self._text_job.phase))
-        waiting: list[Question | TextJob] = [*self._waiting, *self._text_jobs]
-        return computing + [Held(asked.request_id, "queued", 1, "queued") for asked in waiting]
+        return self._agenda.held()
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -148,7 +128,7 @@ class RetrieverActor(BusActor):
             return
         asked = accept_question(delivery, retrieve, corpus, self._end_of(delivery), self._config.soft_share)
         self._check_room()
-        self._waiting.append(asked)
+        self._agenda.add(asked)
 
     def _on_texts(self, delivery: Delivery, message: Embed | RerankTexts) -> None:
         self._check_wanted(delivery)
@@ -158,7 +138,7 @@ class RetrieverActor(BusActor):
         end = self._end_of(delivery)
         end.check(HOP)
         self._check_room()
-        self._text_jobs.append(TextJob(delivery, message, end))
+        self._agenda.add(TextJob(delivery, message, end))
 
     def _check_wanted(self, delivery: Delivery) -> None:
         """Raises Cancelled for what nobody waits for any more."""
@@ -170,9 +150,9 @@ class RetrieverActor(BusActor):
         return self.bus.deadline_of(delivery.envelope) or Deadline.after(self._config.default_budget_s)
 
     def _check_room(self) -> None:
-        if self._total_waiting >= self._config.max_queued:
+        if self._agenda.waiting >= self._config.max_queued:
             raise Overloaded(
-                f"{self._total_waiting} questions are waiting already; try another retriever",
+                f"{self._agenda.waiting} questions are waiting already; try another retriever",
                 retry_after_ms=100,
             )
 
@@ -181,116 +161,56 @@ class RetrieverActor(BusActor):
         self._tombstones.add(request_id, epoch, cancel.reason)
         held = [
             asked
-            for asked in self._everything()
+            for asked in self._agenda.everything()
             if asked.request_id == request_id and asked.delivery.envelope.epoch <= epoch
         ]
-        computed = any(asked in self._batch or asked is self._text_job for asked in held)
+        computed = False
         for asked in held:
-            self._forget(asked)
+            computed |= self._agenda.forget(asked)
             await self.refuse(asked.delivery, cancelled(cancel.reason))
         return CancelAck(bool(held), "searching" if computed else "queued" if held else "")
-
-    def _all_text_jobs(self) -> list[TextJob]:
-        return [*self._text_jobs, *([] if self._text_job is None else [self._text_job])]
-
-    def _everything(self) -> list[Question | TextJob]:
-        return [*self._waiting, *self._batch, *self._all_text_jobs()]
-
-    def _forget(self, asked: Question | TextJob) -> None:
-        if isinstance(asked, TextJob):
-            asked.dropped = True
-            if asked is self._text_job:
-                self._text_job = None
-            else:
-                self._text_jobs.remove(asked)
-        elif asked in self._batch:
-            self._batch.remove(asked)
-        else:
-            self._waiting.remove(asked)
 
     # ---- work -------------------------------------------------------------------------------------
 
     async def turn(self) -> bool:
-        """Answer what has reached its limit, then give the thread the next batch when it is free."""
+        """WorkResult what has reached its limit, then give the thread the next batch when it is free."""
         if self._crash is not None:
             raise self._crash
-        for asked in [asked for asked in (*self._waiting, *self._batch) if asked.end.expired()]:
-            self._forget(asked)
+        for asked in [asked for asked in self._agenda.everything() if asked.end.expired()]:
+            self._agenda.forget(asked)
             await self._give(asked, asked.late_answer())
-        for job in [job for job in self._all_text_jobs() if job.end.expired()]:
-            self._forget(job)
-            await self.refuse(job.delivery, job.late_answer())
-        while self._firsts:
-            first = self._firsts.popleft()
-            if first in self._batch:  # else it was answered at its limit, or cancelled
-                await tell_first(self.bus, first)
-        if self._work is None and self._total_waiting:
-            self._work = asyncio.create_task(self._next_work(), name="retrieve")
+        if self._work is None and (work := self._agenda.next_work()) is not None:
+            self._work = asyncio.create_task(self._run(work), name="retrieve")
             self._work.add_done_callback(self._on_done)
         self._set_timer()
-        metrics.QUEUE_DEPTH.labels(service=HOP).set(self._total_waiting)
+        metrics.QUEUE_DEPTH.labels(service=HOP).set(self._agenda.waiting)
         return False
 
-    def _next_work(self) -> Coroutine[Any, Any, None]:
-        """Of questions a batch, of texts one job."""
-        if self._text_jobs and (self._texts_first or not self._waiting):
-            self._texts_first = False
-            self._text_job = self._text_jobs.popleft()
-            return self._run_job(self._text_job)
-        self._texts_first = True
-        self._batch = next_batch(self._waiting, self._config.batch, self._config.batch_bytes)
-        for asked in self._batch:
-            self._waiting.remove(asked)
-        return self._run_batch(self._search)
-
-    async def _run_job(self, job: TextJob) -> None:
+    async def _run(self, work: RetrieverWork) -> None:
         """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
         loop = asyncio.get_running_loop()
-        answer: Message | PenstockError
+        answers: Sequence[WorkResult]
         panic: BaseException | None = None
         try:
-            answer = await loop.run_in_executor(self._thread, self._run_texts, job)
-        except PenstockError as error:
-            answer = error
-        except BaseException as error:
-            if self._ended:  # it has been answered
-                raise
-            log.exception("texts_failed", phase=job.phase, texts=len(job.message.texts))
-            panic = None if isinstance(error, Exception) else error
-            answer = InternalError(f"{job.phase} the texts failed; the retriever's log has the cause")
-        if self._text_job is job:  # else it was answered at its limit, or cancelled
-            self._text_job = None
-            await self.bus.answer(job.delivery.envelope, answer, hop=HOP)
-        if panic is not None:
-            raise panic
-
-    async def _run_batch(self, search: Search) -> None:
-        """Answers in every case; only what is no Exception, a panic in an extension, is raised then."""
-        batch = list(self._batch)
-        loop = asyncio.get_running_loop()
-        for asked in batch:
-            if asked.retrieve.tell_first:
-                asked.ask.on_first = partial(loop.call_soon_threadsafe, self._note_first, asked)
-        answers: Sequence[Retrieved | PenstockError]
-        panic: BaseException | None = None
-        try:
-            answers = await loop.run_in_executor(self._thread, search, [asked.ask for asked in batch])
+            answers = await loop.run_in_executor(self._thread, self._compute, work)
         except BaseException as error:
             if self._ended:  # all have been answered
                 raise
-            log.exception("retrieve_failed", questions=len(batch))
+            log.exception("retrieve_failed", doing=work.kind.value, count=len(work.asked))
             panic = None if isinstance(error, Exception) else error
-            answers = [InternalError("the search failed; the retriever's log has the cause")] * len(batch)
-        for asked, answer in zip(batch, answers, strict=True):
-            if asked in self._batch:  # else it was answered at its limit, or cancelled
-                self._batch.remove(asked)
+            failure = InternalError(f"{work.kind.value} failed; the retriever's log has the cause")
+            answers = [failure] * len(work.asked)
+        for asked, answer in zip(work.asked, answers, strict=True):
+            if not self._agenda.done(asked):  # it was answered at its limit, or cancelled
+                continue
+            if not isinstance(answer, Unranked):
                 await self._give(asked, answer)
+            elif isinstance(asked, Question):
+                self._agenda.rerank_later(asked, answer)
+                if asked.retrieve.tell_first:
+                    await tell_first(self.bus, asked)
         if panic is not None:
             raise panic
-
-    def _note_first(self, asked: Question) -> None:
-        self._firsts.append(asked)
-        self.wake()
 
     def _on_done(self, work: asyncio.Task[None]) -> None:
         """A panic leaves this actor to its supervisor: who knows what it has left behind."""
@@ -299,7 +219,7 @@ class RetrieverActor(BusActor):
             self._crash = self._crash or work.exception()
         self.wake()
 
-    async def _give(self, asked: Question, answer: Retrieved | PenstockError) -> None:
+    async def _give(self, asked: Asked, answer: Message | PenstockError) -> None:
         if isinstance(answer, Retrieved):
             metrics.HOP_SECONDS.labels(hop=HOP, phase="embed").observe(answer.embed_us / 1e6)
             metrics.HOP_SECONDS.labels(hop=HOP, phase="search").observe(answer.search_us / 1e6)
@@ -312,23 +232,15 @@ class RetrieverActor(BusActor):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        limits = [asked.end for asked in (*self._waiting, *self._batch)]
-        limits += [job.end for job in self._all_text_jobs()]
-        if limits:
+        if limits := [asked.end for asked in self._agenda.everything()]:
             self._timer = asyncio.get_running_loop().call_later(min(limits).remaining_s(), self.wake)
 
     async def on_stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for asked in self._everything():
-            if isinstance(asked, TextJob):
-                asked.dropped = True
+        for asked in self._agenda.everything():
+            self._agenda.forget(asked)
             await self.refuse(asked.delivery, Unavailable("this retriever ends; ask another one"))
-        self._waiting.clear()
-        self._batch.clear()
-        self._firsts.clear()
-        self._text_jobs.clear()
-        self._text_job = None
         if self._work is not None:
             self._work.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.retriever.served_corpus import ServedCorpus
@@ -24,14 +23,14 @@ DEGRADED_NO_CORPUS = "no corpus"
 @dataclass(slots=True, eq=False)
 class SearchAsk:
     """What the worker thread gets of a question. `corpus` has an index. `found` is the best answer so far:
-    the thread writes it whole, whoever is in a hurry reads it. `on_first`: the thread calls it where only
-    reranking is left."""
+    the thread writes it whole, whoever is in a hurry reads it. `dropped`: nobody waits for a better one any
+    more."""
 
     retrieve: Retrieve
     end: Deadline
     corpus: ServedCorpus
     found: Retrieved | None = None
-    on_first: Callable[[], object] = lambda: None
+    dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 What finds most cheaply goes first, and each part that is done writes what there is so far into the ask: a
 question that reaches its limit is answered with that. Words (BM25), then meaning (vectors), which counts as
-much as the embedder knows of the question's language; then, where there is a reranker, the best in its order.
+much as the embedder knows of the question's language. What is to be reranked comes back as that.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from services.retriever.passage_ranker import RERANKED_PASSAGES, Unranked
 from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, SearchAsk
 from services.retriever.served_corpus import ServedCorpus
-from shared.errors import DeadlineExpired, PenstockError
+from shared.errors import PenstockError
 from shared.messages import Filters, Retrieved, ScoredPassage
 from shared.retrieval.embedder import MAX_TOKENS
 from shared.retrieval.fusion import Ranking, fuse_rankings
 from shared.retrieval.index import Hit, PassageIndex
 from shared.retrieval.lexical import Allowed, Rows, Scores
 from shared.retrieval.question_vectors import QuestionEmbedder
-from shared.retrieval.rerank import Reranker
 
 FIRST_STAGE_PASSAGES = 100
 """Of each ranking."""
-RERANKED_PASSAGES = 32
 TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was searched for by its beginning"
 
 
@@ -41,12 +40,14 @@ class SearchGroup:
 
 
 class Searcher:
-    def __init__(self, embedder: QuestionEmbedder, reranker: Reranker | None = None) -> None:
+    def __init__(self, embedder: QuestionEmbedder, *, is_reranked: bool = False) -> None:
+        """`is_reranked`: what is found has another order before it."""
         self._embedder = embedder
-        self._reranker = reranker
+        self._is_reranked = is_reranked
 
-    def search_passages(self, asks: Sequence[SearchAsk]) -> list[Retrieved | PenstockError]:
-        """One answer each; the times are those of the whole batch, which each of them waited."""
+    def search_passages(self, asks: Sequence[SearchAsk]) -> list[Retrieved | Unranked | PenstockError]:
+        """One answer each, or what it is to be made of; the times are those of the whole batch, which each of
+        them waited."""
         began_ns = time.perf_counter_ns()
         queries = [ask.retrieve.query for ask in asks]
         groups = _groups(asks)
@@ -57,7 +58,8 @@ class Searcher:
             for place, *ranked in zip(group.places, *found, strict=True):
                 words[place] = _ranking(*ranked)
                 hits = self._hits(asks[place], group.index, [words[place]])
-                asks[place].found = _answer(asks[place], group, hits, degraded=DEGRADED_DENSE)
+                hits = hits[: asks[place].retrieve.k]
+                asks[place].found = _answer(group, hits, degraded=DEGRADED_DENSE)
         words_ns = time.perf_counter_ns()
         embedded = self._embedder.embed_questions(queries)
         embed_us = (time.perf_counter_ns() - words_ns) // 1000
@@ -69,32 +71,32 @@ class Searcher:
                 hits_of[place] = self._hits(asks[place], group.index, [meaning, words[place]])
         search_us = (time.perf_counter_ns() - began_ns) // 1000 - embed_us
         group_of = {place: group for group in groups for place in group.places}
-        answers = [
-            _answer(
-                ask,
-                group_of[place],
-                hits_of[place],
-                cut=embedded.truncated[place],
-                embed_us=embed_us,
-                search_us=search_us,
-            )
-            for place, ask in enumerate(asks)
-        ]
-        if self._reranker is None:
-            return list(answers)
-        for ask, answer in zip(asks, answers, strict=True):
-            ask.found = replace(answer, degraded=DEGRADED_RERANK)
-            if ask.retrieve.rerank:
-                ask.on_first()
-        return [
-            self._rerank(self._reranker, ask, group_of[place], hits_of[place], answers[place])
-            for place, ask in enumerate(asks)
-        ]
+        answers: list[Retrieved | Unranked | PenstockError] = []
+        for place, ask in enumerate(asks):
+            group, hits, cut = group_of[place], hits_of[place], embedded.truncated[place]
+            whole = _answer(group, hits, cut=cut, embed_us=embed_us, search_us=search_us)
+            answers.append(self._answer_or_unranked(ask, group, hits, whole))
+        return answers
+
+    def _answer_or_unranked(
+        self, ask: SearchAsk, group: SearchGroup, hits: Sequence[Hit], found: Retrieved
+    ) -> Retrieved | Unranked:
+        """Who is in a hurry, or wants nothing reranked, gets the order of the search."""
+        answer = replace(found, passages=found.passages[: ask.retrieve.k])
+        if not self._is_reranked or not hits:
+            return answer
+        ask.found = replace(answer, degraded=DEGRADED_RERANK)
+        if not ask.retrieve.rerank:
+            return ask.found
+        table = group.index.table
+        return Unranked(
+            found, tuple(table.passage(hit.row).embedded_text for hit in hits[:RERANKED_PASSAGES])
+        )
 
     def _hits(self, ask: SearchAsk, index: PassageIndex, rankings: Sequence[Ranking]) -> list[Hit]:
         """Of the rankings' passages the best, as many as are wanted or reranked, none of them twice: what
         differs in spaces and case alone is one, named as it was found first."""
-        most = max(ask.retrieve.k, 0 if self._reranker is None else RERANKED_PASSAGES)
+        most = max(ask.retrieve.k, RERANKED_PASSAGES if self._is_reranked else 0)
         hits: dict[str, Hit] = {}
         for row, score in fuse_rankings(rankings, 2 * FIRST_STAGE_PASSAGES):
             hit = index.hit(row, score)
@@ -102,27 +104,6 @@ class Searcher:
             if len(hits) == most:
                 break
         return list(hits.values())
-
-    def _rerank(
-        self,
-        reranker: Reranker,
-        ask: SearchAsk,
-        group: SearchGroup,
-        hits: Sequence[Hit],
-        answer: Retrieved,
-    ) -> Retrieved | PenstockError:
-        """The best hits in the reranker's order, as many of them as there was time for, then the others."""
-        if not ask.retrieve.rerank:
-            return replace(answer, degraded=DEGRADED_RERANK)
-        began_ns = time.perf_counter_ns()
-        ranked = reranker.rerank(ask.retrieve.query, [hit.text for hit in hits[:RERANKED_PASSAGES]], ask.end)
-        if not ranked.whole and not ask.retrieve.may_degrade:
-            return DeadlineExpired("there was no time to rerank; allow more, or let it degrade")
-        ordered = [hits[place] for place in ranked.order]
-        passages = _answer(ask, group, [*ordered, *hits[RERANKED_PASSAGES:]]).passages
-        rerank_us = (time.perf_counter_ns() - began_ns) // 1000
-        degraded = "" if ranked.whole else DEGRADED_RERANK
-        return replace(answer, passages=passages, degraded=degraded, rerank_us=rerank_us)
 
 
 def _ranking(scores: Scores, rows: Rows, *, weight: float = 1.0) -> Ranking:
@@ -158,7 +139,6 @@ def _depth(group: SearchGroup) -> int:
 
 
 def _answer(
-    ask: SearchAsk,
     group: SearchGroup,
     hits: Sequence[Hit],
     *,
@@ -178,7 +158,7 @@ def _answer(
             hit.page,
             group.index.metadata_of(hit.row),
         )
-        for hit in hits[: ask.retrieve.k]
+        for hit in hits
     )
     warning = "; ".join(filter(None, (group.warning, TRUNCATED if cut else "")))
     return Retrieved(passages, degraded, embed_us, search_us, warning=warning, corpus=group.corpus)

@@ -19,11 +19,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from shared.deadline import Deadline
 from shared.engine.native.encoder import Arithmetic
 from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval.bert import ROBERTA_TYPES, read_encoder
-from shared.retrieval.rerank import Reranked, ScoredTexts, rerank_in_batches
+from shared.retrieval.rerank import ScoredTexts
 from shared.retrieval.text_encoder import TextEncoder
 
 CONFIG_NAME = "config.json"
@@ -82,6 +81,10 @@ class CrossEncoder:
             raise InvalidRequest(f"{tokenizer_file} is no tokenizer: {error}") from error
         return cls(folder.name, encoder, _read_head(config, weights, encoder.hidden), tokenizer)
 
+    def share(self, question: str) -> float:  # noqa: ARG002 - a Reranker is told
+        """It was taught nothing else."""
+        return 1.0
+
     def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
         pairs = self._tokenizer.encode_batch([(question, text) for text in texts])
         ids, kinds = [pair.ids for pair in pairs], [pair.type_ids for pair in pairs]
@@ -89,12 +92,6 @@ class CrossEncoder:
         with torch.inference_mode():
             scores: list[float] = self._head.scores(first).tolist()
         return ScoredTexts(scores, list(map(len, ids)), [bool(pair.overflowing) for pair in pairs])
-
-    def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:
-        def score(batch: Sequence[str]) -> list[float]:
-            return self.score_texts(question, batch).scores
-
-        return rerank_in_batches(score, passages, deadline)
 
 
 def _file(folder: Path, name: str, most_bytes: int) -> Path:

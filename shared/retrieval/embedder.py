@@ -1,4 +1,4 @@
-"""Texts → vectors of meaning, with all-MiniLM-L6-v2."""
+"""Texts → vectors of meaning, with all-MiniLM-L6-v2: of each text one, or of each of its tokens."""
 
 from __future__ import annotations
 
@@ -48,6 +48,16 @@ class EmbeddedQuestions:
     known: list[float]
 
 
+@dataclass(frozen=True, slots=True)
+class TextStates:
+    """What a text's tokens mean there, all but the special ones: rows of length 1, [tokens, DIMENSIONS].
+    `read` counts all that were read, of a text that had more where `truncated`."""
+
+    states: Vectors
+    read: int
+    truncated: bool
+
+
 class Embedder:
     """Loaded once per process; called from any number of threads, each of which computes its texts."""
 
@@ -93,6 +103,24 @@ class Embedder:
             [bool(encoding.overflowing) for encoding in encodings],
             [_known_share(*each) for each in zip(questions, encodings, strict=True)],
         )
+
+    def question_states(self, question: str) -> tuple[TextStates, float]:
+        """And how much of the question the encoder knows, as in EmbeddedQuestions."""
+        encoding = self._tokenizer.encode(question)
+        (found,) = self._states([encoding], self._encoder, threads=1)
+        return found, _known_share(question, encoding)
+
+    def passage_states(self, texts: Sequence[str], *, threads: int) -> list[TextStates]:
+        """In PASSAGE_ARITHMETIC; `threads`: how many batches are computed at the same time."""
+        return self._states(self._encode(texts), self._passage_encoder, threads)
+
+    def _states(self, encodings: Sequence[Encoding], encoder: TextEncoder, threads: int) -> list[TextStates]:
+        states = _unit(encoder.encode([each.ids for each in encodings], "none", threads=threads))
+        of_each = np.split(states, np.cumsum([len(each.ids) for each in encodings])[:-1])
+        return [
+            TextStates(rows[np.array(each.special_tokens_mask) == 0], len(each.ids), bool(each.overflowing))
+            for rows, each in zip(of_each, encodings, strict=True)
+        ]
 
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         encodings: list[Encoding] = self._tokenizer.encode_batch_fast(list(texts))  # nobody asks for offsets

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 
-MAX_RERANKED = 256
-"""Passages of one question."""
 BATCH_PASSAGES = 8
 """Scored between two looks at the clock."""
 
@@ -41,30 +39,46 @@ class Reranker(Protocol):
     @property
     def name(self) -> str: ...
 
+    def share(self, question: str) -> float:
+        """What its scores count for this question: 1 alone, 0 nothing beside those of the search."""
+        ...
+
     def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
         """Scores of one question may be compared, whichever calls they come from."""
         ...
 
-    def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:
-        """The best order that can be had before `deadline` of at most MAX_RERANKED passages, which come best
-        first: those that there is no time for are at its end."""
-        ...
 
-
-def rerank_in_batches(
-    score: Callable[[Sequence[str]], Sequence[float]],
+def rerank_passages(
+    reranker: Reranker,
+    question: str,
     passages: Sequence[str],
+    found: Sequence[float],
     deadline: Deadline,
     *,
+    is_wanted: Callable[[], bool] = lambda: True,
     batch: int = BATCH_PASSAGES,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Reranked:
-    """Begins another batch while one as slow as the slowest so far would end in time. Equal scores: the
-    earlier passage first."""
+    """The best order that can be had before `deadline` of passages that a search has `found` with these
+    scores, best first.
+
+    Begins another batch while one as slow as the slowest so far would end in time, and somebody waits. Equal
+    scores: the earlier passage first.
+    """
     scores: list[float] = []
     slowest_s = 0.0
-    while len(scores) < len(passages) and slowest_s < (left_s := deadline.remaining_s(clock)):
-        scores += score(passages[len(scores) : len(scores) + batch])
+    while len(scores) < len(passages) and slowest_s < (left_s := deadline.remaining_s(clock)) and is_wanted():
+        scores += reranker.score_texts(question, passages[len(scores) : len(scores) + batch]).scores
         slowest_s = max(slowest_s, left_s - deadline.remaining_s(clock))
+    share = reranker.share(question) if scores else 1.0
+    if share < 1:
+        pairs = zip(_spread(scores), _spread(found[: len(scores)]), strict=True)
+        scores = [share * score + (1 - share) * of_search for score, of_search in pairs]
     best = sorted(range(len(scores)), key=lambda place: -scores[place])
     return Reranked((*best, *range(len(scores), len(passages))), tuple(scores[place] for place in best))
+
+
+def _spread(scores: Sequence[float]) -> list[float]:
+    """From 0 for the lowest to 1 for the highest, so that scores of two kinds can be added."""
+    low, high = min(scores), max(scores)
+    return [(score - low) / (high - low) if high > low else 0.0 for score in scores]

@@ -25,7 +25,10 @@ from shared.engine.native.library import library
 from shared.errors import InvalidRequest
 from shared.retrieval.bert import hidden_states
 
-BATCH_TEXTS = 32
+BATCH_TOKENS = 4096
+"""Of texts computed together, where there is more than one."""
+LEAST_TOKENS = 256
+"""Fewer are not worth another thread."""
 
 TokenIds = Sequence[Sequence[int]]
 
@@ -37,8 +40,8 @@ class TextEncoder:
     def __init__(
         self, weights: EncoderWeights, arithmetic: Arithmetic, *, threads: int = 1, native: bool = True
     ) -> None:
-        """`threads`: how many batches are computed at the same time where there are several. Where the
-        kernels cannot run, int8 is bfloat16, and that float32 on a CPU that would only imitate it."""
+        """`threads`: how many batches are computed at the same time where nobody says another number. Where
+        the kernels cannot run, int8 is bfloat16, and that float32 on a CPU that would only imitate it."""
         self.hidden = weights.words.shape[1]
         self.max_tokens = len(weights.positions)
         self._vocab, self._num_kinds = len(weights.words), len(weights.kinds)
@@ -57,25 +60,25 @@ class TextEncoder:
         *,
         kinds: TokenIds | None = None,
         progress: Callable[[int], None] | None = None,
+        threads: int = 0,
     ) -> States:
         """Of each text the mean of its tokens' last states, or its first token's [texts, hidden]; with
         pooling `none` the states of all tokens [tokens, hidden], text by text.
 
         `kinds` (in BERT, 0 of the first text and 1 of the second) are all 0 where none are given. `progress`
-        gets the number of texts done so far. Raises InvalidRequest for a text that the encoder cannot take.
+        gets the number of texts done so far. `threads`: as when it was made, 0 for those. Raises
+        InvalidRequest for a text that the encoder cannot take.
         """
         given = EncoderInput.of(texts, kinds)
         self._check(given)
         lengths = np.diff(given.starts)
         rows = given.starts if pooling == "none" else np.arange(len(lengths) + 1)
         out = np.empty((rows[-1], self.hidden), dtype=np.float32)
-        by_length = np.argsort(
-            lengths, kind="stable"
-        )  # little padding; of batches beside each other none is long
-        size = max(1, min(BATCH_TEXTS, -(-len(by_length) // self._threads)))
-        batches = [by_length[at : at + size] for at in range(0, len(by_length), size)]
+        threads = threads or self._threads
+        batches = _batches(lengths, threads)
         done = 0
-        for batch, states in zip(batches, self._encode_batches(given, batches, pooling), strict=True):
+        made = self._encode_batches(given, batches, pooling, threads)
+        for batch, states in zip(batches, made, strict=True):
             places = batch if pooling != "none" else _spans(given, batch)
             out[places] = states
             done += len(batch)
@@ -84,7 +87,7 @@ class TextEncoder:
         return out
 
     def _encode_batches(
-        self, given: EncoderInput, batches: Sequence[np.ndarray], pooling: Pooling
+        self, given: EncoderInput, batches: Sequence[np.ndarray], pooling: Pooling, threads: int
     ) -> Iterator[States]:
         """In their order. Batches beside each other use cores better than the small products within one."""
         inputs = [_taken(given, batch) for batch in batches]
@@ -92,10 +95,10 @@ class TextEncoder:
         def encode(batch: EncoderInput) -> States:
             return self._encode(batch, pooling)
 
-        if min(self._threads, len(batches)) <= 1:
+        if min(threads, len(batches)) <= 1:
             yield from map(encode, inputs)
             return
-        pool = ThreadPoolExecutor(self._threads, "encode", initializer=torch.set_num_threads, initargs=(1,))
+        pool = ThreadPoolExecutor(threads, "encode", initializer=torch.set_num_threads, initargs=(1,))
         try:
             yield from pool.map(encode, inputs)
         finally:  # also when nobody wants the rest
@@ -116,6 +119,18 @@ class TextEncoder:
                 raise InvalidRequest(
                     f"{what} are from {ids.min()} to {ids.max()}; the encoder has {end} of them"
                 )
+
+
+def _batches(lengths: np.ndarray, threads: int) -> list[np.ndarray]:
+    """The texts' places, longest first: little padding, and the batches that are computed at the same time
+    have about as many tokens each."""
+    order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    if not len(ends):
+        return []
+    size = min(BATCH_TOKENS, max(LEAST_TOKENS, -(-int(ends[-1]) // threads)))
+    middles = ends - lengths[order] // 2
+    return np.split(order, np.flatnonzero(np.diff((middles - 1) // size)) + 1)
 
 
 def _spans(given: EncoderInput, batch: np.ndarray) -> np.ndarray:

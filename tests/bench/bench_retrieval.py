@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from services.retriever.passage_ranker import PassageRanker, Unranked
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import FIRST_STAGE_PASSAGES, Searcher
 from services.retriever.served_corpus import ServedCorpus
@@ -62,7 +63,7 @@ def by_meaning(index: PassageIndex, asked: RetrievalSet, embedder: Embedder) -> 
 
 
 def searched(
-    searcher: Searcher, corpus: ServedCorpus, asked: RetrievalSet
+    searcher: Searcher, corpus: ServedCorpus, asked: RetrievalSet, ranker: PassageRanker | None = None
 ) -> tuple[RankingScores, Sequence[float]]:
     """What the retriever answers, one question after the other, and the seconds that each took."""
     rankings, seconds = [], []
@@ -71,6 +72,9 @@ def searched(
         ask = SearchAsk(wanted, Deadline.after(PATIENCE_S), corpus)
         begun = time.perf_counter()
         (answer,) = searcher.search_passages([ask])
+        if isinstance(answer, Unranked):
+            assert ranker is not None
+            answer = ranker.rank_passages(ask, answer)
         seconds.append(time.perf_counter() - begun)
         assert isinstance(answer, Retrieved)
         rankings.append([document_of(passage.source) for passage in answer.passages])
@@ -105,7 +109,8 @@ def main() -> None:
         corpus = ServedCorpus.of_index(index)
         _report("both", *searched(Searcher(embedder), corpus, asked))
         if reranker is not None:
-            _report("reranked", *searched(Searcher(embedder, reranker), corpus, asked))
+            searcher = Searcher(embedder, is_reranked=True)
+            _report("reranked", *searched(searcher, corpus, asked, PassageRanker(reranker)))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ async def stuck_retriever(peers: Fleet) -> AsyncIterator[HeldSearch]:
     service, search = Service("retriever", RetrieverConfig(), "retriever-0"), HeldSearch()
     service.bus = peers.bus
     peers["retriever-0"].on_message = service.supervisor.start(
-        lambda: RetrieverActor(service, Corpora([indexed()]), search, search.run_texts)
+        lambda: RetrieverActor(service, Corpora([indexed()]), search.compute, reranker="")
     ).receive
     try:
         yield search

@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 
 from services.retriever.actor import RetrieverActor
+from services.retriever.agenda import RetrieverWork
+from services.retriever.computing import WorkResult
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
-from services.retriever.question import MAX_K, SearchAsk
+from services.retriever.passage_ranker import Unranked
+from services.retriever.question import MAX_K, Question, SearchAsk
 from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import TextJob
 from shared.bus import Bus, Delivery
@@ -73,22 +76,34 @@ class Panic(BaseException):
 
 
 class HeldSearch:
-    """Answers every question with itself, once the test lets it."""
+    """Answers every question with itself, once the test lets it; where it `is_reranked`, in two steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_reranked: bool = False) -> None:
         self.go = threading.Event()
+        self.go_rerank = threading.Event()
+        self._is_reranked = is_reranked
         self.batches: list[list[str]] = []
         self.found_at_once: Retrieved | None = None
         self.job: TextJob | None = None
-        self.before_first: threading.Event | None = None
+        self.reranked_ask: SearchAsk | None = None
 
-    def __call__(self, asks: Sequence[SearchAsk]) -> list[Retrieved]:
+    def compute(self, work: RetrieverWork) -> Sequence[WorkResult]:
+        first = work.asked[0]
+        if isinstance(first, TextJob):
+            return [self.run_texts(first)]
+        if work.unranked is not None:
+            self.batches.append(["rerank", first.retrieve.query])
+            self.reranked_ask = first.ask
+            assert self.go_rerank.wait(30)
+            return [work.unranked.found]
+        found = self.search([asked.ask for asked in work.asked if isinstance(asked, Question)])
+        return [Unranked(each, ()) for each in found] if self._is_reranked else found
+
+    def search(self, asks: Sequence[SearchAsk]) -> list[Retrieved]:
         questions = [ask.retrieve for ask in asks]
         self.batches.append([question.query for question in questions])
         for ask in asks:
             ask.found = self.found_at_once
-            assert self.before_first is None or self.before_first.wait(30)
-            ask.on_first()
         assert self.go.wait(30)
         if questions[0].query == "crash":
             raise RuntimeError("the index is broken")
@@ -166,15 +181,19 @@ async def make_rig(nats_url: str) -> AsyncIterator[MakeRig]:
     rigs: list[Rig] = []
 
     async def make(
-        corpora: Sequence[ServedCorpus] | None = None, *, reranker: str = "played", **config: object
+        corpora: Sequence[ServedCorpus] | None = None,
+        *,
+        reranker: str = "played",
+        is_reranked: bool = False,
+        **config: object,
     ) -> Rig:
         served = Corpora([indexed()] if corpora is None else corpora)
         settings = RetrieverConfig(**config)  # type: ignore[arg-type]  # its own fields
         service = Service("retriever", settings, "retriever-0")
         service.bus = await Bus.connect(nats_url, name="retriever")
-        search = HeldSearch()
+        search = HeldSearch(is_reranked=is_reranked)
         actor = service.supervisor.start(
-            lambda: RetrieverActor(service, served, search, search.run_texts, reranker)
+            lambda: RetrieverActor(service, served, search.compute, reranker=reranker)
         )
         await service.bus.serve(SUBJECT, actor.receive)
         rigs.append(Rig(service, await Bus.connect(nats_url, name="asker"), search))
@@ -183,6 +202,7 @@ async def make_rig(nats_url: str) -> AsyncIterator[MakeRig]:
     yield make
     for rig in rigs:
         rig.search.go.set()
+        rig.search.go_rerank.set()
         await rig.service.supervisor.stop(Deadline.after(5.0))
         await rig.service.bus.close()
         await rig.asker.close()
@@ -214,11 +234,13 @@ async def test_at_the_soft_limit_a_question_gets_what_has_been_found_until_then(
     assert await rig.retrieve("where?", seconds=0.5) == found
 
 
-async def test_who_wants_it_hears_of_passages_before_they_have_their_last_order(rig: Rig) -> None:
+async def test_who_wants_it_hears_of_passages_before_they_have_their_last_order(make_rig: MakeRig) -> None:
+    rig = await make_rig(is_reranked=True)
     told: list[Delivery] = []
     await rig.asker.serve(inbox("gateway", "gateway-0"), told.append)
     first = ScoredPassage("source", "by words", 0.5)
     rig.search.found_at_once = Retrieved((first,), "rerank", 0, 0)
+    rig.search.go.set()
 
     async def ask(request_id: str, *, tell_first: bool) -> Message:
         envelope = rig.asker.envelope(request_id, 3, Deadline.after(20.0), "gateway-0")
@@ -229,28 +251,70 @@ async def test_who_wants_it_hears_of_passages_before_they_have_their_last_order(
         asyncio.create_task(ask("not told", tell_first=False)),
         asyncio.create_task(ask("told", tell_first=True)),
     ]
-    await until(lambda: rig.search.batches)
-    rig.search.go.set()
+    await until(lambda: told)
+    rig.search.go_rerank.set()
     await asyncio.gather(*asks)
     assert [(one.envelope.request_id, one.envelope.epoch) for one in told] == [("told", 3)]
     assert told[0].message == FoundFirst((first,))
 
 
-async def test_whose_question_is_cancelled_does_not_hear_of_first_passages(rig: Rig) -> None:
+async def test_whose_question_is_cancelled_does_not_hear_of_first_passages(make_rig: MakeRig) -> None:
+    rig = await make_rig(is_reranked=True)
     told: list[Delivery] = []
     await rig.asker.serve(inbox("gateway", "gateway-0"), told.append)
     rig.search.found_at_once = Retrieved((ScoredPassage("source", "by words", 0.5),), "rerank", 0, 0)
-    rig.search.before_first = threading.Event()
     envelope = rig.asker.envelope("a", 1, Deadline.after(20.0), "gateway-0")
     asked = Retrieve("where?", 3, may_degrade=True, tell_first=True)
     asking = asyncio.create_task(rig.asker.ask(SUBJECT, asked, envelope, Deadline.after(25.0)))
     await rig.until_held(("a", "searching"))
     await rig.ask(Cancel("cancelled"), request_id="a")
-    rig.search.before_first.set()
     rig.search.go.set()
+    rig.search.go_rerank.set()
     await asyncio.gather(asking, return_exceptions=True)
     assert (await rig.retrieve("next")).passages
     assert told == []
+
+
+async def test_who_comes_while_many_wait_to_be_reranked_is_searched_for_between_two_of_them(
+    make_rig: MakeRig,
+) -> None:
+    rig = await make_rig(is_reranked=True)
+    calls = [asyncio.create_task(rig.retrieve("q0", request_id="0"))]
+    await rig.until_held(("0", "searching"))
+    for number in (1, 2):
+        calls.append(asyncio.create_task(rig.retrieve(f"q{number}", request_id=str(number))))
+        await until(partial(_has, rig, str(number)), timeout_s=20)
+    rig.search.go.set()
+    await until(lambda: ["rerank", "q0"] in rig.search.batches, timeout_s=20)
+    calls.append(asyncio.create_task(rig.retrieve("late", request_id="3")))
+    await until(partial(_has, rig, "3"), timeout_s=20)
+    rig.search.go_rerank.set()
+    assert [answer.passages[0].text for answer in await asyncio.gather(*calls)] == ["q0", "q1", "q2", "late"]
+    assert rig.search.batches[:4] == [["q0"], ["rerank", "q0"], ["q1", "q2", "late"], ["rerank", "q1"]]
+    assert await rig.held() == []
+
+
+async def test_at_the_soft_limit_a_question_that_is_reranked_has_the_order_of_its_search(
+    make_rig: MakeRig,
+) -> None:
+    rig = await make_rig(is_reranked=True)
+    rig.search.go.set()
+    found = Retrieved((ScoredPassage("source", "by the search", 0.5),), "rerank", 0, 0)
+    rig.search.found_at_once = found
+    assert await rig.retrieve("where?", seconds=1.0) == found
+    assert rig.search.reranked_ask is not None
+    assert rig.search.reranked_ask.dropped
+
+
+async def test_a_cancel_forgets_a_question_that_is_being_reranked(make_rig: MakeRig) -> None:
+    rig = await make_rig(is_reranked=True)
+    rig.search.go.set()
+    asked = asyncio.create_task(rig.retrieve("where?", request_id="a"))
+    await rig.until_held(("a", "reranking"))
+    assert await rig.ask(Cancel("cancelled"), request_id="a") == CancelAck(True, "searching")
+    with pytest.raises(Cancelled):
+        await asked
+    assert await rig.held() == []
 
 
 async def test_a_question_that_waits_behind_a_stuck_search_degrades_too(rig: Rig) -> None:

@@ -8,17 +8,16 @@ from typing import cast
 import numpy as np
 import pytest
 
+from services.retriever.passage_ranker import RERANKED_PASSAGES, Unranked
 from services.retriever.question import MAX_K, SearchAsk
-from services.retriever.searcher import RERANKED_PASSAGES, Searcher
+from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
-from shared.errors import DeadlineExpired
 from shared.messages import Filters, Retrieve, Retrieved
 from shared.retrieval.embedder import EmbeddedQuestions, Embedder
 from shared.retrieval.index import PassageIndex
 from shared.retrieval.passage_table import IndexedFile
 from shared.retrieval.passages import Passage
-from shared.retrieval.rerank import Reranked, ScoredTexts
 
 TEXTS = ("one", "two", "three", "four")
 
@@ -126,87 +125,35 @@ def test_a_question_that_was_cut_is_answered_with_a_warning(truncated: bool, war
     assert bool(warning) == truncated
 
 
-class Reversing:
-    """A reranker that finds the last passage best, and has time for `most` of them."""
-
-    name = "reversing"
-
-    def __init__(self, most: int = 100) -> None:
-        self._most = most
-        self.asked: SearchAsk | None = None
-        self.found_before: Retrieved | None = None
-
-    def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:  # noqa: ARG002
-        self.found_before = None if self.asked is None else self.asked.found
-        scored = list(range(len(passages)))[: self._most]
-        rest = range(len(scored), len(passages))
-        return Reranked((*reversed(scored), *rest), (1.0,) * len(scored))
-
-    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:  # noqa: ARG002
-        raise AssertionError("a search asks for an order")
+def unranked(asked: SearchAsk) -> Unranked:
+    (answer,) = Searcher(cast(Embedder, Meaning(0)), is_reranked=True).search_passages([asked])
+    assert isinstance(answer, Unranked)
+    return answer
 
 
-def test_the_reranker_orders_what_was_found() -> None:
-    asked, reranker = ask("gate of"), Reversing()
-    searcher = Searcher(cast(Embedder, Meaning(0)), reranker)
-    reranker.asked = asked
-    plain = search(Searcher(cast(Embedder, Meaning(0))), asked)
-    before = [passage.text for passage in plain.passages]
-    answer = search(searcher, asked)
-    assert [passage.text for passage in answer.passages] == before[::-1]
-    assert answer.degraded == ""
+def test_what_is_to_be_reranked_comes_with_all_that_a_reranker_reads() -> None:
+    found = unranked(ask("gate of", 1))
+    assert [passage.text for passage in found.found.passages] == list(found.texts)
+    assert len(found.texts) == len(GATES)
 
 
 def test_until_the_reranker_is_done_there_is_the_order_of_the_search() -> None:
-    asked, reranker = ask("gate of"), Reversing()
-    reranker.asked = asked
-    search(Searcher(cast(Embedder, Meaning(0)), reranker), asked)
-    assert reranker.found_before is not None
-    assert reranker.found_before.degraded == "rerank"
-    assert reranker.found_before.passages[0].text == "a gate of iron"
+    asked = ask("gate of", 2)
+    unranked(asked)
+    assert asked.found is not None
+    assert asked.found.degraded == "rerank"
+    assert len(asked.found.passages) == 2
+    assert asked.found.passages[0].text == "a gate of iron"
 
 
-def test_what_was_not_reranked_stays_behind_and_the_answer_says_so() -> None:
-    asked = ask("gate of")
-    answer = search(Searcher(cast(Embedder, Meaning(0)), Reversing(2)), asked)
-    assert answer.degraded == "rerank"
-    assert answer.passages[1].text == "a gate of iron"
-
-
-def test_beyond_those_that_are_reranked_passages_stay_as_they_were_found() -> None:
-    texts = [f"gate {number}" for number in range(MAX_K + 1)]
-    found = search(Searcher(cast(Embedder, Meaning(0))), ask("gate", MAX_K, texts=texts))
-    before = [passage.text for passage in found.passages]
-    reranking = Searcher(cast(Embedder, Meaning(0)), Reversing())
-    answer = search(reranking, ask("gate", MAX_K, texts=texts))
-    assert len(before) == MAX_K
-    best, rest = before[:RERANKED_PASSAGES], before[RERANKED_PASSAGES:]
-    assert [passage.text for passage in answer.passages] == [*best[::-1], *rest]
-
-
-def test_without_leave_to_degrade_a_question_that_was_not_reranked_whole_expires() -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0)), Reversing(2))
-    (answer,) = searcher.search_passages([ask("gate of", may_degrade=False)])
-    assert isinstance(answer, DeadlineExpired)
-
-
-def test_before_the_reranker_begins_who_asked_is_told_what_there_is() -> None:
-    asked, told = ask("gate of"), list[str]()
-    asked.on_first = lambda: told.append("" if asked.found is None else asked.found.passages[0].text)
-    search(Searcher(cast(Embedder, Meaning(0)), Reversing()), asked)
-    assert told == ["a gate of iron"]
-
-
-@pytest.mark.parametrize("rerank", [True, False])
-def test_nothing_comes_first_where_nothing_follows(rerank: bool) -> None:
-    asked = ask("gate of", rerank=rerank)
-    asked.on_first = lambda: pytest.fail("it was told")
-    reranker = None if rerank else Reversing()
-    assert search(Searcher(cast(Embedder, Meaning(0)), reranker), asked).passages
+def test_more_passages_are_found_than_are_reranked_where_more_are_wanted() -> None:
+    found = unranked(ask("gate", MAX_K, texts=[f"gate {number}" for number in range(MAX_K + 1)]))
+    assert len(found.found.passages) == MAX_K
+    assert len(found.texts) == RERANKED_PASSAGES
 
 
 def test_a_question_that_is_not_to_be_reranked_is_answered_as_it_was_found() -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0)), Reversing())
+    searcher = Searcher(cast(Embedder, Meaning(0)), is_reranked=True)
     answer = search(searcher, ask("gate of", rerank=False))
     assert (answer.degraded, answer.passages[0].text) == ("rerank", "a gate of iron")
 

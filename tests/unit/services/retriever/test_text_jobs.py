@@ -13,7 +13,7 @@ from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, NotFound
 from shared.messages import MAX_RERANK_TEXTS, Envelope, RerankTexts, TextScores
 from shared.retrieval.embedder import Embedder
-from shared.retrieval.rerank import Reranked, ScoredTexts
+from shared.retrieval.rerank import ScoredTexts
 
 NO_EMBEDDER = cast(Embedder, None)
 NUMBERS = RerankTexts("?", tuple(str(number) for number in range(MAX_RERANK_TEXTS)))
@@ -33,8 +33,8 @@ class NumberReranker:
         self._then()
         return ScoredTexts([float(text) for text in texts], [len(question)] * len(texts), [True] * len(texts))
 
-    def rerank(self, question: str, passages: Sequence[str], deadline: Deadline) -> Reranked:  # noqa: ARG002
-        raise AssertionError("nobody asked for an order")
+    def share(self, question: str) -> float:  # noqa: ARG002
+        raise AssertionError("nobody searched for these")
 
 
 def job(seconds: float = 60.0) -> TextJob:

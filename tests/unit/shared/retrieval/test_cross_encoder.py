@@ -18,7 +18,6 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-from shared.deadline import Deadline
 from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval import cross_encoder
 from shared.retrieval.cross_encoder import CrossEncoder
@@ -81,12 +80,9 @@ def test_scores_are_those_of_transformers(tmp_path: Path, kind: str, labels: int
     assert found.truncated == [False, False, False, True]
 
 
-def test_passages_come_in_the_order_of_their_scores(tmp_path: Path) -> None:
+def test_it_counts_alone_and_is_known_by_its_folder(tmp_path: Path) -> None:
     reranker = CrossEncoder.load(saved(tmp_path, "bert", 1))
-    ranked = reranker.rerank(QUESTION, PASSAGES, Deadline.after(60.0))
-    scores = reranker.score_texts(QUESTION, PASSAGES).scores
-    assert ranked.whole
-    assert list(ranked.order) == sorted(range(4), key=lambda place: -scores[place])
+    assert reranker.share(QUESTION) == 1.0
     assert reranker.name == tmp_path.name
 
 

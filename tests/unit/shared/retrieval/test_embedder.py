@@ -16,7 +16,7 @@ from shared.retrieval.build import build_index
 from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, Embedder
 from shared.retrieval.index import Hit
 from shared.retrieval.model_files import check_model_files, find_model_files
-from shared.retrieval.text_encoder import BATCH_TEXTS
+from shared.retrieval.text_encoder import BATCH_TOKENS
 from tests.support.data import data_dir
 
 TEXTS = [
@@ -25,10 +25,7 @@ TEXTS = [
     "The gate of the penstock opens at dawn.",
     "Où est la porte? 門はどこですか 🙂",
     "a long text " * 300,
-    *(
-        f"Passage number {number} speaks of {'this and that ' * (number % 7)}"
-        for number in range(BATCH_TEXTS)
-    ),
+    *(f"Passage number {number} speaks of {'this and that ' * (number % 7)}" for number in range(32)),
 ]
 
 
@@ -73,8 +70,9 @@ def test_vectors_have_length_1_and_do_not_depend_on_the_batch(embedder: Embedder
 
 def test_progress_counts_up_to_all_texts(embedder: Embedder) -> None:
     seen: list[int] = []
-    embedder.embed(TEXTS, seen.append)
-    assert seen == [BATCH_TEXTS, len(TEXTS)]
+    one_batch = BATCH_TOKENS // MAX_TOKENS
+    embedder.embed(["a long text " * 100] * one_batch + ["short"], seen.append)
+    assert seen == [one_batch, one_batch + 1]
 
 
 def test_no_texts_make_no_vectors(embedder: Embedder) -> None:

@@ -1,0 +1,52 @@
+"""What a search has found, in the order of a reranker: runs in the retriever's worker thread."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from services.retriever.question import DEGRADED_RERANK, SearchAsk
+from shared.errors import DeadlineExpired
+from shared.messages import Retrieved
+from shared.retrieval.rerank import Reranker, rerank_passages
+
+RERANKED_PASSAGES = 32
+"""Of a question: the best of its search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unranked:
+    """What a search has found, best first: as many passages as are wanted, and at least those that are
+    reranked. `texts` is what of each of these is read."""
+
+    found: Retrieved
+    texts: tuple[str, ...]
+
+
+class PassageRanker:
+    def __init__(self, reranker: Reranker) -> None:
+        self.name = reranker.name
+        self._reranker = reranker
+
+    def rank_passages(self, ask: SearchAsk, unranked: Unranked) -> Retrieved | DeadlineExpired:
+        """The best passages in the reranker's order, as many of them as there was time for, then the
+        others."""
+        began_ns, found = time.perf_counter_ns(), unranked.found
+        best, rest = found.passages[: len(unranked.texts)], found.passages[len(unranked.texts) :]
+        ranked = rerank_passages(
+            self._reranker,
+            ask.retrieve.query,
+            unranked.texts,
+            [passage.score for passage in best],
+            ask.end,
+            is_wanted=lambda: not ask.dropped,
+        )
+        if not ranked.whole and not ask.retrieve.may_degrade:
+            return DeadlineExpired("there was no time to rerank; allow more, or let it degrade")
+        ordered = (*(best[place] for place in ranked.order), *rest)
+        return replace(
+            found,
+            passages=ordered[: ask.retrieve.k],
+            degraded="" if ranked.whole else DEGRADED_RERANK,
+            rerank_us=(time.perf_counter_ns() - began_ns) // 1000,
+        )
