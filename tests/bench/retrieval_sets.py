@@ -38,7 +38,7 @@ def xquad_set(folder: Path, language: str) -> RetrievalSet:
 
 
 def documentation_set(half: str = "open") -> RetrievalSet:
-    """The answerable questions, by default of the half that may be looked at; the right document is the page."""
+    """The answerable questions, by default of the half that may be looked at; right is the page."""
     pages = sorted(DOCUMENTS.rglob("*.md"))
     asked = [question for question in read_questions(half) if question.is_answerable]
     return RetrievalSet(
