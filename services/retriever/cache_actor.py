@@ -1,4 +1,8 @@
-"""The actor of the response cache: answers lookups beside whatever is being searched."""
+"""The actor of the response cache: answers lookups beside whatever is being searched.
+
+The audit does not count lookups: one holds a place among at most MAX_WAITING and nothing else, for the quarter
+of a second that its deadline is away at most, and nobody cancels it.
+"""
 
 from __future__ import annotations
 

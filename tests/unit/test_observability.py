@@ -263,6 +263,27 @@ FIRING: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
         },
         {"role": "decode", "instance": "decode-0"},
     ),
+    "one of ten is answered without passages": (
+        "PenstockRetrievalLate",
+        {
+            'penstock_degraded_requests_total{job="penstock", what="retrieval"}': "0+1x200",
+            'penstock_hop_seconds_count{job="penstock", role="gateway", phase="retrieve"}': "0+10x200",
+        },
+        {},
+    ),
+    "nobody says whether there are earlier answers": (
+        "PenstockEarlierAnswersSilent",
+        {
+            'penstock_response_cache_asks_total{job="penstock", result="none"}': "0+3x200",
+            'penstock_response_cache_asks_total{job="penstock", result="miss"}': "0+7x200",
+        },
+        {},
+    ),
+    "a corpus that cannot be indexed": (
+        "PenstockCorpusTroubled",
+        {'penstock_corpus_troubled{job="penstock", instance="retriever-0", corpus="news"}': "1x200"},
+        {"instance": "retriever-0", "corpus": "news"},
+    ),
 }
 """The alert, what is out of the ordinary every 5 s, and the labels that name the trouble."""
 
