@@ -13,12 +13,14 @@ from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
 from services.retriever.index_follower import POLL_S, IndexFollower
 from services.retriever.served_corpus import ServedCorpus
+from shared.deadline import Deadline
 from shared.errors import PenstockError, Unavailable
 from shared.retrieval.build import MODEL, build_index, index_folder
 from shared.retrieval.embedder import Embedder
 from shared.service import Service
 
 PROGRESS_EVERY_S = 2.0
+READY_POLL_S = 0.02
 LOCK_POLL_S = 0.25
 """How often a folder is tried that another process indexes: meanwhile other corpora have their turn."""
 
@@ -42,7 +44,6 @@ class CorpusIndexing:
         self._turn = asyncio.Lock()
         self._untried = set(corpora)
         self._awaited: set[ServedCorpus] = set()
-        self._news = asyncio.Event()
         self._embedded = 0
         self._told_s = time.monotonic()
 
@@ -55,24 +56,15 @@ class CorpusIndexing:
 
         Raises Unavailable when there are some and none can be searched.
         """
-        waiting = self._untried
-        try:
-            async with asyncio.timeout(wait_s):
-                while waiting:
-                    await self._next_news()
-        except TimeoutError:
-            while waiting and not self._searched():
-                await self._next_news()
+        end = Deadline.after(wait_s)
+        while self._untried and not (end.expired() and self._searched()):  # noqa: ASYNC110 - threads change it
+            await asyncio.sleep(READY_POLL_S)
         troubles = [corpus.trouble for corpus in self._corpora]
         if troubles and not self._searched():
             raise Unavailable("; ".join(troubles))
 
     def _searched(self) -> bool:
         return any(corpus.generation for corpus in self._corpora)
-
-    async def _next_news(self) -> None:
-        self._news.clear()
-        await self._news.wait()
 
     async def _serve(self, corpus: ServedCorpus) -> None:
         """For ever."""
@@ -84,7 +76,6 @@ class CorpusIndexing:
             if tried:
                 self._untried.discard(corpus)
                 self._service.changed()
-                self._news.set()
             else:
                 await asyncio.sleep(LOCK_POLL_S)
         while True:
@@ -116,9 +107,12 @@ class CorpusIndexing:
     def _index(self, corpus: ServedCorpus, follower: IndexFollower) -> None:
         name, before = corpus.named.name, self._embedded
 
-        def progress(done: int, total: int) -> None:
+        def checkpoint() -> None:
             if self._service.stopping.is_set():
                 raise IndexingStopped
+
+        def progress(done: int, total: int) -> None:
+            checkpoint()
             self._embedded = self._service.loaded_steps = before + done
             if time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
                 self._told_s = time.monotonic()
@@ -136,7 +130,14 @@ class CorpusIndexing:
                 )
             raise IndexAwaited
 
-        built = build_index(corpus.named.path, self._state_dir, self._embedder, progress, waiting=waiting)
+        built = build_index(
+            corpus.named.path,
+            self._state_dir,
+            self._embedder,
+            progress,
+            waiting=waiting,
+            checkpoint=checkpoint,
+        )
         for document, reason in built.skipped:
             log.warning("document_skipped", corpus=name, document=document, reason=reason)
         log.info(

@@ -74,6 +74,7 @@ def build_index(
     progress: IndexProgress,
     *,
     waiting: Waiting,
+    checkpoint: Callable[[], None] = lambda: None,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> Built:
     """Reads and embeds what is new or changed since the last time, and keeps the result. By `clock_ns` a file
@@ -81,13 +82,14 @@ def build_index(
 
     One that was interrupted has left the old index as it was, and goes on with what it had kept. One process
     at a time per corpus; others tell `waiting` and wait. Raises NotFound, TooLarge (see corpus) and
-    InvalidRequest when `state_dir` cannot be written.
+    InvalidRequest when `state_dir` cannot be written. `checkpoint` is called before each file is read; what
+    it raises, like what `progress` raises, interrupts.
     """
     folder = index_folder(state_dir, corpus)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, waiting):
-            return _build(corpus, folder, embedder, progress, clock_ns)
+            return _build(corpus, folder, embedder, progress, checkpoint, clock_ns)
     except OSError as error:
         raise InvalidRequest(
             f"the index cannot be kept in {folder}: {error.strerror or error}; use another --state-dir"
@@ -95,13 +97,18 @@ def build_index(
 
 
 def _build(
-    corpus: str, folder: Path, embedder: Embedder, progress: IndexProgress, clock_ns: Callable[[], int]
+    corpus: str,
+    folder: Path,
+    embedder: Embedder,
+    progress: IndexProgress,
+    checkpoint: Callable[[], None],
+    clock_ns: Callable[[], int],
 ) -> Built:
     old = _old_generation(folder)
     remove_unused(folder)
     before = old.index.table if old else PassageTable.of_files(())
     seen = read_seen(folder, RULES, old.manifest.content) if old else []
-    reading = read_corpus(corpus, before, seen, clock_ns)
+    reading = read_corpus(corpus, before, seen, clock_ns, checkpoint)
     table = reading.table
     content = table.files.digest()
     if old is not None and old.manifest.content == content:

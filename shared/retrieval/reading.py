@@ -39,15 +39,20 @@ class Reading:
 
 
 def read_corpus(
-    corpus: str, before: PassageTable, seen: Sequence[SeenFile], clock_ns: Callable[[], int]
+    corpus: str,
+    before: PassageTable,
+    seen: Sequence[SeenFile],
+    clock_ns: Callable[[], int],
+    checkpoint: Callable[[], None] = lambda: None,
 ) -> Reading:
     """`seen`: what the documents of `before` were read of, by `clock_ns`, as file systems tell the time.
-    Raises NotFound and TooLarge (see corpus)."""
+    `checkpoint` is called before each file. Raises NotFound and TooLarge (see corpus)."""
     reader = CorpusReader(corpus)
     known = _documents_of(seen, before)
     parts: list[ReadPart] = []
     now: list[SeenFile] = []
     for path in reader.files:
+        checkpoint()
         name, read_ns, signature = reader.name_of(path), clock_ns(), file_signature(path)
         file, documents = known.get(name, (None, range(0)))
         if file is not None and signature is not None and file.signature == signature:

@@ -63,6 +63,17 @@ def texts(reading: Reading) -> list[tuple[str, str]]:
     return [(table.file_of(row).name, table.passage(row).text) for row in range(len(table))]
 
 
+def test_whoever_is_asked_before_each_file_may_end_the_reading(corpus: Path, read_names: list[str]) -> None:
+    left = iter([None, None])
+
+    def checkpoint() -> None:
+        next(left)
+
+    with pytest.raises(StopIteration):
+        read_corpus(str(corpus), NOTHING, [], later_ns, checkpoint)
+    assert read_names == ["a.md", "b.txt"]
+
+
 def test_files_that_are_as_they_were_are_not_read(corpus: Path, read_names: list[str]) -> None:
     before = first(corpus)
     assert read_names == ["a.md", "b.txt", "c.jsonl", "d.md"]
