@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -17,16 +18,16 @@ def save_cross_encoder(
     """With the tokenizer of MiniLM. With `keeps_order` all passages get the same score, and stay as they were
     found; without, an order that has nothing to do with that."""
     torch.manual_seed(7)
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=hidden_size,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden_size // 32,
-        intermediate_size=4 * hidden_size,
-        max_position_embeddings=positions,
-        num_labels=1,
-    )
-    model = BertForSequenceClassification(config)
+    shape: dict[str, Any] = {
+        "vocab_size": 30522,
+        "hidden_size": hidden_size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden_size // 32,
+        "intermediate_size": 4 * hidden_size,
+        "max_position_embeddings": positions,
+        "num_labels": 1,
+    }
+    model = BertForSequenceClassification(BertConfig(**shape))
     with torch.no_grad():
         if keeps_order:
             model.classifier.weight.zero_()
