@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from services.retriever.question import DEGRADED_RERANK, SearchAsk
 from shared.errors import DeadlineExpired
-from shared.messages import Retrieved
+from shared.messages import Retrieved, ScoredPassage
 from shared.retrieval.rerank import Reranker, rerank_passages
 
 RERANKED_PASSAGES = 32
@@ -30,7 +30,7 @@ class PassageRanker:
 
     def rank_passages(self, ask: SearchAsk, unranked: Unranked) -> Retrieved | DeadlineExpired:
         """The best passages in the reranker's order, as many of them as there was time for, then the
-        others."""
+        others. Their scores are those of the search, dealt out anew: the higher, the better."""
         began_ns, found = time.perf_counter_ns(), unranked.found
         best, rest = found.passages[: len(unranked.texts)], found.passages[len(unranked.texts) :]
         ranked = rerank_passages(
@@ -44,9 +44,14 @@ class PassageRanker:
         if not ranked.whole and not ask.retrieve.may_degrade:
             return DeadlineExpired("there was no time to rerank; allow more, or let it degrade")
         ordered = (*(best[place] for place in ranked.order), *rest)
+        scores = sorted((passage.score for passage in ordered), reverse=True)
         return replace(
             found,
-            passages=ordered[: ask.retrieve.k],
+            passages=tuple(map(_with_score, ordered, scores))[: ask.retrieve.k],
             degraded="" if ranked.whole else DEGRADED_RERANK,
             rerank_us=(time.perf_counter_ns() - began_ns) // 1000,
         )
+
+
+def _with_score(passage: ScoredPassage, score: float) -> ScoredPassage:
+    return replace(passage, score=score)

@@ -62,6 +62,15 @@ def test_beyond_those_that_are_reranked_passages_stay_as_they_were_found() -> No
     assert texts_of(answer) == ["2", "1", "0", "3", "4"]
 
 
+def test_who_stands_higher_has_the_higher_score() -> None:
+    passages = tuple(ScoredPassage("file", str(number), 0.5 / (1 + number)) for number in range(4))
+    unranked = Unranked(Retrieved(passages, "", 1, 1), ("0", "1", "2"))
+    answer = PassageRanker(LastBest()).rank_passages(ask(k=3), unranked)
+    assert texts_of(answer) == ["2", "1", "0"]
+    assert isinstance(answer, Retrieved)
+    assert [passage.score for passage in answer.passages] == [0.5, 0.25, 0.5 / 3]
+
+
 def test_what_there_was_no_time_for_stays_behind_and_the_answer_says_so() -> None:
     answer = PassageRanker(LastBest()).rank_passages(ask(-1.0), found(3, 3))
     assert texts_of(answer) == ["0", "1", "2"]
