@@ -25,7 +25,8 @@ from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
 from shared.retrieval.embedder import Embedder
 from shared.retrieval.question_vectors import QuestionVectors
-from tests.bench.bench_retrieval import HEADING_MARK, MOST_PASSAGES, PATIENCE_S, index_of
+from shared.text.passage_source import document_of
+from tests.bench.bench_retrieval import MOST_PASSAGES, PATIENCE_S, index_of
 from tests.bench.ranking_scores import ranking_scores
 from tests.bench.retrieval_sets import RetrievalSet, documentation_set, xquad_set
 
@@ -91,7 +92,7 @@ def found(search: SearchedSet, queries: Sequence[str]) -> list[list[str]]:
         asks = [SearchAsk(each, end, search.corpus) for each in wanted]
         for answer in search.searcher.search_passages(asks):
             assert isinstance(answer, Retrieved)
-            rankings.append([passage.source.split(HEADING_MARK)[0] for passage in answer.passages])
+            rankings.append([document_of(passage.source) for passage in answer.passages])
     return rankings
 
 
