@@ -1,7 +1,7 @@
 """The actor of the response cache: answers lookups beside whatever is being searched.
 
-The audit does not count lookups: one holds a place among at most MAX_WAITING and nothing else, for the quarter
-of a second that its deadline is away at most, and nobody cancels it.
+The audit does not count lookups: one holds a place among at most MAX_WAITING and nothing else, for the
+quarter of a second that its deadline is away at most, and nobody cancels it.
 """
 
 from __future__ import annotations
