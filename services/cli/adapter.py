@@ -16,7 +16,7 @@ from typing import Any
 from services.cli.adapter_reports import SHOWN_DIGITS, adapter_states
 from services.cli.arguments import seconds
 from services.cli.exit_codes import EXIT_EXPIRED, EXIT_FAILED
-from services.cli.fleet_watch import COLLECT_S, BusAddress, Fleet, add_bus_options, listening, run_on_bus
+from services.cli.fleet_watch import BusAddress, Fleet, add_bus_options, listening, run_on_bus
 from services.cli.stack_file import stack_adapter_file
 from services.cli.table import table
 from shared.adapter_file import adapter_name_problem, put_adapters, remove_adapter
@@ -84,7 +84,7 @@ def build_adapter_parser() -> argparse.ArgumentParser:
 async def _load(address: BusAddress, args: argparse.Namespace) -> int:
     directory, file = _absolute(args.directory), _adapter_file(args)
     async with listening(address) as (_, fleet):
-        await asyncio.sleep(COLLECT_S)
+        await fleet.collect(address.expected)
         base = _base(fleet, args.base)
         (entry,) = _edited(file, lambda: put_adapters(file, [(base, args.name, directory)]))
 
@@ -122,7 +122,7 @@ async def _load(address: BusAddress, args: argparse.Namespace) -> int:
 async def _unload(address: BusAddress, args: argparse.Namespace) -> int:
     file = _adapter_file(args)
     async with listening(address) as (_, fleet):
-        await asyncio.sleep(COLLECT_S)
+        await fleet.collect(address.expected)
         base = _base(fleet, args.base)
         _edited(file, lambda: remove_adapter(file, base, args.name))
         reports = await _until(fleet, base, args.name, lambda report: report is None, args.timeout)
@@ -139,7 +139,7 @@ async def _unload(address: BusAddress, args: argparse.Namespace) -> int:
 
 async def _list(address: BusAddress, *, as_json: bool) -> int:
     async with listening(address) as (_, fleet):
-        await asyncio.sleep(COLLECT_S)
+        await fleet.collect(address.expected)
         beats = _workers(fleet)
     having = adapter_states(beats)
     if as_json:

@@ -12,7 +12,7 @@ from typing import Any
 
 from services.cli.arguments import seconds
 from services.cli.exit_codes import EXIT_FAILED
-from services.cli.fleet_watch import COLLECT_S, BusAddress, add_bus_options, listening, run_on_bus
+from services.cli.fleet_watch import BusAddress, add_bus_options, listening, run_on_bus
 from services.cli.table import table
 from shared.bus import Bus
 from shared.bus.subjects import inbox
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 async def _audit(address: BusAddress, args: argparse.Namespace) -> int:
     async with listening(address) as (bus, fleet):
         give_up_s = time.monotonic() + args.wait
-        await asyncio.sleep(COLLECT_S)
+        await fleet.collect(address.expected)
         audit = await _ask_all(bus, [seen.beat for seen in fleet.all()])
         while not audit.nothing_held and time.monotonic() < give_up_s:
             await asyncio.sleep(RETRY_S)

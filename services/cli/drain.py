@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from services.cli.arguments import seconds
 from services.cli.exit_codes import EXIT_EXPIRED, EXIT_FAILED
 from services.cli.fleet_watch import (
-    COLLECT_S,
     BusAddress,
     Fleet,
     Seen,
@@ -56,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _drain(address: BusAddress, instance: str, timeout_s: float) -> int:
     async with listening(address) as (bus, fleet):
-        await asyncio.sleep(COLLECT_S)
+        await fleet.collect(address.expected)
         beat = _beat_of(fleet, instance)
         if beat is None:
             heard = ", ".join(seen.beat.instance for seen in fleet.all()) or "nobody"

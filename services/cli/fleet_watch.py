@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
-from services.cli.stack_file import add_state_dir, stack_address, stack_credentials
+from services.cli.stack_file import add_state_dir, stack_address, stack_credentials, stack_instances
 from shared.bus import Bus, Delivery
 from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.fleet_state import HEARTBEAT_S
@@ -24,6 +25,9 @@ from shared.telemetry import logging
 
 COLLECT_S = 0.6
 """Everyone is asked for a heartbeat, and those that work send two within this time."""
+COLLECT_AT_MOST_S = 5.0
+"""Those of whom we know that they are there get so long: on a busy machine they are late."""
+COLLECT_POLL_S = 0.02
 
 RATE_LASTS_S = 2.0
 """Without another step, a rate is one of the past."""
@@ -36,10 +40,12 @@ CREDENTIALS_VARIABLE = "PENSTOCK_NATS_CREDENTIALS"
 
 @dataclass(frozen=True, slots=True)
 class BusAddress:
-    """Where the bus is, and who we are there (None = nobody, on a bus that is open)."""
+    """Where the bus is, and who we are there (None = nobody, on a bus that is open). `expected` are the
+    instances that are known to be on it."""
 
     url: str
     credentials: Credentials | None
+    expected: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,17 @@ class Fleet:
             skew_us = min(before.skew_us, skew_us)
             moved_s = before.moved_s if before.beat.steps == beat.steps else now_s
         self._seen[key] = Seen(beat, skew_us, now_s, moved_s)
+
+    async def collect(self, expected: frozenset[str]) -> None:
+        """Until all of these have been heard, or somebody where we expect nobody by name: for COLLECT_S at
+        least and COLLECT_AT_MOST_S at most."""
+        began_s = time.monotonic()
+        await asyncio.sleep(COLLECT_S)
+        while time.monotonic() - began_s < COLLECT_AT_MOST_S:
+            heard = {instance for _, instance in self._seen}
+            if heard and expected <= heard:
+                return
+            await asyncio.sleep(COLLECT_POLL_S)
 
     def all(self, since_s: float = 0.0) -> list[Seen]:
         """Those heard since then, or not expected to be heard yet; sorted by role and instance."""
@@ -144,4 +161,5 @@ def _bus_address(args: argparse.Namespace) -> BusAddress:
     if url := args.nats_url or os.environ.get(URL_VARIABLE, ""):
         return BusAddress(url, load_credentials(os.environ.get(CREDENTIALS_VARIABLE, "")))
     url = stack_address(args.state_dir, "nats", NATS_URL_OPTION)
-    return BusAddress(url, load_credentials(stack_credentials(args.state_dir, NATS_URL_OPTION)))
+    credentials = load_credentials(stack_credentials(args.state_dir, NATS_URL_OPTION))
+    return BusAddress(url, credentials, stack_instances(args.state_dir, NATS_URL_OPTION))

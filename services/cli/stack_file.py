@@ -42,6 +42,13 @@ def stack_credentials(state_dir: Path, option: str) -> str:
     return file if isinstance(file, str) else ""
 
 
+def stack_instances(state_dir: Path, option: str) -> frozenset[str]:
+    """The instances that the stack has. Raises NoStack."""
+    instances = _stack(state_dir, option).get("instances")
+    rows = instances if isinstance(instances, list) else []
+    return frozenset(row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str))
+
+
 def stack_adapter_file(state_dir: Path, option: str) -> str:
     """The file of adapters that the stack's workers follow. Raises NoStack."""
     file = _stack(state_dir, option).get("adapter_file")

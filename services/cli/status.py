@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _status(address: BusAddress, args: argparse.Namespace) -> int:
     async with listening(address) as (_, fleet):
-        await asyncio.sleep(COLLECT_S)
+        await fleet.collect(address.expected)
         screen = LiveText(sys.stdout, redraws=sys.stdout.isatty() and not args.json)
         while args.watch:
             seen = fleet.all(since_s=time.monotonic() - 2 * COLLECT_S)

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+from pathlib import Path
 
+import pytest
+
+from services.cli import fleet_watch
 from services.cli.audit import Audit
-from services.cli.fleet_watch import RATE_LASTS_S, Fleet
+from services.cli.fleet_watch import COLLECT_POLL_S, RATE_LASTS_S, Fleet
+from services.cli.stack_file import STACK_NAME, stack_instances
 from services.cli.status import _shown
 from shared.messages import AdapterReport, AuditReport, BreakerReport, CorpusReport, Heartbeat, Held
 
@@ -29,6 +35,52 @@ def test_a_restarted_instance_is_measured_anew_and_a_stopped_one_is_gone() -> No
     assert [seen.skew_us for seen in fleet.all()] == [400]
     fleet.observe(dataclasses.replace(BEAT, state="stopped"), received_unix_us=1_500, now_s=0.2)
     assert fleet.all() == []
+
+
+@pytest.mark.parametrize("expected", [{"decode-0", "decode-1"}, {"decode-1"}])
+async def test_who_is_expected_is_waited_for(expected: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_watch, "COLLECT_S", 0.0)
+    monkeypatch.setattr(fleet_watch, "COLLECT_AT_MOST_S", 60.0)
+    fleet = Fleet()
+    fleet.observe(BEAT, received_unix_us=0, now_s=0.0)
+    collecting = asyncio.create_task(fleet.collect(frozenset(expected)))
+    async with asyncio.timeout(30):
+        done, _ = await asyncio.wait({collecting}, timeout=4 * COLLECT_POLL_S)
+        assert not done
+        fleet.observe(dataclasses.replace(BEAT, instance="decode-1"), received_unix_us=0, now_s=0.0)
+        await collecting
+
+
+async def test_where_nobody_is_expected_somebody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_watch, "COLLECT_S", 0.0)
+    monkeypatch.setattr(fleet_watch, "COLLECT_AT_MOST_S", 60.0)
+    fleet = Fleet()
+    collecting = asyncio.create_task(fleet.collect(frozenset()))
+    async with asyncio.timeout(30):
+        done, _ = await asyncio.wait({collecting}, timeout=4 * COLLECT_POLL_S)
+        assert not done
+        fleet.observe(BEAT, received_unix_us=0, now_s=0.0)
+        await collecting
+
+
+async def test_who_says_nothing_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_watch, "COLLECT_S", 0.0)
+    monkeypatch.setattr(fleet_watch, "COLLECT_AT_MOST_S", 0.1)
+    async with asyncio.timeout(30):
+        await Fleet().collect(frozenset({"decode-0"}))
+
+
+@pytest.mark.parametrize(
+    ("instances", "known"),
+    [
+        ([{"id": "decode-0"}, {"id": "gateway-0"}], {"decode-0", "gateway-0"}),
+        ([{"id": 7}, 7], set()),
+        (7, set()),
+    ],
+)
+def test_stack_json_says_who_is_expected(tmp_path: Path, instances: object, known: set[str]) -> None:
+    (tmp_path / STACK_NAME).write_text(json.dumps({"instances": instances}))
+    assert stack_instances(tmp_path, "--nats-url URL") == known
 
 
 def test_who_has_fallen_silent_is_left_out_of_a_watched_status() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,6 +16,9 @@ from services.launcher.prober import HUNG_AFTER_PROBES, LATE_S, Prober, trouble_
 from shared.telemetry.http import TelemetryServer
 from tests.support.clock import FakeClock
 from tests.unit.services.launcher.test_instance import Log
+
+BACKLOG = 4 * HUNG_AFTER_PROBES
+"""Connections that nobody takes."""
 
 
 class Probed(Instance):
@@ -51,17 +55,17 @@ async def serving(health: Health) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def silent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """The address of a process that takes connections, as a stopped one does, and says nothing."""
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a process that is stopped: the kernel takes connections for it, and nobody answers."""
     monkeypatch.setattr(prober, "PROBE_TIMEOUT_S", 0.02)
-    accepted: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    yield f"{host}:{port}"
-    server.close()
-    for writer in accepted:
-        writer.close()
-    await server.wait_closed()
+    with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as server:
+        host, port = server.getsockname()
+        yield f"{host}:{port}"
+
+
+def prober_of(*targets: tuple[Instance, str]) -> Prober:
+    """By its clock no round takes any time, however busy the machine is."""
+    return Prober(lambda: targets, FakeClock())
 
 
 async def rounds(probing: Prober, count: int) -> None:
@@ -73,7 +77,7 @@ async def test_a_process_that_says_that_it_is_stalled_is_killed_at_the_limit_and
     health, one = Health(), Probed()
     health.why = "the engine has not moved for 7.0 s though it has work"
     async with serving(health) as address:
-        probing = Prober(lambda: [(one, address)])
+        probing = prober_of((one, address))
         await rounds(probing, HUNG_AFTER_PROBES - 1)
         assert one.killed == []
         await rounds(probing, 2)
@@ -84,14 +88,14 @@ async def test_a_process_that_does_not_answer_is_killed_and_its_neighbour_is_not
     hung, well = Probed(), Probed()
     well.life = 2
     async with serving(Health()) as address:
-        await rounds(Prober(lambda: [(hung, silent), (well, address)]), HUNG_AFTER_PROBES)
+        await rounds(prober_of((hung, silent), (well, address)), HUNG_AFTER_PROBES)
     assert (hung.killed, well.killed) == (["/live does not answer"], [])
 
 
 async def test_one_good_answer_starts_the_count_again() -> None:
     health, one = Health(), Probed()
     async with serving(health) as address:
-        probing = Prober(lambda: [(one, address)])
+        probing = prober_of((one, address))
         for _ in range(3):
             health.why = "the event loop has not moved for 6.0 s though it has work"
             await rounds(probing, HUNG_AFTER_PROBES - 1)
@@ -118,7 +122,7 @@ async def test_rounds_in_which_the_launcher_was_late_itself_do_not_count(silent:
 
 async def test_a_new_process_starts_without_the_misses_of_the_one_before(silent: str) -> None:
     one = Probed()
-    probing = Prober(lambda: [(one, silent)])
+    probing = prober_of((one, silent))
     await rounds(probing, HUNG_AFTER_PROBES - 1)
     one.life = 2
     await rounds(probing, HUNG_AFTER_PROBES - 1)
