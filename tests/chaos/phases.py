@@ -20,6 +20,8 @@ HELD_OPEN = {
 """Whose standing still keeps a request in a phase; in the others it is its own length that does."""
 LONG_PROMPT = 9_000
 LONG_OUTPUT = 2_500
+PROMPT_IDS = range(20, 380)
+"""In the vocabulary of the models with trained weights and of those without."""
 
 
 @contextlib.asynccontextmanager
@@ -48,4 +50,4 @@ def long_request(seed: int) -> pb.GenerateRequest:
 
 def random_prompt(tokens: int) -> list[int]:
     """New every time, so that no prefix cache has it."""
-    return random.choices(range(20, 400), k=tokens)
+    return random.choices(PROMPT_IDS, k=tokens)
