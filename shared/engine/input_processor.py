@@ -22,6 +22,7 @@ class InputProcessor:
 
     def __init__(self, config: EngineConfig, model: ModelConfig, hasher: BlockHasher, layout: str) -> None:
         self.max_model_len = max_model_len(config, model)
+        self.vocab_size = model.vocab_size
         self._config = config
         self._model = model
         self._hasher = hasher

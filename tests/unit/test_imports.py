@@ -135,6 +135,7 @@ ENGINE_ORDER = (
     "input_processor",
     "model_runner",
     "engine_core",
+    "intake",
     "engine",
     "llm",
     "measuring",

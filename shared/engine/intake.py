@@ -1,0 +1,233 @@
+"""How sequences come into the engine, and how what they are to compute is changed while they are in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.engine.adapters import AdapterRegistry, LoadedAdapter
+from shared.engine.batch import PackedAdapter
+from shared.engine.engine_config import MAX_DRAFT_TOKENS
+from shared.engine.input_processor import InputProcessor
+from shared.engine.memory.allotment import Allotment
+from shared.engine.memory.block_manager import BlockManager
+from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvPool
+from shared.engine.model_runner import LayerCallback
+from shared.engine.results import AdmitResult, Reservation
+from shared.engine.sampling.sampler import Sampler
+from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
+from shared.engine.scheduling.scheduler import Scheduler
+from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
+from shared.errors import InvalidRequest
+from shared.sampling import SamplingParams
+
+
+class Intake:
+    """The part of an `Engine` that takes sequences in; each call changes everything it has to, or nothing."""
+
+    def __init__(
+        self,
+        input_processor: InputProcessor,
+        adapters: AdapterRegistry,
+        kv_pool: KvPool,
+        allotment: Allotment,
+        block_manager: BlockManager,
+        scheduler: Scheduler,
+        sampler: Sampler,
+    ) -> None:
+        self.kv_pool = kv_pool
+        self._input_processor = input_processor
+        self._adapters = adapters
+        self._allotment = allotment
+        self._block_manager = block_manager
+        self._scheduler = scheduler
+        self._sampler = sampler
+
+    def admit(
+        self,
+        key: str,
+        token_ids: Sequence[int],
+        prompt_len: int,
+        params: SamplingParams,
+        block_hashes: Sequence[bytes] | None = None,
+        *,
+        stop_after: int | None = None,
+        on_layer: LayerCallback | None = None,
+        tenant: str = "",
+        adapter: str = "",
+        priority: int = NORMAL_PRIORITY,
+        deadline_us: int | None = None,
+    ) -> AdmitResult:
+        """Take in a sequence whose KV is computed here; its cached prefix is not computed again, unless
+        `params.prompt_logprobs` are wanted.
+
+        `token_ids` is the prompt and, on recovery, what was generated before; `prompt_len` is the border.
+        `block_hashes` name its first full blocks; None lets the engine name them, an empty list keeps a
+        sequence without full blocks out of the prefix cache. With `stop_after` n the sequence is held
+        (keeps its blocks, leaves the batch) once n tokens were drawn, until `release`; only then may
+        `on_layer` be given. `adapter` is the name of a loaded one, "" for the model alone. Names that the
+        engine makes are `tenant`'s and the adapter's own. `priority` 0 (high) to 2 (low), then `deadline_us`
+        of time.monotonic decide who goes first. Raises Overloaded, InvalidRequest or DeadlineExpired (the
+        prompt cannot be computed by then), changing nothing; nothing ends later.
+        """
+        if stop_after is not None and stop_after < 1:
+            raise InvalidRequest(f"stop_after must be at least 1, not {stop_after}")
+        if on_layer is not None and stop_after is None:
+            raise InvalidRequest("on_layer needs stop_after: KV that is sent away must stay until released")
+        check_priority(priority)
+        self._input_processor.check_tokens(token_ids)  # before they are hashed
+        loaded = self._adapters.find(adapter)
+        chain = self._input_processor.chain(token_ids, block_hashes, tenant, _digest(loaded))
+        sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, chain)
+        sequence.adapter = packed_of(loaded)
+        num_tokens = len(token_ids)
+        if stop_after is not None:
+            sequence.hold_len = num_tokens + stop_after
+            num_tokens = min(sequence.hold_len, sequence.end_len) - 1  # the last token drawn needs no KV
+        sequence.on_layer = on_layer
+        self._scheduler.check_room(key, priority)
+        self._scheduler.check_time(sequence, deadline_us)
+        self._allotment.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
+        self._add_sequence(sequence, priority, deadline_us)
+        return AdmitResult.of(sequence)
+
+    def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> Reservation:
+        """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
+        sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
+        self._scheduler.check_room(key)
+        num_cached = self._allotment.reserve_blocks(sequence, num_tokens)
+        self._scheduler.sequences[key] = sequence
+        return Reservation.of(sequence, num_cached)
+
+    def attach(
+        self,
+        key: str,
+        token_ids: Sequence[int],
+        prompt_len: int,
+        params: SamplingParams,
+        *,
+        adapter: str = "",
+        priority: int = NORMAL_PRIORITY,
+        deadline_us: int | None = None,
+    ) -> None:
+        """KV of `token_ids[:-1]` is now complete in the blocks reserved for `key`: it joins the batch.
+
+        `adapter`, with which that KV was computed, `priority` and `deadline_us` as in `admit`.
+        Raises InvalidRequest when nothing is reserved or the reservation is too small; it then stays.
+        """
+        check_priority(priority)
+        reserved = self._scheduler.sequences.get(key)
+        if reserved is None or reserved.status is not SequenceStatus.RESERVED:
+            raise InvalidRequest(f"no KV is reserved for sequence {key!r}; reserve before attaching")
+        sequence = self._input_processor.sequence(key, token_ids, prompt_len, params, reserved.chain)
+        num_filled = len(token_ids) - 1
+        in_window = self._block_manager.can_share(reserved, num_filled)
+        num_blocks = len(reserved.tables[0].blocks)  # as many in every group
+        if (
+            not in_window
+            or not reserved.num_computed <= num_filled <= num_blocks * BLOCK_TOKENS
+            or not num_filled
+        ):
+            raise InvalidRequest(
+                f"{num_filled} filled tokens do not fit the {num_blocks} blocks reserved for "
+                f"{key!r}; reserve as many tokens as arrive"
+            )
+        sequence.adapter = packed_of(self._adapters.find(adapter))
+        sequence.tables = reserved.tables
+        sequence.num_computed = num_filled
+        sequence.num_scored = prompt_len  # by whoever computed the prompt
+        sequence.prefilling = False
+        for table in sequence.tables:
+            self.kv_pool.take_in(table.blocks[table.num_committed :])
+        self._sampler.track(sequence)
+        self._scheduler.add_sequence(sequence, priority, deadline_us)
+        self._block_manager.commit(sequence)
+
+    def fork(self, key: str, new_key: str, params: SamplingParams) -> None:
+        """A new sequence with the prompt of `key`, drawn from with `params` as if it had been admitted.
+
+        It shares the blocks of `key` by reference and computes only the prompt's last token; whoever writes
+        into a shared block gets a copy of it. Raises InvalidRequest while the prompt of `key` is not
+        computed, when its KV is promised to somebody (`stop_after`) or when its window has left the
+        prompt's end, Overloaded as `admit` does."""
+        source = self._scheduler.sequences.get(key)
+        if source is None or source.status is not SequenceStatus.ACTIVE or source.pinned:
+            raise InvalidRequest(f"sequence {key!r} is not running here; fork one that is")
+        if source.num_computed < source.prompt_len - 1:
+            raise InvalidRequest(f"the prompt of {key!r} is not computed yet; fork it after its first token")
+        if not self._block_manager.can_share(source, source.prompt_len - 1):
+            raise InvalidRequest(f"KV of the prompt of {key!r} is behind its window now; admit it once more")
+        prompt = source.tokens[: source.prompt_len]
+        names = source.chain.hashes[: len(prompt) // BLOCK_TOKENS]
+        sequence = self._input_processor.sequence(
+            new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed, source.chain.hasher)
+        )
+        sequence.adapter = source.adapter
+        self._scheduler.check_room(new_key, source.priority)
+        sequence.num_scored = len(prompt)  # the source's are the same
+        self._block_manager.share_blocks(sequence, source)
+        self._add_sequence(sequence, source.priority, source.deadline_us)
+
+    def revise(self, key: str, base: int, token_ids: Sequence[int], *, stop_after: int) -> bool:
+        """A sequence that is held after its last draw goes on: what follows its first `base` tokens becomes
+        `token_ids`, and `stop_after` more are drawn. KV of tokens that stay as they were is kept.
+
+        False, and nothing happens, when it is not held here, when its KV was promised to somebody
+        (`on_layer`) or when its prompt would change. Raises as `admit` does: it is still held then.
+        """
+        if stop_after < 1:
+            raise InvalidRequest(f"stop_after must be at least 1, not {stop_after}")
+        sequence = self._scheduler.sequences.get(key)
+        if sequence is None or sequence.status is not SequenceStatus.HELD or sequence.on_layer is not None:
+            return False
+        if not sequence.prompt_len <= base <= len(sequence.tokens):
+            return False
+        self._input_processor.check_revision(sequence, base, token_ids)
+        common = sequence.common_tokens(base, token_ids)
+        num_tokens = base + len(token_ids)
+        hold_len = num_tokens + stop_after
+        num_kept = min(common, sequence.num_computed, num_tokens - 1)
+        self._block_manager.rewind(sequence, common, num_kept, min(hold_len, sequence.end_len) - 1)
+        sequence.tokens[base:] = token_ids
+        sequence.hold_len = hold_len
+        sequence.prefilling = True
+        self._sampler.forget(key)
+        self._sampler.track(sequence)
+        sequence.status = SequenceStatus.ACTIVE
+        self._scheduler.add_sequence(sequence, sequence.priority, None)
+        return True
+
+    def propose(self, key: str, base_position: int, draft_ids: Sequence[int]) -> bool:
+        """Offer guesses of the next tokens, to be verified in the next step; later offers replace earlier.
+
+        False, and nothing happens, when the sequence is not decoding here, when `base_position` is not its
+        next position (a stale draft), or when an id is not in the vocabulary. At most MAX_DRAFT_TOKENS are
+        used, fewer when budget, blocks or the sequence's own limits say so.
+        """
+        sequence = self._scheduler.sequences.get(key)
+        if sequence is None or sequence.status is not SequenceStatus.ACTIVE or sequence.prefilling:
+            return False
+        if base_position != len(sequence.tokens) or sequence.on_layer is not None:
+            return False
+        drafts = tuple(draft_ids[:MAX_DRAFT_TOKENS])
+        vocab_size = self._input_processor.vocab_size
+        if not all(type(token_id) is int and 0 <= token_id < vocab_size for token_id in drafts):
+            return False
+        sequence.drafts = drafts
+        return True
+
+    def _add_sequence(self, sequence: LiveSequence, priority: int, deadline_us: int | None) -> None:
+        """The last part of coming in. A grammar may find no memory for its state: then nothing is kept."""
+        try:
+            self._sampler.track(sequence)
+        except BaseException:
+            self._block_manager.free_blocks(sequence)
+            raise
+        self._scheduler.add_sequence(sequence, priority, deadline_us)
+
+
+def packed_of(loaded: LoadedAdapter | None) -> PackedAdapter | None:
+    return None if loaded is None else loaded.packed
+
+
+def _digest(loaded: LoadedAdapter | None) -> str:
+    return "" if loaded is None else loaded.info.digest
