@@ -7,7 +7,7 @@ import shutil
 from typing import Any, Protocol, TextIO
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.passage_view import passage_fields, passage_head
+from services.cli.passage_view import passage_fields, passage_head, printable_text
 from services.cli.timeline_table import timeline_table
 
 OUTCOMES = {
@@ -44,6 +44,9 @@ class TextOutput:
     def prompt(self, info: pb.PromptInfo) -> None:
         for passage in sorted(info.passages, key=lambda each: each.prompt_place or len(info.passages) + 1):
             print(f"[{passage.prompt_place or NO_PLACE}] {passage_head(passage)}", file=self._err)
+        if info.retrieval_query:
+            searched = printable_text(" ".join(info.retrieval_query.split()))
+            print(f"{self._command}: searched for: {searched}", file=self._err)
         if info.degraded:
             print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
         if info.warning:
@@ -88,6 +91,7 @@ class JsonOutput:
             passages=[{**passage_fields(each), "prompt_place": each.prompt_place} for each in info.passages],
             degraded=info.degraded,
             warning=info.warning,
+            retrieval_query=info.retrieval_query,
             **({"cached": _cached(info.cached)} if info.HasField("cached") else {}),
         )
 

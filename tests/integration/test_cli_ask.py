@@ -71,7 +71,11 @@ def test_sources_are_numbered_as_the_answer_cites_them_and_those_left_out_come_l
             pb.RetrievedPassage(source=source, score=0.5, prompt_place=place, page=page)
             for source, place, page in found
         ]
-        yield prompt(passages=passages, warning="the prompt had no room for 1 of 3 passages")
+        yield prompt(
+            passages=passages,
+            warning="the prompt had no room for 1 of 3 passages",
+            retrieval_query="Where is Oslo?\nHow big\x1b is it?",
+        )
         yield end(pb.OUTCOME_FINISHED, finish_reason=pb.FINISH_REASON_STOP)
 
     peer.script = script
@@ -79,6 +83,7 @@ def test_sources_are_numbered_as_the_answer_cites_them_and_those_left_out_come_l
         "[1] c\N{REPLACEMENT CHARACTER}.md (0.50)",
         "[2] a.md (0.50)",
         "[-] b.pdf, page 7 (0.50)",
+        "penstock ask: searched for: Where is Oslo? How big\N{REPLACEMENT CHARACTER} is it?",
         "penstock ask: the prompt had no room for 1 of 3 passages",
     ]
 
@@ -120,6 +125,7 @@ def test_json_is_one_object_per_event_with_the_documented_fields(peer: GenerateP
         ],
         "degraded": "",
         "warning": "",
+        "retrieval_query": "",
     }
     assert events[1] == {
         "event": "text",
