@@ -276,5 +276,6 @@ def test_several_threads_embed_what_one_does(embedder: Embedder) -> None:
     texts = [f"Passage number {number} is about {'water ' * (number % 7)}." for number in range(100)]
     done: list[int] = []
     beside = Embedder.load(threads=2).embed(texts, done.append)
-    assert done == [32, 64, 96, 100]
+    assert done == sorted(set(done))
+    assert done[-1] == len(texts)
     np.testing.assert_allclose(beside, embedder.embed(texts), atol=1e-5)
