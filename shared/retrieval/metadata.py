@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
 
 from shared.errors import InvalidRequest
 from shared.messages import MAX_FILTER_CHARS, MAX_FILTER_VALUES, MAX_FILTERS, Filters
@@ -24,6 +23,8 @@ MAX_METADATA_CHARS = 256
 MAX_TOLD_BYTES = 2048
 """Of a passage's metadata in an answer, whole fields alone: an answer has up to 50 passages."""
 VALUE_JOIN = ", "
+
+PLACE_FIELDS = frozenset({"source", "folder", "suffix"})
 
 _RECORD = re.compile(r"(.+\.jsonl)#", re.IGNORECASE)
 
@@ -50,12 +51,13 @@ def all_values(name: str, metadata: Pairs) -> Iterator[tuple[str, str]]:
     yield "source", name
     if record := _RECORD.match(name):
         yield "source", record[1]
-    path = PurePosixPath(record[1] if record else name)
-    for folder in path.parents:
-        if folder.name:
-            yield "folder", str(folder)
-    if path.suffix:
-        yield "suffix", path.suffix[1:].lower()
+    folder, _, file = (record[1] if record else name).rpartition("/")
+    while folder:
+        yield "folder", folder
+        folder = folder.rpartition("/")[0]
+    stem, _, suffix = file.rpartition(".")
+    if stem and suffix:
+        yield "suffix", suffix.lower()
 
 
 def told_metadata(name: str, metadata: Pairs) -> Pairs:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shared.messages import Filters
 from shared.retrieval.lexical import Allowed
-from shared.retrieval.metadata import all_values
+from shared.retrieval.metadata import PLACE_FIELDS, all_values
 from shared.retrieval.passage_table import PassageTable
 
 MAX_KEPT_FIELDS = 16
@@ -77,9 +77,12 @@ class MetadataMasks:
     def _look(self) -> npt.NDArray[np.int64]:
         """How many passages each document has."""
         if self._counts is None:
-            self._names = frozenset(
-                field for file in self._table.files for field, _ in all_values(file.name, file.metadata)
-            )
+            names: set[str] = set()
+            for file in self._table.files:
+                names.update(field for field, _ in file.metadata)
+                if not names >= PLACE_FIELDS:
+                    names.update(field for field, _ in all_values(file.name, ()))
+            self._names = frozenset(names)
             self._counts = np.diff(self._table.files.first_rows, append=len(self._table))
         return self._counts
 
@@ -87,10 +90,11 @@ class MetadataMasks:
         found = self._fields.get(field)
         if found is None:
             numbers: dict[str, int] = {}
+            is_of_place = field in PLACE_FIELDS
             pairs = [
                 (number, numbers.setdefault(value, len(numbers)))
                 for number, file in enumerate(self._table.files)
-                for name, value in all_values(file.name, file.metadata)
+                for name, value in (all_values(file.name, file.metadata) if is_of_place else file.metadata)
                 if name == field
             ]
             columns = np.array(pairs, np.int32).reshape(-1, 2)
