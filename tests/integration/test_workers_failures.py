@@ -268,6 +268,38 @@ async def test_warming_makes_the_prefix_ready(edge: Edge) -> None:
     await edge.cancel("decode", DECODE, request_id, epoch=2)
 
 
+async def tell_to_warm(edge: Edge, request_id: str, ids: list[int], seconds: float = WAIT_S) -> None:
+    envelope = edge.bus.envelope(request_id, WARM_EPOCH, Deadline.after(seconds), GATEWAY)
+    await edge.bus.publish(
+        inbox("prefill", PREFILL), Warm(pack_ids(ids), edge.hashes(ids), GATEWAY), envelope
+    )
+
+
+async def test_what_is_warmed_can_be_cancelled_before_it_comes_and_after(edge: Edge) -> None:
+    await edge.until_idle(*ALL)
+    early, late = edge.new_id(), edge.new_id()
+    ids = list(range(200, 280))
+    ack = await edge.cancel("prefill", PREFILL, early, epoch=WARM_EPOCH)
+    assert (ack.held, ack.phase) == (False, "")
+    await tell_to_warm(edge, early, ids)
+    await tell_to_warm(edge, late, list(range(100, 500)))
+    await edge.cancel("prefill", PREFILL, late, epoch=WARM_EPOCH)
+    await edge.until_idle(PREFILL)
+    request_id = edge.new_id()
+    assert (await edge.prefill(request_id, ids, decode=DECODE)).cached_tokens == 0
+    await edge.cancel("prefill", PREFILL, request_id)
+
+
+async def test_what_would_be_warmed_too_late_is_not(edge: Edge) -> None:
+    await edge.until_idle(*ALL)
+    ids = list(range(300, 380))
+    await tell_to_warm(edge, edge.new_id(), ids, seconds=-1.0)
+    await edge.until_idle(PREFILL)
+    request_id = edge.new_id()
+    assert (await edge.prefill(request_id, ids, decode=DECODE)).cached_tokens == 0
+    await edge.cancel("prefill", PREFILL, request_id)
+
+
 # ---- the bus ----
 
 
