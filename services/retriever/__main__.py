@@ -6,7 +6,6 @@ from shared.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     import asyncio
-    from pathlib import Path
 
     import torch
 
@@ -17,6 +16,7 @@ with interrupts_end_at_once():
     from services.retriever.corpora import Corpora
     from services.retriever.corpus_indexing import CorpusIndexing
     from services.retriever.passage_ranker import PassageRanker
+    from services.retriever.reranker_choice import choose_reranker
     from services.retriever.searcher import Searcher
     from services.retriever.served_corpus import ServedCorpus
     from services.retriever.text_jobs import TextWork
@@ -25,11 +25,9 @@ with interrupts_end_at_once():
     from shared.config import ConfigError
     from shared.cores import usable_cores
     from shared.errors import InvalidRequest
-    from shared.retrieval.cross_encoder import CrossEncoder
     from shared.retrieval.embedder import Embedder
     from shared.retrieval.named_corpus import NamedCorpus
     from shared.retrieval.question_vectors import QuestionVectors
-    from shared.retrieval.rerank import Reranker
     from shared.service import Service, run_service
 
 DRAIN_POLL_S = 0.02
@@ -41,7 +39,7 @@ async def body(service: Service[RetrieverConfig]) -> None:
     corpora = Corpora(map(ServedCorpus, _named_corpora(config)))
     # All cores for the index; a few questions are one batch.
     embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores())
-    reranker = await asyncio.to_thread(_reranker, config)
+    reranker = await asyncio.to_thread(choose_reranker, config, embedder)
     vectors = QuestionVectors(embedder, config.question_vectors_mb << 20)
     indexing = CorpusIndexing(service, embedder, corpora)
     indexing.start()
@@ -81,10 +79,6 @@ def _named_corpora(config: RetrieverConfig) -> tuple[NamedCorpus, ...]:
         return config.named_corpora()
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
-
-
-def _reranker(config: RetrieverConfig) -> Reranker | None:
-    return CrossEncoder.load(Path(config.reranker), threads=config.threads) if config.reranker else None
 
 
 def _warm_up(config: RetrieverConfig, embedder: Embedder) -> None:

@@ -173,7 +173,7 @@ class RetrieverActor(BusActor):
     # ---- work -------------------------------------------------------------------------------------
 
     async def turn(self) -> bool:
-        """WorkResult what has reached its limit, then give the thread the next batch when it is free."""
+        """Answer what has reached its limit, then give the thread the next batch when it is free."""
         if self._crash is not None:
             raise self._crash
         for asked in [asked for asked in self._agenda.everything() if asked.end.expired()]:

@@ -26,9 +26,16 @@ class RetrieverConfig(ServiceConfig):
         ".penstock", help="folder that keeps the index between runs", path=PathRule.ALWAYS
     )
     reranker: str = field_of(
-        "",
-        help="folder of a Hugging Face cross-encoder (BERT, RoBERTa, XLM-R); empty = no reranking",
-        path=PathRule.ALWAYS,
+        "auto",
+        help="late-interaction, the folder of a Hugging Face cross-encoder (BERT, RoBERTa, XLM-R), "
+        "auto = late-interaction where the encoder's kernels run and else none, or empty = none",
+        path=PathRule.IF_THERE,
+    )
+    token_states_mb: int = field_of(
+        32,
+        help="MiB for what late interaction knows of passages lately seen; 0 = nothing is kept",
+        minimum=0,
+        maximum=1 << 14,
     )
     max_queued: int = field_of(
         256, help="questions that may wait; more are refused as overloaded", minimum=1, maximum=1 << 16

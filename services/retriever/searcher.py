@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from services.retriever.passage_ranker import RERANKED_PASSAGES, Unranked
 from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, SearchAsk
 from services.retriever.served_corpus import ServedCorpus
@@ -21,9 +23,12 @@ from shared.retrieval.fusion import Ranking, fuse_rankings
 from shared.retrieval.index import Hit, PassageIndex
 from shared.retrieval.lexical import Allowed, Rows, Scores
 from shared.retrieval.question_vectors import QuestionEmbedder
+from shared.retrieval.vectors import Vectors
 
 FIRST_STAGE_PASSAGES = 100
 """Of each ranking."""
+MEANING_WEIGHT = 3.0
+"""Beside that of words, for a question that the embedder knows every word of."""
 TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was searched for by its beginning"
 
 
@@ -67,7 +72,11 @@ class Searcher:
         for group in groups:
             found = group.index.search_rows(embedded.vectors[group.places], _depth(group), group.allowed)
             for place, *ranked in zip(group.places, *found, strict=True):
-                meaning = _ranking(*ranked, weight=embedded.known[place])
+                weight = MEANING_WEIGHT * embedded.known[place]
+                meaning = _ranking(*ranked, weight=weight)
+                meaning = _with_cosines(
+                    meaning, words[place].rows, group.index.vectors, embedded.vectors[place]
+                )
                 hits_of[place] = self._hits(asks[place], group.index, [meaning, words[place]])
         search_us = (time.perf_counter_ns() - began_ns) // 1000 - embed_us
         group_of = {place: group for group in groups for place in group.places}
@@ -110,6 +119,14 @@ def _ranking(scores: Scores, rows: Rows, *, weight: float = 1.0) -> Ranking:
     """Of what was found: -1 is no row."""
     count = int((rows >= 0).sum())
     return Ranking(rows[:count].tolist(), scores[:count].tolist(), weight)
+
+
+def _with_cosines(meaning: Ranking, rows: Sequence[int], vectors: Vectors, question: Vectors) -> Ranking:
+    """With those of `rows` that were found by words alone: how near they are is known too."""
+    known = set(meaning.rows)
+    others = [row for row in rows if row not in known]
+    cosines = np.asarray(vectors[others]) @ question
+    return Ranking([*meaning.rows, *others], [*meaning.scores, *cosines.tolist()], meaning.weight)
 
 
 def _groups(asks: Sequence[SearchAsk]) -> list[SearchGroup]:

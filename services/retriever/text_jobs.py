@@ -25,7 +25,7 @@ from shared.retrieval.rerank import BATCH_PASSAGES, Reranker, ScoredTexts
 FLOAT32_LE = "<f4"
 NO_RERANKER = (
     "this retriever has no reranker; set reranker under [retriever], or PENSTOCK_RETRIEVER_RERANKER, "
-    "to the folder of a cross-encoder"
+    "to late-interaction or the folder of a cross-encoder"
 )
 
 

@@ -69,6 +69,11 @@ class Embedder:
         tokenizer.no_padding()
         tokenizer.enable_truncation(MAX_TOKENS)
 
+    @property
+    def is_native(self) -> bool:
+        """It runs on the kernels: elsewhere a passage takes ten times as long."""
+        return self._passage_encoder.is_native
+
     @classmethod
     def load(cls, *, threads: int = 1) -> Embedder:
         """Raises NotFound or ChecksumMismatch (see model_files)."""

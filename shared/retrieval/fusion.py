@@ -1,9 +1,8 @@
 """Rankings made one by their scores (Bruch, Gai and Ingber 2023, arXiv:2210.11934).
 
-A score counts as a share of the best one in its ranking, times what the ranking is worth for this question.
-By ranks alone (reciprocal rank fusion, Cormack, Clarke and Büttcher 2009) a ranking that knows little
-disturbs one that knows much: with the same weights nDCG@10 of XQuAD's German questions is 0.930, by words
-alone 0.960, and by scores 0.961 (`bench_retrieval`).
+Of all that any ranking has found, the lowest score of a ranking counts 0 and the highest 1, times what the
+ranking is worth for this question. By ranks alone (reciprocal rank fusion, Cormack, Clarke and Büttcher 2009)
+a ranking that knows little disturbs one that knows much (`bench_retrieval`).
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Rows of passages, best first, each once, with their scores, higher for better ones. What has none above
-    0 says nothing. `weight` is what this ranking is worth beside others."""
+    """Rows of passages, best first, each once, with their scores, higher for better ones; a row that it does
+    not have scores 0. `weight` is what this ranking is worth beside others."""
 
     rows: Sequence[int]
     scores: Sequence[float]
@@ -24,13 +23,24 @@ class Ranking:
 
 def fuse_rankings(rankings: Sequence[Ranking], k: int) -> list[tuple[int, float]]:
     """The best k rows of all rankings with their scores, best first: 1 for what all of them have first, 0 for
-    what none says anything of. Equal ones are in the order of the rankings."""
-    fused: dict[int, float] = {}
-    total = sum(ranking.weight for ranking in rankings if ranking.rows and ranking.scores[0] > 0)
+    what all of them have last. Equal ones are in the order of the rankings."""
+    rows = list(dict.fromkeys(row for ranking in rankings for row in ranking.rows))
+    fused = dict.fromkeys(rows, 0.0)
+    total = 0.0
     for ranking in rankings:
-        best = ranking.scores[0] if ranking.rows else 0.0
-        for row, score in zip(ranking.rows, ranking.scores, strict=True):
-            share = ranking.weight * max(score, 0.0) / (best * total) if best > 0 and total > 0 else 0.0
-            fused[row] = fused.get(row, 0.0) + share
-    ordered = sorted(fused, key=lambda row: -fused[row])[:k]
-    return [(row, fused[row]) for row in ordered]
+        found = dict(zip(ranking.rows, ranking.scores, strict=True))
+        scores = [found.get(row, 0.0) for row in rows]
+        if not any(score > 0 for score in scores) or ranking.weight <= 0:
+            continue
+        total += ranking.weight
+        for row, share in zip(rows, spread(scores), strict=True):
+            fused[row] += ranking.weight * share
+    ordered = sorted(rows, key=lambda row: -fused[row])[:k]
+    return [(row, fused[row] / total if total else 0.0) for row in ordered]
+
+
+def spread(scores: Sequence[float]) -> list[float]:
+    """From 0 for the lowest to 1 for the highest, so that scores of two kinds can be added; equal ones are
+    all 1."""
+    low, high = min(scores), max(scores)
+    return [(score - low) / (high - low) if high > low else 1.0 for score in scores]

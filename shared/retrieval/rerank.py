@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.retrieval.fusion import spread
 
 BATCH_PASSAGES = 8
 """Scored between two looks at the clock."""
@@ -72,13 +73,7 @@ def rerank_passages(
         slowest_s = max(slowest_s, left_s - deadline.remaining_s(clock))
     share = reranker.share(question) if scores else 1.0
     if share < 1:
-        pairs = zip(_spread(scores), _spread(found[: len(scores)]), strict=True)
+        pairs = zip(spread(scores), spread(found[: len(scores)]), strict=True)
         scores = [share * score + (1 - share) * of_search for score, of_search in pairs]
     best = sorted(range(len(scores)), key=lambda place: -scores[place])
     return Reranked((*best, *range(len(scores), len(passages))), tuple(scores[place] for place in best))
-
-
-def _spread(scores: Sequence[float]) -> list[float]:
-    """From 0 for the lowest to 1 for the highest, so that scores of two kinds can be added."""
-    low, high = min(scores), max(scores)
-    return [(score - low) / (high - low) if high > low else 0.0 for score in scores]

@@ -47,6 +47,8 @@ class TextEncoder:
         self._vocab, self._num_kinds = len(weights.words), len(weights.kinds)
         self._threads = threads
         kernels = library() if native and fits_kernels(weights) else None
+        self.is_native = kernels is not None
+        """It runs on the kernels."""
         if kernels is not None:
             self._encode = NativeEncoder(kernels, weights, arithmetic).encode
         else:

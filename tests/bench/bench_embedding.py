@@ -144,7 +144,7 @@ def _ndcg(embed: Embed, asked: RetrievalSet) -> float:
     names = list(asked.documents)
     similar = embed(asked.questions) @ embed([asked.documents[name] for name in names]).T
     best = np.argsort(-similar, axis=1)[:, :10]
-    return ranking_scores([[names[row] for row in rows] for rows in best], asked.right).ndcg
+    return ranking_scores([[names[row] for row in rows] for rows in best], asked.gains).ndcg
 
 
 def _seconds(work: Callable[[], object]) -> tuple[float, float]:

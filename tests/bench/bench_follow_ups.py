@@ -119,7 +119,8 @@ def main() -> None:
 
 def report_follow_ups(search: SearchedSet, made: Sequence[FollowUp], title: str, show: int) -> None:
     """With so many of those that are not seen to lean."""
-    right, missed = [each.right for each in made], [each for each in made if not leans(each.question)]
+    missed = [each for each in made if not leans(each.question)]
+    right = [{each.right: 1.0} for each in made]
     print(f"{title}: {len(made)} follow-ups, {len(made) - len(missed)} seen to lean")
     ways = {
         "whole": [each.whole for each in made],
@@ -141,8 +142,8 @@ def report_others(search: SearchedSet, asked: RetrievalSet, show: int) -> None:
     behind = [with_history(question, [(USER, other)]) for question, other in pairs]
     taken = [question for question in asked.questions if leans(question)]
     print(f"{asked.name}: {len(behind)} questions behind another topic, {len(taken)} taken for follow-ups")
-    print(f"  {'as it is':13} {ranking_scores(found(search, asked.questions), asked.right)}")
-    print(f"  {'with history':13} {ranking_scores(found(search, behind), asked.right)}")
+    print(f"  {'as it is':13} {ranking_scores(found(search, asked.questions), asked.gains)}")
+    print(f"  {'with history':13} {ranking_scores(found(search, behind), asked.gains)}")
     for question in taken[:show]:
         print(f"    {question}")
 

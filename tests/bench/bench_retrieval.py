@@ -1,10 +1,12 @@
 """How often a question finds its document: by words, by meaning, by both.
 
-    python -m tests.bench.bench_retrieval --xquad DIR [--set xquad-de] [--reranker DIR]
+    python -m tests.bench.bench_retrieval [--xquad DIR] [--beir DIR …] [--set xquad-de] [--reranker DIR]
 
-The sets are the documentation's questions (the half that may be looked at) and XQuAD in seven languages, each
-with an index of its own as a retriever makes it. A document counts where its first passage is found. With a
-reranker (a Hugging Face cross-encoder), also in its order, and how long that took.
+The sets are the documentation's questions (the half that may be looked at), XQuAD in seven languages and any
+set in the form of BEIR (corpus.jsonl, queries.jsonl, qrels/test.tsv), each with an index of its own as a
+retriever makes it. A document counts where its first passage is found. Then in the order of a reranker (late
+interaction, or the Hugging Face cross-encoder in a folder): how long that took, and the difference with the
+bounds that 95 of 100 samples of the questions are within.
 """
 
 from __future__ import annotations
@@ -14,23 +16,26 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from services.retriever.config import RetrieverConfig
 from services.retriever.passage_ranker import PassageRanker, Unranked
 from services.retriever.question import SearchAsk
+from services.retriever.reranker_choice import choose_reranker
 from services.retriever.searcher import FIRST_STAGE_PASSAGES, Searcher
 from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
 from shared.retrieval.build import build_index
-from shared.retrieval.cross_encoder import CrossEncoder
 from shared.retrieval.embedder import Embedder
 from shared.retrieval.index import PassageIndex
+from shared.retrieval.late_interaction import NAME
 from shared.text.passage_source import document_of
-from tests.bench.ranking_scores import RankingScores, ranking_scores
-from tests.bench.retrieval_sets import RetrievalSet, retrieval_sets
+from tests.bench.ranking_scores import RankingScores, ndcg_difference, ranking_scores
+from tests.bench.retrieval_sets import RetrievalSet, beir_set, retrieval_sets
 
 PATIENCE_S = 3600.0
 MOST_PASSAGES = 16
@@ -52,14 +57,14 @@ def _documents(index: PassageIndex, rows: Iterable[int]) -> list[str]:
 def by_words(index: PassageIndex, asked: RetrievalSet) -> RankingScores:
     """BM25 alone."""
     _, rows = index.lexical.search(asked.questions, min(FIRST_STAGE_PASSAGES, len(index)))
-    return ranking_scores([_documents(index, found.tolist()) for found in rows], asked.right)
+    return ranking_scores([_documents(index, found.tolist()) for found in rows], asked.gains)
 
 
 def by_meaning(index: PassageIndex, asked: RetrievalSet, embedder: Embedder) -> RankingScores:
     """Vectors alone."""
     vectors = np.asarray(embedder.embed_questions(asked.questions).vectors)
     _, rows = index.search_rows(vectors, min(FIRST_STAGE_PASSAGES, len(index)))
-    return ranking_scores([_documents(index, found.tolist()) for found in rows], asked.right)
+    return ranking_scores([_documents(index, found.tolist()) for found in rows], asked.gains)
 
 
 def searched(
@@ -78,7 +83,7 @@ def searched(
         seconds.append(time.perf_counter() - begun)
         assert isinstance(answer, Retrieved)
         rankings.append([document_of(passage.source) for passage in answer.passages])
-    return ranking_scores(rankings, asked.right), seconds
+    return ranking_scores(rankings, asked.gains), seconds
 
 
 def _report(name: str, scores: RankingScores, seconds: Sequence[float] = ()) -> None:
@@ -91,14 +96,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--xquad", type=Path, required=True, help="folder of XQuAD's files")
+    parser.add_argument("--xquad", type=Path, help="folder of XQuAD's files: the documentation and XQuAD")
+    parser.add_argument("--beir", type=Path, nargs="*", default=[], help="folders of sets in BEIR's form")
     parser.add_argument("--set", default="", help="of the sets that with this in its name")
-    parser.add_argument("--reranker", type=Path, help="folder of a cross-encoder")
+    parser.add_argument("--reranker", default=NAME, help=f"{NAME}, or the folder of a cross-encoder")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     embedder = Embedder.load(threads=options.threads)
-    reranker = CrossEncoder.load(options.reranker, threads=options.threads) if options.reranker else None
-    for asked in retrieval_sets(options.xquad):
+    reranker = choose_reranker(RetrieverConfig(reranker=options.reranker, threads=options.threads), embedder)
+    assert reranker is not None
+    named = map(beir_set, options.beir)
+    for asked in chain(retrieval_sets(options.xquad) if options.xquad else (), named):
         if options.set not in asked.name:
             continue
         with tempfile.TemporaryDirectory(prefix="penstock-retrieval-") as folder:
@@ -107,10 +115,13 @@ def main() -> None:
         _report("words", by_words(index, asked))
         _report("meaning", by_meaning(index, asked, embedder))
         corpus = ServedCorpus.of_index(index)
-        _report("both", *searched(Searcher(embedder), corpus, asked))
-        if reranker is not None:
-            searcher = Searcher(embedder, is_reranked=True)
-            _report("reranked", *searched(searcher, corpus, asked, PassageRanker(reranker)))
+        both, seconds = searched(Searcher(embedder), corpus, asked)
+        _report("both", both, seconds)
+        reranking = Searcher(embedder, is_reranked=True)
+        reranked, seconds = searched(reranking, corpus, asked, PassageRanker(reranker))
+        _report("reranked", reranked, seconds)
+        higher, low, high = ndcg_difference(both, reranked)
+        print(f"  reranked, nDCG@10 {higher:+.4f} ({low:+.4f} to {high:+.4f})", flush=True)
 
 
 if __name__ == "__main__":

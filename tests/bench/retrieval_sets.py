@@ -1,4 +1,5 @@
-"""Questions with the document that answers each: XQuAD in its languages, the documentation pages."""
+"""Questions with the documents that answer them: XQuAD in its languages, the documentation pages, and any set
+in the form of BEIR (Thakur et al. 2021, arXiv:2104.08663)."""
 
 from __future__ import annotations
 
@@ -8,19 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.document_questions import read_questions
+from tests.bench.ranking_scores import Gains
 
 DOCUMENTS = Path(__file__).parents[2] / "services"
+CORPUS_NAME = "corpus.jsonl"
 LANGUAGES = ("en", "de", "ru", "ar", "hi", "th", "zh")
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSet:
-    """`documents` are texts by name; `right` names the one that answers the question beside it."""
+    """`documents` are texts by name; `gains` says which of them answer the question beside it, and what each
+    of these is worth."""
 
     name: str
     documents: dict[str, str]
     questions: tuple[str, ...]
-    right: tuple[str, ...]
+    gains: tuple[Gains, ...]
+
+    @property
+    def right(self) -> tuple[str, ...]:
+        """Of each question the first document that answers it."""
+        return tuple(next(iter(of)) for of in self.gains)
 
 
 def xquad_set(folder: Path, language: str) -> RetrievalSet:
@@ -33,7 +42,7 @@ def xquad_set(folder: Path, language: str) -> RetrievalSet:
         f"xquad-{language}",
         {name: paragraph["context"] for name, paragraph in named.items()},
         tuple(question for question, _ in asked),
-        tuple(name for _, name in asked),
+        tuple({name: 1.0} for _, name in asked),
     )
 
 
@@ -45,8 +54,29 @@ def documentation_set(half: str = "open") -> RetrievalSet:
         "documentation",
         {page.relative_to(DOCUMENTS).as_posix(): page.read_text(encoding="utf-8") for page in pages},
         tuple(question.question for question in asked),
-        tuple(question.page for question in asked),
+        tuple({question.page: 1.0} for question in asked),
     )
+
+
+def beir_set(folder: Path) -> RetrievalSet:
+    """Of a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv: the questions that have an answer."""
+    gains: dict[str, dict[str, float]] = {}
+    for line in _lines(folder / "qrels" / "test.tsv")[1:]:
+        question, document, gain = line.split("\t")
+        if float(gain) > 0:
+            gains.setdefault(question, {})[f"{CORPUS_NAME}#{document}"] = float(gain)
+    rows = [json.loads(line) for line in _lines(folder / "queries.jsonl")]
+    texts = {row["_id"]: row["text"] for row in rows if row["_id"] in gains}
+    return RetrievalSet(
+        folder.name,
+        {CORPUS_NAME: (folder / CORPUS_NAME).read_text(encoding="utf-8")},
+        tuple(texts.values()),
+        tuple(gains[question] for question in texts),
+    )
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def retrieval_sets(xquad: Path) -> Iterator[RetrievalSet]:

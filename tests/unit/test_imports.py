@@ -28,6 +28,7 @@ ALLOWED = {
         "shared/retrieval/bert",
         "shared/retrieval/text_encoder",
         "shared/retrieval/cross_encoder",
+        "shared/retrieval/late_interaction",
         "services/prefill/",
         "services/decode/",
         "services/speculator/",
