@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
 from tests.chaos.load import CLASSES, Load, Shape, closed_loop, narrow_channel, open_loop
+from tests.chaos.phases import PROMPT_IDS
 from tests.chaos.report import DrillReport, spread
 from tests.chaos.traffic import Stream, all_started
 from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack
@@ -166,7 +167,7 @@ class OverloadDrill:
     async def too_large(self) -> None:
         """What will never fit is no overload."""
         async with connect(self._stack.grpc) as stub:
-            stream = await Stream(request(list(range(20, 400)) * 40, max_tokens=8)).follow(stub)
+            stream = await Stream(request(list(PROMPT_IDS) * 42, max_tokens=8)).follow(stub)
         status = stream.answer.status.name
         self._report.claim("what is too large is not shed", status, holds=status == "INVALID_ARGUMENT")
 

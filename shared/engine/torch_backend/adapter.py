@@ -12,7 +12,7 @@ from shared.engine.batch import Span
 from shared.engine.loading.adapter import AdaptedMatrix, AdapterWeights
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class TorchAdapter:
     weights: AdapterWeights
 
