@@ -3,9 +3,8 @@
     python -m tests.bench.bench_retrieve_call [--rounds 5] [--passages 5] [--texts 32]
 
 Questions about the documentation, which `penstock up` searches, one call at a time on an idle stack: Retrieve
-over gRPC, OpenAI's search over HTTP, and, where the retriever has a reranker (PENSTOCK_RETRIEVER_RERANKER),
-Retrieve with it and Rerank of passages of the documentation. In every round each question is worded anew, so
-that it has to be embedded; the ways take turns.
+over gRPC, OpenAI's search over HTTP, Retrieve with late interaction, and Rerank of passages of these pages.
+In every round each question is worded anew, so that it has to be embedded; the ways take turns.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
-import grpc
-import grpc.aio
 import torch
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -38,7 +35,7 @@ from tests.bench.document_questions import read_questions
 from tests.support.client import connect
 from tests.support.http import call, http_client
 from tests.support.percentile import percentile
-from tests.support.stack import Stack
+from tests.support.stack import RERANKING, Stack
 
 PATIENCE_S = 60.0
 SEARCH_PATH = "/v1/vector_stores/default/search"
@@ -89,15 +86,6 @@ class OverTheEdge:
         reply = await call(self._client, SEARCH_PATH, body)
         assert len(reply.body["data"]) == self._k
 
-    async def has_reranker(self) -> bool:
-        try:
-            await self.rerank("Is there one?")
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.NOT_FOUND:
-                return False
-            raise
-        return True
-
     async def rerank(self, question: str) -> None:
         answer = await self._stub.Rerank(
             pb.RerankRequest(query=question, texts=self._texts), timeout=PATIENCE_S
@@ -133,10 +121,9 @@ async def measured(stack: Stack, options: argparse.Namespace) -> dict[str, list[
             "search in process": InProcess(built.index, embedder, options.passages).search,
             "Retrieve, no reranking": edge.search,
             "search over HTTP": edge.search_over_http,
+            "Retrieve, reranked": edge.search_and_rerank,
+            f"Rerank of {options.texts} texts": edge.rerank,
         }
-        if await edge.has_reranker():
-            ways["Retrieve, reranked"] = edge.search_and_rerank
-            ways[f"Rerank of {options.texts} texts"] = edge.rerank
         found: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(options.rounds + 1):
             for question in questions:
@@ -157,7 +144,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=32)
     options = parser.parse_args()
     torch.set_num_threads(RetrieverConfig().threads)  # as the retriever does
-    with Stack("--speculator", "0", "--retriever", "1") as stack:
+    with Stack("--speculator", "0", "--retriever", "1", environ=RERANKING) as stack:
         found = asyncio.run(measured(stack, options))
     alone_ms = percentile(next(iter(found.values())), 0.5)
     for name, times_ms in found.items():

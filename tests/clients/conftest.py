@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.served import Served
-from tests.support.stack import Stack
+from tests.support.stack import RERANKING, Stack
 
 
 @pytest.fixture(scope="package")
 def stack() -> Iterator[Stack]:
-    with Stack("--speculator", "0") as stack:
+    with Stack("--speculator", "0", environ=RERANKING) as stack:
         yield stack
 
 

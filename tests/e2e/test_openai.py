@@ -21,7 +21,7 @@ from tests.e2e.test_ways_in import run
 from tests.support.client import connect, generate, request
 from tests.support.data import REPOSITORY
 from tests.support.http import call, http_client
-from tests.support.stack import Stack
+from tests.support.stack import RERANKING, Stack
 
 QUESTION: Any = [{"role": "user", "content": "How many tokens does a block hold?"}]
 STORY = "Once upon a time"
@@ -78,7 +78,7 @@ class Pet(BaseModel):
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    with Stack("--speculator", "0") as stack:
+    with Stack("--speculator", "0", environ=RERANKING) as stack:
         yield stack
 
 
@@ -398,6 +398,7 @@ async def test_the_search_that_the_readme_prints_finds_what_it_asks_for(stack: S
 
 OWN_CLIENT_PROGRAMS = {
     "client.generate(turns": r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w',
+    "client.rerank(": r"(\S*README\.md [\s\S]+\n){3}[\d.]+ A block holds 16 tokens\.\n",
 }
 """Of its page, by what they have, with what they print."""
 
