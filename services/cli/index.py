@@ -23,12 +23,17 @@ MAX_THREADS = 256
 def build_index_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock index",
+        usage="%(prog)s [-h] [--state-dir DIR] [--watch] [--threads N] DIR",
         description="Index documents (" + READ_SUFFIXES + "), so that `penstock up --corpus DIR` starts "
         "faster. A stack that runs already goes on to the new index by itself. What was interrupted goes on "
         "where it was.",
     )
     parser.add_argument(
-        "corpus", metavar="DIR", type=Path, help="a folder with its subfolders; or one file, or 'FOLDER/*.md'"
+        "corpus",
+        metavar="DIR",
+        type=Path,
+        nargs="+",
+        help="a folder with its subfolders; or one file, or a pattern in quotes: 'FOLDER/*.md'",
     )
     parser.add_argument(
         "--state-dir",
@@ -49,7 +54,12 @@ def build_index_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     parser = build_index_parser()
     args = parser.parse_args(argv)
-    corpus: Path = args.corpus
+    if len(args.corpus) > 1:
+        parser.error(
+            f"{len(args.corpus)} names are no corpus: name a folder or one file; what a shell has made of a "
+            "pattern is one corpus in quotes, as in 'FOLDER/*.md'"
+        )
+    corpus: Path = args.corpus[0]
     if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
         parser.error(f"--threads is {args.threads}; take 1 to {MAX_THREADS}")
     if not is_there(str(corpus)):

@@ -8,6 +8,8 @@ from typing import TextIO
 
 EVERY_S = 5.0
 """From one line to the next where lines stay."""
+REDRAWN_EVERY_S = 0.1
+"""Of what is read, which goes on document after document."""
 BAR_CHARS = 20
 ERASE_LINE_END = "\x1b[K"
 
@@ -20,6 +22,17 @@ class IndexProgressLine:
         self._began_s: float | None = None
         self._shown_s = -EVERY_S
         self._open = False
+
+    def show_reading(self, documents: int) -> None:
+        """So many have been read."""
+        now_s = self._clock()
+        if not documents or now_s - self._shown_s < (REDRAWN_EVERY_S if self._redraws else EVERY_S):
+            return
+        self._shown_s = now_s
+        line = f"read {documents} documents"
+        self._err.write(f"\r{line}{ERASE_LINE_END}" if self._redraws else f"{line}\n")
+        self._err.flush()
+        self._open = self._redraws
 
     def show(self, done: int, total: int) -> None:
         now_s = self._clock()

@@ -50,7 +50,12 @@ class IndexRounds:
         try:
             print(f"reading {self._corpus} …", file=sys.stderr, flush=True)
             return build_index(
-                self._corpus, self._state_dir, self._embedder, progress.show, waiting=_tell_waiting
+                self._corpus,
+                self._state_dir,
+                self._embedder,
+                progress.show,
+                waiting=_tell_waiting,
+                reading=progress.show_reading,
             )
         finally:
             progress.end()

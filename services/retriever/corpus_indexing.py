@@ -44,7 +44,6 @@ class CorpusIndexing:
         self._turn = asyncio.Lock()
         self._untried = set(corpora)
         self._awaited: set[ServedCorpus] = set()
-        self._embedded = 0
         self._told_s = time.monotonic()
 
     def start(self) -> None:
@@ -105,15 +104,15 @@ class CorpusIndexing:
         return True
 
     def _index(self, corpus: ServedCorpus, follower: IndexFollower) -> None:
-        name, before = corpus.named.name, self._embedded
+        name = corpus.named.name
 
-        def checkpoint() -> None:
+        def get_on() -> None:
             if self._service.stopping.is_set():
                 raise IndexingStopped
+            self._service.loaded_steps += 1
 
         def progress(done: int, total: int) -> None:
-            checkpoint()
-            self._embedded = self._service.loaded_steps = before + done
+            get_on()
             if time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
                 self._told_s = time.monotonic()
                 log.info("indexing", corpus=name, done_passages=done, total_passages=total)
@@ -136,7 +135,7 @@ class CorpusIndexing:
             self._embedder,
             progress,
             waiting=waiting,
-            checkpoint=checkpoint,
+            reading=lambda _: get_on(),
         )
         for document, reason in built.skipped:
             log.warning("document_skipped", corpus=name, document=document, reason=reason)

@@ -21,7 +21,7 @@ from shared.retrieval.index import PassageIndex
 from shared.retrieval.manifest import FORMAT, other_format
 from shared.retrieval.model_files import SHA256, WEIGHTS
 from shared.retrieval.passage_table import PassageTable
-from shared.retrieval.reading import SPLITTER, read_corpus
+from shared.retrieval.reading import SPLITTER, ReadingProgress, read_corpus
 from shared.retrieval.seen_files import read_seen, save_seen
 from shared.retrieval.store import Generation, open_generation, remove_unused, save_generation
 from shared.retrieval.unfinished import UnfinishedVectors
@@ -74,7 +74,7 @@ def build_index(
     progress: IndexProgress,
     *,
     waiting: Waiting,
-    checkpoint: Callable[[], None] = lambda: None,
+    reading: ReadingProgress = lambda _: None,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> Built:
     """Reads and embeds what is new or changed since the last time, and keeps the result. By `clock_ns` a file
@@ -82,14 +82,13 @@ def build_index(
 
     One that was interrupted has left the old index as it was, and goes on with what it had kept. One process
     at a time per corpus; others tell `waiting` and wait. Raises NotFound, TooLarge (see corpus) and
-    InvalidRequest when `state_dir` cannot be written. `checkpoint` is called before each file is read; what
-    it raises, like what `progress` raises, interrupts.
+    InvalidRequest when `state_dir` cannot be written. What `reading` and `progress` raise interrupts.
     """
     folder = index_folder(state_dir, corpus)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, waiting):
-            return _build(corpus, folder, embedder, progress, checkpoint, clock_ns)
+            return _build(corpus, folder, embedder, progress, reading, clock_ns)
     except OSError as error:
         raise InvalidRequest(
             f"the index cannot be kept in {folder}: {error.strerror or error}; use another --state-dir"
@@ -101,14 +100,14 @@ def _build(
     folder: Path,
     embedder: Embedder,
     progress: IndexProgress,
-    checkpoint: Callable[[], None],
+    tell_reading: ReadingProgress,
     clock_ns: Callable[[], int],
 ) -> Built:
     old = _old_generation(folder)
     remove_unused(folder)
     before = old.index.table if old else PassageTable.of_files(())
     seen = read_seen(folder, RULES, old.manifest.content) if old else []
-    reading = read_corpus(corpus, before, seen, clock_ns, checkpoint)
+    reading = read_corpus(corpus, before, seen, clock_ns, tell_reading)
     table = reading.table
     content = table.files.digest()
     if old is not None and old.manifest.content == content:

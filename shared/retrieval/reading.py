@@ -22,6 +22,8 @@ SPLITTER = f"3/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
 """How files are read and cut: another one where the same file makes other documents or passages."""
 
 NO_TEXT = "it has no text"
+ReadingProgress = Callable[[int], None]
+"""(documents read so far), before each file and after each document; what it raises ends the reading"""
 ReadPart = IndexedFile | range
 """A document that was cut now, or documents of the table before."""
 
@@ -43,16 +45,17 @@ def read_corpus(
     before: PassageTable,
     seen: Sequence[SeenFile],
     clock_ns: Callable[[], int],
-    checkpoint: Callable[[], None] = lambda: None,
+    tell: ReadingProgress = lambda _: None,
 ) -> Reading:
     """`seen`: what the documents of `before` were read of, by `clock_ns`, as file systems tell the time.
-    `checkpoint` is called before each file. Raises NotFound and TooLarge (see corpus)."""
+    Raises NotFound and TooLarge (see corpus)."""
     reader = CorpusReader(corpus)
     known = _documents_of(seen, before)
     parts: list[ReadPart] = []
     now: list[SeenFile] = []
+    read = 0
     for path in reader.files:
-        checkpoint()
+        tell(read)
         name, read_ns, signature = reader.name_of(path), clock_ns(), file_signature(path)
         file, documents = known.get(name, (None, range(0)))
         if file is not None and signature is not None and file.signature == signature:
@@ -60,7 +63,15 @@ def read_corpus(
             parts.append(documents)
             now.append(file)
             continue
-        summary = reader.read(path, _Cutter(before, documents, parts).take)
+        cutter = _Cutter(before, documents, parts)
+
+        def take(document: Document, cut: Callable[[Document], None] = cutter.take) -> None:
+            nonlocal read
+            cut(document)
+            read += 1
+            tell(read)
+
+        summary = reader.read(path, take)
         certain = summary.is_whole and file_signature(path) == signature
         now.append(SeenFile(name, settled(signature, read_ns) if certain else None, summary))
     skipped = reader.skipped()

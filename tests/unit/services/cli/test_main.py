@@ -70,11 +70,12 @@ def test_without_a_stack_a_command_says_how_to_start_one(
     ("argv", "said"),
     [
         (["/nowhere/at/all"], "does not exist"),
+        (["a.md", "b.md"], "one corpus in quotes"),
         ([".", "--threads", "0"], "take 1 to 256"),
         ([".", "--threads", "257"], "take 1 to 256"),
     ],
 )
-def test_indexing_what_is_not_there_or_on_no_core_is_a_usage_error(
+def test_indexing_what_is_no_corpus_or_on_no_core_is_a_usage_error(
     argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -63,14 +63,19 @@ def texts(reading: Reading) -> list[tuple[str, str]]:
     return [(table.file_of(row).name, table.passage(row).text) for row in range(len(table))]
 
 
-def test_whoever_is_asked_before_each_file_may_end_the_reading(corpus: Path, read_names: list[str]) -> None:
-    left = iter([None, None])
+def test_how_far_the_reading_is_is_told_before_each_file_and_after_each_document(corpus: Path) -> None:
+    told: list[int] = []
+    read_corpus(str(corpus), NOTHING, [], later_ns, told.append)
+    assert told == [0, 1, 1, 2, 2, 3, 4, 4, 5]
 
-    def checkpoint() -> None:
-        next(left)
 
-    with pytest.raises(StopIteration):
-        read_corpus(str(corpus), NOTHING, [], later_ns, checkpoint)
+def test_whoever_is_told_of_the_reading_may_end_it(corpus: Path, read_names: list[str]) -> None:
+    def tell(documents: int) -> None:
+        if documents == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        read_corpus(str(corpus), NOTHING, [], later_ns, tell)
     assert read_names == ["a.md", "b.txt"]
 
 
