@@ -10,6 +10,9 @@ from tests.chaos import drill_cancel, drill_crash, drill_deadline, drill_identit
 from tests.chaos.world import Models, drill_stack
 from tests.support.stack import Stack
 
+pytestmark = pytest.mark.timeout(600)
+"""On a CPU that cannot run the kernels a drill beside other tests takes minutes."""
+
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
