@@ -384,7 +384,7 @@ async def test_a_drained_worker_takes_nothing_new_finishes_and_ends_cleanly(
 async def test_a_stream_outlives_the_sigterm_of_its_decode_worker(
     edge: Edge, workers: Workers, model: Path
 ) -> None:
-    workers.start("decode", "decode-drained", model=model)
+    workers.start("decode", "decode-drained", model=model, drain_timeout_s=80)  # on a slow machine
     await edge.ready("decode-drained")
     request_id = edge.new_id()
     stream = edge.streams[request_id, 1]

@@ -87,7 +87,7 @@ class Workers:
 
     def terminate(self, instance: str) -> int:
         self.processes[instance].send_signal(signal.SIGTERM)
-        return self.processes[instance].wait(30)
+        return self.processes[instance].wait(90)
 
     def alive(self, instance: str) -> bool:
         return self.processes[instance].poll() is None

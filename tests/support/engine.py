@@ -14,9 +14,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Pr
 from shared.engine import Engine, EngineConfig, SamplingParams, TokenOutput
 from shared.engine.batch import Batch, Model, Span
 from shared.engine.memory.kv_pool import KvPool
+from shared.engine.native.library import library
 from tests.support.data import data_dir
 from tests.support.engine_families import BASE_FIELDS, SHAPES, Shape
 
+BACKENDS = ("torch", "native") if library() is not None else ("torch",)
+"""That compute on this CPU."""
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 # Everything the sampler can do at once.
 FANCY = SamplingParams(

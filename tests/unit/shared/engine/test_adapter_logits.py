@@ -15,6 +15,7 @@ from shared.engine.batch import Batch, PackedAdapter, Span
 from shared.engine.native.library import library
 from tests.support.adapters import ALL_MODULES, peft_adapter, save_adapter
 from tests.support.engine import (
+    BACKENDS,
     FAMILIES,
     make_engine,
     oracle,
@@ -26,7 +27,6 @@ from tests.support.engine_families import SHAPES
 from tests.support.gguf_files import GgufModel
 
 TOLERANCE = 1e-4
-BACKENDS = ("torch", "native") if library() is not None else ("torch",)
 needs_kernels = pytest.mark.skipif(library() is None, reason="the kernels were not built")
 MODULES = (*ALL_MODULES, "qkv_proj", "gate_up_proj")
 

@@ -17,6 +17,7 @@ from shared.kv_hash import BlockHasher
 from shared.kv_window import KvWindow
 from tests.support.block_names import hashes_of
 from tests.support.engine import (
+    BACKENDS,
     FANCY,
     GREEDY,
     admit,
@@ -74,7 +75,7 @@ def room_for(groups: KvGroups, num_tokens: int) -> int:
     return -(-(groups.whole * -(-num_tokens // 16) + groups.windowed * turning) // groups.count)
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_sequence_that_holds_its_windows_alone_draws_what_transformers_does(
     folder: Path, groups: KvGroups, backend: str
 ) -> None:

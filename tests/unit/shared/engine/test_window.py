@@ -18,6 +18,7 @@ from shared.kv_hash import BlockHasher
 from shared.kv_window import NO_WINDOW, KvWindow
 from tests.support.block_names import hashes_of
 from tests.support.engine import (
+    BACKENDS,
     FANCY,
     GREEDY,
     Drafter,
@@ -53,7 +54,7 @@ def windowed_engine(folder: Path, *, kv_blocks: int = 160, **fields: Any) -> Eng
     return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=STEP_ROWS, **fields)
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_sequence_outgrows_the_pool_and_draws_what_transformers_does(folder: Path, backend: str) -> None:
     prompt, count = prompt_of(300), 150
     engine = windowed_engine(folder, kv_blocks=16, backend=backend, prefix_cache=False)
