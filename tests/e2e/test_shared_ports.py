@@ -33,7 +33,8 @@ START_TIMEOUT_S = 60
 
 @pytest.fixture(scope="module")
 def stack(model_dir: Path) -> Iterator[Stack]:
-    with Stack(*options(model_dir, None, 1, "auto"), "--gateway", "2") as running:
+    patient = {"PENSTOCK_GATEWAY_DRAIN_TIMEOUT_S": "60"}  # for streams on a slow machine
+    with Stack(*options(model_dir, None, 1, "auto"), "--gateway", "2", environ=patient) as running:
         yield running
 
 
