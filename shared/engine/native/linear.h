@@ -108,10 +108,11 @@ class Linear {
       }
     };
     // All panels of one block of rows, then of the next: the rows stay in the cache.
-    if (tiles == 1)
-      team.share_stretches(panels_, grain, work, meanwhile);
+    const int items = blocks * panels_;
+    if (blocks == 1 && tiles == 1)
+      team.share_stretches(items, grain, work, meanwhile);
     else
-      team.share(blocks * panels_, grain, work, meanwhile);
+      team.share(items, grain, work, meanwhile);
   }
 
  private:
