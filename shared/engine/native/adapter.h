@@ -81,6 +81,11 @@ class LowRankSums {
   void add(const AdaptedRows& adapted, int layer, Adapted matrix, int first, int num, int panel,
            float* tile) const;
 
+  void poison() {
+    sums_.poison();
+    taken_.poison();
+  }
+
  private:
   struct Item {
     const AdaptedRows::Run* run;

@@ -65,6 +65,12 @@ class Attention {
     joined_ = Buffer<float>(static_cast<size_t>(rows) * stride_);
   }
 
+  void poison() {
+    for (Buffer<E>* each : {&queries_, &keys_, &values_, &raw_}) each->poison();
+    sums_.poison();
+    joined_.poison();
+  }
+
   // How many KV heads an item of `count` rows may have.
   static int most_heads(int count, int group) { return std::max(1, QUERY_ROWS / (count * group)); }
 

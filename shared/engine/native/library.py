@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 24
+ABI = 25
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -150,6 +150,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_model": (Pointer, [Pointer, Pointer, Pointer, _INT]),
     "penstock_free_model": (None, [Pointer]),
     "penstock_forward": (_INT, [Pointer, Pointer, Pointer]),
+    "penstock_poison": (None, [Pointer]),
     "penstock_encoder": (Pointer, [Pointer, Pointer]),
     "penstock_free_encoder": (None, [Pointer]),
     "penstock_encode": (_INT, [Pointer, Pointer, _INT, Pointer]),

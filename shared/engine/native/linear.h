@@ -34,6 +34,12 @@ struct Rows {
   Buffer<float> scales;  // [rows, groups]
   Buffer<float> sums;    // [rows, groups]
 
+  void poison() {
+    data.poison();
+    scales.poison();
+    sums.poison();
+  }
+
   template <class T>
   T* row(int index) {
     return reinterpret_cast<T*>(data.data() + index * stride);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -115,6 +116,10 @@ class Buffer {
   // At least `count` elements; what was in there is lost when it grows.
   void reserve(size_t count) {
     if (count > count_) *this = Buffer(count);
+  }
+  // Bits that are no number in fp32 and bf16.
+  void poison() {
+    if (owned_ && data_ != nullptr) std::memset(static_cast<void*>(data_), 0xff, bytes());
   }
   T* data() { return data_; }
   const T* data() const { return data_; }

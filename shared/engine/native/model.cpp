@@ -74,6 +74,15 @@ void Model::forward(const BatchShape& batch, float* logits) {
   compute(batch, logits, team);
 }
 
+void Model::poison() {
+  for (auto& each : inputs_) each->rows.poison();
+  for (auto& each : attention_f32_) each.poison();
+  for (auto& each : attention_bf16_) each.poison();
+  low_ranks_.poison();
+  for (Buffer<float>* each : {&hidden_, &projected_, &normed_, &qkv_, &sums_, &mixed_, &inner_, &router_})
+    each->poison();
+}
+
 void Model::reserve(const BatchShape& batch) {
   const size_t rows = std::max(batch.rows, batch.logit_rows);
   for (auto& each : inputs_) each->linear->reserve(each->rows, static_cast<int>(rows));

@@ -96,6 +96,8 @@ class Model {
   Model(const ModelShape& shape, const PoolShape& pool);
   void add_layer(const LayerShape& shape);
   void forward(const BatchShape& batch, float* logits);
+  // Makes all that a forward pass leaves behind unusable: what the next one reads of it shows as NaN.
+  void poison();
 
  private:
   enum Role { QKV, OUTPUT, ROUTER, MLP, EXPERT, DOWN, HEAD };

@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear
 from shared.engine.native.library import library
 from shared.engine.native.linear import NativeLinear
 from shared.errors import InvalidRequest
+from tests.support.random_linear import FORMATS, QUANTIZED, exact_product, random_linear
 
 SHAPES = [(1, 1), (3, 2), (32, 64), (33, 65), (97, 130), (70, 257)]  # (out, in)
-QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima"]
 PAGE_BYTES = mmap.PAGESIZE
-FORMATS = ["float32", "bfloat16", *QUANTIZED]
 
 
 @pytest.fixture(scope="module")
@@ -30,31 +28,6 @@ def kernels() -> ctypes.CDLL:
     return loaded
 
 
-def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: int = 32) -> Linear:
-    generator = torch.Generator().manual_seed(out * 1000 + width)
-    added = torch.randn(out, generator=generator) if bias else None
-    if kind in ("float32", "bfloat16"):
-        weight = torch.randn(out, width, generator=generator)
-        return DenseLinear(weight.to(getattr(torch, kind)), added)
-    bits = 8 if kind.startswith("int8") else 4
-    groups = -(-width // group)
-    codes = torch.randint(0, 2**bits, (out, width), dtype=torch.uint8, generator=generator)
-    zeros = torch.randint(0, 2**bits, (out, groups), dtype=torch.uint8, generator=generator)
-    scales = torch.rand(out, groups, generator=generator).half() / 2**bits
-    if not kind.endswith("minima"):
-        return QuantLinear(codes, scales, zeros, bits, group, added)
-    minima = -torch.rand(out, groups, generator=generator).half() / 2
-    return QuantLinear(codes, scales, torch.zeros_like(zeros), bits, group, added, minima)
-
-
-def expected(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
-    if isinstance(linear, QuantLinear):
-        return linear(rows)
-    weight = linear.weight.double()
-    product = rows.to(linear.weight.dtype).double() @ weight.T
-    return (product if linear.bias is None else product + linear.bias.double()).float()
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 12, 13, 40])
@@ -62,7 +35,7 @@ def test_products_equal_torch(kernels: ctypes.CDLL, kind: str, shape: tuple[int,
     linear = random_linear(kind, *shape)
     rows = torch.randn(num_rows, shape[1], generator=torch.Generator().manual_seed(num_rows))
     torch.testing.assert_close(
-        NativeLinear.pack(kernels, linear)(rows), expected(linear, rows), rtol=1e-5, atol=1e-4
+        NativeLinear.pack(kernels, linear)(rows), exact_product(linear, rows), rtol=1e-5, atol=1e-4
     )
 
 

@@ -1,0 +1,46 @@
+"""Random matrices in each form that the kernels multiply by, and what they should give."""
+
+from __future__ import annotations
+
+import torch
+
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, quantize_rows
+
+QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima"]
+FORMATS = ["float32", "bfloat16", *QUANTIZED]
+
+
+def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: int = 32) -> Linear:
+    generator = torch.Generator().manual_seed(out * 1000 + width)
+    added = torch.randn(out, generator=generator) if bias else None
+    if kind in ("float32", "bfloat16"):
+        weight = torch.randn(out, width, generator=generator)
+        return DenseLinear(weight.to(getattr(torch, kind)), added)
+    bits = 8 if kind.startswith("int8") else 4
+    groups = -(-width // group)
+    codes = torch.randint(0, 2**bits, (out, width), dtype=torch.uint8, generator=generator)
+    zeros = torch.randint(0, 2**bits, (out, groups), dtype=torch.uint8, generator=generator)
+    scales = torch.rand(out, groups, generator=generator).half() / 2**bits
+    if not kind.endswith("minima"):
+        return QuantLinear(codes, scales, zeros, bits, group, added)
+    minima = -torch.rand(out, groups, generator=generator).half() / 2
+    return QuantLinear(codes, scales, torch.zeros_like(zeros), bits, group, added, minima)
+
+
+def exact_product(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
+    """float32 [T, out], computed in double; rows are rounded before as the matrix' form has it."""
+    if isinstance(linear, QuantLinear):
+        codes, scales = quantize_rows(rows, linear.group)
+        inputs = codes.double() * scales.double().repeat_interleave(linear.group, 1)[:, : rows.shape[1]]
+        weight = exact_weight(linear)
+    else:
+        inputs, weight = rows.to(linear.weight.dtype).double(), linear.weight.double()
+    product = inputs @ weight.T
+    return (product if linear.bias is None else product + linear.bias.double()).float()
+
+
+def exact_weight(linear: QuantLinear) -> torch.Tensor:
+    """float64 [out, in]: what the codes stand for."""
+    group = torch.arange(linear.codes.shape[1]) // linear.group
+    weight = (linear.codes.double() - linear.zeros.double()[:, group]) * linear.scales.double()[:, group]
+    return weight if linear.minima is None else weight + linear.minima.double()[:, group]

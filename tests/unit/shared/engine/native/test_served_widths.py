@@ -1,0 +1,82 @@
+"""Every matrix kernel at the widths and vocabularies of the most served checkpoints.
+
+Outputs hold NaN before, rows come in every number around a border of tiles and blocks, and each row has to be
+what it is alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+from torch import Tensor
+
+from shared.engine.loading.linear import QuantLinear
+from shared.engine.native.library import library
+from shared.engine.native.linear import NativeLinear
+from tests.support.poisoned_product import poisoned_product
+from tests.support.random_linear import FORMATS, exact_product, exact_weight, random_linear
+from tests.support.served_shapes import INPUT_WIDTHS, ROW_COUNTS, VOCABULARIES
+
+NUM_OUT = 130  # four panels and a part of one
+ALONE = (0, 11, 12, 63, 511)
+"""Rows at the beginning and the end of tiles and blocks."""
+
+
+@pytest.fixture(scope="module")
+def kernels() -> ctypes.CDLL:
+    loaded = library()
+    if loaded is None:
+        pytest.skip("the kernels were not built, or this CPU cannot run them")
+    return loaded
+
+
+def rows_of(width: int, count: int = max(ROW_COUNTS)) -> Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(width))
+
+
+def assert_rows_are_right(linear: NativeLinear, rows: Tensor, right: Tensor) -> None:
+    """Within rounding of `right`, and bit for bit the same in every number of rows and threads."""
+    together = poisoned_product(linear, rows)
+    # Sums of thousands of terms, in float32: what an element may be off is a part of what it adds up.
+    assert (together - right).abs().max() <= 2e-5 * right.abs().max(), "together"
+    for num_rows in ROW_COUNTS:
+        for threads in (1, 2):
+            product = poisoned_product(linear, rows[:num_rows], threads)
+            assert torch.equal(product, together[:num_rows]), (num_rows, threads)
+    for row in ALONE:
+        assert torch.equal(poisoned_product(linear, rows[row : row + 1]), together[row : row + 1]), row
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("width", INPUT_WIDTHS)
+def test_invariant_5_rows_of_every_served_width_are_right(
+    kernels: ctypes.CDLL, width: int, kind: str
+) -> None:
+    linear = random_linear(kind, NUM_OUT, width)
+    rows = rows_of(width)
+    assert_rows_are_right(NativeLinear.pack(kernels, linear), rows, exact_product(linear, rows))
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("vocab", VOCABULARIES)
+def test_every_served_vocabulary_is_right(kernels: ctypes.CDLL, vocab: int, kind: str) -> None:
+    linear = random_linear(kind, vocab, 64, bias=False)
+    packed = NativeLinear.pack(kernels, linear)
+    rows = rows_of(64, 13)
+    right = exact_product(linear, rows)
+    together = poisoned_product(packed, rows, threads=2)
+    assert (together - right).abs().max() <= 2e-5 * right.abs().max()
+    assert torch.equal(poisoned_product(packed, rows[12:]), together[12:])
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4 with minima"])
+def test_rounding_rows_costs_little_at_a_served_width(kind: str) -> None:
+    """The oracle rounds rows as kernels do; of rows as they are the product is near, not the same."""
+    linear = random_linear(kind, NUM_OUT, 8192, bias=False)
+    assert isinstance(linear, QuantLinear)
+    rows = rows_of(8192, 3)
+    unrounded = (rows.double() @ exact_weight(linear).T).float()
+    difference = (exact_product(linear, rows) - unrounded).abs().max() / unrounded.abs().max()
+    assert 0 < difference < 0.02
