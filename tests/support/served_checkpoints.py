@@ -24,17 +24,18 @@ def save_served(folder: Path, config: dict[str, Any], *, stored: frozenset[str] 
     """A bfloat16 checkpoint of `config`; `stored` are names that its export has beside the usual ones."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    plan = TensorPlan(load_model_config(folder), stored)
-    tensors = {name: steady_tensor(name, spec.shape) for name, spec in plan.expected().items()}
+    model = load_model_config(folder)
+    expected = TensorPlan(model, stored).expected()
+    tensors = {name: steady_tensor(name, spec.shape, model.norm_offset) for name, spec in expected.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
-def steady_tensor(name: str, shape: tuple[int, ...]) -> Tensor:
+def steady_tensor(name: str, shape: tuple[int, ...], norm_offset: float = 0.0) -> Tensor:
     """bfloat16 numbers of the name alone, each of them exact in that dtype.
 
     Matrices are uniform with a variance near 1 / inputs, so that activations keep their size; norm weights
-    lie around one, biases around zero.
+    lie around one once `norm_offset` is added, biases around zero.
     """
     digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
     generator = np.random.Philox(key=int.from_bytes(digest, "little"))
@@ -42,7 +43,7 @@ def steady_tensor(name: str, shape: tuple[int, ...]) -> Tensor:
     words = generator.random_raw(-(-count // 8))
     values = torch.from_numpy(words.view(np.int8)[:count].copy()).to(torch.bfloat16)
     if len(shape) == 1:
-        centre = 0.0 if name.endswith("bias") else 1.0
+        centre = 0.0 if name.endswith("bias") else 1.0 - norm_offset
         return centre + torch.round(values.float() / SPREAD).to(torch.bfloat16) / 128
     # A power of two: int8 / 128 has a variance of 1/3, so this is within a factor of two of 1 / inputs.
     bits = round(np.log2(shape[-1]) / 2)

@@ -1,0 +1,82 @@
+"""Two layers of checkpoints that people serve, at their real widths, against transformers and bit for bit.
+
+The smaller checkpoints and one of every matrix' widest kind; `make shapes` has the whole table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from shared.engine.native.library import library
+from tests.support.engine import oracle, oracle_logits
+from tests.support.served_checkpoints import save_served
+from tests.support.served_runs import (
+    ServedRun,
+    assert_every_number_of_rows_is_the_same,
+    assert_golden,
+    row_errors,
+    served_engine,
+)
+from tests.support.served_shapes import ATTENTION_SHAPES, SERVED
+
+NAMES = ["SmolLM2-135M", "Llama-3.2-1B", "Qwen2.5-0.5B", "Qwen3-0.6B", "Gemma-3-270M"]
+VOCAB = 512  # test_served_widths.py has the real ones
+ERRORS = {"float32": 1e-5, "bfloat16": 0.02, "int8": 0.04, "int4": 0.4, "int8 KV": 0.04}
+"""What a row may be off, as a part of what its logits vary by: by rounding, never as by another row."""
+STORED_AS: dict[str, dict[str, str]] = {
+    "float32": {"dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "quantization": "int8"},
+    "int4": {"dtype": "bfloat16", "quantization": "int4"},
+    "int8 KV": {"dtype": "bfloat16", "kv_dtype": "int8"},
+}
+
+pytestmark = pytest.mark.skipif(
+    library() is None, reason="the kernels were not built, or this CPU cannot run them"
+)
+_exact: dict[str, Tensor] = {}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    name: str = request.param
+    return name, save_served(tmp_path_factory.mktemp("served"), SERVED[name].config(vocab=VOCAB))
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
+def test_invariant_5_a_served_checkpoint_is_right_in_every_number_of_rows(
+    served: tuple[str, Path], kind: str
+) -> None:
+    name, folder = served
+    engine = served_engine(folder, backend="native", threads=2, **STORED_AS[kind])
+    run = ServedRun.of(engine, VOCAB)
+    logits = assert_every_number_of_rows_is_the_same(run)
+    if name not in _exact:
+        _exact[name] = oracle_logits(oracle(folder), run.token_ids)
+    assert row_errors(logits, _exact[name]).max() <= ERRORS[kind]
+    assert_golden(f"{name}, {kind}", logits)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8 KV"])
+@pytest.mark.parametrize("heads", ATTENTION_SHAPES, ids=str)
+def test_invariant_5_served_attention_is_right_in_every_number_of_rows(
+    heads: tuple[int, int, int], kind: str, tmp_path: Path
+) -> None:
+    shape = replace(
+        SERVED["Llama-3.1-8B"],
+        hidden=8 * heads[0],
+        intermediate=64,
+        heads=heads[0],
+        kv_heads=heads[1],
+        head_dim=heads[2],
+    )
+    folder = save_served(tmp_path, shape.config(vocab=VOCAB, layers=1))
+    run = ServedRun.of(served_engine(folder, backend="native", threads=2, **STORED_AS[kind]), VOCAB)
+    logits = assert_every_number_of_rows_is_the_same(run)
+    exact = oracle_logits(oracle(folder), run.token_ids)
+    assert row_errors(logits, exact).max() <= ERRORS[kind]
+    assert_golden(f"attention of {heads}, {kind}", logits)
