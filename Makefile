@@ -23,10 +23,11 @@ DRILLS ?=
 STAMP := $(VENV)/.stamp
 STUBS := protos/penstock/v1/inference_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
-KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h
+KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
+SANITIZER_CXX ?= clang++
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos client drills compose-test clients-test bench clean
+.PHONY: help setup demo up test lint format typecheck protos client drills shapes fuzz compose-test clients-test bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +94,17 @@ client: setup ## the wheel of the Python client, in protos/python/dist
 
 drills: setup ## cancels, deadlines, crashes, overload, identity on real processes: tables, about 15 minutes
 	$(BIN)/python -m tests.chaos $(DRILLS)
+
+shapes: setup ## published checkpoints at their real widths on every backend, two of them whole: half an hour, 16 GB
+	$(BIN)/pytest -q tests/shapes --timeout 3600
+
+# Every number that comes out of the kernels was computed from what went in. Only clang has this sanitizer.
+fuzz: ## the kernels' entry points under clang's memory sanitizer, in every form and number of rows: a minute
+	@mkdir -p build
+	$(SANITIZER_CXX) -std=c++20 -O1 -g -fsanitize=memory -fno-omit-frame-pointer -w -march=x86-64-v4 -mavx512bf16 \
+		-mavx512vnni -mavx512vbmi -I tests/fuzz/serial -I shared/engine/native tests/fuzz/native_entry_points.cpp \
+		$(filter-out %/api.cpp %/sampler.cpp,$(wildcard shared/engine/native/*.cpp)) -o build/native_entry_points
+	build/native_entry_points
 
 compose-test: setup ## the stack in containers, on a real engine; skipped where there is none
 	$(BIN)/pytest -q tests/compose

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -46,5 +47,6 @@ def steady_tensor(name: str, shape: tuple[int, ...], norm_offset: float = 0.0) -
         centre = 0.0 if name.endswith("bias") else 1.0 - norm_offset
         return centre + torch.round(values.float() / SPREAD).to(torch.bfloat16) / 128
     # A power of two: int8 / 128 has a variance of 1/3, so this is within a factor of two of 1 / inputs.
-    bits = round(np.log2(shape[-1]) / 2)
-    return values.reshape(shape) * (2.0 ** -(7 + bits))
+    bits = round(math.log2(shape[-1]) / 2)
+    scale: float = 2.0 ** -(7 + bits)
+    return values.reshape(shape) * scale

@@ -27,6 +27,16 @@ GOLDEN_FILE = Path(__file__).with_name("golden_logits.json")
 WRITE_GOLDEN = "PENSTOCK_WRITE_GOLDEN"
 """Set to anything, it has tests write what the kernels compute instead of comparing with it."""
 
+ERRORS = {"float32": 1e-5, "bfloat16": 0.02, "int8": 0.04, "int4": 0.4, "int8 KV": 0.04}
+"""What a row may be off, as a part of what its logits vary by: by rounding, never as by another row."""
+STORED_AS: dict[str, dict[str, str]] = {
+    "float32": {"dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "quantization": "int8"},
+    "int4": {"dtype": "bfloat16", "quantization": "int4"},
+    "int8 KV": {"dtype": "bfloat16", "kv_dtype": "int8"},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ServedRun:
@@ -38,8 +48,11 @@ class ServedRun:
 
     @classmethod
     def of(cls, engine: Engine, vocab: int) -> ServedRun:
-        ids = [(7919 * place + 13) % vocab for place in range(LONGEST)]
-        return cls(engine._model, engine.kv_pool, ids)
+        return cls(engine._model, engine.kv_pool, cls.token_ids_of(vocab))
+
+    @staticmethod
+    def token_ids_of(vocab: int) -> list[int]:
+        return [(7919 * place + 13) % vocab for place in range(LONGEST)]
 
     def prompt(self, num_rows: int) -> Tensor:
         """float32 [num_rows, vocab]: of the first `num_rows` ids as one prompt."""
@@ -85,17 +98,16 @@ def served_engine(folder: Path, **fields: object) -> Engine:
 
 def assert_every_number_of_rows_is_the_same(run: ServedRun) -> Tensor:
     """Compare prompts and decode steps bit for bit; returns float32 [LONGEST, vocab] of the longest one."""
-    for num_rows in ROW_COUNTS[:-1]:
-        run.prompt(num_rows)  # leaves buffers of every size behind
-    together = run.prompt(LONGEST)
-    for num_rows in ROW_COUNTS:
-        assert torch.equal(run.prompt(num_rows), together[:num_rows]), f"a prompt of {num_rows} rows"
-    run.prompt(LONGEST)
-    for position in (0, 11, 12, 63, LONGEST - 1):
-        assert torch.equal(run.row_alone(position), together[position]), f"row {position} alone"
     alone = run.streams_as_prompts()
     for num_rows in (count for count in ROW_COUNTS if count <= STREAMS):
         assert torch.equal(run.decode(num_rows), alone[:num_rows]), f"a step of {num_rows} streams"
+    # Ascending: what is poisoned before each is as large as the largest step so far.
+    prompts = [run.prompt(num_rows) for num_rows in ROW_COUNTS]
+    together = prompts[-1]
+    for prompt in prompts:
+        assert torch.equal(prompt, together[: len(prompt)]), f"a prompt of {len(prompt)} rows"
+    for position in (0, 11, 12, 63, LONGEST - 1):
+        assert torch.equal(run.row_alone(position), together[position]), f"row {position} alone"
     return together
 
 

@@ -49,8 +49,11 @@ class Instance:
 class Stack:
     """`with Stack("--decode", "3") as stack:` is a running stack; leaving stops it."""
 
-    def __init__(self, *options: str, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *options: str, environ: dict[str, str] | None = None, start_timeout_s: float = START_TIMEOUT_S
+    ) -> None:
         self.options = options
+        self.start_timeout_s = start_timeout_s
         # Drills and benchmarks start it too, without what tests/conftest.py says.
         small = {"OMP_NUM_THREADS": "1", "PENSTOCK_DEFAULT_MODEL": "none"}
         self.environ = {**os.environ, **small, **(environ or {})}
@@ -73,7 +76,7 @@ class Stack:
         )
         self.reader = threading.Thread(target=self._read, name="stack-log")
         self.reader.start()
-        if not self.ready.wait(START_TIMEOUT_S):
+        if not self.ready.wait(self.start_timeout_s):
             self.stop()
             raise AssertionError("the stack did not become ready:\n" + self.tail())
         if not self.was_ready:

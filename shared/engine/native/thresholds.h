@@ -49,7 +49,8 @@ inline float value_reaching(std::vector<Weighted>& items, double target) {
     return from_ordered_bits(items.back().bits);
   }
   uint32_t prefix = 0;
-  for (const auto& [shift, width] : {std::pair{21, 11}, std::pair{10, 11}, std::pair{0, 10}}) {
+  for (const auto& digit : {std::pair{21, 11}, std::pair{10, 11}, std::pair{0, 10}}) {
+    const int shift = digit.first, width = digit.second;
     const uint32_t last = (1u << width) - 1;
     sums.assign(last + 1, 0.0);
     uint32_t least = last;  // the lowest place in use: weights may be too small to be seen in the sums

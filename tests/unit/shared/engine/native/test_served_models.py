@@ -15,6 +15,8 @@ from shared.engine.native.library import library
 from tests.support.engine import oracle, oracle_logits
 from tests.support.served_checkpoints import save_served
 from tests.support.served_runs import (
+    ERRORS,
+    STORED_AS,
     ServedRun,
     assert_every_number_of_rows_is_the_same,
     assert_golden,
@@ -25,20 +27,17 @@ from tests.support.served_shapes import ATTENTION_SHAPES, SERVED
 
 NAMES = ["SmolLM2-135M", "Llama-3.2-1B", "Qwen2.5-0.5B", "Qwen3-0.6B", "Gemma-3-270M"]
 VOCAB = 512  # test_served_widths.py has the real ones
-ERRORS = {"float32": 1e-5, "bfloat16": 0.02, "int8": 0.04, "int4": 0.4, "int8 KV": 0.04}
-"""What a row may be off, as a part of what its logits vary by: by rounding, never as by another row."""
-STORED_AS: dict[str, dict[str, str]] = {
-    "float32": {"dtype": "float32"},
-    "bfloat16": {"dtype": "bfloat16"},
-    "int8": {"dtype": "bfloat16", "quantization": "int8"},
-    "int4": {"dtype": "bfloat16", "quantization": "int4"},
-    "int8 KV": {"dtype": "bfloat16", "kv_dtype": "int8"},
-}
-
 pytestmark = pytest.mark.skipif(
     library() is None, reason="the kernels were not built, or this CPU cannot run them"
 )
 _exact: dict[str, Tensor] = {}
+
+
+def exact_logits(name: str, folder: Path, run: ServedRun) -> Tensor:
+    """float32 [LONGEST, vocab] of transformers, computed once for all forms of a checkpoint."""
+    if name not in _exact:
+        _exact[name] = oracle_logits(oracle(folder), run.token_ids)
+    return _exact[name]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -55,9 +54,7 @@ def test_invariant_5_a_served_checkpoint_is_right_in_every_number_of_rows(
     engine = served_engine(folder, backend="native", threads=2, **STORED_AS[kind])
     run = ServedRun.of(engine, VOCAB)
     logits = assert_every_number_of_rows_is_the_same(run)
-    if name not in _exact:
-        _exact[name] = oracle_logits(oracle(folder), run.token_ids)
-    assert row_errors(logits, _exact[name]).max() <= ERRORS[kind]
+    assert row_errors(logits, exact_logits(name, folder, run)).max() <= ERRORS[kind]
     assert_golden(f"{name}, {kind}", logits)
 
 
@@ -75,8 +72,8 @@ def test_invariant_5_served_attention_is_right_in_every_number_of_rows(
         head_dim=heads[2],
     )
     folder = save_served(tmp_path, shape.config(vocab=VOCAB, layers=1))
-    run = ServedRun.of(served_engine(folder, backend="native", threads=2, **STORED_AS[kind]), VOCAB)
+    run = ServedRun.of(served_engine(folder, backend="native", **STORED_AS[kind]), VOCAB)
     logits = assert_every_number_of_rows_is_the_same(run)
-    exact = oracle_logits(oracle(folder), run.token_ids)
-    assert row_errors(logits, exact).max() <= ERRORS[kind]
-    assert_golden(f"attention of {heads}, {kind}", logits)
+    name = f"attention of {heads}"
+    assert row_errors(logits, exact_logits(name, folder, run)).max() <= ERRORS[kind]
+    assert_golden(f"{name}, {kind}", logits)
