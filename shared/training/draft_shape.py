@@ -70,4 +70,6 @@ def plan_draft(target: ModelConfig, layers: int = 0, hidden: int = 0) -> DraftPl
 def _inner_size(target: ModelConfig) -> int:
     """Of the MLP; of experts those that one token meets."""
     moe = target.layers[0].moe
-    return target.intermediate_size if moe is None else moe.intermediate_size * moe.experts_per_token
+    if moe is None:
+        return target.intermediate_size
+    return moe.intermediate_size * moe.experts_per_token + moe.shared_intermediate_size

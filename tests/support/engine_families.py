@@ -8,6 +8,7 @@ from typing import Any
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
+    Glm4MoeConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -15,6 +16,7 @@ from transformers import (
     Phi3Config,
     PreTrainedConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
     SmolLM3Config,
@@ -71,6 +73,20 @@ GEMMA2 = {"head_dim": 10, "query_pre_attn_scalar": 24, "sliding_window": 9}
 GEMMA3 = {"head_dim": 10, "query_pre_attn_scalar": 24, "sliding_window": 9, "sliding_window_pattern": 2}
 MIXTRAL = {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": None}
 QWEN3_MOE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 22, "head_dim": 12}
+GLM4_MOE = {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "head_dim": 12,
+    "routed_scaling_factor": 1.7,
+}
+QWEN2_MOE = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 22,
+    "shared_expert_intermediate_size": 30,
+}
 
 SHAPES: dict[str, Shape] = {
     "llama": Shape(LlamaConfig),
@@ -174,6 +190,33 @@ SHAPES: dict[str, Shape] = {
     "mixtral": Shape(MixtralConfig, MIXTRAL),
     "mixtral, window, experts stacked": Shape(
         MixtralConfig, {**MIXTRAL, "sliding_window": 12}, {"save_original_format": False}
+    ),
+    "qwen2 moe": Shape(Qwen2MoeConfig, QWEN2_MOE),
+    "qwen2 moe, windows, some layers dense": Shape(
+        Qwen2MoeConfig,
+        {
+            **QWEN2_MOE,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+            "qkv_bias": False,
+            "use_sliding_window": True,
+            "sliding_window": 10,
+            "max_window_layers": 2,
+        },
+    ),
+    "glm4 moe": Shape(Glm4MoeConfig, {**GLM4_MOE, "attention_bias": True}),
+    "glm4 moe, chosen in groups, norms on heads": Shape(
+        Glm4MoeConfig,
+        {
+            **GLM4_MOE,
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 4,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+            "use_qk_norm": True,
+            "first_k_dense_replace": 2,
+        },
     ),
     "qwen3 moe": Shape(Qwen3MoeConfig, {**QWEN3_MOE, "norm_topk_prob": True}),
     "qwen3 moe, some layers dense": Shape(

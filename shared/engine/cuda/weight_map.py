@@ -22,6 +22,11 @@ def map_layer(layer: LayerWeights, change: Callable[[Linear], Linear]) -> LayerW
 
 def _mlp(mlp: DenseMlp | MoeMlp, change: Callable[[Linear], Linear]) -> DenseMlp | MoeMlp:
     if isinstance(mlp, DenseMlp):
-        return DenseMlp(change(mlp.gate_up), change(mlp.down))
-    experts = tuple(DenseMlp(change(expert.gate_up), change(expert.down)) for expert in mlp.experts)
-    return replace(mlp, experts=experts)
+        return _dense(mlp, change)
+    experts = tuple(_dense(expert, change) for expert in mlp.experts)
+    shared = None if mlp.shared is None else _dense(mlp.shared, change)
+    return replace(mlp, experts=experts, shared=shared)
+
+
+def _dense(mlp: DenseMlp, change: Callable[[Linear], Linear]) -> DenseMlp:
+    return DenseMlp(change(mlp.gate_up), change(mlp.down))

@@ -21,6 +21,9 @@ class DenseMlp:
 class MoeMlp:
     router: Tensor  # [experts, hidden] in the model's dtype
     experts: tuple[DenseMlp, ...]
+    choice_bias: Tensor | None = None  # float32 [experts]
+    shared: DenseMlp | None = None
+    shared_gate: Tensor | None = None  # [1, hidden] in the model's dtype
 
 
 @dataclass(frozen=True, slots=True)

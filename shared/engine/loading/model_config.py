@@ -53,15 +53,32 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class MoeConfig:
-    """A sparse MLP: each token goes to the `experts_per_token` experts with the largest router logits.
+    """A sparse MLP: each token goes to the `experts_per_token` experts that score highest.
 
-    Their outputs are weighted by the softmax over all experts, with `normalize` scaled to sum to one.
+    scores: what a router's logits become, "softmax" over all experts or "sigmoid" of each. They weight what
+    the experts put out: with `normalize` those of a token's experts are scaled to sum to one, and all are
+    multiplied by `scale`. choice_bias: a learned bias per expert is added to the scores when experts are
+    chosen, and only then (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+
+    The experts lie in `num_groups` groups of neighbours, and a token's come from the `groups_per_token` of
+    them that have the largest sum of their `group_best` best scores.
+
+    shared_intermediate_size: of an MLP beside the experts that every token meets, 0: none. shared_gate: what
+    it puts out is multiplied by the sigmoid of a learned product with the token.
     """
 
     num_experts: int
     experts_per_token: int
     intermediate_size: int
     normalize: bool
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    choice_bias: bool = False
+    scale: float = 1.0
+    num_groups: int = 1
+    groups_per_token: int = 1
+    group_best: int = 1
+    shared_intermediate_size: int = 0
+    shared_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

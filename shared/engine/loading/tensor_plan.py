@@ -115,6 +115,25 @@ class TensorPlan:
         packed = self.packed if isinstance(self.packed, Mxfp4Format) else None
         return packed if packed is not None and f"{name}_blocks" in self._stored else None
 
+    def shared_expert(self, layer: int) -> tuple[Matrix, Matrix] | None:
+        """(gate_up, down) of the MLP beside a sparse layer's experts; None where there is none."""
+        config, names, moe = self._config, self._family.names, self._config.layers[layer].moe
+        if moe is None or not moe.shared_intermediate_size:
+            return None
+        inner = moe.shared_intermediate_size
+        modules = tuple(f"{names.shared_expert}.{name}" for name in names.expert_gate_up)
+        down = f"{names.shared_expert}.{names.expert_down}"
+        return (
+            self._matrix(layer, modules, (inner, inner), config.hidden_size),
+            self._matrix(layer, (down,), (config.hidden_size,), inner),
+        )
+
+    def shared_gate(self, layer: int) -> str:
+        return f"{self._prefix(layer)}{self._family.names.shared_gate}.weight"
+
+    def choice_bias(self, layer: int) -> str:
+        return self._prefix(layer) + self._family.names.choice_bias
+
     def router(self, layer: int) -> str:
         name = "mlp.gate" if self.stacked_experts(layer) else self._family.names.router
         return f"{self._prefix(layer)}{name}.weight"
@@ -144,7 +163,14 @@ class TensorPlan:
             or (self.packed is not None and self.packed.may_ignore(name))
             or (name == self._family.head + ".weight" and self._config.tie_word_embeddings)
             or name.startswith(self._family.ignored)
+            or (self._family.extra_layers and self._is_extra(name))
         )
+
+    def _is_extra(self, name: str) -> bool:
+        """Whether `name` is in a layer after the last one."""
+        layers = f"{self._family.prefix}layers."
+        number = name.removeprefix(layers).partition(".")[0]
+        return name.startswith(layers) and number.isdecimal() and int(number) >= self._config.num_layers
 
     def _of_mlp(self, layer: int) -> dict[str, TensorSpec]:
         moe, hidden = self._config.layers[layer].moe, self._config.hidden_size
@@ -153,6 +179,12 @@ class TensorPlan:
             specs: dict[str, TensorSpec] = {}
         else:
             specs = {self.router(layer): _floats(moe.num_experts, hidden)}
+            if moe.choice_bias:
+                specs[self.choice_bias(layer)] = _floats(moe.num_experts)
+            if moe.shared_gate:
+                specs[self.shared_gate(layer)] = _floats(1, hidden)
+            for matrix in self.shared_expert(layer) or ():
+                specs.update(self._of_matrix(matrix))
             stacked, inner = self.stacked_experts(layer), moe.intermediate_size
             if stacked is not None:
                 specs.update(self._of_stacked(stacked.gate_up, (moe.num_experts, 2 * inner, hidden)))

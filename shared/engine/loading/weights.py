@@ -164,19 +164,24 @@ class WeightReader:
         if moe is None:
             gate_up, down = self._plan.mlp(layer)
             return DenseMlp(self.linear(files, gate_up), self.linear(files, down))
-        router = self._copy(files.read(self._plan.router(layer)))
+        shared = self._plan.shared_expert(layer)
+        return MoeMlp(
+            router=self._copy(files.read(self._plan.router(layer))),
+            experts=tuple(self._experts(files, layer, moe.num_experts)),
+            choice_bias=self._floats(files, self._plan.choice_bias(layer)) if moe.choice_bias else None,
+            shared=None if shared is None else DenseMlp(*(self.linear(files, matrix) for matrix in shared)),
+            shared_gate=self._copy(files.read(self._plan.shared_gate(layer))) if moe.shared_gate else None,
+        )
+
+    def _experts(self, files: OpenFiles, layer: int, count: int) -> Iterator[DenseMlp]:
         stacked = self._plan.stacked_experts(layer)
         if stacked is None:
-            pairs = self._plan.experts(layer)
-            return MoeMlp(
-                router,
-                tuple(DenseMlp(self.linear(files, up), self.linear(files, down)) for up, down in pairs),
-            )
-        experts = []
-        for expert in range(moe.num_experts):
+            for up, down in self._plan.experts(layer):
+                yield DenseMlp(self.linear(files, up), self.linear(files, down))
+            return
+        for expert in range(count):
             pair = [self._stacked_expert(files, name, expert) for name in (stacked.gate_up, stacked.down)]
-            experts.append(DenseMlp(*pair))
-        return MoeMlp(router, tuple(experts))
+            yield DenseMlp(*pair)
 
     def _stacked_expert(self, files: OpenFiles, name: str, expert: int) -> Linear:
         packed = self._plan.packed_experts(name)
@@ -190,8 +195,11 @@ class WeightReader:
         return linear if isinstance(linear, QuantLinear) else self._quantized(linear, "layer", name)
 
     def _norm(self, files: OpenFiles, name: str) -> Tensor:
-        weight = files.read(name).to(self._device, torch.float32, copy=True)
-        return weight + self._config.norm_offset
+        return self._floats(files, name) + self._config.norm_offset
+
+    def _floats(self, files: OpenFiles, name: str) -> Tensor:
+        """In float32, which keeps all that is read exactly."""
+        return files.read(name).to(self._device, torch.float32, copy=True)
 
     def _quantized(self, linear: DenseLinear, part: Literal["layer", "head"], *names: str) -> Linear:
         wanted = self._formats[part]

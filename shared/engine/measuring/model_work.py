@@ -91,6 +91,11 @@ def _layer_matrices(model: ModelConfig, layer: LayerConfig, *, held: bool) -> It
     inner, experts = model.intermediate_size, 1
     if layer.moe is not None:
         yield layer.moe.num_experts, model.hidden_size
+        if layer.moe.shared_gate:
+            yield 1, model.hidden_size
+        if layer.moe.shared_intermediate_size:
+            yield 2 * layer.moe.shared_intermediate_size, model.hidden_size
+            yield model.hidden_size, layer.moe.shared_intermediate_size
         inner = layer.moe.intermediate_size
         experts = layer.moe.num_experts if held else layer.moe.experts_per_token
     for _ in range(experts):

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 25
+ABI = 26
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -60,9 +60,12 @@ class LayerShape(ctypes.Structure):
     _fields_ = [
         *((name, Pointer) for name in ("attention_in_norm", "query_norm", "key_norm")),
         *((name, Pointer) for name in ("attention_out_norm", "mlp_in_norm", "mlp_out_norm")),
-        *((name, Pointer) for name in ("qkv", "output", "router", "gate_up", "down", "rope")),
+        *((name, Pointer) for name in ("qkv", "output", "router", "gate_up", "down")),
+        *((name, Pointer) for name in ("shared_gate_up", "shared_down", "choice_bias", "rope")),
         *((name, ctypes.c_int) for name in ("rotary_dim", "window", "group", "row")),
-        *((name, ctypes.c_int) for name in ("experts", "experts_per_token", "normalize")),
+        *((name, ctypes.c_int) for name in ("experts", "experts_per_token", "normalize", "scores")),
+        *((name, ctypes.c_int) for name in ("shared_gate", "groups", "groups_per_token", "group_best")),
+        ("scale", ctypes.c_float),
     ]
 
 

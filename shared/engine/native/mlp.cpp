@@ -1,11 +1,17 @@
 // The MLPs of a model: dense ones, and sparse ones whose rows go to different experts.
 #include <algorithm>
+#include <cmath>
 
 #include "model.h"
 
 namespace penstock {
 
-// projected[row] = down(act(gate) * up), or with `targets` projected[targets[row]] += shares[row] * that.
+namespace {
+constexpr float LEAST_SUM = 1e-20f;  // scores are divided by their sum and this: all of them may be zero
+}
+
+// projected[row] = down(act(gate) * up), with `shares` times shares[row]; with `targets` as well
+// projected[targets[row]] += shares[row] * that.
 // Layer `index` of adapters; of a sparse layer they change nothing here.
 void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const Rows& in, Rows& down_in,
                     int count, Team& team, const int* targets, const float* shares) {
@@ -42,6 +48,9 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
       const __m512 share = _mm512_set1_ps(shares[row]);
       low = _mm512_fmadd_ps(low, share, _mm512_loadu_ps(out));
       high = _mm512_fmadd_ps(high, share, _mm512_loadu_ps(out + LANES));
+    } else if (shares != nullptr) {
+      low = _mm512_mul_ps(low, _mm512_set1_ps(shares[row]));
+      high = _mm512_mul_ps(high, _mm512_set1_ps(shares[row]));
     }
     _mm512_storeu_ps(out, low);
     _mm512_storeu_ps(out + LANES, high);
@@ -59,6 +68,9 @@ void Model::reserve_experts(size_t rows) {
   expert_begin_.resize(most_experts_ + 1);
   expert_next_.resize(most_experts_);
   ranking_.resize(static_cast<size_t>(shape_.threads) * most_experts_);
+  scores_.resize(ranking_.size());
+  group_sums_.resize(ranking_.size());
+  shared_shares_.resize(std::max(shared_shares_.size(), rows));
 }
 
 // What all rows chose, expert by expert.
@@ -75,7 +87,8 @@ void Model::sort_by_expert(int experts, int count, int per_token) {
   }
 }
 
-// A sparse MLP. Experts work one after the other, so a row's sum has one order whatever the batch.
+// A sparse MLP. The one beside the experts and they work one after the other, so a row's sum has one order
+// whatever the batch.
 void Model::feed_experts(const Layer& layer, int index, int count, Team& team) {
   const LayerShape& shape = layer.shape;
   shape.router->apply(*layer.router_in, count, team, [&](int row, int panel, __m512 low, __m512 high) {
@@ -86,9 +99,12 @@ void Model::feed_experts(const Layer& layer, int index, int count, Team& team) {
   team.share(count, rows_per_claim(width_), [&](int first, int last, int rank) {
     for (int row = first; row < last; ++row) {
       choose_experts(layer, row, rank);
-      std::memset(projected(row), 0, width_ * sizeof(float));
+      if (shape.shared_gate_up == nullptr) std::memset(projected(row), 0, width_ * sizeof(float));
     }
   });
+  if (shape.shared_gate_up != nullptr)
+    run_mlp(*shape.shared_gate_up, *shape.shared_down, index, *layer.shared_in, *layer.shared_down_in, count,
+            team, nullptr, shape.shared_gate ? shared_shares_.data() : nullptr);
   sort_by_expert(shape.experts, count, shape.experts_per_token);
   const Rows& from = *layer.mlp_in;
   Rows& to = *layer.expert_in;
@@ -110,26 +126,65 @@ void Model::feed_experts(const Layer& layer, int index, int count, Team& team) {
   }
 }
 
-// Softmax over all experts, the best of them, equal ones by number. Where one is no number, all shares are
-// none.
+// The scores of all experts and the best of them, equal ones by number. Where one is no number, all shares
+// are none. Without a bias or sums of scores logits decide: two that differ may have the same score.
 void Model::choose_experts(const Layer& layer, int row, int rank) {
   const LayerShape& shape = layer.shape;
-  const float* logits = router_.data() + static_cast<long>(row) * most_experts_;
+  float* choice = router_.data() + static_cast<long>(row) * most_experts_;
+  float* scores = scores_.data() + static_cast<long>(rank) * most_experts_;
   int* chosen = chosen_.data() + static_cast<long>(row) * shape.experts_per_token;
   float* shares = shares_.data() + static_cast<long>(row) * shape.experts_per_token;
   int* order = ranking_.data() + static_cast<long>(rank) * most_experts_;
+  if (shape.shared_gate) shared_shares_[row] = 1.0f / (1.0f + std::exp(-choice[shape.experts]));
+  const bool softmax = shape.scores == static_cast<int>(Scores::SOFTMAX);
+  const float most = *std::max_element(choice, choice + shape.experts);
+  float total = 0.0f, sum = 0.0f;
+  for (int expert = 0; expert < shape.experts; ++expert) {
+    scores[expert] = softmax ? std::exp(choice[expert] - most) : 1.0f / (1.0f + std::exp(-choice[expert]));
+    total += scores[expert];
+  }
+  if (softmax)
+    for (int expert = 0; expert < shape.experts; ++expert) scores[expert] /= total;
+  if (shape.choice_bias != nullptr)
+    for (int expert = 0; expert < shape.experts; ++expert)
+      choice[expert] = scores[expert] + shape.choice_bias[expert];
+  else if (shape.group_best > 1)
+    std::copy_n(scores, shape.experts, choice);
+  if (shape.groups_per_token < shape.groups) leave_groups_out(shape, choice, rank);
   for (int expert = 0; expert < shape.experts; ++expert) order[expert] = expert;
   std::partial_sort(order, order + shape.experts_per_token, order + shape.experts,
-                    [&](int a, int b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
-  float total = 0.0f, sum = 0.0f;
-  for (int expert = 0; expert < shape.experts; ++expert) total += std::exp(logits[expert] - logits[order[0]]);
+                    [&](int a, int b) { return choice[a] > choice[b] || (choice[a] == choice[b] && a < b); });
+  const float none = total - total;  // 0, or no number where one of the scores is none
   for (int i = 0; i < shape.experts_per_token; ++i) {
     chosen[i] = order[i];
-    shares[i] = std::exp(logits[order[i]] - logits[order[0]]) / total;
+    shares[i] = scores[order[i]] + none;
     sum += shares[i];
   }
   if (shape.normalize)
-    for (int i = 0; i < shape.experts_per_token; ++i) shares[i] /= sum;
+    for (int i = 0; i < shape.experts_per_token; ++i) shares[i] /= sum + LEAST_SUM;
+  for (int i = 0; i < shape.experts_per_token; ++i) shares[i] *= shape.scale;
+}
+
+// Experts of groups that a row does not go to can no longer be chosen; equal groups by number.
+void Model::leave_groups_out(const LayerShape& shape, float* choice, int rank) {
+  const int size = shape.experts / shape.groups;
+  float* sums = group_sums_.data() + static_cast<long>(rank) * most_experts_;
+  int* order = ranking_.data() + static_cast<long>(rank) * most_experts_;
+  const auto better = [&](int a, int b) {
+    return choice[a] > choice[b] || (choice[a] == choice[b] && a < b);
+  };
+  for (int group = 0; group < shape.groups; ++group) {
+    for (int i = 0; i < size; ++i) order[i] = group * size + i;
+    std::partial_sort(order, order + shape.group_best, order + size, better);
+    sums[group] = 0.0f;
+    for (int i = 0; i < shape.group_best; ++i) sums[group] += choice[order[i]];
+  }
+  for (int group = 0; group < shape.groups; ++group) {
+    int before = 0;  // groups that are better
+    for (int other = 0; other < shape.groups; ++other)
+      before += sums[other] > sums[group] || (sums[other] == sums[group] && other < group);
+    if (before >= shape.groups_per_token) std::fill_n(choice + group * size, size, -INFINITY);
+  }
 }
 
 }  // namespace penstock

@@ -37,7 +37,9 @@ void Model::add_layer(const LayerShape& shape) {
               nullptr,
               input(MLP, shape.gate_up[0]),
               nullptr,
-              input(DOWN, shape.down[0])};
+              input(DOWN, shape.down[0]),
+              nullptr,
+              nullptr};
   if (view == viewers_.end()) viewers_.push_back(static_cast<int>(layers_.size()));
   groups_ = std::max(groups_, shape.group + 1);
   if (shape.router != nullptr) {
@@ -45,6 +47,11 @@ void Model::add_layer(const LayerShape& shape) {
     layer.expert_in = input(EXPERT, shape.gate_up[0]);
     most_experts_ = std::max(most_experts_, shape.router->width());
     most_chosen_ = std::max(most_chosen_, shape.experts_per_token);
+  }
+  if (shape.shared_gate_up != nullptr) {
+    layer.shared_in = input(MLP, shape.shared_gate_up);
+    layer.shared_down_in = input(DOWN, shape.shared_down);
+    inner_width_ = std::max(inner_width_, shape.shared_gate_up->width() / 2);
   }
   qkv_width_ = std::max(qkv_width_, shape.qkv->width());
   inner_width_ = std::max(inner_width_, shape.gate_up[0]->width() / 2);
@@ -184,6 +191,8 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
         shape.gate_up[0]->prepare(normed, *layer.mlp_in, row);
         take(*shape.gate_up[0], normed, row);
         if (shape.router != nullptr) shape.router->prepare(normed, *layer.router_in, row);
+        if (shape.shared_gate_up != nullptr && layer.shared_in != layer.mlp_in)
+          shape.shared_gate_up->prepare(normed, *layer.shared_in, row);
       }
     });
     if (shape.router == nullptr)

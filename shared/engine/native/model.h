@@ -12,6 +12,7 @@ namespace penstock {
 
 enum class Activation : int { SILU = 0, GELU_TANH = 1 };
 enum class QkNorm : int { NONE = 0, HEAD = 1, ALL = 2 };
+enum class Scores : int { SOFTMAX = 0, SIGMOID = 1 };
 
 // What engine/native/model.py says of a model; the field order is that of its ctypes twin.
 struct ModelShape {
@@ -41,14 +42,21 @@ struct LayerShape {
   const float* mlp_out_norm;
   const Linear* qkv;
   const Linear* output;
-  const Linear* router;          // null: a dense MLP, the one expert
+  const Linear* router;          // [experts, and one row more with shared_gate]; null: a dense MLP
   const Linear* const* gate_up;  // [experts]
   const Linear* const* down;     // [experts]
-  const float* rope;             // [positions, rotary_dim]: cosines, then sines; null: no positions
+  const Linear* shared_gate_up;  // of an MLP beside the experts; null: there is none
+  const Linear* shared_down;
+  const float* choice_bias;  // [experts] added to the scores when experts are chosen; null: none
+  const float* rope;         // [positions, rotary_dim]: cosines, then sines; null: no positions
   int rotary_dim;
   int window;      // 0: none
   int group, row;  // of layers that share blocks, and where in those its keys and values are
   int experts, experts_per_token, normalize;
+  int scores;       // of the experts, from the router's logits
+  int shared_gate;  // 1: the router's last row is the gate of the MLP beside the experts
+  int groups, groups_per_token, group_best;  // of neighbouring experts; see MoeConfig
+  float scale;                               // of what all experts put out
 };
 
 struct BatchShape {
@@ -88,7 +96,7 @@ struct Input {
 struct Layer {
   LayerShape shape;
   int view;  // all layers of one window and group have one
-  Rows *qkv_in, *output_in, *router_in, *mlp_in, *expert_in, *down_in;
+  Rows *qkv_in, *output_in, *router_in, *mlp_in, *expert_in, *down_in, *shared_in, *shared_down_in;
 };
 
 class Model {
@@ -119,6 +127,7 @@ class Model {
   void join_partitions(std::vector<Attention<E>>& workers, const View& view, Team& team, Put&& put);
   void feed_experts(const Layer& layer, int index, int count, Team& team);
   void choose_experts(const Layer& layer, int row, int rank);
+  void leave_groups_out(const LayerShape& shape, float* choice, int rank);
   void sort_by_expert(int experts, int count, int per_token);
   void run_mlp(const Linear& gate_up, const Linear& down, int index, const Rows& in, Rows& down_in, int count,
                Team& team, const int* targets, const float* shares);
@@ -183,9 +192,12 @@ class Model {
   std::vector<float> shares_;     // [rows, experts per token]
   std::vector<int> expert_rows_;  // the rows of each expert, expert by expert
   std::vector<float> expert_shares_;
-  std::vector<int> expert_begin_;  // [experts + 1]
-  std::vector<int> expert_next_;   // [experts]
-  std::vector<int> ranking_;       // [threads, experts padded]: of the row at hand
+  std::vector<int> expert_begin_;     // [experts + 1]
+  std::vector<int> expert_next_;      // [experts]
+  std::vector<int> ranking_;          // [threads, experts padded]: of the row at hand
+  std::vector<float> scores_;         // [threads, experts padded]: of the row at hand
+  std::vector<float> group_sums_;     // [threads, experts padded]: of the row at hand
+  std::vector<float> shared_shares_;  // [rows]: of the MLP beside the experts, where it has a gate
 };
 
 }  // namespace penstock

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shared.engine.batch import Batch, Span
 from shared.engine.loading.adapter import AdapterWeights
-from shared.engine.loading.config import LayerConfig, ModelConfig, RopeConfig
+from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.engine.memory.kv_pool import KvPool
 from shared.engine.native.adapter import NativeAdapter
 from shared.engine.native.library import BatchShape, KvWritten, LayerShape, ModelShape, PoolShape, free_with
@@ -22,6 +22,7 @@ from shared.errors import InternalError
 
 _QK_NORM = {"none": 0, "head": 1, "all": 2}
 _ACTIVATION = {"silu": 0, "gelu_tanh": 1}
+_SCORES = {"softmax": 0, "sigmoid": 1}
 _KV_KIND = {"float32": 0, "bfloat16": 1, "int8": 2}
 
 
@@ -151,14 +152,15 @@ class NativeModel:
             router=self._place(f"{name}.router"),
             gate_up=ctypes.addressof(gate_up),
             down=ctypes.addressof(down),
+            shared_gate_up=self._place(f"{name}.mlp.shared.gate_up"),
+            shared_down=self._place(f"{name}.mlp.shared.down"),
+            choice_bias=self._place(f"{name}.choice_bias"),
             rope=pointer(rope),
             rotary_dim=0 if rope is None else rope.shape[1],
             window=config.window_tokens or 0,
             group=groups.group_of[index],
             row=groups.row_of[index],
-            experts=len(experts),
-            experts_per_token=1 if config.moe is None else config.moe.experts_per_token,
-            normalize=config.moe is not None and config.moe.normalize,
+            **_routing(config.moe),
         )
 
     def _rope(self, rope: RopeConfig) -> Tensor:
@@ -174,6 +176,23 @@ class NativeModel:
         if part is None:
             return None
         return part.handle if isinstance(part, NativeLinear) else part.address
+
+
+def _routing(moe: MoeConfig | None) -> dict[str, int | float]:
+    """The fields of LayerShape that say how experts are chosen; a dense MLP is the one expert."""
+    if moe is None:
+        return {"experts": 1, "experts_per_token": 1}
+    return {
+        "experts": moe.num_experts,
+        "experts_per_token": moe.experts_per_token,
+        "normalize": moe.normalize,
+        "scores": _SCORES[moe.scores],
+        "shared_gate": moe.shared_gate,
+        "groups": moe.num_groups,
+        "groups_per_token": moe.groups_per_token,
+        "group_best": moe.group_best,
+        "scale": moe.scale,
+    }
 
 
 def _adapters(batch: Batch) -> ctypes.Array[ctypes.c_void_p] | None:

@@ -6,10 +6,11 @@ import ctypes
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from shared.engine.dtypes import TORCH_DTYPES
-from shared.engine.loading.layers import DenseMlp, LayerWeights
+from shared.engine.loading.layers import DenseMlp, LayerWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
 from shared.engine.loading.model_config import ModelConfig
 from shared.engine.native.linear import NativeLinear
@@ -70,11 +71,23 @@ def _layer_parts(
     yield "output", NativeLinear.pack(kernels, weights.output)
     mlps = [weights.mlp] if isinstance(weights.mlp, DenseMlp) else list(weights.mlp.experts)
     if not isinstance(weights.mlp, DenseMlp):
-        yield "router", NativeLinear.pack(kernels, DenseLinear(weights.mlp.router))
+        for name, part in _routing_parts(kernels, weights.mlp):
+            yield name, part
     for expert, gate_up in enumerate(_alike(config, [mlp.gate_up for mlp in mlps])):
         yield f"mlp.{expert}.gate_up", NativeLinear.pack(kernels, gate_up, gated=True)
     for expert, down in enumerate(_alike(config, [mlp.down for mlp in mlps])):
         yield f"mlp.{expert}.down", NativeLinear.pack(kernels, down)
+
+
+def _routing_parts(kernels: ctypes.CDLL, mlp: MoeMlp) -> Iterator[tuple[str, PackedPart]]:
+    """The router, with the shared expert's gate as its last row, the choice's bias and the shared expert."""
+    gate = [] if mlp.shared_gate is None else [mlp.shared_gate]
+    yield "router", NativeLinear.pack(kernels, DenseLinear(torch.cat([mlp.router, *gate])))
+    if mlp.choice_bias is not None:
+        yield "choice_bias", PackedArray.of(mlp.choice_bias)
+    if mlp.shared is not None:
+        yield "mlp.shared.gate_up", NativeLinear.pack(kernels, mlp.shared.gate_up, gated=True)
+        yield "mlp.shared.down", NativeLinear.pack(kernels, mlp.shared.down)
 
 
 def _alike(config: ModelConfig, linears: Sequence[Linear]) -> list[Linear]:

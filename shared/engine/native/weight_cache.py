@@ -31,6 +31,7 @@ WAIT_S = 300.0
 """How long to wait for another process that packs the same weights; then they are packed here, in memory."""
 _POLL_S = 0.02
 _SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
+_PARTS_BESIDE_NORMS = 6  # of a layer, besides its experts: packing.py yields no more
 _HEADER_BYTES_PER_PART = 1024  # names, shapes and places of a matrix's four pieces take about half of it
 
 
@@ -157,7 +158,7 @@ def _last_use(found: tuple[os.stat_result, Path]) -> int:
 def _header_bytes(model: ModelConfig) -> int:
     """More than the header takes."""
     experts = sum(1 if layer.moe is None else layer.moe.num_experts for layer in model.layers)
-    num_parts = 3 + (len(NORMS) + 3) * len(model.layers) + 2 * experts
+    num_parts = 3 + (len(NORMS) + _PARTS_BESIDE_NORMS) * len(model.layers) + 2 * experts
     return _HEADER_BYTES_PER_PART * (num_parts + 1)
 
 

@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.config import ModelConfig, MoeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear
 from shared.errors import InvalidRequest
@@ -26,11 +26,9 @@ def shard_config(config: ModelConfig, num_ranks: int) -> ModelConfig:
     """The model that one rank computes. Raises InvalidRequest where it cannot be cut into `num_ranks`."""
     if num_ranks == 1:
         return config
-    inner = [layer.moe.intermediate_size for layer in config.layers if layer.moe is not None]
-    if len(inner) < config.num_layers:
-        inner.append(config.intermediate_size)
-    parts = {"key-value heads": config.num_kv_heads, "MLP's inner size": min(inner)}
-    for name, count in parts.items():
+    inner = {size for layer in config.layers for size in _inner_sizes(config, layer.moe)}
+    parts = [("key-value heads", config.num_kv_heads)] + [("MLP's inner size", size) for size in inner]
+    for name, count in parts:
         if count % num_ranks:
             raise InvalidRequest(
                 f"tensor_parallel {num_ranks} does not divide the model's {count} {name}; "
@@ -47,7 +45,12 @@ def shard_config(config: ModelConfig, num_ranks: int) -> ModelConfig:
         layer
         if layer.moe is None
         else replace(
-            layer, moe=replace(layer.moe, intermediate_size=layer.moe.intermediate_size // num_ranks)
+            layer,
+            moe=replace(
+                layer.moe,
+                intermediate_size=layer.moe.intermediate_size // num_ranks,
+                shared_intermediate_size=layer.moe.shared_intermediate_size // num_ranks,
+            ),
         )
         for layer in config.layers
     )
@@ -60,6 +63,13 @@ def shard_config(config: ModelConfig, num_ranks: int) -> ModelConfig:
     )
 
 
+def _inner_sizes(config: ModelConfig, moe: MoeConfig | None) -> list[int]:
+    """Of a layer's MLPs."""
+    if moe is None:
+        return [config.intermediate_size]
+    return [moe.intermediate_size] + [moe.shared_intermediate_size] * (moe.shared_intermediate_size > 0)
+
+
 def shard_layer(layer: LayerWeights, config: ModelConfig, rank: int, num_ranks: int) -> LayerWeights:
     """`rank`'s share of a whole `layer` of a whole model's `config`. Nothing is reduced yet."""
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -70,7 +80,8 @@ def shard_layer(layer: LayerWeights, config: ModelConfig, rank: int, num_ranks: 
         mlp: DenseMlp | MoeMlp = _shard_mlp(layer.mlp, rank, num_ranks)
     else:
         experts = tuple(_shard_mlp(expert, rank, num_ranks) for expert in layer.mlp.experts)
-        mlp = replace(layer.mlp, experts=experts)
+        shared = None if layer.mlp.shared is None else _shard_mlp(layer.mlp.shared, rank, num_ranks)
+        mlp = replace(layer.mlp, experts=experts, shared=shared)
     return replace(layer, qkv=qkv, output=output, mlp=mlp)
 
 

@@ -25,6 +25,7 @@ from shared.engine.torch_backend.attention import (
     plan_attention,
 )
 from shared.engine.torch_backend.rope import apply_rope, rope_table
+from shared.engine.torch_backend.routing import choose_experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +192,25 @@ class TorchModel:
         return functional.gelu(gate, approximate="tanh") * up
 
     def _mixture(self, rows: Tensor, mlp: MoeMlp, config: MoeConfig) -> Tensor:
-        """Each expert computes the rows that chose it together; sums in fp32, by ascending expert."""
-        shares = functional.linear(rows, mlp.router).float().softmax(-1)  # [T, experts]
-        weights, chosen = shares.topk(config.experts_per_token, dim=-1)  # [T, experts_per_token]
-        if config.normalize:
-            weights = weights / weights.sum(-1, keepdim=True)
-        out = torch.zeros_like(rows, dtype=torch.float32)
+        """Each expert computes the rows that chose it together; sums in fp32, the shared expert first, then
+        by ascending expert. The router is computed in fp32: rounding it decides between near-ties."""
+        logits = functional.linear(rows.float(), mlp.router.float())  # [T, experts]
+        weights, chosen = choose_experts(logits, mlp.choice_bias, config)  # [T, experts_per_token]
+        out = self._shared_expert(rows, mlp)
         for expert in torch.unique(chosen).tolist():
             row, rank = torch.where(chosen == expert)
             computed = self._dense(rows.index_select(0, row), mlp.experts[expert]).float()
             out.index_add_(0, row, computed * weights[row, rank, None])
         return out.to(rows.dtype)
+
+    def _shared_expert(self, rows: Tensor, mlp: MoeMlp) -> Tensor:
+        """float32 [T, hidden]: zeros where there is none."""
+        if mlp.shared is None:
+            return torch.zeros_like(rows, dtype=torch.float32)
+        out = self._dense(rows, mlp.shared).float()
+        if mlp.shared_gate is None:
+            return out
+        return out * functional.linear(rows.float(), mlp.shared_gate.float()).sigmoid()
 
     def _dense(self, rows: Tensor, mlp: DenseMlp) -> Tensor:
         return mlp.down(self._activated(mlp.gate_up(rows)))

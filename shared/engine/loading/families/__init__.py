@@ -9,12 +9,14 @@ from __future__ import annotations
 from shared.engine.loading.families import (
     gemma2,
     gemma3,
+    glm4_moe,
     llama,
     mistral,
     mixtral,
     olmo2,
     phi3,
     qwen2,
+    qwen2_moe,
     qwen3,
     qwen3_moe,
     smollm3,
@@ -37,7 +39,9 @@ FAMILIES: dict[str, Family] = {
         gemma3.FAMILY_WITH_VISION,
         olmo2.FAMILY,
         mixtral.FAMILY,
+        qwen2_moe.FAMILY,
         qwen3_moe.FAMILY,
+        glm4_moe.FAMILY,
     )
 }
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)

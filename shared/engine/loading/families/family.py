@@ -37,11 +37,15 @@ class TensorNames:
     experts: str = "mlp.experts"  # one expert's matrices are at experts.N.<one of the next two>
     expert_gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     expert_down: str = "down_proj"
+    choice_bias: str = "mlp.gate.e_score_correction_bias"
+    shared_expert: str = "mlp.shared_experts"  # its matrices are called as an expert's are
+    shared_gate: str = "mlp.shared_expert_gate"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`prefix` begins the decoder's tensors, `ignored` those of parts that are not read."""
+    """`prefix` begins the decoder's tensors, `ignored` those of parts that are not read. `extra_layers`:
+    checkpoints hold layers after the last one, which predict further tokens and are not read either."""
 
     architecture: str
     read: Callable[[RawConfig], ModelConfig]
@@ -49,6 +53,7 @@ class Family:
     prefix: str = "model."
     head: str = "lm_head"
     ignored: tuple[str, ...] = ()
+    extra_layers: bool = False
 
 
 def decoder(raw: RawConfig, *, activation_field: str = "hidden_act") -> ModelConfig:
@@ -140,6 +145,7 @@ def with_experts(model: ModelConfig, moe: MoeConfig, sparse: Sequence[bool] | No
         raise InvalidRequest(
             f"config.json: num_experts_per_tok {moe.experts_per_token} is above the {moe.num_experts} experts"
         )
+    _check_groups(moe)
     if moe.num_experts * model.num_layers > MAX_EXPERTS:
         raise InvalidRequest(
             f"config.json: {moe.num_experts} experts in each of {model.num_layers} layers are above the "
@@ -148,6 +154,28 @@ def with_experts(model: ModelConfig, moe: MoeConfig, sparse: Sequence[bool] | No
     chosen = (True,) * model.num_layers if sparse is None else sparse
     layers = zip(model.layers, chosen, strict=True)
     return replace(model, layers=tuple(replace(layer, moe=moe if own else None) for layer, own in layers))
+
+
+def _check_groups(moe: MoeConfig) -> None:
+    size, rest = divmod(moe.num_experts, moe.num_groups)
+    if rest:
+        raise InvalidRequest(
+            f"config.json: {moe.num_experts} experts cannot be cut into n_group {moe.num_groups} groups"
+        )
+    if moe.groups_per_token > moe.num_groups:
+        raise InvalidRequest(
+            f"config.json: topk_group {moe.groups_per_token} is above n_group {moe.num_groups}"
+        )
+    if moe.group_best > size:
+        raise InvalidRequest(
+            f"config.json: n_group {moe.num_groups} leaves groups of {size} experts; their {moe.group_best} "
+            "best cannot be found"
+        )
+    if moe.experts_per_token > moe.groups_per_token * size:
+        raise InvalidRequest(
+            f"config.json: num_experts_per_tok {moe.experts_per_token} is above the "
+            f"{moe.groups_per_token * size} experts of topk_group {moe.groups_per_token} groups"
+        )
 
 
 def in_dtype(value: float, dtype: str) -> float:

@@ -20,9 +20,13 @@ def read(raw: RawConfig) -> ModelConfig:
         intermediate_size=raw.integer("moe_intermediate_size", 768),
         normalize=raw.flag("norm_topk_prob"),
     )
+    return with_experts(model, moe, sparse_layers(raw, model))
+
+
+def sparse_layers(raw: RawConfig, model: ModelConfig) -> list[bool]:
+    """Whether each layer has experts."""
     dense, step = raw.integers("mlp_only_layers") or (), raw.integer("decoder_sparse_step", 1)
-    sparse = [layer not in dense and (layer + 1) % step == 0 for layer in range(model.num_layers)]
-    return with_experts(model, moe, sparse)
+    return [layer not in dense and (layer + 1) % step == 0 for layer in range(model.num_layers)]
 
 
 FAMILY = Family("Qwen3MoeForCausalLM", read)

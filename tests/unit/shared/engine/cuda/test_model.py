@@ -70,7 +70,13 @@ def random_weights(config: ModelConfig, seed: int = 0) -> ModelWeights:
         if moe is None:
             return mlp(INNER)
         experts = tuple(mlp(moe.intermediate_size) for _ in range(moe.num_experts))
-        return MoeMlp(linear(moe.num_experts, HIDDEN).weight, experts)
+        return MoeMlp(
+            linear(moe.num_experts, HIDDEN).weight,
+            experts,
+            choice_bias=0.1 * norm(moe.num_experts) if moe.choice_bias else None,
+            shared=mlp(moe.shared_intermediate_size) if moe.shared_intermediate_size else None,
+            shared_gate=linear(1, HIDDEN).weight if moe.shared_gate else None,
+        )
 
     layers = [
         LayerWeights(
@@ -151,6 +157,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layers": (LayerConfig(replace(ROPE, rotary_dim=4)), LayerConfig(None)),
     },
     "experts": {"layers": (LayerConfig(ROPE, moe=MoeConfig(4, 2, 24, normalize=True)),)},
+    "experts beside one that every token meets": {
+        "layers": (
+            LayerConfig(
+                ROPE,
+                moe=MoeConfig(
+                    4,
+                    2,
+                    24,
+                    normalize=True,
+                    scores="sigmoid",
+                    choice_bias=True,
+                    shared_intermediate_size=16,
+                    shared_gate=True,
+                ),
+            ),
+        )
+    },
 }
 
 

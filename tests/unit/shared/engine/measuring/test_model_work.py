@@ -86,6 +86,17 @@ def test_a_decode_step_computes_every_row_and_its_head(model: ModelConfig) -> No
     assert counted.decode_operations(4, 100) == linear + 4 * (4 * 100 * 3) * 6 * 8
 
 
+def test_a_shared_expert_and_its_gate_are_read_with_every_token(model: ModelConfig) -> None:
+    moe = MoeConfig(num_experts=8, experts_per_token=2, intermediate_size=16, normalize=True)
+    shared = replace(moe, shared_intermediate_size=20, shared_gate=True)
+    alone, beside = (
+        work(replace(model, layers=tuple(replace(layer, moe=each) for layer in model.layers)))
+        for each in (moe, shared)
+    )
+    assert beside.weight_bytes - alone.weight_bytes == len(model.layers) * (3 * 20 + 1) * 48 * 4
+    assert beside.held_bytes - beside.weight_bytes == alone.held_bytes - alone.weight_bytes
+
+
 def test_a_sparse_layer_reads_one_tokens_experts_and_holds_them_all(model: ModelConfig) -> None:
     moe = MoeConfig(num_experts=8, experts_per_token=2, intermediate_size=16, normalize=True)
     sparse = replace(model, layers=tuple(replace(layer, moe=moe) for layer in model.layers))

@@ -58,13 +58,15 @@ def test_logits_equal_those_of_transformers_on_every_path(name: str, tmp_path: P
         assert (logits - expected).abs().max() <= TOLERANCE, path
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe", "qwen2 moe", "glm4 moe"]
+)
 def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> None:
     folder = save_shape(tmp_path, SHAPES[name], torch.bfloat16)
     engine = native_engine(folder)
     exact_model, rounded_model = oracle(folder), oracle(folder, torch.bfloat16)
     ours, theirs = [], []
-    for prompt in prompts(6, 97):
+    for prompt in prompts(24, 97):  # many: of few rows a near-tie of a router decides
         exact = oracle_logits(exact_model, prompt)
         ours.append((engine.logits(prompt) - exact).square().mean().sqrt())
         theirs.append((oracle_logits(rounded_model, prompt) - exact).square().mean().sqrt())
@@ -74,7 +76,9 @@ def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3 moe"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma2", "qwen3 moe", "qwen2 moe", "glm4 moe, chosen in groups, norms on heads"]
+)
 def test_invariant_5_logits_are_bitwise_equal_on_every_path(
     name: str, quantization: str, kv_dtype: str, threads: int, tmp_path: Path
 ) -> None:
@@ -152,7 +156,7 @@ def test_invariant_5_rows_whose_keys_threads_share_are_bitwise_equal_on_every_pa
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral", "glm4 moe"])
 def test_quantized_weights_give_what_the_torch_backend_gives(
     name: str, quantization: str, tmp_path: Path
 ) -> None:

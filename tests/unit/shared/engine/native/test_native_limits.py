@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,52 @@ def test_experts_of_which_a_checkpoint_packed_only_some(packed: str) -> None:
     native, reference = both_models(MoeMlp(dense(3, HIDDEN, 6).weight, tuple(experts)), moe)
     ours, theirs = native.forward(whole_prompt()), reference.forward(whole_prompt())
     assert (ours - theirs).abs().mean() <= 0.02 * theirs.std()  # torch rounds the rows of packed experts
+
+
+ROUTINGS: dict[str, dict[str, Any]] = {
+    "the groups with the best expert": {"num_groups": 4, "groups_per_token": 2},
+    "a bias on softmax scores": {"choice_bias": True, "normalize": True},
+    "a bias, and the groups with the two best": {
+        "scores": "sigmoid", "choice_bias": True, "num_groups": 3, "groups_per_token": 1, "group_best": 2,
+    },
+    "more experts than one of a token's groups has": {
+        "scores": "sigmoid", "num_groups": 6, "groups_per_token": 3, "group_best": 2, "experts_per_token": 5,
+    },
+}  # fmt: skip
+
+
+def mixture(**fields: Any) -> tuple[MoeMlp, MoeConfig]:
+    """Twelve experts, and how they are chosen."""
+    chosen: dict[str, Any] = {"experts_per_token": 3, "normalize": False, "scale": 1.5, **fields}
+    config = MoeConfig(num_experts=12, intermediate_size=INNER, **chosen)
+    experts = tuple(dense_mlp(10 * number) for number in range(12))
+    bias = dense(1, 12, 9).weight[0] if config.choice_bias else None
+    return MoeMlp(dense(12, HIDDEN, 6).weight, experts, bias), config
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_experts_are_chosen_as_torch_chooses_them(name: str) -> None:
+    native, reference = both_models(*mixture(**ROUTINGS[name]))
+    torch.testing.assert_close(
+        native.forward(whole_prompt()), reference.forward(whole_prompt()), rtol=0, atol=1e-4
+    )
+
+
+def test_a_shared_expert_of_another_format_than_the_experts() -> None:
+    mlp, config = mixture(shared_intermediate_size=INNER, shared_gate=True)
+    shared = DenseMlp(quantize(dense(2 * INNER, HIDDEN, 7), 8, 32), quantize(dense(HIDDEN, INNER, 8), 8, 32))
+    mlp = replace(mlp, shared=shared, shared_gate=dense(1, HIDDEN, 5).weight)
+    native, reference = both_models(mlp, config)
+    ours, theirs = native.forward(whole_prompt()), reference.forward(whole_prompt())
+    assert (ours - theirs).abs().mean() <= 0.02 * theirs.std()  # torch rounds the rows of packed experts
+
+
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+def test_a_router_that_is_no_number_for_one_expert_gives_logits_that_are_none(scores: str) -> None:
+    mlp, config = mixture(scores=scores, choice_bias=True)
+    mlp.router[11] = torch.nan
+    native, _ = both_models(mlp, config)
+    assert native.forward(whole_prompt()).isnan().all()
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -60,6 +62,9 @@ MODELS: dict[str, Callable[[], Any]] = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
     "mixtral": lambda: MixtralForCausalLM(
         MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
+    ),
+    "glm4 moe": lambda: Glm4MoeForCausalLM(
+        Glm4MoeConfig(**SHAPE, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=12)
     ),
 }
 

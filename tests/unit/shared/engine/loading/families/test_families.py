@@ -89,14 +89,16 @@ def test_64_greedy_tokens_equal_those_of_transformers(case: Case) -> None:
     assert drawn == expected
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe", "qwen2 moe", "glm4 moe"]
+)
 def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> None:
     """Against fp32 on the same bf16 weights, the engine errs no more than transformers in bf16 does."""
     folder = save_shape(tmp_path, SHAPES[name], torch.bfloat16)
     engine = make_engine(folder, backend="torch")
     exact_model, rounded_model = oracle(folder), oracle(folder, torch.bfloat16)
     ours, theirs = [], []
-    for prompt in prompts(6, 97):
+    for prompt in prompts(24, 97):  # many: of few rows a near-tie of a router decides
         exact = oracle_logits(exact_model, prompt)
         ours.append((engine.logits(prompt) - exact).square().mean().sqrt())
         theirs.append((oracle_logits(rounded_model, prompt) - exact).square().mean().sqrt())
@@ -105,7 +107,7 @@ def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "name", ["qwen2, late windows, tied", "phi3", "gemma2", "gemma3", "olmo2", "mixtral"]
+    "name", ["qwen2, late windows, tied", "phi3", "gemma2", "gemma3", "olmo2", "mixtral", "glm4 moe"]
 )
 def test_deterministic_logits_of_a_row_are_bitwise_equal_on_every_path(
     name: str, dtype: torch.dtype, tmp_path: Path

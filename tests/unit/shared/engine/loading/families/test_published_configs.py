@@ -91,6 +91,18 @@ CASES: dict[str, dict[str, Any]] = {
         router_aux_loss_coef=0.001,
         sliding_window=None, use_sliding_window=False,
     ),
+    "Qwen1.5-MoE-A2.7B": model(
+        "Qwen2MoeForCausalLM", "qwen2_moe", decoder_sparse_step=1, max_window_layers=21,
+        moe_intermediate_size=32, norm_topk_prob=False, num_experts=3, num_experts_per_tok=2,
+        output_router_logits=False, router_aux_loss_coef=0.001, shared_expert_intermediate_size=48,
+        sliding_window=32768, use_sliding_window=False, rope_theta=1000000.0,
+    ),
+    "GLM-4.5-Air": model(
+        "Glm4MoeForCausalLM", "glm4_moe", attention_bias=True, head_dim=32, eos_token_id=[3, 4, 5],
+        first_k_dense_replace=1, moe_intermediate_size=32, n_group=1, n_routed_experts=3, n_shared_experts=1,
+        norm_topk_prob=True, num_experts_per_tok=2, num_nextn_predict_layers=1, partial_rotary_factor=0.5,
+        rope_scaling=None, rope_theta=1000000, routed_scaling_factor=1.0, topk_group=1, use_qk_norm=False,
+    ),
     "SmolLM2-135M": model(
         "LlamaForCausalLM", "llama", is_llama_config=True, rope_interleaved=False, rope_scaling=None,
         rope_theta=100000, tie_word_embeddings=True, pretraining_tp=1, mlp_bias=False, attention_bias=False,
@@ -135,6 +147,7 @@ CASES: dict[str, dict[str, Any]] = {
 EXTRA = {
     "Llama-2-7b-hf": {"model.layers.0.self_attn.rotary_emb.inv_freq"},
     "Qwen3-0.6B": {"lm_head.weight"},
+    "GLM-4.5-Air": {"model.layers.2.eh_proj.weight", "model.layers.2.self_attn.q_proj.weight"},
 }
 
 
@@ -169,6 +182,11 @@ def tensors(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: C901
         for expert in range(3):
             linears |= {f"{part}.experts.{expert}.{each}": (inner, HIDDEN) for each in (up, gate)}
             linears[f"{part}.experts.{expert}.{down}"] = (HIDDEN, inner)
+    if kind in ("qwen2_moe", "glm4_moe"):
+        dense = {module: shape for module, shape in linears.items() if "mlp" in module}
+        linears = {module: shape for module, shape in linears.items() if module not in dense}
+        for layer in range(LAYERS):
+            found |= mixture(kind, f"model.layers.{layer}.mlp.", dense, layer)
     if kind.startswith("gemma"):
         norms |= {"pre_feedforward_layernorm": HIDDEN, "post_feedforward_layernorm": HIDDEN}
     if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
@@ -182,11 +200,29 @@ def tensors(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: C901
         found |= {f"{prefix}{norm}.weight": (size,) for norm, size in norms.items()}
         for module, (rows, columns) in linears.items():
             found |= stored_linear(prefix + module, rows, columns, packed)
-        if kind == "qwen2":
+        if kind in ("qwen2", "qwen2_moe", "glm4_moe"):
             found |= {
                 f"{prefix}self_attn.{each}_proj.bias": (size,)
                 for each, size in zip("qkv", (query, key, key), strict=True)
             }
+    return found
+
+
+def mixture(
+    kind: str, prefix: str, dense: dict[str, tuple[int, int]], layer: int
+) -> dict[str, tuple[int, ...]]:
+    """Three experts and the one that is shared; GLM's first layer has none of them."""
+    if kind == "glm4_moe" and layer == 0:
+        return {f"model.layers.0.{module}.weight": shape for module, shape in dense.items()}
+    shared, inner = ("shared_expert", 48) if kind == "qwen2_moe" else ("shared_experts", 32)
+    found: dict[str, tuple[int, ...]] = {f"{prefix}gate.weight": (3, HIDDEN)}
+    if kind == "qwen2_moe":
+        found[f"{prefix}shared_expert_gate.weight"] = (1, HIDDEN)
+    else:
+        found[f"{prefix}gate.e_score_correction_bias"] = (3,)
+    for module, size in [(f"experts.{expert}", 32) for expert in range(3)] + [(shared, inner)]:
+        found |= {f"{prefix}{module}.{part}_proj.weight": (size, HIDDEN) for part in ("gate", "up")}
+        found[f"{prefix}{module}.down_proj.weight"] = (HIDDEN, size)
     return found
 
 
