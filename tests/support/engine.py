@@ -61,7 +61,8 @@ def save_random_model(
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "norm" in name else 0.0, 0.2)
+            # A sink then takes about as much as twenty keys.
+            parameter.normal_(1.0 if "norm" in name else 3.0 if name.endswith("sinks") else 0.0, 0.2)
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):  # a weight, though no parameter
                 buffer.normal_(0.0, 0.2)

@@ -9,6 +9,7 @@ from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
     Glm4MoeConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -87,6 +88,7 @@ QWEN2_MOE = {
     "moe_intermediate_size": 22,
     "shared_expert_intermediate_size": 30,
 }
+GPT_OSS = {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 12, "sliding_window": 11}
 
 SHAPES: dict[str, Shape] = {
     "llama": Shape(LlamaConfig),
@@ -216,6 +218,19 @@ SHAPES: dict[str, Shape] = {
             "norm_topk_prob": False,
             "use_qk_norm": True,
             "first_k_dense_replace": 2,
+        },
+    ),
+    "gpt-oss": Shape(GptOssConfig, GPT_OSS),
+    "gpt-oss, everything seen, one kv head, clamped early": Shape(
+        GptOssConfig,
+        {
+            **GPT_OSS,
+            **ONE_WIDE_HEAD,
+            "layer_types": ["full_attention"] * 3,
+            "rope_parameters": {**YARN_ROPE, "truncate": False},
+            "swiglu_alpha": 1.2,
+            "swiglu_limit": 0.3,
+            "attention_bias": False,
         },
     ),
     "qwen3 moe": Shape(Qwen3MoeConfig, {**QWEN3_MOE, "norm_topk_prob": True}),

@@ -8,13 +8,16 @@ import torch
 
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.model_parts import refuse_parts
 from shared.errors import InvalidRequest
 
+_LACKING = ("attention sinks",)
 _FP8_CAPABILITY = (8, 9)  # Ada; Hopper is (9, 0)
 
 
 def check_device(config: EngineConfig, model_config: ModelConfig) -> None:
     """Raise InvalidRequest, with what to do, unless this machine can run `config` on `device` cuda."""
+    refuse_parts(model_config, _LACKING, "device cuda", "use device cpu")
     if not torch.cuda.is_available():
         reason = "torch finds no GPU" if torch.version.cuda else "this torch is built for the CPU"
         raise InvalidRequest(

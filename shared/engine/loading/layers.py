@@ -21,6 +21,7 @@ class DenseMlp:
 class MoeMlp:
     router: Tensor  # [experts, hidden] in the model's dtype
     experts: tuple[DenseMlp, ...]
+    router_bias: Tensor | None = None  # [experts] in the model's dtype
     choice_bias: Tensor | None = None  # float32 [experts]
     shared: DenseMlp | None = None
     shared_gate: Tensor | None = None  # [1, hidden] in the model's dtype
@@ -39,6 +40,7 @@ class LayerWeights:
     mlp_in_norm: Tensor | None
     mlp: DenseMlp | MoeMlp
     mlp_out_norm: Tensor | None
+    sinks: Tensor | None = None  # float32 [heads]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -108,6 +108,25 @@ def dequantize(linear: QuantLinear, dtype: torch.dtype) -> Tensor:
     if linear.minima is not None:
         weights += linear.minima.float()[:, groups]
     return weights.to(dtype)
+
+
+def deinterleaved(linear: Linear) -> Linear:
+    """`linear` with its even outputs first, then its odd ones."""
+
+    def apart(tensor: Tensor) -> Tensor:
+        return torch.cat((tensor[::2], tensor[1::2]))
+
+    bias = None if linear.bias is None else apart(linear.bias)
+    if isinstance(linear, DenseLinear):
+        return DenseLinear(apart(linear.weight), bias)
+    return replace(
+        linear,
+        codes=apart(linear.codes),
+        scales=apart(linear.scales),
+        zeros=apart(linear.zeros),
+        bias=bias,
+        minima=None if linear.minima is None else apart(linear.minima),
+    )
 
 
 def fuse(parts: Sequence[Linear], dtype: torch.dtype) -> Linear:

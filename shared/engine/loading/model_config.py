@@ -64,7 +64,8 @@ class MoeConfig:
     them that have the largest sum of their `group_best` best scores.
 
     shared_intermediate_size: of an MLP beside the experts that every token meets, 0: none. shared_gate: what
-    it puts out is multiplied by the sigmoid of a learned product with the token.
+    it puts out is multiplied by the sigmoid of a learned product with the token. router_bias, expert_bias:
+    the router and the matrices of the experts have biases, the shared MLP has none.
     """
 
     num_experts: int
@@ -79,6 +80,8 @@ class MoeConfig:
     group_best: int = 1
     shared_intermediate_size: int = 0
     shared_gate: bool = False
+    router_bias: bool = False
+    expert_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class ModelConfig:
     qk_norm: "none", "head" (each head by itself) or "all" (all query heads as one vector,
     all key heads as one); it comes before the rotary embedding.
     norm_offset is added to every norm weight (Gemma stores w - 1), norms are computed in float32.
+    attention_sinks: each head has a learned score that no key has and that takes its share of the softmax.
+    activation: "silu" and "gelu_tanh" of the gate times what goes up; "clamped_swiglu", of gpt-oss:
+    gate * sigmoid(swiglu_slope * gate) * (up + 1), the gate clamped to at most swiglu_limit and up to
+    [-swiglu_limit, swiglu_limit] before.
     embedding_scale multiplies the embedding in the model's dtype, it is already rounded to it.
     quantization: `quantization_config` of a checkpoint whose linears are stored packed, None of a plain one.
     """
@@ -123,7 +130,10 @@ class ModelConfig:
     norms: Literal["pre", "post", "both"] = "pre"
     norm_offset: float = 0.0
     qk_norm: Literal["none", "head", "all"] = "none"
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
+    swiglu_slope: float = 1.702
+    swiglu_limit: float = 7.0
+    attention_sinks: bool = False
     attention_scale: float = 0.0  # 0: head_dim ** -0.5
     attention_softcap: float = 0.0  # 0: none; else cap * tanh(score / cap)
     logit_softcap: float = 0.0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.config import ModelConfig, MoeConfig
 from shared.engine.loading.families import find_family
 from shared.engine.loading.packed_checkpoints import PackedFormat, TensorSpec, packed_format
 from shared.engine.loading.packed_checkpoints.mxfp4 import Mxfp4Format
@@ -25,10 +25,18 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class StackedExperts:
-    """All experts of a layer in two tensors, as some exports have them."""
+    """All experts of a layer in two tensors, as some exports have them, and their biases in two more.
+
+    `interleaved`: each gate is followed by its partner, and what is not packed is stored transposed.
+    """
 
     gate_up: str  # [experts, 2 * intermediate, hidden]
     down: str  # [experts, hidden, intermediate]
+    interleaved: bool
+
+    def bias(self, name: str) -> str:
+        """[experts, outputs of `name`]"""
+        return f"{name}_bias"
 
 
 class TensorPlan:
@@ -88,15 +96,15 @@ class TensorPlan:
         """(gate_up, down) of every expert of a sparse layer."""
         config, names, moe = self._config, self._family.names, self._config.layers[layer].moe
         assert moe is not None
-        inner = (moe.intermediate_size, moe.intermediate_size)
+        inner, bias = (moe.intermediate_size, moe.intermediate_size), moe.expert_bias
         pairs = []
         for expert in range(moe.num_experts):
             modules = tuple(f"{names.experts}.{expert}.{name}" for name in names.expert_gate_up)
             down = f"{names.experts}.{expert}.{names.expert_down}"
             pairs.append(
                 (
-                    self._matrix(layer, modules, inner, config.hidden_size),
-                    self._matrix(layer, (down,), (config.hidden_size,), moe.intermediate_size),
+                    self._matrix(layer, modules, inner, config.hidden_size, bias),
+                    self._matrix(layer, (down,), (config.hidden_size,), moe.intermediate_size, bias),
                 )
             )
         return pairs
@@ -105,7 +113,8 @@ class TensorPlan:
         """Where the layer's experts are, if they are in two tensors: the names that transformers 5 has
         for every family."""
         prefix = f"{self._prefix(layer)}mlp.experts."
-        stacked = StackedExperts(prefix + "gate_up_proj", prefix + "down_proj")
+        interleaved = self._family.names.interleaved_experts
+        stacked = StackedExperts(prefix + "gate_up_proj", prefix + "down_proj", interleaved)
         found = stacked.gate_up in self._stored or self.packed_experts(stacked.gate_up) is not None
         return stacked if found else None
 
@@ -135,8 +144,16 @@ class TensorPlan:
         return self._prefix(layer) + self._family.names.choice_bias
 
     def router(self, layer: int) -> str:
-        name = "mlp.gate" if self.stacked_experts(layer) else self._family.names.router
-        return f"{self._prefix(layer)}{name}.weight"
+        stacked = self.stacked_experts(layer)
+        plain = stacked is not None and not stacked.interleaved
+        return f"{self._prefix(layer)}{'mlp.gate' if plain else self._family.names.router}.weight"
+
+    def router_bias(self, layer: int) -> str:
+        return f"{self._prefix(layer)}{self._family.names.router}.bias"
+
+    def sinks(self, layer: int) -> str:
+        """[heads]"""
+        return self._prefix(layer) + self._family.names.sinks
 
     # --- all tensors ---
 
@@ -153,6 +170,8 @@ class TensorPlan:
             specs.update({name: _floats(size) for name, size in self.norms(layer).values()})
             for matrix in (self.qkv(layer), self.output(layer)):
                 specs.update(self._of_matrix(matrix))
+            if config.attention_sinks:
+                specs[self.sinks(layer)] = _floats(config.num_heads)
             specs.update(self._of_mlp(layer))
         return specs
 
@@ -173,32 +192,47 @@ class TensorPlan:
         return name.startswith(layers) and number.isdecimal() and int(number) >= self._config.num_layers
 
     def _of_mlp(self, layer: int) -> dict[str, TensorSpec]:
-        moe, hidden = self._config.layers[layer].moe, self._config.hidden_size
+        moe = self._config.layers[layer].moe
         if moe is None:
-            pairs: list[tuple[Matrix, Matrix]] = [self.mlp(layer)]
-            specs: dict[str, TensorSpec] = {}
-        else:
-            specs = {self.router(layer): _floats(moe.num_experts, hidden)}
-            if moe.choice_bias:
-                specs[self.choice_bias(layer)] = _floats(moe.num_experts)
-            if moe.shared_gate:
-                specs[self.shared_gate(layer)] = _floats(1, hidden)
-            for matrix in self.shared_expert(layer) or ():
-                specs.update(self._of_matrix(matrix))
-            stacked, inner = self.stacked_experts(layer), moe.intermediate_size
-            if stacked is not None:
-                specs.update(self._of_stacked(stacked.gate_up, (moe.num_experts, 2 * inner, hidden)))
-                specs.update(self._of_stacked(stacked.down, (moe.num_experts, hidden, inner)))
-                return specs
-            pairs = self.experts(layer)
-        for pair in pairs:
-            for matrix in pair:
-                specs.update(self._of_matrix(matrix))
+            return self._of_matrices(self.mlp(layer))
+        specs = self._of_routing(layer, moe)
+        specs.update(self._of_matrices(self.shared_expert(layer) or ()))
+        stacked = self.stacked_experts(layer)
+        if stacked is not None:
+            return specs | self._of_stacked_experts(stacked, moe)
+        for pair in self.experts(layer):
+            specs.update(self._of_matrices(pair))
         return specs
 
-    def _of_stacked(self, name: str, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
+    def _of_routing(self, layer: int, moe: MoeConfig) -> dict[str, TensorSpec]:
+        specs = {self.router(layer): _floats(moe.num_experts, self._config.hidden_size)}
+        if moe.router_bias:
+            specs[self.router_bias(layer)] = _floats(moe.num_experts)
+        if moe.choice_bias:
+            specs[self.choice_bias(layer)] = _floats(moe.num_experts)
+        if moe.shared_gate:
+            specs[self.shared_gate(layer)] = _floats(1, self._config.hidden_size)
+        return specs
+
+    def _of_stacked_experts(self, stacked: StackedExperts, moe: MoeConfig) -> dict[str, TensorSpec]:
+        inner, hidden = moe.intermediate_size, self._config.hidden_size
+        specs: dict[str, TensorSpec] = {}
+        for name, num_out, num_in in ((stacked.gate_up, 2 * inner, hidden), (stacked.down, hidden, inner)):
+            specs.update(self._of_stacked(name, (moe.num_experts, num_out, num_in), stacked.interleaved))
+            if moe.expert_bias:
+                specs[stacked.bias(name)] = _floats(moe.num_experts, num_out)
+        return specs
+
+    def _of_stacked(self, name: str, shape: tuple[int, int, int], transposed: bool) -> dict[str, TensorSpec]:
+        """`shape`: (experts, out, in)."""
         packed = self.packed_experts(name)
-        return {name: _floats(*shape)} if packed is None else packed.parameter_tensors(name, shape)
+        if packed is not None:
+            return packed.parameter_tensors(name, shape)
+        experts, num_out, num_in = shape
+        return {name: _floats(experts, num_in, num_out) if transposed else _floats(*shape)}
+
+    def _of_matrices(self, matrices: Iterable[Matrix]) -> dict[str, TensorSpec]:
+        return {name: spec for matrix in matrices for name, spec in self._of_matrix(matrix)}
 
     def _of_matrix(self, matrix: Matrix) -> Iterator[tuple[str, TensorSpec]]:
         for module, num_out in zip(matrix.modules, matrix.num_out, strict=True):

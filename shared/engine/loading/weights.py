@@ -12,15 +12,15 @@ from torch import Tensor
 
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.checkpoint import Checkpoint, OpenTensors
-from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.config import ModelConfig, MoeConfig
 from shared.engine.loading.gguf.blocks import in_one_format
 from shared.engine.loading.gguf.checkpoint import GgufCheckpoint, OpenGguf
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize, fuse
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, deinterleaved, dequantize, fuse
 from shared.engine.loading.packed_checkpoints import PackedTensors
 from shared.engine.loading.quantize import policy, quantize
-from shared.engine.loading.tensor_plan import Matrix, TensorPlan
+from shared.engine.loading.tensor_plan import Matrix, StackedExperts, TensorPlan
 from shared.errors import InvalidRequest
 
 MAX_NAMES_IN_ERROR = 3
@@ -122,6 +122,7 @@ class WeightReader:
                 mlp_in_norm=norms.get("mlp_in_norm"),
                 mlp=self._mlp(files, layer),
                 mlp_out_norm=norms.get("mlp_out_norm"),
+                sinks=self._floats(files, self._plan.sinks(layer)) if self._config.attention_sinks else None,
             )
 
     def linear(self, files: OpenFiles, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
@@ -167,31 +168,40 @@ class WeightReader:
         shared = self._plan.shared_expert(layer)
         return MoeMlp(
             router=self._copy(files.read(self._plan.router(layer))),
-            experts=tuple(self._experts(files, layer, moe.num_experts)),
+            experts=tuple(self._experts(files, layer, moe)),
+            router_bias=self._copy(files.read(self._plan.router_bias(layer))) if moe.router_bias else None,
             choice_bias=self._floats(files, self._plan.choice_bias(layer)) if moe.choice_bias else None,
             shared=None if shared is None else DenseMlp(*(self.linear(files, matrix) for matrix in shared)),
             shared_gate=self._copy(files.read(self._plan.shared_gate(layer))) if moe.shared_gate else None,
         )
 
-    def _experts(self, files: OpenFiles, layer: int, count: int) -> Iterator[DenseMlp]:
+    def _experts(self, files: OpenFiles, layer: int, moe: MoeConfig) -> Iterator[DenseMlp]:
         stacked = self._plan.stacked_experts(layer)
         if stacked is None:
-            for up, down in self._plan.experts(layer):
-                yield DenseMlp(self.linear(files, up), self.linear(files, down))
+            for pair in self._plan.experts(layer):
+                yield DenseMlp(*(self.linear(files, matrix) for matrix in pair))
             return
-        for expert in range(count):
-            pair = [self._stacked_expert(files, name, expert) for name in (stacked.gate_up, stacked.down)]
-            yield DenseMlp(*pair)
+        for expert in range(moe.num_experts):
+            gate_up, down = (
+                self._stacked_expert(files, stacked, name, expert, moe.expert_bias)
+                for name in (stacked.gate_up, stacked.down)
+            )
+            yield DenseMlp(deinterleaved(gate_up) if stacked.interleaved else gate_up, down)
 
-    def _stacked_expert(self, files: OpenFiles, name: str, expert: int) -> Linear:
+    def _stacked_expert(
+        self, files: OpenFiles, stacked: StackedExperts, name: str, expert: int, has_bias: bool
+    ) -> Linear:
         packed = self._plan.packed_experts(name)
+        bias = self._copy(files.read_part(stacked.bias(name), expert)) if has_bias else None
         if packed is None:
-            return self._quantized(DenseLinear(self._copy(files.read_part(name, expert))), "layer", name)
+            weight = files.read_part(name, expert)
+            weight = self._copy(weight.T if stacked.interleaved else weight).contiguous()
+            return self._quantized(DenseLinear(weight, bias), "layer", name)
 
         def read(part: str) -> Tensor:
             return files.read_part(part, expert).to(self._device, copy=True)
 
-        linear = packed.read_parameter(name, read, self._dtype)
+        linear = packed.read_parameter(name, read, self._dtype, bias)
         return linear if isinstance(linear, QuantLinear) else self._quantized(linear, "layer", name)
 
     def _norm(self, files: OpenFiles, name: str) -> Tensor:

@@ -79,10 +79,10 @@ class Attention {
 
   // queries fp32 [.., heads * head_dim] -> put(row, head, fp32 [head_dim], padded) per query head, or, where
   // others have the rest of the keys, what it sums up of each partition into `sums`
-  // [partitions][rows of the span][heads].
+  // [partitions][rows of the span][heads]. `sinks` [heads] are scores beside those of the keys; null: none.
   template <class Put>
   void run(const AttentionItem& item, const QuerySpan& span, int window, const Pool& pool, int layer,
-           const float* queries, long query_stride, float* sums, Put&& put) {
+           const float* queries, long query_stride, const float* sinks, float* sums, Put&& put) {
     const int group = shape_.heads / shape_.kv_heads;
     const int rows = item.count * group;  // per KV head; kept head by head
     for (int head = 0; head < item.num_heads; ++head)
@@ -133,14 +133,16 @@ class Attention {
     }
     if (item.sums >= 0) return;
     for_each_head(item, [&](int row, int head, int r) {
-      put(span.first_output + row, head, finish_sums(sums_of(joined_, r), width_));
+      put(span.first_output + row, head,
+          finish_sums(sums_of(joined_, r), width_, sinks == nullptr ? nullptr : sinks + head));
     });
   }
 
-  // The rest of it: `sums` of the first of `partitions` of a query head, the others' `apart` floats behind.
-  const float* join(float* sums, int partitions, long apart) const {
+  // The rest of it: `sums` of the first of `partitions` of a query head, the others' `apart` floats behind,
+  // and the head's `sink`, null: none.
+  const float* join(float* sums, int partitions, long apart, const float* sink) const {
     for (int each = 1; each < partitions; ++each) add_sums(sums, sums + each * apart, width_);
-    return finish_sums(sums, width_);
+    return finish_sums(sums, width_, sink);
   }
 
  private:

@@ -32,10 +32,13 @@ inline void add_sums(float* sums, const float* later, int width) {
                                                _mm512_mul_ps(_mm512_loadu_ps(sums + d), keep)));
 }
 
-// The values' mean by weight, in place.
-inline const float* finish_sums(float* sums, int width) {
+// The values' mean by weight, in place. `sink`, where there is one, is a score without a value: its weight is
+// in the total, once, whatever the keys were cut into.
+inline const float* finish_sums(float* sums, int width, const float* sink) {
   float* const output = sums + SUMS_OUTPUT;
-  const __m512 share = _mm512_set1_ps(1.0f / sums[SUMS_TOTAL]);
+  float total = sums[SUMS_TOTAL];
+  if (sink != nullptr) total += _mm512_cvtss_f32(exp(_mm512_set1_ps(*sink - sums[SUMS_MOST])));
+  const __m512 share = _mm512_set1_ps(1.0f / total);
   for (int d = 0; d < width; d += LANES)
     _mm512_storeu_ps(output + d, _mm512_mul_ps(_mm512_loadu_ps(output + d), share));
   return output;

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 26
+ABI = 27
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -29,6 +29,7 @@ class ModelShape(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("qk_norm", "activation", "bf16", "threads")),
         *((name, ctypes.c_float) for name in ("norm_eps", "attention_scale", "attention_soft_cap")),
         *((name, ctypes.c_float) for name in ("logit_soft_cap", "embedding_scale")),
+        *((name, ctypes.c_float) for name in ("swiglu_slope", "swiglu_limit")),
         *((name, Pointer) for name in ("embedding", "head", "final_norm")),
     ]
 
@@ -61,7 +62,7 @@ class LayerShape(ctypes.Structure):
         *((name, Pointer) for name in ("attention_in_norm", "query_norm", "key_norm")),
         *((name, Pointer) for name in ("attention_out_norm", "mlp_in_norm", "mlp_out_norm")),
         *((name, Pointer) for name in ("qkv", "output", "router", "gate_up", "down")),
-        *((name, Pointer) for name in ("shared_gate_up", "shared_down", "choice_bias", "rope")),
+        *((name, Pointer) for name in ("shared_gate_up", "shared_down", "choice_bias", "sinks", "rope")),
         *((name, ctypes.c_int) for name in ("rotary_dim", "window", "group", "row")),
         *((name, ctypes.c_int) for name in ("experts", "experts_per_token", "normalize", "scores")),
         *((name, ctypes.c_int) for name in ("shared_gate", "groups", "groups_per_token", "group_best")),

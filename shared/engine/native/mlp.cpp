@@ -10,12 +10,28 @@ namespace {
 constexpr float LEAST_SUM = 1e-20f;  // scores are divided by their sum and this: all of them may be zero
 }
 
+__m512 Model::activated(__m512 gate, __m512 up) const {
+  switch (static_cast<Activation>(shape_.activation)) {
+    case Activation::SILU:
+      return _mm512_mul_ps(silu(gate), up);
+    case Activation::GELU_TANH:
+      return _mm512_mul_ps(gelu_tanh(gate), up);
+    case Activation::CLAMPED_SWIGLU:
+      break;
+  }
+  // A NaN is the second operand, which the minimum and the maximum then are.
+  const __m512 most = _mm512_set1_ps(shape_.swiglu_limit), least = _mm512_set1_ps(-shape_.swiglu_limit);
+  gate = _mm512_min_ps(most, gate);
+  up = _mm512_max_ps(least, _mm512_min_ps(most, up));
+  const __m512 glu = _mm512_mul_ps(gate, sigmoid(_mm512_mul_ps(gate, _mm512_set1_ps(shape_.swiglu_slope))));
+  return _mm512_mul_ps(glu, _mm512_add_ps(up, _mm512_set1_ps(1.0f)));
+}
+
 // projected[row] = down(act(gate) * up), with `shares` times shares[row]; with `targets` as well
 // projected[targets[row]] += shares[row] * that.
 // Layer `index` of adapters; of a sparse layer they change nothing here.
 void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const Rows& in, Rows& down_in,
                     int count, Team& team, const int* targets, const float* shares) {
-  const bool gelu = shape_.activation == static_cast<int>(Activation::GELU_TANH);
   sum_ranks(index, Adapted::GATE_UP, gate_up, in, team);
   const auto adapt_gate_up = [&](int row, int num, int panel, float* tile) {
     adapt(index, Adapted::GATE_UP, row, num, panel, tile);
@@ -24,7 +40,7 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
     adapt(index, Adapted::DOWN, row, num, panel, tile);
   };
   const auto activate = [&](int row, int panel, __m512 gate, __m512 up) {
-    const __m512 value = _mm512_mul_ps(gelu ? gelu_tanh(gate) : silu(gate), up);
+    const __m512 value = activated(gate, up);
     if (down.kind() == Kind::BF16)
       _mm256_storeu_si256((__m256i*)(down_in.row<bf16>(row) + panel * LANES), narrow(value));
     else if (down.kind() == Kind::F32)

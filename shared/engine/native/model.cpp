@@ -350,11 +350,12 @@ void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, const
         for (int next = first; next < last; ++next) {
           const AttentionItem& item = view.items[next];
           workers[rank].run(item, view.spans[item.span], layer.shape.window, pool_, layer.shape.row,
-                            qkv_.data(), qkv_width_, sums_.data() + std::max(0L, item.sums) * stride, put);
+                            qkv_.data(), qkv_width_, layer.shape.sinks,
+                            sums_.data() + std::max(0L, item.sums) * stride, put);
         }
       },
       meanwhile);
-  if (!view.shared.empty()) join_partitions(workers, view, team, put);
+  if (!view.shared.empty()) join_partitions(workers, layer, view, team, put);
   if (!layer.shape.output->quantized()) return;
   const int rows = static_cast<int>(view.sources.size()), width = shape_.heads * dim;
   team.share(rows, rows_per_claim(width), [&](int first, int last, int) {
@@ -368,22 +369,24 @@ void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, const
 
 // What the items of one row have summed up, to its output.
 template <class E, class Put>
-void Model::join_partitions(std::vector<Attention<E>>& workers, const View& view, Team& team, Put&& put) {
+void Model::join_partitions(std::vector<Attention<E>>& workers, const Layer& layer, const View& view,
+                            Team& team, Put&& put) {
+  const float* const sinks = layer.shape.sinks;
   const int group = shape_.heads / shape_.kv_heads;
   const int stride = workers[0].sums_stride(), partitions = static_cast<int>(view.sums / shape_.heads);
-  team.share(
-      static_cast<int>(view.shared.size()), rows_per_claim(group * partitions * stride),
-      [&](int first, int last, int rank) {
-        for (int each = first; each < last; ++each) {
-          const SharedRow& shared = view.shared[each];
-          const QuerySpan& span = view.spans[shared.span];
-          const long apart = static_cast<long>(span.rows) * shape_.heads * stride;
-          float* sums = sums_.data() + (shared.sums + shared.row * shape_.heads) * stride;
-          for (int head = shared.kv_head * group; head < (shared.kv_head + 1) * group; ++head)
-            put(span.first_output + shared.row, head,
-                workers[rank].join(sums + head * stride, span.end_partition - span.first_partition, apart));
-        }
-      });
+  team.share(static_cast<int>(view.shared.size()), rows_per_claim(group * partitions * stride),
+             [&](int first, int last, int rank) {
+               for (int each = first; each < last; ++each) {
+                 const SharedRow& shared = view.shared[each];
+                 const QuerySpan& span = view.spans[shared.span];
+                 const long apart = static_cast<long>(span.rows) * shape_.heads * stride;
+                 float* sums = sums_.data() + (shared.sums + shared.row * shape_.heads) * stride;
+                 for (int head = shared.kv_head * group; head < (shared.kv_head + 1) * group; ++head)
+                   put(span.first_output + shared.row, head,
+                       workers[rank].join(sums + head * stride, span.end_partition - span.first_partition,
+                                          apart, sinks == nullptr ? nullptr : sinks + head));
+               }
+             });
 }
 
 }  // namespace penstock

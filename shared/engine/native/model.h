@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-enum class Activation : int { SILU = 0, GELU_TANH = 1 };
+enum class Activation : int { SILU = 0, GELU_TANH = 1, CLAMPED_SWIGLU = 2 };
 enum class QkNorm : int { NONE = 0, HEAD = 1, ALL = 2 };
 enum class Scores : int { SOFTMAX = 0, SIGMOID = 1 };
 
@@ -21,6 +21,7 @@ struct ModelShape {
   int bf16;  // 1: bf16 arithmetic, 0: fp32
   int threads;
   float norm_eps, attention_scale, attention_soft_cap, logit_soft_cap, embedding_scale;
+  float swiglu_slope, swiglu_limit;  // of CLAMPED_SWIGLU
   const void*
       embedding;  // [vocab, hidden] in the arithmetic's type; null: the head's columns are the embedding
   const Linear* head;
@@ -48,6 +49,7 @@ struct LayerShape {
   const Linear* shared_gate_up;  // of an MLP beside the experts; null: there is none
   const Linear* shared_down;
   const float* choice_bias;  // [experts] added to the scores when experts are chosen; null: none
+  const float* sinks;        // [heads] scores beside those of the keys; null: none
   const float* rope;         // [positions, rotary_dim]: cosines, then sines; null: no positions
   int rotary_dim;
   int window;      // 0: none
@@ -124,13 +126,15 @@ class Model {
   void attend(std::vector<Attention<E>>& workers, const Layer& layer, const View& view, Team& team,
               Meanwhile&& meanwhile);
   template <class E, class Put>
-  void join_partitions(std::vector<Attention<E>>& workers, const View& view, Team& team, Put&& put);
+  void join_partitions(std::vector<Attention<E>>& workers, const Layer& layer, const View& view, Team& team,
+                       Put&& put);
   void feed_experts(const Layer& layer, int index, int count, Team& team);
   void choose_experts(const Layer& layer, int row, int rank);
   void leave_groups_out(const LayerShape& shape, float* choice, int rank);
   void sort_by_expert(int experts, int count, int per_token);
   void run_mlp(const Linear& gate_up, const Linear& down, int index, const Rows& in, Rows& down_in, int count,
                Team& team, const int* targets, const float* shares);
+  __m512 activated(__m512 gate, __m512 up) const;
   const float* normalized(const float* row, const float* weight, int rank);
   void normalize(const float* row, const float* weight, int width, float* out) const;
   void add_projected(int row, const float* norm, int rank);

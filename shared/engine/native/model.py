@@ -21,7 +21,7 @@ from shared.engine.torch_backend.rope import rope_table
 from shared.errors import InternalError
 
 _QK_NORM = {"none": 0, "head": 1, "all": 2}
-_ACTIVATION = {"silu": 0, "gelu_tanh": 1}
+_ACTIVATION = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
 _SCORES = {"softmax": 0, "sigmoid": 1}
 _KV_KIND = {"float32": 0, "bfloat16": 1, "int8": 2}
 
@@ -64,6 +64,8 @@ class NativeModel:
             attention_soft_cap=config.attention_softcap,
             logit_soft_cap=config.logit_softcap,
             embedding_scale=config.embedding_scale,
+            swiglu_slope=config.swiglu_slope,
+            swiglu_limit=config.swiglu_limit,
             embedding=self._place("embedding"),
             head=self._place("head"),
             final_norm=self._place("final_norm"),
@@ -155,6 +157,7 @@ class NativeModel:
             shared_gate_up=self._place(f"{name}.mlp.shared.gate_up"),
             shared_down=self._place(f"{name}.mlp.shared.down"),
             choice_bias=self._place(f"{name}.choice_bias"),
+            sinks=self._place(f"{name}.sinks"),
             rope=pointer(rope),
             rotary_dim=0 if rope is None else rope.shape[1],
             window=config.window_tokens or 0,

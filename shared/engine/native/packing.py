@@ -67,6 +67,8 @@ def _layer_parts(
         norm: Tensor | None = getattr(weights, name)
         if norm is not None:
             yield name, PackedArray.of(norm)
+    if weights.sinks is not None:
+        yield "sinks", PackedArray.of(weights.sinks)
     yield "qkv", NativeLinear.pack(kernels, weights.qkv)
     yield "output", NativeLinear.pack(kernels, weights.output)
     mlps = [weights.mlp] if isinstance(weights.mlp, DenseMlp) else list(weights.mlp.experts)
@@ -82,7 +84,10 @@ def _layer_parts(
 def _routing_parts(kernels: ctypes.CDLL, mlp: MoeMlp) -> Iterator[tuple[str, PackedPart]]:
     """The router, with the shared expert's gate as its last row, the choice's bias and the shared expert."""
     gate = [] if mlp.shared_gate is None else [mlp.shared_gate]
-    yield "router", NativeLinear.pack(kernels, DenseLinear(torch.cat([mlp.router, *gate])))
+    bias = mlp.router_bias
+    if bias is not None and gate:
+        bias = torch.cat([bias, bias.new_zeros(1)])
+    yield "router", NativeLinear.pack(kernels, DenseLinear(torch.cat([mlp.router, *gate]), bias))
     if mlp.choice_bias is not None:
         yield "choice_bias", PackedArray.of(mlp.choice_bias)
     if mlp.shared is not None:

@@ -31,7 +31,7 @@ WAIT_S = 300.0
 """How long to wait for another process that packs the same weights; then they are packed here, in memory."""
 _POLL_S = 0.02
 _SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
-_PARTS_BESIDE_NORMS = 6  # of a layer, besides its experts: packing.py yields no more
+_PARTS_BESIDE_NORMS = 7  # of a layer, besides its experts: packing.py yields no more
 _HEADER_BYTES_PER_PART = 1024  # names, shapes and places of a matrix's four pieces take about half of it
 
 

@@ -16,16 +16,21 @@ from torch import Tensor
 from shared.engine.loading.config import ModelConfig, MoeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear
+from shared.engine.loading.model_parts import refuse_parts
 from shared.errors import InvalidRequest
 
 Reduce = Callable[[Tensor], Tensor]
 """Partial sums of this rank -> the sums over all ranks, the same bits on every rank."""
 
 
+_LACKING = ("attention sinks", "experts with biases")
+
+
 def shard_config(config: ModelConfig, num_ranks: int) -> ModelConfig:
     """The model that one rank computes. Raises InvalidRequest where it cannot be cut into `num_ranks`."""
     if num_ranks == 1:
         return config
+    refuse_parts(config, _LACKING, "tensor_parallel", "use tensor_parallel 1")
     inner = {size for layer in config.layers for size in _inner_sizes(config, layer.moe)}
     parts = [("key-value heads", config.num_kv_heads)] + [("MLP's inner size", size) for size in inner]
     for name, count in parts:
@@ -39,8 +44,6 @@ def shard_config(config: ModelConfig, num_ranks: int) -> ModelConfig:
             f"{config.architecture} normalises all heads as one vector, which no process has with "
             "tensor_parallel; use tensor_parallel 1"
         )
-    if config.mlp_bias and any(layer.moe is not None for layer in config.layers):
-        raise InvalidRequest("experts with biases cannot be cut for tensor_parallel; use tensor_parallel 1")
     layers = tuple(
         layer
         if layer.moe is None

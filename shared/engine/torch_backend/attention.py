@@ -69,11 +69,19 @@ def plan_attention(
 
 
 def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, group: SpanGroup, *, scale: float, softcap: float
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: SpanGroup,
+    *,
+    scale: float,
+    softcap: float,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """[num_rows, heads, D] -> [num_rows, heads * D]: each row over its own sequence's keys up to itself.
 
-    `keys` and `values` [B, L, kv_heads, D] are those of `group.slots`. `softcap` 0: none.
+    `keys` and `values` [B, L, kv_heads, D] are those of `group.slots`. `softcap` 0: none. `sinks` [heads]
+    are scores that take part in each head's softmax and have no value.
     """
     _, num_heads, head_dim = queries.shape
     batch, rows, num_kv_heads = group.batch, group.padded_rows, keys.shape[2]
@@ -81,7 +89,7 @@ def attend(
     if group.padding is not None:
         queries = queries.index_select(0, group.padding[0])
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [B, kv_heads, L, D]
-    if batch == 1 and rows > 1 and not softcap:
+    if batch == 1 and rows > 1 and not softcap and sinks is None:
         out = functional.scaled_dot_product_attention(
             queries.view(1, rows, num_heads, head_dim).transpose(1, 2),
             keys,
@@ -97,8 +105,10 @@ def attend(
     folded = folded.reshape(batch, num_kv_heads, per_kv_head * rows, head_dim)
     mask = _causal_mask(rows, queries) if group.causal else group.mask
     mask = None if mask is None else mask.repeat(1, 1, per_kv_head, 1)
-    if softcap:
-        out = _attend_capped(folded, keys, values, mask, scale, softcap)
+    if softcap or sinks is not None:
+        if sinks is not None:
+            sinks = sinks.view(num_kv_heads, per_kv_head).repeat_interleave(rows, dim=1)  # [kv_heads, G * Q]
+        out = _attend_plainly(folded, keys, values, mask, scale, softcap, sinks)
     else:
         out = functional.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
     out = out.view(batch, num_kv_heads, per_kv_head, rows, head_dim).permute(0, 3, 1, 2, 4)
@@ -106,15 +116,27 @@ def attend(
     return out if group.padding is None else out.index_select(0, group.padding[1])
 
 
-def _attend_capped(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float
+def _attend_plainly(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float,
+    sinks: Tensor | None,
 ) -> Tensor:
-    """No fused attention knows soft-caps: scores, cap, softmax and sum one after the other."""
-    scores = torch.matmul(queries, keys.transpose(2, 3)).float() * scale
-    scores = softcap * torch.tanh(scores / softcap)
+    """No fused attention knows soft-caps or sinks: scores, cap, softmax and sum one after the other."""
+    scores = torch.matmul(queries, keys.transpose(2, 3)).float() * scale  # [B, kv_heads, G * Q, L]
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
         scores = scores + mask
-    return torch.matmul(scores.softmax(-1).to(values.dtype), values)
+    if sinks is None:
+        shares = scores.softmax(-1)
+    else:
+        beside = sinks.expand(len(scores), -1, -1)[..., None]
+        shares = torch.cat((scores, beside), dim=-1).softmax(-1)[..., :-1]
+    return torch.matmul(shares.to(values.dtype), values)
 
 
 def _slots(span: Span, group: int, first: int) -> NDArray[np.int64]:

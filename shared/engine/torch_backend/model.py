@@ -167,6 +167,7 @@ class TorchModel:
                 group,
                 scale=config.score_scale,
                 softcap=config.attention_softcap,
+                sinks=self._weights.layers[layer].sinks,
             )
             for group in plan.groups[self._views[layer]]
         ]
@@ -189,12 +190,17 @@ class TorchModel:
         gate, up = gate_up.chunk(2, dim=-1)
         if self._config.activation == "silu":
             return functional.silu(gate) * up
+        if self._config.activation == "clamped_swiglu":
+            limit = self._config.swiglu_limit
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+            return gate * torch.sigmoid(self._config.swiglu_slope * gate) * (up + 1)
         return functional.gelu(gate, approximate="tanh") * up
 
     def _mixture(self, rows: Tensor, mlp: MoeMlp, config: MoeConfig) -> Tensor:
         """Each expert computes the rows that chose it together; sums in fp32, the shared expert first, then
         by ascending expert. The router is computed in fp32: rounding it decides between near-ties."""
-        logits = functional.linear(rows.float(), mlp.router.float())  # [T, experts]
+        bias = None if mlp.router_bias is None else mlp.router_bias.float()
+        logits = functional.linear(rows.float(), mlp.router.float(), bias)  # [T, experts]
         weights, chosen = choose_experts(logits, mlp.choice_bias, config)  # [T, experts_per_token]
         out = self._shared_expert(rows, mlp)
         for expert in torch.unique(chosen).tolist():

@@ -10,6 +10,7 @@ from shared.engine.loading.families import (
     gemma2,
     gemma3,
     glm4_moe,
+    gpt_oss,
     llama,
     mistral,
     mixtral,
@@ -42,6 +43,7 @@ FAMILIES: dict[str, Family] = {
         qwen2_moe.FAMILY,
         qwen3_moe.FAMILY,
         glm4_moe.FAMILY,
+        gpt_oss.FAMILY,
     )
 }
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)

@@ -40,6 +40,10 @@ class TensorNames:
     choice_bias: str = "mlp.gate.e_score_correction_bias"
     shared_expert: str = "mlp.shared_experts"  # its matrices are called as an expert's are
     shared_gate: str = "mlp.shared_expert_gate"
+    sinks: str = "self_attn.sinks"
+    interleaved_experts: bool = (
+        False  # stacked experts have gates and their partners in turn; see StackedExperts
+    )
 
 
 @dataclass(frozen=True, slots=True)

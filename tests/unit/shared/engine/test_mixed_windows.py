@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Gemma2Config, Gemma3TextConfig, PreTrainedConfig
+from transformers import Gemma2Config, Gemma3TextConfig, GptOssConfig, PreTrainedConfig
 
 from shared.engine import Engine, SamplingParams
 from shared.engine.block_table import NO_BLOCK
@@ -42,6 +42,18 @@ SHAPES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], KvGroups]] = {
         Gemma3TextConfig,
         {**GEMMA, "num_hidden_layers": 7, "sliding_window_pattern": 3},
         KvGroups(1, 3, WINDOW.tokens),
+    ),
+    "gpt-oss": (
+        GptOssConfig,
+        {
+            "head_dim": 10,
+            "sliding_window": WINDOW.tokens,
+            "num_hidden_layers": 4,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
+        },
+        KvGroups(1, 1, WINDOW.tokens),
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,12 @@ def test_without_a_buffer_nothing_is_copied_to_the_mirror(tmp_path: Path) -> Non
 
 
 # --- refusals ---
+
+
+def test_a_part_that_device_cuda_does_not_compute_is_refused_by_name(tmp_path: Path) -> None:
+    config = replace(load_model_config(save_random_model(tmp_path)), attention_sinks=True)
+    with pytest.raises(InvalidRequest, match="has attention sinks, which device cuda does not compute"):
+        check_device(EngineConfig(str(tmp_path), device="cuda"), config)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

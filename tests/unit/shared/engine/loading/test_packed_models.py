@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
+from transformers import GptOssConfig, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
 
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import load_model_config
@@ -40,6 +40,7 @@ INT4 = Compression(
     "pack-quantized",
     {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False},
 )
+GPT_OSS = SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
 
 Packed = tuple[dict[str, Tensor], Tensor]
@@ -89,6 +90,12 @@ def _mxfp4(module: str, weight: Tensor) -> Packed:
     return stored, (pairs * torch.exp2(scales.float() - 127)[..., None]).flatten(-2)
 
 
+def _mxfp4_transposed(module: str, weight: Tensor) -> Packed:
+    """Of gpt-oss' experts, which are [in, out] where they are not packed."""
+    stored, stands_for = _mxfp4(module, weight.transpose(1, 2).contiguous())
+    return stored, stands_for.transpose(1, 2)
+
+
 PACKINGS = {
     "fp8 by channels": _compressed(("Linear", FP8), keeps_codes=False),
     "int8 by channels": _compressed(("Linear", INT8)),
@@ -116,6 +123,22 @@ PACKINGS = {
     ),
     "mxfp4 experts, stacked": Packing(
         MXFP4, _mxfp4, keeps_codes=True, config_class=Qwen3MoeConfig, shape=EXPERTS, suffix="experts.*_proj"
+    ),
+    "gpt-oss, mxfp4 experts": Packing(
+        {
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn",
+                "model.layers.*.mlp.router",
+                "model.embed_tokens",
+                "lm_head",
+            ],
+        },
+        _mxfp4_transposed,
+        keeps_codes=True,
+        config_class=GptOssConfig,
+        shape=GPT_OSS,
+        suffix="experts.*_proj",
     ),
 }
 DENSE = [name for name, packing in PACKINGS.items() if not packing.keeps_codes]
@@ -201,6 +224,12 @@ def test_transformers_reads_the_same_from_the_packed_directory_itself(tmp_path: 
     packed, _ = save_packed(tmp_path, PACKINGS["fp8 by channels"])
     ids = prompts(1, 97, longest=40)[0]
     assert (make_engine(packed).logits(ids) - oracle_logits(oracle(packed), ids)).abs().max() < 1e-4
+
+
+def test_transformers_reads_the_same_from_a_packed_gpt_oss(tmp_path: Path) -> None:
+    packed, plain = save_packed(tmp_path, PACKINGS["gpt-oss, mxfp4 experts"])
+    ids = prompts(1, 97, longest=40)[0]
+    assert (oracle_logits(oracle(packed), ids) - oracle_logits(oracle(plain), ids)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["int8 by channels", "int4 by groups"])

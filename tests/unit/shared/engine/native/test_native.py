@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import MistralConfig
+from safetensors.torch import load_file, save_file
+from transformers import GptOssConfig, MistralConfig
 
 from shared.engine import Engine
 from shared.engine.batch import Batch, Span
@@ -59,7 +60,7 @@ def test_logits_equal_those_of_transformers_on_every_path(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe", "qwen2 moe", "glm4 moe"]
+    "name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe", "qwen2 moe", "glm4 moe", "gpt-oss"]
 )
 def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> None:
     folder = save_shape(tmp_path, SHAPES[name], torch.bfloat16)
@@ -77,7 +78,8 @@ def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 @pytest.mark.parametrize(
-    "name", ["llama", "gemma2", "qwen3 moe", "qwen2 moe", "glm4 moe, chosen in groups, norms on heads"]
+    "name",
+    ["llama", "gemma2", "qwen3 moe", "qwen2 moe", "glm4 moe, chosen in groups, norms on heads", "gpt-oss"],
 )
 def test_invariant_5_logits_are_bitwise_equal_on_every_path(
     name: str, quantization: str, kv_dtype: str, threads: int, tmp_path: Path
@@ -114,21 +116,33 @@ def test_invariant_5_long_contexts_are_bitwise_equal_on_every_path(
         assert torch.equal(logits, whole), path
 
 
+def long_model(folder: Path, window: int | None, kv_heads: int, *, sinks: bool) -> Path:
+    """With sinks, each of them takes about half of what a row of several thousand keys gives."""
+    fields: dict[str, Any] = {
+        "num_attention_heads": 6,
+        "num_key_value_heads": kv_heads,
+        "head_dim": 32,
+        "max_position_embeddings": 8192,
+        "sliding_window": window,
+    }
+    if not sinks:
+        return save_random_model(folder, MistralConfig, **fields)
+    fields["layer_types"] = ["full_attention" if window is None else "sliding_attention"] * 3
+    save_random_model(folder, GptOssConfig, num_local_experts=2, num_experts_per_tok=1, **fields)
+    tensors = load_file(folder / "model.safetensors")
+    raised = {name: tensor + 5 if name.endswith("sinks") else tensor for name, tensor in tensors.items()}
+    save_file(raised, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
 @pytest.mark.parametrize("kv_heads", [1, 3])
 @pytest.mark.parametrize("window", [None, 2500])
 def test_invariant_5_rows_whose_keys_threads_share_are_bitwise_equal_on_every_path(
-    window: int | None, kv_heads: int, tmp_path: Path
+    window: int | None, kv_heads: int, sinks: bool, tmp_path: Path
 ) -> None:
     """Contexts of several partitions: one thread, or several, each with some of a row's keys."""
-    folder = save_random_model(
-        tmp_path,
-        MistralConfig,
-        num_attention_heads=6,
-        num_key_value_heads=kv_heads,
-        head_dim=32,
-        max_position_embeddings=8192,
-        sliding_window=window,
-    )
+    folder = long_model(tmp_path, window, kv_heads, sinks=sinks)
     tokens, beside = prompt_of(LONG_PROMPT), prompt_of(LONG_PROMPT, seed=2)
     own, other = range(1, 2 * LONG_BLOCKS, 2), range(0, 2 * LONG_BLOCKS, 2)
     models = {

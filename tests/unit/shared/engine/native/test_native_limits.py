@@ -45,7 +45,11 @@ def dense_mlp(seed: int) -> DenseMlp:
 
 
 def both_models(
-    mlp: DenseMlp | MoeMlp, moe: MoeConfig | None = None, kv_dtype: str = "auto", **fields: Any
+    mlp: DenseMlp | MoeMlp,
+    moe: MoeConfig | None = None,
+    kv_dtype: str = "auto",
+    sinks: torch.Tensor | None = None,
+    **fields: Any,
 ) -> tuple[NativeModel, TorchModel]:
     """One layer with random weights, on either backend."""
     shape: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, **fields}
@@ -57,7 +61,7 @@ def both_models(
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     norm = torch.ones(HIDDEN)
     qkv, output = dense(queries + 2 * keys, HIDDEN, 1), dense(HIDDEN, queries, 2)
-    layer = LayerWeights(norm, qkv, None, None, output, None, norm, mlp, None)
+    layer = LayerWeights(norm, qkv, None, None, output, None, norm, mlp, None, sinks)
     embedding, head = dense(VOCAB, HIDDEN, 3).weight, dense(VOCAB, HIDDEN, 4)
     pools = [KvPool(KvLayout.of(config, kv_dtype), BLOCKS, compute_dtype=torch.float32) for _ in range(2)]
     kernels = library()
@@ -136,6 +140,23 @@ def test_a_router_that_is_no_number_for_one_expert_gives_logits_that_are_none(sc
     mlp.router[11] = torch.nan
     native, _ = both_models(mlp, config)
     assert native.forward(whole_prompt()).isnan().all()
+
+
+@pytest.mark.parametrize("score", [-1e4, 0.0, 60.0, 1e4])
+def test_sinks_far_below_and_above_all_scores(score: float) -> None:
+    """From one that takes nothing to one that leaves nothing to the keys."""
+    native, reference = both_models(dense_mlp(5), attention_sinks=True, sinks=torch.full((4,), score))
+    ours, theirs = native.forward(whole_prompt()), reference.forward(whole_prompt())
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_a_gate_that_is_no_number_is_none_after_it_was_clamped() -> None:
+    broken = dense_mlp(5)
+    assert isinstance(broken.gate_up, DenseLinear)
+    broken.gate_up.weight[[3, INNER + 5]] = torch.nan
+    for part in (broken, dense_mlp(5)):
+        native, _ = both_models(part, activation="clamped_swiglu", swiglu_limit=0.5)
+        assert native.forward(whole_prompt()).isnan().all().item() is (part is broken)
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])

@@ -73,7 +73,9 @@ def mappings(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2", "qwen3 moe", "qwen2 moe", "glm4 moe"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma2", "qwen2", "qwen3 moe", "qwen2 moe", "glm4 moe", "gpt-oss"]
+)
 def test_logits_are_bitwise_equal_without_the_cache_on_writing_it_and_on_reading_it(
     name: str, quantization: str, tmp_path: Path, cache: Path
 ) -> None:

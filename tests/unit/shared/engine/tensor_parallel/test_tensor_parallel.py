@@ -27,7 +27,7 @@ from transformers import (
 
 from shared.engine.batch import Batch, Model, Span
 from shared.engine.engine_config import EngineConfig
-from shared.engine.loading.config import ModelConfig, load_model_config
+from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, load_model_config
 from shared.engine.loading.linear import DenseLinear
 from shared.engine.loading.quantize import quantize
 from shared.engine.loading.weights import load_weights
@@ -221,6 +221,11 @@ def tiny_config(tmp_path: Path, **fields: Any) -> ModelConfig:
         ({"num_kv_heads": 1}, "does not divide the model's 1 key-value heads"),
         ({"intermediate_size": 47}, "does not divide the model's 47 MLP's inner size"),
         ({"qk_norm": "all"}, "normalises all heads as one vector"),
+        ({"attention_sinks": True}, "has attention sinks, which tensor_parallel does not compute"),
+        (
+            {"layers": (LayerConfig(None, moe=MoeConfig(4, 2, 24, normalize=True, expert_bias=True)),)},
+            "has experts with biases, which tensor_parallel does not compute",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_shared_is_refused(

@@ -103,6 +103,16 @@ CASES: dict[str, dict[str, Any]] = {
         norm_topk_prob=True, num_experts_per_tok=2, num_nextn_predict_layers=1, partial_rotary_factor=0.5,
         rope_scaling=None, rope_theta=1000000, routed_scaling_factor=1.0, topk_group=1, use_qk_norm=False,
     ),
+    "gpt-oss-20b": model(
+        "GptOssForCausalLM", "gpt_oss", attention_bias=True, head_dim=32, eos_token_id=3,
+        experts_per_token=2, num_experts_per_tok=2, initial_context_length=4096, num_local_experts=3,
+        layer_types=["sliding_attention", "full_attention"], max_position_embeddings=131072,
+        rms_norm_eps=1e-5, rope_theta=150000, sliding_window=128, swiglu_limit=7.0,
+        rope_scaling={"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn",
+                      "original_max_position_embeddings": 4096, "truncate": False},
+        quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]},
+    ),
     "SmolLM2-135M": model(
         "LlamaForCausalLM", "llama", is_llama_config=True, rope_interleaved=False, rope_scaling=None,
         rope_theta=100000, tie_word_embeddings=True, pretraining_tp=1, mlp_bias=False, attention_bias=False,
@@ -195,6 +205,10 @@ def tensors(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: C901
         norms = {"post_attention_layernorm": HIDDEN, "post_feedforward_layernorm": HIDDEN,
                  "self_attn.q_norm": query, "self_attn.k_norm": key}  # fmt: skip
     packed = fields.get("quantization_config", {}).get("quant_method")
+    if kind == "gpt_oss":
+        linears, packed = {name: shape for name, shape in linears.items() if "mlp" not in name}, None
+        for layer in range(LAYERS):
+            found |= gpt_oss_parts(f"model.layers.{layer}.", query, key)
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
         found |= {f"{prefix}{norm}.weight": (size,) for norm, size in norms.items()}
@@ -224,6 +238,24 @@ def mixture(
         found |= {f"{prefix}{module}.{part}_proj.weight": (size, HIDDEN) for part in ("gate", "up")}
         found[f"{prefix}{module}.down_proj.weight"] = (HIDDEN, size)
     return found
+
+
+def gpt_oss_parts(prefix: str, query: int, key: int) -> dict[str, tuple[int, ...]]:
+    """All of a layer but its norms and the weights of its attention."""
+    experts = f"{prefix}mlp.experts."
+    sizes = {"q": query, "k": key, "v": key, "o": HIDDEN}
+    return {
+        **{f"{prefix}self_attn.{each}_proj.bias": (size,) for each, size in sizes.items()},
+        f"{prefix}self_attn.sinks": (HEADS,),
+        f"{prefix}mlp.router.weight": (3, HIDDEN),
+        f"{prefix}mlp.router.bias": (3,),
+        f"{experts}gate_up_proj_blocks": (3, 2 * INNER, HIDDEN // 32, 16),
+        f"{experts}gate_up_proj_scales": (3, 2 * INNER, HIDDEN // 32),
+        f"{experts}gate_up_proj_bias": (3, 2 * INNER),
+        f"{experts}down_proj_blocks": (3, HIDDEN, INNER // 32, 16),
+        f"{experts}down_proj_scales": (3, HIDDEN, INNER // 32),
+        f"{experts}down_proj_bias": (3, HIDDEN),
+    }
 
 
 def stored_linear(module: str, rows: int, columns: int, packed: str | None) -> dict[str, tuple[int, ...]]:

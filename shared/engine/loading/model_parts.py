@@ -1,0 +1,25 @@
+"""Parts of a model that not every backend computes: they are refused by name before a weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from shared.engine.loading.model_config import ModelConfig
+from shared.errors import InvalidRequest
+
+_PARTS: dict[str, Callable[[ModelConfig], bool]] = {
+    "attention sinks": lambda model: model.attention_sinks,
+    "experts with biases": lambda model: any(
+        layer.moe is not None and layer.moe.expert_bias for layer in model.layers
+    ),
+}
+"""By the name that an error says: whether a model has it."""
+
+
+def refuse_parts(model: ModelConfig, lacking: Collection[str], where: str, instead: str) -> None:
+    """Raise InvalidRequest when `model` has a part among those that `where` is `lacking`."""
+    for name in lacking:
+        if _PARTS[name](model):
+            raise InvalidRequest(
+                f"{model.architecture} has {name}, which {where} does not compute; {instead}"
+            )
