@@ -28,6 +28,7 @@ ARCHITECTURES = {
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Phi3ForCausalLM": "phi3",
+    "GptOssForCausalLM": "gpt-oss",
 }
 """Of config.json → general.architecture."""
 LAYER_NAMES = {
@@ -52,6 +53,7 @@ GEMMA_NAMES = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+GPT_OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 EXPERT_NAMES = {
     "gate_proj": "ffn_gate_exps",
     "up_proj": "ffn_up_exps",
@@ -103,7 +105,8 @@ class GgufModel:
             add_value(writer, whole, value)
         held = {}
         for name, tensor in self.tensors.items():
-            stored = (others or {}).get(name, type_name) if tensor.ndim > 1 else "F32"
+            is_matrix = tensor.ndim > 1 and not name.endswith(".bias")  # experts' biases are stacked
+            stored = (others or {}).get(name, type_name) if is_matrix else "F32"
             kind = GGMLQuantizationType[stored]
             blocks = to_blocks(tensor, kind)
             writer.add_tensor(name, blocks, raw_dtype=kind)
@@ -169,15 +172,33 @@ def checkpoint_tensors(
 ) -> dict[str, Tensor]:
     """The file's tensors by the names and in the order of the checkpoint that it was made of."""
     inverse = {name: original for original, name in _names(fields).items()}
-    found = {}
+    architecture = ARCHITECTURES[fields["architectures"][0]]
+    found = _gpt_oss_experts(fields, held) if architecture == "gpt-oss" else {}
     for name, tensor in held.items():
         original = inverse.get(name)
         if original is not None:
             found[original] = torch.from_numpy(_turned(fields, name, tensor, back=True).copy())
+        elif architecture == "gpt-oss" and "_exps." in name:
+            continue
         elif name.endswith("_exps.weight"):
             layer, part = name.split(".")[1:3]
             for expert, weights in enumerate(tensor):
                 found[_expert(fields, layer, part, expert)] = torch.from_numpy(weights.copy())
+    return found
+
+
+def _gpt_oss_experts(fields: Mapping[str, Any], held: Mapping[str, NDArray[np.float32]]) -> dict[str, Tensor]:
+    """As the checkpoint has them: transposed, each gate followed by its partner."""
+    found = {}
+    for layer in range(fields["num_hidden_layers"]):
+        own, theirs = f"blk.{layer}.ffn_", f"model.layers.{layer}.mlp.experts."
+        for suffix, end in (("weight", ""), ("bias", "_bias")):
+            gate, up = (torch.from_numpy(held[f"{own}{part}_exps.{suffix}"]) for part in ("gate", "up"))
+            down = torch.from_numpy(held[f"{own}down_exps.{suffix}"].copy())
+            both = torch.stack((gate, up), dim=2).flatten(1, 2)
+            is_matrix = suffix == "weight"
+            found[f"{theirs}gate_up_proj{end}"] = both.transpose(1, 2) if is_matrix else both
+            found[f"{theirs}down_proj{end}"] = down.transpose(1, 2) if is_matrix else down
     return found
 
 
@@ -229,6 +250,9 @@ def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
     if experts:
         metadata["expert_count"] = experts
         metadata["expert_used_count"] = fields["num_experts_per_tok"]
+    if architecture == "GptOssForCausalLM":
+        metadata["attention.sliding_window"] = fields["sliding_window"]
+        metadata["expert_feed_forward_length"] = fields["intermediate_size"]
     if architecture == "Qwen3MoeForCausalLM":
         metadata["expert_feed_forward_length"] = fields["moe_intermediate_size"]
     return metadata
@@ -259,12 +283,29 @@ def _file_tensors(fields: dict[str, Any], stored: Mapping[str, Tensor]) -> dict[
     for original, name in _names(fields).items():
         if original in stored:
             tensors[name] = _turned(fields, name, stored[original].float().numpy(), back=False)
+    if fields["architectures"][0] == "GptOssForCausalLM":
+        return tensors | _split_experts(fields, stored)
     experts = fields.get("num_local_experts") or fields.get("num_experts") or 0
     for layer in range(fields["num_hidden_layers"]) if experts else ():
         for part in dict.fromkeys(EXPERT_NAMES.values()):
             each = [stored[_expert(fields, str(layer), part, expert)].numpy() for expert in range(experts)]
             tensors[f"blk.{layer}.{part}.weight"] = np.stack(each)
     return tensors | _divisors(fields)
+
+
+def _split_experts(fields: Mapping[str, Any], stored: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
+    """gpt-oss' gates and their partners, which lie in turn, in tensors of their own."""
+    tensors = {}
+    for layer in range(fields["num_hidden_layers"]):
+        theirs, own = f"model.layers.{layer}.mlp.experts.", f"blk.{layer}.ffn_"
+        for suffix, end in (("weight", ""), ("bias", "_bias")):
+            both, down = stored[f"{theirs}gate_up_proj{end}"], stored[f"{theirs}down_proj{end}"]
+            if suffix == "weight":
+                both, down = both.transpose(1, 2), down.transpose(1, 2)
+            parts = {"gate": both[:, ::2], "up": both[:, 1::2], "down": down}
+            for part, tensor in parts.items():
+                tensors[f"{own}{part}_exps.{suffix}"] = tensor.contiguous().numpy()
+    return tensors
 
 
 def _divisors(fields: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
@@ -301,14 +342,20 @@ def _names(fields: Mapping[str, Any]) -> dict[str, str]:
     if fields["tie_word_embeddings"]:
         del names["lm_head.weight"]
     architecture = fields["architectures"][0]
-    others = {"Phi3ForCausalLM": ("mlp.up_proj",), "MixtralForCausalLM": ("mlp.gate", "mlp.gate_up_proj")}
+    others = {
+        "Phi3ForCausalLM": ("mlp.up_proj",),
+        "MixtralForCausalLM": ("mlp.gate", "mlp.gate_up_proj"),
+        "GptOssForCausalLM": ("mlp.gate", "mlp.gate_up_proj", "block_sparse_moe.gate"),
+    }
     parts = LAYER_NAMES | (GEMMA_NAMES if architecture.startswith("Gemma") else {})
+    parts |= GPT_OSS_NAMES if architecture == "GptOssForCausalLM" else {}
     for absent in others.get(architecture, ("mlp.gate_up_proj", "block_sparse_moe.gate")):
         del parts[absent]
     for layer in range(fields["num_hidden_layers"]):
         for original, name in parts.items():
             for suffix in ("weight", "bias"):
                 names[f"model.layers.{layer}.{original}.{suffix}"] = f"blk.{layer}.{name}.{suffix}"
+        names[f"model.layers.{layer}.self_attn.sinks"] = f"blk.{layer}.attn_sinks.weight"
     return names
 
 

@@ -103,6 +103,22 @@ def _qwen3_moe(metadata: ModelMetadata) -> Fields:
     }
 
 
+def _gpt_oss(metadata: ModelMetadata) -> Fields:
+    scaling = rope_fields(metadata, _head_dim(metadata))
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "intermediate_size": metadata.integer(
+            "expert_feed_forward_length", metadata.integer("feed_forward_length")
+        ),
+        "attention_bias": "blk.0.attn_q.bias" in metadata.header.tensors,
+        "num_local_experts": metadata.integer("expert_count"),
+        "num_experts_per_tok": metadata.integer("expert_used_count"),
+        "sliding_window": metadata.integer("attention.sliding_window"),
+        # The model blends between dimensions that are no whole numbers; its files do not say so.
+        "rope_scaling": {**scaling, "truncate": False} if scaling else {"rope_type": "default"},
+    }
+
+
 def _phi3(metadata: ModelMetadata) -> Fields:
     context = metadata.integer("context_length")
     return {
@@ -144,6 +160,7 @@ _ARCHITECTURES: dict[str, Callable[[ModelMetadata], Fields]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "phi3": _phi3,
+    "gpt-oss": _gpt_oss,
 }
 
 

@@ -55,16 +55,30 @@ def tensor_sources(header: GgufHeader, config: ModelConfig) -> dict[str, TensorS
                     heads = _interleaved_heads(part, config) if interleaved else 0
                     found[prefix + ours + suffix] = TensorSource(header.tensors[name], None, heads)
                     used.add(name)
+        sinks = f"blk.{layer}.attn_sinks.weight"
+        if sinks in header.tensors:
+            found[prefix + family.names.sinks] = TensorSource(header.tensors[sinks])
+            used.add(sinks)
         moe = config.layers[layer].moe
-        for part, ours in _expert_parts(family.names) if moe is not None else ():
-            name = f"blk.{layer}.{part}.weight"
-            place = header.tensors.get(name)
-            if moe is not None and place is not None and place.shape[:1] == (moe.num_experts,):
-                for expert in range(moe.num_experts):
-                    module = f"{prefix}{family.names.experts}.{expert}.{ours}.weight"
-                    found[module] = TensorSource(place, expert)
-                used.add(name)
+        if moe is not None:
+            experts = _stacked_experts(header, family.names, layer, moe.num_experts)
+            found.update({prefix + name: source for name, source in experts.items()})
+            used.update(source.place.name for source in experts.values())
     found.update({name: TensorSource(place) for name, place in header.tensors.items() if name not in used})
+    return found
+
+
+def _stacked_experts(
+    header: GgufHeader, names: TensorNames, layer: int, count: int
+) -> dict[str, TensorSource]:
+    """Each expert's matrices and biases, by their names in a layer, where the file has `count` experts."""
+    found: dict[str, TensorSource] = {}
+    for part, ours in _expert_parts(names):
+        for suffix in _SUFFIXES:
+            place = header.tensors.get(f"blk.{layer}.{part}{suffix}")
+            if place is not None and place.shape[:1] == (count,):
+                for expert in range(count):
+                    found[f"{names.experts}.{expert}.{ours}{suffix}"] = TensorSource(place, expert)
     return found
 
 

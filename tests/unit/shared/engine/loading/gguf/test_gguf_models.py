@@ -41,6 +41,7 @@ UNSCALED = (
 SCALED = (
     "llama, llama3 rope",
     "llama, yarn rope",
+    "gpt-oss",
     "phi3, longrope within its context",
     "phi3, longrope beyond its context",
 )
