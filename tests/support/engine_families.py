@@ -6,14 +6,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import (
+    Cohere2Config,
+    Exaone4Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Glm4Config,
     Glm4MoeConfig,
+    GlmConfig,
     GptOssConfig,
+    GraniteConfig,
+    GraniteMoeHybridConfig,
     LlamaConfig,
+    Ministral3Config,
+    MinistralConfig,
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
+    Olmo3Config,
     Phi3Config,
     PreTrainedConfig,
     Qwen2Config,
@@ -89,6 +98,21 @@ QWEN2_MOE = {
     "shared_expert_intermediate_size": 30,
 }
 GPT_OSS = {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 12, "sliding_window": 11}
+
+ALL_SEEN = ["full_attention"] * 3
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 0.5,
+}
+GRANITE4 = {
+    **GRANITE,
+    "layer_types": ["attention"] * 3,
+    "num_local_experts": 0,
+    "shared_intermediate_size": 72,
+    "mamba_n_heads": 6,
+}
 
 SHAPES: dict[str, Shape] = {
     "llama": Shape(LlamaConfig),
@@ -188,6 +212,78 @@ SHAPES: dict[str, Shape] = {
     "olmo2": Shape(Olmo2Config),
     "olmo2, every head its own, biases": Shape(
         Olmo2Config, {"num_key_value_heads": 6, "attention_bias": True, "tie_word_embeddings": True}
+    ),
+    "olmo3": Shape(Olmo3Config, {"num_hidden_layers": 4, "sliding_window": 9}),
+    "olmo3, yarn where all is seen": Shape(
+        Olmo3Config,
+        {
+            "num_key_value_heads": 6,
+            "sliding_window": 14,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": YARN_ROPE,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            },
+        },
+    ),
+    "exaone4": Shape(Exaone4Config, {"num_hidden_layers": 4, "sliding_window": 12, "head_dim": 10}),
+    "exaone4 without windows, tied": Shape(
+        Exaone4Config, {"sliding_window": None, "tie_word_embeddings": True, "layer_types": ALL_SEEN}
+    ),
+    "granite": Shape(GraniteConfig, GRANITE),
+    "granite, biases, tied": Shape(
+        GraniteConfig, {**GRANITE, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+    ),
+    "granite 4": Shape(GraniteMoeHybridConfig, GRANITE4),
+    "granite 4 with positions": Shape(
+        GraniteMoeHybridConfig,
+        {**GRANITE4, "position_embedding_type": "rope", "shared_intermediate_size": 44},
+    ),
+    "cohere2": Shape(
+        Cohere2Config,
+        {"num_hidden_layers": 4, "sliding_window": 11, "tie_word_embeddings": True, "logit_scale": 0.5},
+    ),
+    "cohere2, one wide kv head, biases": Shape(
+        Cohere2Config,
+        {
+            "hidden_size": 60,
+            "num_key_value_heads": 1,
+            "sliding_window": 30,
+            "attention_bias": True,
+            "logit_scale": 1.5,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "tie_word_embeddings": True,
+        },
+    ),
+    "glm": Shape(GlmConfig, {"head_dim": 12}),
+    "glm4": Shape(Glm4Config, {"head_dim": 16}),
+    "glm4, whole heads rotate, no biases": Shape(
+        Glm4Config,
+        {
+            "head_dim": 10,
+            "attention_bias": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "ministral": Shape(
+        MinistralConfig,
+        {
+            "head_dim": 8,
+            "sliding_window": 13,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
+    ),
+    "ministral3": Shape(
+        Ministral3Config,
+        {
+            "head_dim": 12,
+            "rope_parameters": {
+                **YARN_ROPE,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
     ),
     "mixtral": Shape(MixtralConfig, MIXTRAL),
     "mixtral, window, experts stacked": Shape(

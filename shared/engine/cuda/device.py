@@ -11,7 +11,14 @@ from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.model_parts import refuse_parts
 from shared.errors import InvalidRequest
 
-_LACKING = ("attention sinks",)
+_LACKING = (
+    "attention sinks",
+    "norms that take the mean away",
+    "attention and MLP beside each other",
+    "a scaled residual",
+    "scaled logits",
+    "queries that grow with the context",
+)
 _FP8_CAPABILITY = (8, 9)  # Ada; Hopper is (9, 0)
 
 

@@ -20,6 +20,7 @@ from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.adapter_config import AdapterConfig, load_adapter_config
 from shared.engine.loading.families.raw_config import shown
 from shared.engine.loading.model_config import ModelConfig
+from shared.engine.loading.rotation_order import halves_order
 from shared.engine.loading.tensor_plan import READABLE_DTYPES, Matrix, TensorPlan
 from shared.errors import InvalidRequest, NotFound
 
@@ -122,6 +123,9 @@ def _read(file: Any, stated: AdapterConfig, config: ModelConfig, max_rank: int) 
             digest.update(tensor.contiguous().view(torch.uint8).numpy())
         # A tensor from safetensors may sit at any byte offset of the file map; a copy is aligned and ours.
         down, up = (each.to(TORCH_DTYPES[config.dtype], copy=True) for each in (down, up))
+        if place.matrix == "qkv" and config.neighbours_rotate:
+            own = slice(place.first_out, place.first_out + place.num_out)
+            up = up[halves_order(config)[own] - place.first_out]
         here = layers[place.layer]
         here[place.matrix] = (*here.get(place.matrix, ()), LowRank(place.first_out, down, up, scale))
     rank = max(each.rank for layer in layers for parts in layer.values() for each in parts)

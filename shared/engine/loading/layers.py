@@ -37,7 +37,7 @@ class LayerWeights:
     key_norm: Tensor | None
     output: Linear  # [hidden, heads * head_dim]
     attention_out_norm: Tensor | None  # [hidden]; applied before the residual is added
-    mlp_in_norm: Tensor | None
+    mlp_in_norm: Tensor | None  # also None where `norms` is "shared"
     mlp: DenseMlp | MoeMlp
     mlp_out_norm: Tensor | None
     sinks: Tensor | None = None  # float32 [heads]

@@ -98,7 +98,9 @@ class LayerConfig:
 class ModelConfig:
     """The shape of one model. `dtype` is the one that the engine computes in.
 
-    norms: "pre" normalises what goes into attention and MLP, "post" what comes out of them, "both" both.
+    norms: "pre" normalises what goes into attention and MLP, "post" what comes out of them, "both" both;
+    with "shared" one norm goes into attention and MLP alike, and both of them are added together.
+    norm_kind: "rms", or "layer", which takes the mean away first.
     qk_norm: "none", "head" (each head by itself) or "all" (all query heads as one vector,
     all key heads as one); it comes before the rotary embedding.
     norm_offset is added to every norm weight (Gemma stores w - 1), norms are computed in float32.
@@ -107,6 +109,12 @@ class ModelConfig:
     gate * sigmoid(swiglu_slope * gate) * (up + 1), the gate clamped to at most swiglu_limit and up to
     [-swiglu_limit, swiglu_limit] before.
     embedding_scale multiplies the embedding in the model's dtype, it is already rounded to it.
+    residual_scale multiplies what attention and MLP put out before it is added to the residual stream.
+    logit_scale multiplies the logits, before a soft-cap.
+    neighbours_rotate: the checkpoint's heads have the two dimensions that rotate together side by side; they
+    are put half a rotation apart at load, where every backend has them.
+    query_growth: behind position `query_growth_tokens` n, queries at position p are multiplied by
+    1 + query_growth * log(1 + floor(p / n)), which keeps long contexts in focus.
     quantization: `quantization_config` of a checkpoint whose linears are stored packed, None of a plain one.
     """
 
@@ -127,7 +135,8 @@ class ModelConfig:
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
-    norms: Literal["pre", "post", "both"] = "pre"
+    norms: Literal["pre", "post", "both", "shared"] = "pre"
+    norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0
     qk_norm: Literal["none", "head", "all"] = "none"
     activation: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
@@ -138,6 +147,11 @@ class ModelConfig:
     attention_softcap: float = 0.0  # 0: none; else cap * tanh(score / cap)
     logit_softcap: float = 0.0
     embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    neighbours_rotate: bool = False
+    query_growth: float = 0.0
+    query_growth_tokens: int = 1
     quantization: Mapping[str, Any] | None = None
 
     @property

@@ -12,6 +12,11 @@ _PARTS: dict[str, Callable[[ModelConfig], bool]] = {
     "experts with biases": lambda model: any(
         layer.moe is not None and layer.moe.expert_bias for layer in model.layers
     ),
+    "norms that take the mean away": lambda model: model.norm_kind != "rms",
+    "attention and MLP beside each other": lambda model: model.norms == "shared",
+    "a scaled residual": lambda model: model.residual_scale != 1,
+    "scaled logits": lambda model: model.logit_scale != 1,
+    "queries that grow with the context": lambda model: model.query_growth > 0,
 }
 """By the name that an error says: whether a model has it."""
 

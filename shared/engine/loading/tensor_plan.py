@@ -60,6 +60,8 @@ class TensorPlan:
         """Name and size of each norm of `LayerWeights` that the model has."""
         config, names = self._config, self._family.names
         found: dict[str, tuple[str, int]] = {}
+        if config.norms == "shared":
+            found["attention_in_norm"] = names.attention_in_norm, config.hidden_size
         if config.norms in ("pre", "both"):
             found["attention_in_norm"] = names.attention_in_norm, config.hidden_size
             found["mlp_in_norm"] = names.mlp_in_norm, config.hidden_size

@@ -20,6 +20,7 @@ from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, M
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, deinterleaved, dequantize, fuse
 from shared.engine.loading.packed_checkpoints import PackedTensors
 from shared.engine.loading.quantize import policy, quantize
+from shared.engine.loading.rotation_order import halves_order, in_order
 from shared.engine.loading.tensor_plan import Matrix, StackedExperts, TensorPlan
 from shared.errors import InvalidRequest
 
@@ -114,7 +115,7 @@ class WeightReader:
             norms = {role: self._norm(files, name) for role, (name, _) in self._plan.norms(layer).items()}
             return LayerWeights(
                 attention_in_norm=norms.get("attention_in_norm"),
-                qkv=self.linear(files, self._plan.qkv(layer)),
+                qkv=self._qkv(files, layer),
                 query_norm=norms.get("query_norm"),
                 key_norm=norms.get("key_norm"),
                 output=self.linear(files, self._plan.output(layer)),
@@ -124,6 +125,10 @@ class WeightReader:
                 mlp_out_norm=norms.get("mlp_out_norm"),
                 sinks=self._floats(files, self._plan.sinks(layer)) if self._config.attention_sinks else None,
             )
+
+    def _qkv(self, files: OpenFiles, layer: int) -> Linear:
+        stored = self.linear(files, self._plan.qkv(layer))
+        return in_order(stored, halves_order(self._config)) if self._config.neighbours_rotate else stored
 
     def linear(self, files: OpenFiles, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
         """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""

@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 27
+ABI = 28
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -27,9 +27,12 @@ class ModelShape(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim")),
         *((name, ctypes.c_int) for name in ("qk_norm", "activation", "bf16", "threads")),
+        *((name, ctypes.c_int) for name in ("layer_norm", "shared_norm")),
         *((name, ctypes.c_float) for name in ("norm_eps", "attention_scale", "attention_soft_cap")),
         *((name, ctypes.c_float) for name in ("logit_soft_cap", "embedding_scale")),
         *((name, ctypes.c_float) for name in ("swiglu_slope", "swiglu_limit")),
+        *((name, ctypes.c_float) for name in ("residual_scale", "logit_scale")),
+        *((name, ctypes.c_float) for name in ("query_growth", "query_growth_tokens")),
         *((name, Pointer) for name in ("embedding", "head", "final_norm")),
     ]
 

@@ -186,13 +186,15 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
         [] {});
     team.share(rows, claim, [&](int first, int end, int rank) {
       for (int row = first; row < end; ++row) {
-        add_projected(row, shape.attention_out_norm, rank);
-        const float* normed = normalized(hidden(row), shape.mlp_in_norm, rank);
+        if (!shape_.shared_norm) add_projected(row, shape.attention_out_norm, rank);
+        const float* in_norm = shape_.shared_norm ? shape.attention_in_norm : shape.mlp_in_norm;
+        const float* normed = normalized(hidden(row), in_norm, rank);
         shape.gate_up[0]->prepare(normed, *layer.mlp_in, row);
         take(*shape.gate_up[0], normed, row);
         if (shape.router != nullptr) shape.router->prepare(normed, *layer.router_in, row);
         if (shape.shared_gate_up != nullptr && layer.shared_in != layer.mlp_in)
           shape.shared_gate_up->prepare(normed, *layer.shared_in, row);
+        if (shape_.shared_norm) add_projected(row, nullptr, rank);
       }
     });
     if (shape.router == nullptr)
@@ -215,6 +217,10 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
     }
   });
   shape_.head->apply(*head_in_, batch.logit_rows, team, [&](int row, int panel, __m512 low, __m512 high) {
+    if (shape_.logit_scale != 1.0f) {
+      low = _mm512_mul_ps(low, _mm512_set1_ps(shape_.logit_scale));
+      high = _mm512_mul_ps(high, _mm512_set1_ps(shape_.logit_scale));
+    }
     if (shape_.logit_soft_cap > 0.0f) {
       low = soft_cap(low, shape_.logit_soft_cap);
       high = soft_cap(high, shape_.logit_soft_cap);
@@ -241,8 +247,19 @@ void Model::embed(int token_id, float* row) const {
   for (int i = 0; i < shape_.hidden; ++i) row[i] *= shape_.embedding_scale;
 }
 
-// weight * row / rms(row), in fp32.
+// weight * row / rms(row), in fp32; of a layer norm, the row without its mean. `out` may be `row`.
 void Model::normalize(const float* row, const float* weight, int width, float* out) const {
+  if (shape_.layer_norm) {
+    __m512 sums = _mm512_setzero_ps();
+    for (int i = 0; i < width; i += LANES)
+      sums = _mm512_add_ps(sums, _mm512_maskz_loadu_ps(first_lanes(width - i), row + i));
+    const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sums) / static_cast<float>(width));
+    for (int i = 0; i < width; i += LANES) {
+      const __mmask16 lanes = first_lanes(width - i);
+      _mm512_mask_storeu_ps(out + i, lanes, _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, row + i), mean));
+    }
+    row = out;
+  }
   __m512 squares = _mm512_setzero_ps();
   for (int i = 0; i < width; i += LANES) {
     const __m512 value = _mm512_maskz_loadu_ps(first_lanes(width - i), row + i);
@@ -267,7 +284,7 @@ const float* Model::normalized(const float* row, const float* weight, int rank) 
 void Model::add_projected(int row, const float* norm, int rank) {
   const float* addend = normalized(projected(row), norm, rank);
   float* target = hidden(row);
-  for (int i = 0; i < shape_.hidden; ++i) target[i] += addend[i];
+  for (int i = 0; i < shape_.hidden; ++i) target[i] += shape_.residual_scale * addend[i];
 }
 
 // Asks for the KV that attention begins with: it comes from memory while the queries are computed.
@@ -316,6 +333,11 @@ void Model::rotate_and_store(const Layer& layer, int row) {
         _mm512_mask_storeu_ps(second + i, lanes, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
       }
     }
+  }
+  if (shape_.query_growth > 0.0f) {
+    const float spans = std::floor(static_cast<float>(positions_[row]) / shape_.query_growth_tokens);
+    const float growth = 1.0f + shape_.query_growth * std::log(1.0f + spans);
+    for (int i = 0; i < shape_.heads * dim; ++i) heads[i] *= growth;
   }
   for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
     pool_.write(shape.row, block, 0, offset, kv_head, keys + kv_head * dim);

@@ -20,8 +20,12 @@ struct ModelShape {
   int qk_norm, activation;
   int bf16;  // 1: bf16 arithmetic, 0: fp32
   int threads;
+  int layer_norm;   // 1: norms take the mean away first
+  int shared_norm;  // 1: attention's norm goes into the MLP too, and both are added together
   float norm_eps, attention_scale, attention_soft_cap, logit_soft_cap, embedding_scale;
   float swiglu_slope, swiglu_limit;  // of CLAMPED_SWIGLU
+  float residual_scale, logit_scale;
+  float query_growth, query_growth_tokens;  // 0: none; see ModelConfig
   const void*
       embedding;  // [vocab, hidden] in the arithmetic's type; null: the head's columns are the embedding
   const Linear* head;

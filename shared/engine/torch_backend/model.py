@@ -34,6 +34,7 @@ class Part:
 
     token_ids: Tensor  # [T]
     angles: dict[RopeConfig, Tensor]  # [T, rotary_dim] of each of the model's ropes
+    query_growth: Tensor | None  # [T, 1, 1]; None: queries stay as they are
     plan: AttentionPlan
     adapted: tuple[AdaptedRows, ...]
 
@@ -111,12 +112,21 @@ class TorchModel:
         return Part(
             token_ids.to(self._device),
             {rope: table.index_select(0, positions) for rope, table in self._ropes.items()},
+            self._query_growth(positions),
             plan_attention(spans, set(self._views), self._dtype, self._device),
             adapted_rows(spans),
         )
 
+    def _query_growth(self, positions: Tensor) -> Tensor | None:
+        config = self._config
+        if not config.query_growth:
+            return None
+        spans = torch.floor(positions / config.query_growth_tokens)
+        return (1 + config.query_growth * torch.log(1 + spans)).to(self._dtype)[:, None, None]
+
     def _layers(self, parts: Sequence[Part], batch: Batch) -> Tensor:
         """[T, hidden] after the last layer."""
+        scale = self._config.residual_scale
         states = [self._embed(part.token_ids) for part in parts]
         for layer, weights in enumerate(self._weights.layers):
             queries = [
@@ -128,13 +138,18 @@ class TorchModel:
             for index, part in enumerate(parts):
                 attended = self._attend(layer, queries[index], part.plan)
                 mixed = part.apply(weights.output, attended, layer, "output")
-                hidden = states[index] + self._normed(mixed, weights.attention_out_norm)
-                states[index] = hidden + self._mlp(layer, weights, hidden, part)
+                before = states[index]
+                hidden = before + self._scaled(self._normed(mixed, weights.attention_out_norm), scale)
+                fed = before if self._config.norms == "shared" else hidden
+                states[index] = hidden + self._scaled(self._mlp(layer, weights, fed, part), scale)
         return torch.cat(states)
 
     def _embed(self, token_ids: Tensor) -> Tensor:
-        rows = self._weights.embedding.index_select(0, token_ids)
-        return rows if self._config.embedding_scale == 1 else rows * self._config.embedding_scale
+        return self._scaled(self._weights.embedding.index_select(0, token_ids), self._config.embedding_scale)
+
+    @staticmethod
+    def _scaled(rows: Tensor, scale: float) -> Tensor:
+        return rows if scale == 1 else rows * scale
 
     def _project(self, layer: int, weights: LayerWeights, hidden: Tensor, part: Part) -> Tensor:
         """Queries [T, heads, D]; keys and values go straight into the pool."""
@@ -153,6 +168,8 @@ class TorchModel:
         if rope is not None:
             angles = part.angles[rope]
             queries, keys = apply_rope(queries, angles), apply_rope(keys, angles)
+        if part.query_growth is not None:
+            queries = queries * part.query_growth
         slots = part.plan.write_slots[self._views[layer].group]
         self._pool.store(layer, slots, keys, heads[:, num_rotated:])
         return queries
@@ -175,7 +192,8 @@ class TorchModel:
 
     def _mlp(self, layer: int, weights: LayerWeights, hidden: Tensor, part: Part) -> Tensor:
         """[T, hidden] -> what is added to it."""
-        normed = self._normed(hidden, weights.mlp_in_norm)
+        shared = self._config.norms == "shared"
+        normed = self._normed(hidden, weights.attention_in_norm if shared else weights.mlp_in_norm)
         if isinstance(weights.mlp, MoeMlp):
             moe = self._config.layers[layer].moe
             assert moe is not None
@@ -223,14 +241,18 @@ class TorchModel:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> float32 [R, vocab]"""
-        logits = self._weights.head(self._normed(hidden, self._weights.final_norm)).float()
+        logits = self._weights.head(self._normed(hidden, self._weights.final_norm))
+        logits = self._scaled(logits, self._config.logit_scale).float()
         cap = self._config.logit_softcap
         return cap * torch.tanh(logits / cap) if cap else logits
 
     def _normed(self, rows: Tensor, weight: Tensor | None) -> Tensor:
-        """RMS norm over the last dimension in fp32; `rows` where the model has no norm here."""
+        """Norm over the last dimension in fp32; `rows` where the model has no norm here."""
         if weight is None:
             return rows
+        if self._config.norm_kind == "layer":
+            eps = self._config.rms_norm_eps
+            return functional.layer_norm(rows.float(), weight.shape, weight, eps=eps).to(self._dtype)
         normed = functional.rms_norm(rows.float(), weight.shape, weight, self._config.rms_norm_eps)
         return normed.to(self._dtype)
 

@@ -21,7 +21,8 @@ from shared.engine.loading.linear import DenseLinear
 from shared.engine.loading.weights import load_weights
 from shared.engine.memory.kv_pool import KvLayout
 from shared.errors import InvalidRequest
-from tests.support.engine import save_random_model
+from tests.support.engine import save_random_model, save_shape
+from tests.support.engine_families import SHAPES
 
 LAYOUT = KvLayout(2, 2, 8, "float32")
 
@@ -166,3 +167,10 @@ def test_what_fp8_weights_cannot_go_with_is_refused(
     config = EngineConfig(str(tmp_path), quantization="fp8", **fields)
     with pytest.raises(InvalidRequest, match=sentence):
         check_fp8(config, load_model_config(tmp_path, dtype))
+
+
+@pytest.mark.parametrize("name", ["cohere2", "granite", "ministral3"])
+def test_what_the_kernels_do_not_compute_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    config = EngineConfig(str(tmp_path), device="cuda")
+    with pytest.raises(InvalidRequest, match="which device cuda does not compute; use device cpu"):
+        check_device(config, load_model_config(save_shape(tmp_path, SHAPES[name])))

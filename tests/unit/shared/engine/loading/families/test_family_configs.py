@@ -14,6 +14,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from shared.engine import load_model_config
 from shared.engine.loading.config import ModelConfig
+from shared.engine.loading.families.refused import REFUSED
 from shared.engine.torch_backend.rope import inverse_frequencies, rope_table
 from shared.errors import InvalidRequest
 from tests.support.engine_families import BASE_FIELDS, LONGROPE
@@ -161,6 +162,131 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
     "olmo 2": {**WITHOUT_KV_HEADS, "model_type": "olmo2", "rope_theta": 500000, "rms_norm_eps": 1e-6},
     "olmo 2 that states little": {**SMALL, "model_type": "olmo2"},
+    "olmo 3 7b": {
+        **SMALL,
+        "model_type": "olmo3",
+        "num_hidden_layers": 4,
+        "rope_scaling": {
+            "attention_factor": 1.2079441541679836,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+            "rope_type": "yarn",
+        },
+        "rope_theta": 500000,
+        "sliding_window": 4096,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+    },
+    "olmo 3 that states little": {**SMALL, "num_hidden_layers": 5, "model_type": "olmo3"},
+    "exaone 4 1.2b": {
+        **SMALL,
+        "model_type": "exaone4",
+        "head_dim": 8,
+        "layer_types": ["full_attention"] * 3,
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "sliding_window_pattern": None,
+        "tie_word_embeddings": True,
+    },
+    "exaone 4 32b": {
+        **SMALL,
+        "model_type": "exaone4",
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "sliding_window": 4096,
+        "sliding_window_pattern": "LLLG",
+    },
+    "exaone 4 that states little": {
+        **SMALL,
+        "hidden_size": 64,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "num_hidden_layers": 5,
+        "model_type": "exaone4",
+    },
+    "granite 3.3": {
+        **SMALL,
+        "model_type": "granite",
+        "attention_multiplier": 0.0078125,
+        "embedding_multiplier": 12.0,
+        "logits_scaling": 16.0,
+        "residual_multiplier": 0.22,
+        "rope_theta": 10000000.0,
+        "tie_word_embeddings": True,
+    },
+    "granite that states little": {**WITHOUT_KV_HEADS, "model_type": "granite"},
+    "granite 4 350m": {
+        **SMALL,
+        "model_type": "granitemoehybrid",
+        "attention_multiplier": 0.015625,
+        "embedding_multiplier": 12,
+        "layer_types": ["attention"] * 3,
+        "logits_scaling": 4,
+        "mamba_n_heads": 6,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "position_embedding_type": "rope",
+        "residual_multiplier": 0.246,
+        "shared_intermediate_size": 2048,
+        "tie_word_embeddings": True,
+    },
+    "command r7b": {
+        **SMALL,
+        "model_type": "cohere2",
+        "num_hidden_layers": 5,
+        "cache_implementation": "hybrid",
+        "layer_norm_eps": 1e-05,
+        "logit_scale": 0.25,
+        "rope_theta": 50000,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
+        "tie_word_embeddings": True,
+    },
+    "glm 4 9b": {
+        **SMALL,
+        "model_type": "glm",
+        "head_dim": 16,
+        "attention_bias": True,
+        "eos_token_id": [3, 4, 5],
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1.5625e-07,
+    },
+    "glm 4 0414": {
+        **SMALL,
+        "model_type": "glm4",
+        "head_dim": 16,
+        "attention_bias": False,
+        "eos_token_id": [3, 4, 5],
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-05,
+    },
+    "ministral 8b": {
+        **SMALL,
+        "model_type": "ministral",
+        "head_dim": 8,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "rope_theta": 100000000.0,
+        "sliding_window": 32768,
+    },
+    "ministral 3": {
+        **SMALL,
+        "model_type": "ministral3",
+        "head_dim": 16,
+        "rope_parameters": {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 16.0,
+            "llama_4_scaling_beta": 0.1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 16,
+            "rope_theta": 1000000.0,
+            "rope_type": "yarn",
+            "type": "yarn",
+        },
+        "sliding_window": None,
+    },
     "mixtral": {
         **SMALL,
         "model_type": "mixtral",
@@ -272,6 +398,16 @@ ARCHITECTURES = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "exaone4": "Exaone4ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "granitemoehybrid": "GraniteMoeHybridForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+    "glm": "GlmForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "ministral": "MinistralForCausalLM",
+    "mistral3": "Mistral3ForConditionalGeneration",
+    "ministral3": "Ministral3ForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
@@ -353,9 +489,58 @@ def test_the_language_model_of_a_gemma_3_with_vision_is_read(tmp_path: Path) -> 
     assert ours == replace(text, architecture=ours.architecture, eos_token_ids=(1, 106), bos_token_id=None)
 
 
+@pytest.mark.parametrize("kind", ["mistral", "ministral3"])
+def test_the_language_model_of_a_mistral_3_with_vision_is_read(kind: str, tmp_path: Path) -> None:
+    text = {**PUBLISHED["ministral 3" if kind == "ministral3" else "mistral 0.3"]}
+    whole = {
+        "model_type": "mistral3",
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "text_config": text,
+        "vision_config": {"hidden_size": 16},
+        "torch_dtype": "bfloat16",
+    }
+    ours = load_model_config(write(tmp_path / "published", whole))
+    alone = load_model_config(write(tmp_path / "text", text))
+    assert ours == replace(alone, architecture=ours.architecture)
+
+
+@pytest.mark.parametrize("architecture", REFUSED)
+def test_an_architecture_that_does_not_fit_is_refused_with_what_it_would_take(
+    architecture: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "model", {**PUBLISHED["qwen3"], "architectures": [architecture]})
+    with pytest.raises(InvalidRequest, match=f"{architecture} is not supported: .*(state|AltUp)"):
+        load_model_config(folder)
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
+        (
+            {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention", "mamba"]},
+            "Mamba.*keep a state",
+        ),
+        (
+            {"model_type": "granitemoehybrid", "layer_types": ["attention"] * 2, "num_local_experts": 0},
+            "each of 3 layers",
+        ),
+        ({"model_type": "granitemoehybrid", "layer_types": ["attention"] * 3}, "num_local_experts"),
+        (
+            {
+                "model_type": "granitemoehybrid",
+                "layer_types": ["attention"] * 3,
+                "num_local_experts": 0,
+                "position_embedding_type": "learned",
+            },
+            "position_embedding_type 'learned'",
+        ),
+        ({"model_type": "exaone4", "sliding_window_pattern": "LXG"}, "sliding_window_pattern 'LXG'"),
+        ({"model_type": "exaone4", "sliding_window_pattern": 0}, "sliding_window_pattern"),
+        ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling"),
+        (
+            {"model_type": "ministral3", "rope_parameters": {"llama_4_scaling_beta": -1}},
+            "llama_4_scaling_beta",
+        ),
         ({"model_type": "gemma2", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
         (
             {"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention"]},

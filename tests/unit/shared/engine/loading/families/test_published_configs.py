@@ -149,6 +149,46 @@ CASES: dict[str, dict[str, Any]] = {
         eos_token_id=[1, 9], query_pre_attn_scalar=256, rope_local_base_freq=10000, rope_scaling=None,
         rope_theta=1000000, sliding_window=512, sliding_window_pattern=6, tie_word_embeddings=True,
     ),
+    "OLMo-3-7B": model(
+        "Olmo3ForCausalLM", "olmo3", attention_bias=False, rope_theta=500000, sliding_window=4096,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_scaling={"attention_factor": 1.2, "beta_fast": 32, "beta_slow": 1, "factor": 8.0,
+                      "original_max_position_embeddings": 512, "rope_type": "yarn"},
+    ),
+    "EXAONE-4.0-32B": model(
+        "Exaone4ForCausalLM", "exaone4", head_dim=32, layer_types=["sliding_attention", "full_attention"],
+        rope_theta=1000000, sliding_window=4096, sliding_window_pattern="LLLG",
+    ),
+    "granite-3.3-2b": model(
+        "GraniteForCausalLM", "granite", attention_bias=False, attention_multiplier=0.015625, mlp_bias=False,
+        embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22, rope_scaling=None,
+        rope_theta=10000000.0, tie_word_embeddings=True,
+    ),
+    "granite-4.0-350m": model(
+        "GraniteMoeHybridForCausalLM", "granitemoehybrid", attention_multiplier=0.015625,
+        embedding_multiplier=12, layer_types=["attention"] * LAYERS, logits_scaling=4, num_local_experts=0,
+        num_experts_per_tok=0, position_embedding_type="rope", residual_multiplier=0.246, mamba_n_heads=4,
+        shared_intermediate_size=INNER, tie_word_embeddings=True, rope_theta=10000,
+    ),
+    "c4ai-command-r7b-12-2024": model(
+        "Cohere2ForCausalLM", "cohere2", attention_bias=False, cache_implementation="hybrid", head_dim=32,
+        layer_norm_eps=1e-05, logit_scale=0.25, order_of_interleaved_layers="local_attn_first",
+        position_embedding_type="rope_gptj", rotary_pct=1.0, sliding_window=4096, sliding_window_pattern=4,
+        tie_word_embeddings=True, use_embedding_sharing=True, use_gated_activation=True,
+        use_parallel_block=True, use_parallel_embedding=True, use_qk_norm=False, rope_theta=50000,
+    ),
+    "glm-4-9b-chat-hf": model(
+        "GlmForCausalLM", "glm", attention_bias=True, head_dim=32, eos_token_id=[3, 4, 5],
+        partial_rotary_factor=0.5, rope_theta=5000000.0,
+    ),
+    "GLM-4-9B-0414": model(
+        "Glm4ForCausalLM", "glm4", attention_bias=True, head_dim=32, eos_token_id=[3, 4, 5],
+        partial_rotary_factor=0.5, rope_theta=10000.0,
+    ),
+    "Ministral-8B": model(
+        "MinistralForCausalLM", "ministral", head_dim=32, sliding_window=32768, rope_theta=1e8,
+        layer_types=["full_attention", "sliding_attention"],
+    ),
     "OLMo-2-1B": model(
         "Olmo2ForCausalLM", "olmo2", attention_bias=False, rope_scaling=None, rope_theta=500000,
         torch_dtype="float32",
@@ -177,6 +217,21 @@ def tensors(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: C901
                "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN),
                "mlp.down_proj": (HIDDEN, INNER)}  # fmt: skip
     norms: dict[str, int] = {"input_layernorm": HIDDEN, "post_attention_layernorm": HIDDEN}
+    if kind in ("glm", "glm4"):
+        linears = {module: shape for module, shape in linears.items() if module.endswith(("_proj",)) and
+                   not module.startswith(("mlp.gate", "mlp.up"))}  # fmt: skip
+        linears["mlp.gate_up_proj"] = (2 * INNER, HIDDEN)
+    if kind == "glm4":
+        norms |= {"post_self_attn_layernorm": HIDDEN, "post_mlp_layernorm": HIDDEN}
+    if kind == "granitemoehybrid":
+        linears = {module: shape for module, shape in linears.items() if "mlp" not in module}
+        linears |= {"shared_mlp.input_linear": (2 * INNER, HIDDEN),
+                    "shared_mlp.output_linear": (HIDDEN, INNER)}  # fmt: skip
+    if kind == "cohere2":
+        norms = {"input_layernorm": HIDDEN}
+    if kind == "exaone4":
+        norms = {"post_attention_layernorm": HIDDEN, "post_feedforward_layernorm": HIDDEN,
+                 "self_attn.q_norm": head_dim, "self_attn.k_norm": head_dim}  # fmt: skip
     if kind == "phi3":
         linears = {"self_attn.qkv_proj": (query + 2 * key, HIDDEN), "self_attn.o_proj": (HIDDEN, query),
                    "mlp.gate_up_proj": (2 * INNER, HIDDEN), "mlp.down_proj": (HIDDEN, INNER)}  # fmt: skip
@@ -201,7 +256,7 @@ def tensors(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: C901
         norms |= {"pre_feedforward_layernorm": HIDDEN, "post_feedforward_layernorm": HIDDEN}
     if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
         norms |= {"self_attn.q_norm": head_dim, "self_attn.k_norm": head_dim}
-    if kind == "olmo2":
+    if kind in ("olmo2", "olmo3"):
         norms = {"post_attention_layernorm": HIDDEN, "post_feedforward_layernorm": HIDDEN,
                  "self_attn.q_norm": query, "self_attn.k_norm": key}  # fmt: skip
     packed = fields.get("quantization_config", {}).get("quant_method")
@@ -214,7 +269,7 @@ def tensors(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: C901
         found |= {f"{prefix}{norm}.weight": (size,) for norm, size in norms.items()}
         for module, (rows, columns) in linears.items():
             found |= stored_linear(prefix + module, rows, columns, packed)
-        if kind in ("qwen2", "qwen2_moe", "glm4_moe"):
+        if kind in ("qwen2", "qwen2_moe", "glm4_moe", "glm", "glm4"):
             found |= {
                 f"{prefix}self_attn.{each}_proj.bias": (size,)
                 for each, size in zip("qkv", (query, key, key), strict=True)
