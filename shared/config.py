@@ -28,6 +28,7 @@ MODEL_SETTINGS = (
     "adapter_file",
     "max_adapters",
     "max_adapter_rank",
+    "default_sampling",
 )
 """What all who serve a model must do alike, or no prefill worker finds a decode worker that takes its KV, and
 an answer depends on who computed it. They are said once, in the table [model]."""

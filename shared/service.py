@@ -45,6 +45,7 @@ from shared.messages import Heartbeat
 from shared.niceness import step_back
 from shared.quiet_end import end_quietly
 from shared.roles import FOLLOWED_ROLES
+from shared.sampling_defaults import SamplingDefault
 from shared.service_help import check_arguments
 from shared.settings import load_config
 from shared.telemetry import logging as telemetry_logging
@@ -88,7 +89,8 @@ class Service(Generic[C]):
         self._heartbeats: HeartbeatPublisher | None = None
         self._resources = AsyncExitStack()
         self._on_drain: list[Callable[[], Awaitable[None]]] = []
-        self._model = {"model": ""}
+        self._facts: dict[str, Any] = {"model": ""}
+        """Of every heartbeat: what is served here."""
         self.running = False
         """Whether the body has come to `run`; before that a drain simply ends it."""
         self.loaded_steps = 0
@@ -102,7 +104,7 @@ class Service(Generic[C]):
             "role": self.role, "instance": self.instance, "incarnation": self.incarnation,
             "state": "stalled" if self.state == "ready" and self.watchdog.stalled else self.state,
             "sent_unix_us": 0, "host": socket.gethostname(), "pid": os.getpid(),
-            "metrics": self.http.address, "layout": "", **self._model,
+            "metrics": self.http.address, "layout": "", **self._facts,
             "capacity": 0, "live": 0, "queued": 0, "queued_tokens": 0,
             "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
             "prefix_event_id": 0, "added": b"", "removed": b"",
@@ -114,7 +116,11 @@ class Service(Generic[C]):
 
     def announce_model(self, name: str, *, tokenizer_digest: str, weights_digest: str = "") -> None:
         """From the next heartbeat on: what is served here, by the name that clients ask for."""
-        self._model = {"model": name, "weights_digest": weights_digest, "tokenizer_digest": tokenizer_digest}
+        self._facts |= {"model": name, "weights_digest": weights_digest, "tokenizer_digest": tokenizer_digest}
+
+    def announce_sampling(self, defaults: tuple[SamplingDefault, ...]) -> None:
+        """The same for what requests take that do not say, where that is not built in."""
+        self._facts["default_sampling"] = defaults
 
     async def ready(self, status: Status | None = None) -> None:
         """Everything is loaded and served: say so to the fleet, with `status` from now on."""

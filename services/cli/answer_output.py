@@ -33,15 +33,25 @@ class TextOutput:
     """The text to `out` as it comes, numbered sources and errors to `err`, the timeline after the text."""
 
     def __init__(
-        self, out: TextIO, err: TextIO, *, timeline: bool = False, command: str = "penstock ask"
+        self,
+        out: TextIO,
+        err: TextIO,
+        *,
+        timeline: bool = False,
+        command: str = "penstock ask",
+        tell_cut: bool = True,
     ) -> None:
+        """`tell_cut`: say where max_tokens has cut the answer, which the user has not asked for."""
         self._out = out
         self._err = err
         self._timeline = timeline
         self._command = command
+        self._tell_cut = tell_cut
+        self._max_tokens = 0
         self._last = "\n"
 
     def prompt(self, info: pb.PromptInfo) -> None:
+        self._max_tokens = info.sampling.max_tokens
         for passage in sorted(info.passages, key=lambda each: each.prompt_place or len(info.passages) + 1):
             print(f"[{passage.prompt_place or NO_PLACE}] {passage_head(passage)}", file=self._err)
         if info.retrieval_query:
@@ -71,6 +81,14 @@ class TextOutput:
         self._out.flush()
         if terminal.outcome != pb.OUTCOME_FINISHED:
             print(f"{self._command}: {sentence(terminal)}", file=self._err)
+        elif terminal.finish_reason == pb.FINISH_REASON_LENGTH and self._tell_cut:
+            print(f"{self._command}: {self._cut_after(terminal.usage)}", file=self._err)
+
+    def _cut_after(self, usage: pb.Usage) -> str:
+        cut = f"the answer was cut after {usage.completion_tokens} tokens"
+        if usage.completion_tokens < self._max_tokens:
+            return f"{cut}: the model's context is full"
+        return f"{cut}: --max-tokens {2 * usage.completion_tokens} lets it go on for longer"
 
 
 class JsonOutput:
@@ -92,6 +110,7 @@ class JsonOutput:
             degraded=info.degraded,
             warning=info.warning,
             retrieval_query=info.retrieval_query,
+            sampling=_numbers(info.sampling),
             **({"cached": _cached(info.cached)} if info.HasField("cached") else {}),
         )
 
@@ -173,6 +192,14 @@ def _error(terminal: pb.Terminal) -> dict[str, Any]:
         "message": error.message,
         "hop": error.hop,
         "retry_after_ms": error.retry_after_ms,
+    }
+
+
+def _numbers(sampling: pb.Sampling) -> dict[str, int | float]:
+    """As they were said: the shortest number that is the same float32."""
+    return {
+        field.name: float(f"{value:.7g}") if isinstance(value, float) else value
+        for field, value in sampling.ListFields()
     }
 
 

@@ -16,9 +16,12 @@ from shared.quiet_end import EXIT_INTERRUPTED
 
 def main(argv: Sequence[str]) -> int:
     args, request = parse_request(argv)
-    output: AnswerOutput = (JsonOutput if args.json else TextOutput)(
-        sys.stdout, sys.stderr, timeline=args.timeline
-    )
+    output: AnswerOutput
+    if args.json:
+        output = JsonOutput(sys.stdout, sys.stderr, timeline=args.timeline)
+    else:
+        tell_cut = args.max_tokens is None
+        output = TextOutput(sys.stdout, sys.stderr, timeline=args.timeline, tell_cut=tell_cut)
     try:
         gateway = open_gateway(args)
     except Unavailable as error:

@@ -46,9 +46,6 @@ class ChatOutput(TextOutput):
         if self._view is not None:
             self._view.end()
         super().end(terminal)
-        if terminal.finish_reason == pb.FINISH_REASON_LENGTH:
-            tokens = terminal.usage.completion_tokens
-            print(f"[cut after {tokens} tokens: see --max-tokens]", file=self._err)
 
 
 class ChatSession:

@@ -12,11 +12,14 @@ with interrupts_end_at_once():
     from services.decode.config import DecodeConfig
     from shared.bus.bulk import BulkConnection
     from shared.bus.fleet_state import ROLL_CALL_S
+    from shared.config import ConfigError
     from shared.engine import Engine
     from shared.engine.core_board import WorkClass
+    from shared.errors import InvalidRequest
     from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
     from shared.kv.receiver import KvReceiver
     from shared.service import Service, run_service
+    from shared.text.model_sampling import served_sampling
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
     from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor
@@ -26,6 +29,10 @@ with interrupts_end_at_once():
 async def body(service: Service[DecodeConfig]) -> None:
     config, mirror = service.config, PrefixMirror()
     model = resolve_model(config.model, config.served_name)
+    try:
+        sampling = served_sampling(model, config.default_sampling)
+    except InvalidRequest as error:
+        raise ConfigError(error.message) from error
     engines = EngineSource(
         lambda: build_engine(
             config,
@@ -38,6 +45,7 @@ async def body(service: Service[DecodeConfig]) -> None:
     )
     engine = await engines.preload()
     announce_checkpoint(service, model)
+    service.announce_sampling(sampling)
     bulk = await BulkConnection.connect(
         config.nats_url, name=f"decode/{service.instance}/kv", credentials=service.credentials
     )

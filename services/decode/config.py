@@ -44,6 +44,13 @@ class DecodeConfig(EngineServiceConfig):
         maximum=MAX_DRAFT_TOKENS,
     )
 
+    default_sampling: tuple[str, ...] = field_of(
+        (),
+        help="what a request takes that does not say, as temperature=0.7, over what the model's makers say; "
+        "openai = not what they say",
+        pattern=r"openai|\w+\s*=\s*\S+",
+    )
+
     def engine_config(self, model_dir: Path) -> EngineConfig:
         config = EngineServiceConfig.engine_config(self, model_dir)
         return replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.cache_modes import EXACT, OFF, SEMANTIC
@@ -18,12 +18,16 @@ _MODES = {pb.CACHE_MODE_OFF: OFF, pb.CACHE_MODE_EXACT: EXACT, pb.CACHE_MODE_SEMA
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """`mode` is one of CACHE_MODES. `min_similarity` 0.0: the retriever's own; `max_age_ms` 0: of any age."""
+    """`mode` is one of CACHE_MODES. `min_similarity` 0.0: the retriever's own; `max_age_ms` 0: of any age.
+    `greedy_only`: an answer that is drawn would be another one each time, and whether it is drawn is not
+    known yet. `is_default`: the client has not asked for it."""
 
     mode: str = OFF
     min_similarity: float = 0.0
     max_age_ms: int = 0
     any_seed: bool = False
+    greedy_only: bool = False
+    is_default: bool = False
 
     @property
     def wanted(self) -> bool:
@@ -46,7 +50,7 @@ def read_cache_use(
     _check_numbers(asked)
     if mode == OFF:
         return NO_CACHE
-    why = _why_not_kept(message, sampling)
+    why = _why_not_kept(sampling)
     if why and not is_default:
         raise InvalidRequest(why)
     if why:
@@ -54,7 +58,30 @@ def read_cache_use(
     why = _why_not_compared(message, chat) if mode == SEMANTIC else ""
     if why and not is_default:
         raise InvalidRequest(why)
-    return CacheUse(EXACT if why else mode, asked.min_similarity, asked.max_age_ms, asked.any_seed)
+    use = CacheUse(
+        EXACT if why else mode,
+        asked.min_similarity,
+        asked.max_age_ms,
+        asked.any_seed,
+        greedy_only=not message.sampling.HasField("seed") and not asked.any_seed,
+        is_default=is_default,
+    )
+    return settled_cache_use(use, sampling) if message.sampling.HasField("temperature") else use
+
+
+def settled_cache_use(use: CacheUse, sampling: SamplingParams) -> CacheUse:
+    """What becomes of it with the `sampling` in force; raises InvalidRequest where a client asked for what it
+    cannot have."""
+    if not use.greedy_only:
+        return use
+    if not sampling.temperature:
+        return replace(use, greedy_only=False)
+    if use.is_default:
+        return NO_CACHE
+    raise InvalidRequest(
+        "cache needs an answer that comes again: set temperature 0, a seed, or cache.any_seed where one "
+        "that was drawn with another seed will do"
+    )
 
 
 def _check_numbers(asked: pb.Cache) -> None:
@@ -72,15 +99,10 @@ def _check_numbers(asked: pb.Cache) -> None:
         )
 
 
-def _why_not_kept(message: pb.GenerateRequest, sampling: SamplingParams) -> str:
+def _why_not_kept(sampling: SamplingParams) -> str:
     if sampling.logprobs != NO_LOGPROBS or sampling.prompt_logprobs != NO_LOGPROBS:
         return (
             "cache keeps no log-probabilities: leave out either it or sampling.logprobs and prompt_logprobs"
-        )
-    if sampling.temperature and not message.sampling.HasField("seed") and not message.cache.any_seed:
-        return (
-            "cache needs an answer that comes again: set temperature 0, a seed, or cache.any_seed where one "
-            "that was drawn with another seed will do"
         )
     return ""
 

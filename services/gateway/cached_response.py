@@ -70,6 +70,10 @@ class CachedResponse:
         self._tool_format = ""
         self._retrieval_query = ""
 
+    def settle(self, request: Request) -> None:
+        """The request with all that it left open: what an answer depends on."""
+        self._request = request
+
     async def look_up_beside(self, model: ModelIdentity, work: Coroutine[Any, Any, T]) -> ResponseFound | T:
         """What is found, or else what `work` returns, which goes on beside the lookup; a find cancels it.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from services.gateway.retrieval_use import ORDERS, SHARED_PREFIX, WARM_HEAD, WARM_MODES
 from shared.cache_modes import CACHE_MODES, OFF
 from shared.config import PathRule, ServiceConfig, field_of
+from shared.sampling_defaults import DEFAULT_MAX_TOKENS
 from shared.text.default_model import ANSWERS_ADAPTER
 
 
@@ -24,9 +25,6 @@ class GatewayConfig(ServiceConfig):
     )
     http_max_connections: int = field_of(
         1024, help="open HTTP connections; above it new ones are closed at once", minimum=1, maximum=65536
-    )
-    http_max_tokens: int = field_of(
-        512, help="max_tokens of a request over HTTP that sets none", minimum=1, maximum=1 << 20
     )
     http_cors_origins: tuple[str, ...] = field_of(
         (), help="origins whose pages may ask over HTTP, such as https://example.com; * = all"
@@ -65,6 +63,9 @@ class GatewayConfig(ServiceConfig):
         4096, help="tokens a slow client may leave unread before its request is cancelled", minimum=1
     )
 
+    default_max_tokens: int = field_of(
+        DEFAULT_MAX_TOKENS, help="max_tokens of a request that sets none", minimum=1, maximum=1 << 20
+    )
     default_deadline_s: float = field_of(
         120.0, help="total deadline of a request that sets none", minimum=0.1, maximum=86400.0
     )

@@ -18,6 +18,7 @@ from services.gateway.served_models import ServedModel
 from services.gateway.text_asks import TextAsks, read_vector
 from shared.deadline import Deadline
 from shared.errors import PenstockError
+from shared.sampling_defaults import SamplingDefault
 
 AUTHORIZATION = "authorization"
 """The metadata that holds `Bearer <key>`."""
@@ -140,6 +141,10 @@ def call_authorization(call: AnyCall) -> list[str | bytes]:
     return [value for name, value in call.invocation_metadata() or () if name == AUTHORIZATION]
 
 
+def _default(default: SamplingDefault) -> pb.SamplingDefault:
+    return pb.SamplingDefault(name=default.name, value=default.value, source=default.source)
+
+
 def _as_prompt(request: pb.TokenizeRequest) -> pb.GenerateRequest:
     """So that a prompt has the same limits everywhere."""
     kind = request.WhichOneof("prompt")
@@ -158,4 +163,5 @@ def _model(model: ServedModel) -> pb.Model:
         has_chat_template=model.has_chat_template,
         instances=[pb.ModelInstance(role=role, name=name) for role, name in model.instances],
         base=model.base,
+        default_sampling=map(_default, model.default_sampling),
     )

@@ -50,6 +50,7 @@ class FrontDoor:
             cache_salt=cache_salt,
             cache_mode=key.cache or self._config.cache_mode,
             passage_order=self._config.passage_order,
+            max_tokens=self._config.default_max_tokens,
         )
         self._registry.prompt_limits.check_request(request)
         return request

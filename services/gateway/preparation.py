@@ -11,6 +11,7 @@ from services.gateway.block_names import BlockNames, usual_layout
 from services.gateway.budget import Budget
 from services.gateway.cached_response import CachedResponse
 from services.gateway.context import SessionContext
+from services.gateway.default_sampling import defaults_in_force, sampling_in_force, settle_sampling
 from services.gateway.model_identity import ModelIdentity
 from services.gateway.preprocessor import Preprocessor, Prompt
 from services.gateway.prompt_passages import left_out_warning, retrieved_passage
@@ -86,9 +87,11 @@ class Preparation:
         model = await self._preprocessor.admit_request(request.model)
         self._state.model = model.served_name
         self._timeline.mark_phase("admit")
+        request = settle_sampling(request, defaults_in_force(model, self._context.fleet.instances))
+        self._cached.settle(request)
         read = await self._cached.look_up_beside(model, self._read_prompt(request, model))
         if isinstance(read, ResponseFound):
-            self._answer_from_cache(request_id, read)
+            self._answer_from_cache(request_id, request, read)
             return None
         if request.cache.wanted:
             self._timeline.mark_phase("cache")
@@ -160,6 +163,7 @@ class Preparation:
                 degraded=read.found.degraded,
                 warning=read.warning,
                 retrieval_query=self._preprocessor.retrieval_query,
+                sampling=sampling_in_force(request.sampling),
             )
         )
         self._state.phase = "place"
@@ -172,7 +176,7 @@ class Preparation:
         )
         return PreparedPrompt(request, model, prompt.token_ids, block_names)
 
-    def _answer_from_cache(self, request_id: str, found: ResponseFound) -> None:
+    def _answer_from_cache(self, request_id: str, request: Request, found: ResponseFound) -> None:
         """All of it at once; the session ends as that of the answer did."""
         self._preprocessor.cancel_asks()
         kept, state = found.response, self._state
@@ -188,6 +192,7 @@ class Preparation:
                 seed=kept.seed,
                 passages=map(retrieved_passage, kept.passages, kept.prompt_places),
                 retrieval_query=kept.retrieval_query,
+                sampling=sampling_in_force(request.sampling),
                 cached=pb.CachedAnswer(
                     request_id=kept.request_id, age_ms=found.age_ms, similarity=found.similarity
                 ),

@@ -15,6 +15,7 @@ from shared.cache_modes import OFF
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.sampling import SamplingParams
+from shared.sampling_defaults import DEFAULT_MAX_TOKENS, DEFAULTED
 
 MAX_TOOLS_CHARS = 1 << 17
 """Descriptions and schemas of all tools together."""
@@ -41,7 +42,7 @@ class Request:
     `template_optional`: a model without a chat template takes the prompt as plain text. KV is shared within
     `tenant` alone; it comes from the client's API key, never from the client. Within that, with those alone
     that send the same `cache_salt`. `shown_ids`: special tokens that stand in the text, known once the prompt
-    is ids.
+    is ids. `open_sampling`: parameters that the client left open, until the model's defaults are known.
     """
 
     model: str
@@ -62,6 +63,7 @@ class Request:
     tool_use: ToolUse = NO_TOOLS
     shown_ids: tuple[int, ...] = ()
     cache: CacheUse = NO_CACHE
+    open_sampling: tuple[str, ...] = ()
 
     @property
     def cache_scope(self) -> str:
@@ -93,10 +95,11 @@ def validate_request(
     cache_salt: str = "",
     cache_mode: str = OFF,
     passage_order: str = SHARED_PREFIX,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
-    `cache_mode` and `passage_order` are for a request that says nothing about them.
+    `cache_mode`, `passage_order` and `max_tokens` are for a request that says nothing about them.
 
     The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
     known.
@@ -111,7 +114,7 @@ def validate_request(
     if kind is None:
         raise InvalidRequest("the prompt is missing: set one of text, chat and token_ids")
     chat = read_turns(message.chat) if kind == "chat" else ()
-    sampling = validate_sampling(message.sampling, drawn_seed=drawn_seed)
+    sampling = validate_sampling(message.sampling, drawn_seed=drawn_seed, max_tokens=max_tokens)
     request = Request(
         model=message.model,
         text=_text(message.text) if kind == "text" else None,
@@ -130,6 +133,7 @@ def validate_request(
         cache_salt=cache_salt,
         tool_use=read_tools(message.chat),
         cache=read_cache_use(message, sampling, chat, cache_mode),
+        open_sampling=tuple(name for name in DEFAULTED if not message.sampling.HasField(name)),
     )
     _check_tools(request)
     if request.retrieval.passages:

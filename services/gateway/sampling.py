@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import InvalidRequest
 from shared.sampling import MAX_TOP_LOGPROBS, PARAMETERS, SCALARS, Grammar, SamplingParams
+from shared.sampling_defaults import DEFAULT_MAX_TOKENS
 
 H = TypeVar("H", bound=Hashable)
 
@@ -17,10 +18,13 @@ CONTRACT_NAMES = {"allowed_ids": "allowed_token_ids", "bad_words": "bad_word_ids
 """What the contract calls fields that have another name in `SamplingParams`."""
 
 
-def validate_sampling(options: pb.Sampling, *, drawn_seed: int) -> SamplingParams:
+def validate_sampling(
+    options: pb.Sampling, *, drawn_seed: int, max_tokens: int = DEFAULT_MAX_TOKENS
+) -> SamplingParams:
     """What goes to the workers; raises InvalidRequest that names the field and what is allowed.
 
-    `drawn_seed` is used when the request sets no seed, so that the answer can be had again.
+    `drawn_seed` is used when the request sets no seed, so that the answer can be had again, and `max_tokens`
+    when it sets none. What else it leaves open is as it is built in.
     """
     for name in ("logprobs", "prompt_logprobs"):
         if options.HasField(name) and getattr(options, name) < 0:
@@ -28,7 +32,7 @@ def validate_sampling(options: pb.Sampling, *, drawn_seed: int) -> SamplingParam
                 f"sampling.{name} is {getattr(options, name)}: send an integer from 0 to "
                 f"{MAX_TOP_LOGPROBS}, or leave it out"
             )
-    scalars: dict[str, Any] = {"seed": drawn_seed}
+    scalars: dict[str, Any] = {"seed": drawn_seed, "max_tokens": max_tokens}
     scalars |= {field.name: value for field, value in options.ListFields() if field.name in SCALARS}
     sampling = SamplingParams(
         **scalars,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from services.gateway.default_sampling import defaults_in_force
 from services.gateway.model_identity import find_model
 from shared.bus.fleet import FleetView, InstanceView
 from shared.roles import REQUIRED_ROLES, TARGET_ROLES
+from shared.sampling_defaults import SamplingDefault
 
 EMBEDDING_ROLE = "retriever"
 
@@ -14,7 +16,8 @@ EMBEDDING_ROLE = "retriever"
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """`context_tokens` is what every worker takes, 0 while none is ready; `instances` are (role, name).
-    `base` is the name of the model that an adapter is over, "" for a model."""
+    `base` is the name of the model that an adapter is over, "" for a model. `default_sampling`: of one that
+    generates, one for each of DEFAULTED."""
 
     name: str
     embeds: bool
@@ -22,6 +25,7 @@ class ServedModel:
     has_chat_template: bool
     instances: tuple[tuple[str, str], ...]
     base: str = ""
+    default_sampling: tuple[SamplingDefault, ...] = ()
 
 
 def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
@@ -46,7 +50,8 @@ def _generating_model(fleet: FleetView, name: str) -> ServedModel:
         if identity.is_served_by(view.heartbeat)
     ]
     base = identity.name if identity.adapter.name else ""
-    return _described(name, views, TARGET_ROLES, embeds=False, base=base)
+    described = _described(name, views, TARGET_ROLES, embeds=False, base=base)
+    return replace(described, default_sampling=defaults_in_force(identity, fleet.instances))
 
 
 def _embedding_model(fleet: FleetView, name: str) -> ServedModel:

@@ -14,6 +14,7 @@ with interrupts_end_at_once():
     import re
     import sys
     from collections.abc import Iterator, Mapping, Sequence
+    from dataclasses import replace
     from pathlib import Path
     from typing import Any
 
@@ -23,8 +24,13 @@ with interrupts_end_at_once():
     from services.launcher.role_settings import settings_of, stack_problems
     from shared.config import ConfigError
     from shared.config_file import ConfigFile, find_config_file
+    from shared.errors import PenstockError
     from shared.roles import ROLES
+    from shared.sampling_defaults import SamplingDefault, all_defaults
     from shared.settings import STACK_SOURCE, Setting, Settings, SourceKind, unknown_variables
+    from shared.text.model_sampling import SETTING as SAMPLING
+    from shared.text.model_sampling import served_sampling
+    from shared.text.model_source import resolve_model
 
 EXIT_WRONG = 2
 SECRET = "********"  # noqa: S105 - what is shown instead of one
@@ -53,7 +59,12 @@ def main(argv: Sequence[str]) -> int:
     if args.check:
         problems += [*unknown_variables(os.environ), *_model_problems(options)]
     else:
-        print(_as_json(settings) if args.json else "\n".join(_lines(settings)))
+        try:
+            sampling = _sampling_in_force(settings["decode"])
+        except PenstockError as error:
+            sampling = ()
+            problems.append(error.message)
+        print(_as_json(settings, sampling) if args.json else "\n".join(_lines(settings, sampling)))
     for problem in problems:
         print(f"penstock config: {problem}", file=sys.stderr)
     if args.check and not problems:
@@ -97,7 +108,18 @@ def _model_problems(options: StackOptions) -> Iterator[str]:
         yield error.message
 
 
-def _lines(settings: Mapping[str, Settings]) -> Iterator[str]:
+def _sampling_in_force(decode: Settings) -> tuple[SamplingDefault, ...]:
+    """What requests take that do not say; nothing where the model is one of the hub, which is not fetched."""
+    model, words = decode["model"].value, decode[SAMPLING]
+    if decode.problems or (model and not Path(model).expanduser().exists()):
+        return ()
+    said = served_sampling(resolve_model(model), words.value)
+    return all_defaults(
+        replace(each, source=words.source) if each.source == SAMPLING else each for each in said
+    )
+
+
+def _lines(settings: Mapping[str, Settings], sampling: Sequence[SamplingDefault]) -> Iterator[str]:
     shown = {role: {name: _shown(s) for name, s in settings[role].by_name.items()} for role in ROLES}
     name_width = max(len(name) for values in shown.values() for name in values)
     for role, values in shown.items():
@@ -105,16 +127,21 @@ def _lines(settings: Mapping[str, Settings]) -> Iterator[str]:
         for name, value in values.items():
             text = json.dumps(value, ensure_ascii=False)
             yield f"  {name:{name_width}}  {text:24}  {settings[role][name].source}"
+            for each in sampling if name == SAMPLING else ():
+                yield f"    {each.name:{name_width - 2}}  {each.shown!s:24}  {each.source}"
         yield ""
 
 
-def _as_json(settings: Mapping[str, Settings]) -> str:
-    report = {
+def _as_json(settings: Mapping[str, Settings], sampling: Sequence[SamplingDefault]) -> str:
+    report: dict[str, dict[str, dict[str, Any]]] = {
         role: {
             name: {"value": _shown(setting), "source": setting.source, "kind": setting.kind.value}
             for name, setting in settings[role].by_name.items()
         }
         for role in ROLES
+    }
+    report["decode"][SAMPLING]["in_force"] = {
+        each.name: {"value": each.shown, "source": each.source} for each in sampling
     }
     return json.dumps(report, indent=1, ensure_ascii=False)
 

@@ -15,6 +15,7 @@ from shared.engine.loading.weight_files import check_weight_files
 from shared.errors import InvalidRequest, PenstockError
 from shared.settings import Settings
 from shared.text.default_model import DEFAULT_MODEL_NAME, is_missing
+from shared.text.model_sampling import served_sampling
 from shared.text.model_source import resolve_model
 from shared.text.tokenizer import TextTokenizer
 
@@ -62,9 +63,12 @@ def _check_model(
 
     called = f"{kind} {name}" if name else f"{kind} that is served by default"
     try:
-        folder = resolve_model(name, progress=fetched).path
+        source = resolve_model(name, progress=fetched)
+        folder = source.path
         load_model_config(folder, str(settings[role]["dtype"].value))
         check_weight_files(folder)
+        if role == "decode":  # which tells it to gateways
+            served_sampling(source, settings[role]["default_sampling"].value)
         return TextTokenizer.load(folder)
     except PenstockError as error:
         raise ModelRefused(f"the {called} cannot be served: {error.message}") from error

@@ -12,6 +12,7 @@ from shared.config import ServiceConfig
 from shared.config_file import ConfigFile
 from shared.errors import InvalidRequest
 from shared.roles import ENGINE_ROLES, ROLES
+from shared.sampling_defaults import parse_default_sampling
 from shared.settings import OptionValue, Settings, resolve_settings
 
 SAME_FOR_ALL = ("nats_url", "nats_credentials", "fleet_key", "model")
@@ -60,6 +61,9 @@ def _contradictions(role: str, settings: Settings) -> Iterator[str]:
         if role == "retriever":
             config.named_corpora()
             return
+        if role == "decode":
+            setting = settings["default_sampling"]
+            parse_default_sampling(setting.value, setting.source)
         for problem in config.engine_config(Path()).problems():
             yield f"{role}: {problem}"
     except InvalidRequest as error:

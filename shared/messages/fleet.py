@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages.adapters import AdapterReport
 from shared.messages.corpora import CorpusReport
+from shared.sampling_defaults import SamplingDefault
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Heartbeat:
     long KV from prefill makes a request wait. `kv_groups` says how many of its blocks 16 tokens
     take, and behind which window they come back. `adapters`: of a worker, those over its model that it was
     told of, by name. `reranker`: the name of a retriever's, "" where it has none. `corpora`: what it
-    searches.
+    searches. `default_sampling`: of a decode worker, what a request takes that does not say, where that is
+    not built in.
     """
 
     role: str
@@ -88,6 +90,7 @@ class Heartbeat:
     adapters: tuple[AdapterReport, ...] = ()
     reranker: str = ""
     corpora: tuple[CorpusReport, ...] = ()
+    default_sampling: tuple[SamplingDefault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ VARIABLE = "PENSTOCK_DEFAULT_MODEL"
 CHECKED_VARIABLE = "_PENSTOCK_CHECKED_MODEL"
 """Which file the process above has checked: of a stack the launcher does, and what it starts relies on it."""
 NONE = "none"
+DEFAULT_SAMPLING = (("temperature", 0.2), ("top_p", 0.9))
+"""What the model's card generates with; the file has no word about it."""
 ANSWERS_ADAPTER = "answers"
 """That over it which answers from passages."""
 DEFAULT_ADAPTERS = ((ANSWERS_ADAPTER, Path(__file__).parent.parent / "demo" / "adapters" / "answers"),)

@@ -13,6 +13,7 @@ from shared.errors import NotFound
 from shared.text.default_model import (
     DEFAULT_ADAPTERS,
     DEFAULT_MODEL_NAME,
+    DEFAULT_SAMPLING,
     check_default_model,
     find_default_model,
 )
@@ -35,7 +36,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """`path`: a directory in the Hugging Face layout, or a GGUF file; `name`: what it is called in requests;
-    `adapters`: (name, folder) of those that come with it.
+    `adapters`: (name, folder) of those that come with it; `card_sampling`: (parameter, value) that its card
+    recommends.
 
     A name says nothing of what is in there: `tokenizer_digest` and the checkpoint's do.
     """
@@ -43,6 +45,7 @@ class ModelSource:
     path: Path
     name: str
     adapters: tuple[tuple[str, Path], ...] = ()
+    card_sampling: tuple[tuple[str, float], ...] = ()
 
     def tokenizer_digest(self) -> str:
         """32 hex digits, of all files that text becomes ids by, and ids text.
@@ -75,7 +78,7 @@ def resolve_model(model: str, served_name: str = "", progress: FetchProgress | N
         default = find_default_model()
         if default is not None:
             file = check_default_model(default)
-            return ModelSource(file, served_name or DEFAULT_MODEL_NAME, DEFAULT_ADAPTERS)
+            return ModelSource(file, served_name or DEFAULT_MODEL_NAME, DEFAULT_ADAPTERS, DEFAULT_SAMPLING)
         if not DEMO_MODEL.is_dir():
             raise NotFound(f"the demo model is not in {DEMO_MODEL}; name a model directory or a hub id")
         return ModelSource(DEMO_MODEL, served_name or DEMO_MODEL_NAME)

@@ -9,6 +9,7 @@ from tests.e2e.conftest import GetStack
 from tests.support.terminal import CTRL_C, CTRL_D, Terminal
 
 PROMPT = "> "
+CUT = "penstock chat: the answer was cut after 400 tokens: --max-tokens 800 lets it go on for longer"
 
 
 async def test_a_conversation_streams_is_cancelled_and_goes_on(get_stack: GetStack) -> None:
@@ -26,7 +27,7 @@ async def test_a_conversation_streams_is_cancelled_and_goes_on(get_stack: GetSta
         terminal.enter("/clear\n")
         await asyncio.to_thread(terminal.until, "anew\n" + PROMPT)
         terminal.enter("Once again\n")
-        await asyncio.to_thread(terminal.until, "[cut after 400 tokens: see --max-tokens]\n" + PROMPT)
+        await asyncio.to_thread(terminal.until, CUT + "\n" + PROMPT)
         terminal.enter("/timeline\n")
         assert "decode" in await asyncio.to_thread(terminal.until, ", total ")
         await asyncio.to_thread(terminal.until, PROMPT)  # an end of input that nobody reads yet may be lost

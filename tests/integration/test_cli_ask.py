@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -126,6 +126,7 @@ def test_json_is_one_object_per_event_with_the_documented_fields(peer: GenerateP
         "degraded": "",
         "warning": "",
         "retrieval_query": "",
+        "sampling": {},
     }
     assert events[1] == {
         "event": "text",
@@ -144,6 +145,49 @@ def test_json_is_one_object_per_event_with_the_documented_fields(peer: GenerateP
     assert events[3]["usage"]["completion_tokens"] == 3
     assert events[3]["timeline"]["ttft_us"] == 3000
     assert events[3]["timeline"]["phases"][1] == {"name": "gateway.admit", "start_us": 0, "duration_us": 1000}
+
+
+def cut(tokens: int, max_tokens: int) -> Callable[..., Iterator[pb.GenerateEvent]]:
+    """An answer of so many tokens that ends for want of room."""
+
+    def script(*_: object) -> Iterator[pb.GenerateEvent]:
+        yield prompt(sampling=pb.Sampling(max_tokens=max_tokens))
+        yield text("Hello", 7)
+        usage = pb.Usage(completion_tokens=tokens)
+        yield end(pb.OUTCOME_FINISHED, finish_reason=pb.FINISH_REASON_LENGTH, usage=usage)
+
+    return script
+
+
+def test_an_answer_that_the_default_limit_cuts_says_so_and_how_to_go_on(peer: GeneratePeer) -> None:
+    peer.script = cut(512, 512)
+    done = ask(peer, "hi")
+    assert (done.returncode, done.stdout) == (0, "Hello\n")
+    assert done.stderr == (
+        "penstock ask: the answer was cut after 512 tokens: --max-tokens 1024 lets it go on for longer\n"
+    )
+    assert not peer.requests.get_nowait().sampling.HasField("max_tokens")
+
+
+def test_an_answer_that_fills_the_context_says_so(peer: GeneratePeer) -> None:
+    peer.script = cut(100, 512)
+    told = "penstock ask: the answer was cut after 100 tokens: the model's context is full\n"
+    assert ask(peer, "hi").stderr == told
+
+
+def test_a_limit_that_was_asked_for_is_no_news(peer: GeneratePeer) -> None:
+    peer.script = cut(3, 3)
+    assert ask(peer, "hi", "--max-tokens", "3").stderr == ""
+
+
+def test_json_has_the_sampling_in_force_as_it_was_said(peer: GeneratePeer) -> None:
+    def script(*_: object) -> Iterator[pb.GenerateEvent]:
+        yield prompt(sampling=pb.Sampling(temperature=0.2, top_k=0, top_p=0.9, max_tokens=512))
+        yield end(pb.OUTCOME_FINISHED, finish_reason=pb.FINISH_REASON_STOP)
+
+    peer.script = script
+    event = json.loads(ask(peer, "hi", "--json").stdout.splitlines()[0])
+    assert event["sampling"] == {"temperature": 0.2, "top_k": 0, "top_p": 0.9, "max_tokens": 512}
 
 
 def test_json_has_the_log_probabilities_of_the_prompt(peer: GeneratePeer) -> None:

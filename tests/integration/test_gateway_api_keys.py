@@ -44,7 +44,9 @@ class Client:
         return (("authorization", f"Bearer {self.secret}"),)
 
     async def ask(self, running: Running, message: pb.GenerateRequest | None = None) -> Answer:
-        return await generate(running.stub, message or ask("hello"), metadata=self.metadata)
+        """An answer of at most 128 tokens, which the limits of the tests are made for."""
+        message = message or ask("hello", max_tokens=128)
+        return await generate(running.stub, message, metadata=self.metadata)
 
     def ledger(self, running: Running) -> KeyLedger:
         return running.key_gate._ledgers[self.key.hash]

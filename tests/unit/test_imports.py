@@ -45,6 +45,7 @@ ORDER = (
     "roles",
     "degradation",
     "sampling",
+    "sampling_defaults",
     "kv_hash",
     "kv_window",
     "kv_groups",

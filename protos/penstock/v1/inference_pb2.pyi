@@ -297,7 +297,7 @@ class PromptLogprobs(_message.Message):
     def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprob, _Mapping]]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached")
+    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached", "sampling")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +308,7 @@ class PromptInfo(_message.Message):
     WARNING_FIELD_NUMBER: _ClassVar[int]
     RETRIEVAL_QUERY_FIELD_NUMBER: _ClassVar[int]
     CACHED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt_tokens: int
@@ -318,7 +319,8 @@ class PromptInfo(_message.Message):
     warning: str
     retrieval_query: str
     cached: CachedAnswer
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ...) -> None: ...
+    sampling: Sampling
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
 
 class CachedAnswer(_message.Message):
     __slots__ = ("request_id", "age_ms", "similarity")
@@ -482,20 +484,32 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "kind", "context_tokens", "has_chat_template", "instances", "base")
+    __slots__ = ("name", "kind", "context_tokens", "has_chat_template", "instances", "base", "default_sampling")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     INSTANCES_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: ModelKind
     context_tokens: int
     has_chat_template: bool
     instances: _containers.RepeatedCompositeFieldContainer[ModelInstance]
     base: str
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ModelKind, str]] = ..., context_tokens: _Optional[int] = ..., has_chat_template: _Optional[bool] = ..., instances: _Optional[_Iterable[_Union[ModelInstance, _Mapping]]] = ..., base: _Optional[str] = ...) -> None: ...
+    default_sampling: _containers.RepeatedCompositeFieldContainer[SamplingDefault]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ModelKind, str]] = ..., context_tokens: _Optional[int] = ..., has_chat_template: _Optional[bool] = ..., instances: _Optional[_Iterable[_Union[ModelInstance, _Mapping]]] = ..., base: _Optional[str] = ..., default_sampling: _Optional[_Iterable[_Union[SamplingDefault, _Mapping]]] = ...) -> None: ...
+
+class SamplingDefault(_message.Message):
+    __slots__ = ("name", "value", "source")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    source: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ..., source: _Optional[str] = ...) -> None: ...
 
 class ModelInstance(_message.Message):
     __slots__ = ("role", "name")

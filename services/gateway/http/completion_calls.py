@@ -62,7 +62,7 @@ class CompletionCalls:
         names: FieldNames = ()
         try:
             key = self._front_door.identify(call.authorization)
-            asked = read(await call.read_json(), call.headers, self._config.http_max_tokens)
+            asked = read(await call.read_json(), call.headers, self._config.default_max_tokens)
             names = asked.field_names
             salt = asked.options.cache_salt
             sessions = CallSessions.open(self._front_door, key, asked.requests, cache_salt=salt)

@@ -93,7 +93,11 @@ class Pages:
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
-    """Others have `max_model_len`, `root` and `parent` too; `embeds` is ours."""
+    """Others have `max_model_len`, `root` and `parent` too; `embeds` and `penstock` are ours."""
     described = {"id": model.name, "object": "model", "created": 0, "owned_by": OWNER}
     described |= {"root": model.base or model.name, "parent": model.base or None}
-    return described | {"max_model_len": model.context_tokens or None, "embeds": model.embeds}
+    described |= {"max_model_len": model.context_tokens or None, "embeds": model.embeds}
+    if model.default_sampling:
+        held = {each.name: {"value": each.shown, "source": each.source} for each in model.default_sampling}
+        described["penstock"] = {"default_sampling": held}
+    return described

@@ -62,7 +62,9 @@ class ResponseAnswer:
     def whole(self) -> dict[str, Any]:
         status = status_of(self.end)
         output = self._items.describe(status)
-        body = self._object.describe(status, self.prompt.model, output, usage=self.end.usage)
+        body = self._object.describe(
+            status, self.prompt.model, output, usage=self.end.usage, in_force=self._in_force
+        )
         return body | penstock_part(self._asked.options, [self])
 
     async def end_stream(self, failed: PenstockError | None) -> web.StreamResponse:
@@ -74,7 +76,13 @@ class ResponseAnswer:
         described = error_object(failed, self._asked.field_names)[2]["error"]
         error = {"code": described["code"], "message": described["message"]}
         output = self._items.describe("incomplete")
-        return self._object.describe("failed", self.prompt.model, output, error=error)
+        return self._object.describe(
+            "failed", self.prompt.model, output, error=error, in_force=self._in_force
+        )
+
+    @property
+    def _in_force(self) -> pb.Sampling | None:
+        return self.prompt.sampling if self.prompt.HasField("sampling") else None
 
     # ---- events ----------------------------------------------------------------------------------------
 
@@ -87,7 +95,7 @@ class ResponseAnswer:
         """Before all others; nothing when they are told."""
         if self._sent:
             return []
-        body = self._object.describe("in_progress", self.prompt.model)
+        body = self._object.describe("in_progress", self.prompt.model, in_force=self._in_force)
         return [self._event(name, {"response": body}) for name in ("created", "in_progress")]
 
     def _event(self, name: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.responses import AskedResponse
-from shared.sampling import SamplingParams
 
 ID_PREFIX = "resp_"
 STATUSES = {pb.FINISH_REASON_LENGTH: "incomplete"}
@@ -30,8 +29,10 @@ class ResponseObject:
         *,
         usage: pb.Usage | None = None,
         error: Mapping[str, Any] | None = None,
+        in_force: pb.Sampling | None = None,
     ) -> dict[str, Any]:
-        sampling = self._asked.sampling
+        """`in_force`: what the model's defaults have made of its sampling, where that is known."""
+        sampling = self._asked.sampling if in_force is None else in_force
         return {
             "id": self._id,
             "object": "response",
@@ -42,8 +43,8 @@ class ResponseObject:
             "model": model,
             "output": list(output),
             "max_output_tokens": sampling.max_tokens,
-            "temperature": _in_force(sampling, "temperature"),
-            "top_p": _in_force(sampling, "top_p"),
+            "temperature": _stated(sampling, "temperature"),
+            "top_p": _stated(sampling, "top_p"),
             "truncation": "disabled",
             "store": False,
             "background": False,
@@ -69,6 +70,5 @@ def _usage(usage: pb.Usage) -> dict[str, Any]:
     }
 
 
-def _in_force(sampling: pb.Sampling, name: Literal["temperature", "top_p"]) -> float:
-    value: float = getattr(sampling if sampling.HasField(name) else SamplingParams(), name)
-    return value
+def _stated(sampling: pb.Sampling, name: Literal["temperature", "top_p"]) -> float | None:
+    return getattr(sampling, name) if sampling.HasField(name) else None

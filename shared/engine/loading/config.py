@@ -13,7 +13,15 @@ from shared.engine.loading.gguf.read_config import read_gguf_config
 from shared.engine.loading.model_config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.errors import InvalidRequest, NotFound
 
-__all__ = ["LayerConfig", "ModelConfig", "MoeConfig", "RopeConfig", "load_model_config"]
+__all__ = [
+    "GENERATION_CONFIG",
+    "LayerConfig",
+    "ModelConfig",
+    "MoeConfig",
+    "RopeConfig",
+    "load_model_config",
+    "read_json_object",
+]
 
 _AUTO_DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "bfloat16"}
 """What `auto` computes in. No backend computes in float16, in which activations overflow."""
@@ -25,6 +33,7 @@ READABLE_METHODS: dict[str, tuple[int, ...]] = {
     "mxfp4": (),
 }
 """Quantization methods of checkpoints that are read, and their bits per weight where `bits` says so."""
+GENERATION_CONFIG = "generation_config.json"
 MAX_CONFIG_BYTES = 4 << 20
 
 _DTYPE_NAMES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
@@ -45,13 +54,13 @@ def load_model_config(model_dir: str | Path, dtype: str = "auto") -> ModelConfig
             f"model directory {str(folder)!r} does not exist; "
             "give a Hugging Face model directory or a GGUF file"
         )
-    fields = _read_json(folder / "config.json")
+    fields = read_json_object(folder / "config.json")
     if fields is None:
         raise NotFound(f"{str(folder)!r} has no config.json; give a Hugging Face model directory")
     architectures = fields.get("architectures")
     family = find_family(architectures[0] if isinstance(architectures, list) and architectures else None)
     _check_quantization(fields)
-    generation = _read_json(folder / "generation_config.json") or {}
+    generation = read_json_object(folder / GENERATION_CONFIG) or {}
     # Chat models list their turn end in one of the two files only.
     ends = dict.fromkeys(token_ids(fields, "eos_token_id") + token_ids(generation, "eos_token_id"))
     return family.read(RawConfig(fields, _compute_dtype(fields, dtype), tuple(ends)))
@@ -98,8 +107,8 @@ def _known_dtype(wanted: str) -> str | None:
     return _DTYPE_NAMES[wanted]
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a small JSON file; None where the file does not exist."""
+def read_json_object(path: Path) -> dict[str, Any] | None:
+    """The object in a small JSON file; None where the file does not exist. Raises InvalidRequest."""
     if not path.is_file():
         return None
     if path.stat().st_size > MAX_CONFIG_BYTES:

@@ -41,7 +41,7 @@ _TOOL_CHOICES: dict[str, pb.ToolChoice] = {
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The fields of the contract's `Sampling`; what is left out has the server's default."""
+    """The fields of the contract's `Sampling`; what is left out has the model's default."""
 
     temperature: float
     top_k: int

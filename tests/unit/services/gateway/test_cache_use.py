@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.cache_use import MAX_AGE_MS, CacheUse
+from services.gateway.cache_use import MAX_AGE_MS, CacheUse, settled_cache_use
 from services.gateway.choices import repeat_request
 from services.gateway.request import validate_request
 from shared.errors import InvalidRequest
+from shared.sampling import SamplingParams
 
 EXACT, SEMANTIC = pb.CACHE_MODE_EXACT, pb.CACHE_MODE_SEMANTIC
 
@@ -20,7 +21,15 @@ def greedy(**sampling: object) -> pb.GenerateRequest:
 
 
 def drawn(**sampling: object) -> pb.GenerateRequest:
+    return pb.GenerateRequest(text="hi", sampling=pb.Sampling(temperature=1.0, **sampling))  # type: ignore[arg-type]
+
+
+def left_open(**sampling: object) -> pb.GenerateRequest:
+    """Whether it is drawn, the model's defaults say."""
     return pb.GenerateRequest(text="hi", sampling=pb.Sampling(**sampling))  # type: ignore[arg-type]
+
+
+DRAWN, GREEDY = SamplingParams(temperature=0.5), SamplingParams(temperature=0.0)
 
 
 def chat(role: str, **fields: object) -> pb.GenerateRequest:
@@ -96,6 +105,23 @@ def test_what_cannot_be_had_is_refused_with_what_to_do(
 )
 def test_a_default_refuses_nothing(message: pb.GenerateRequest, default: str, mode: str) -> None:
     assert use_of(message, default).mode == mode
+
+
+def test_what_the_model_draws_by_itself_is_looked_up_where_it_comes_again() -> None:
+    assert settled_cache_use(use_of(left_open(), mode=EXACT), GREEDY).mode == "exact"
+    assert settled_cache_use(use_of(left_open(seed=3), mode=EXACT), DRAWN).mode == "exact"
+    assert settled_cache_use(use_of(left_open(), mode=EXACT, any_seed=True), DRAWN).mode == "exact"
+
+
+def test_what_the_model_draws_by_itself_is_refused_as_what_a_client_has_drawn() -> None:
+    use = use_of(left_open(), mode=EXACT)
+    with pytest.raises(InvalidRequest, match=r"temperature 0, a seed, or cache\.any_seed"):
+        settled_cache_use(use, DRAWN)
+
+
+def test_a_default_is_off_for_what_the_model_draws_by_itself() -> None:
+    assert not settled_cache_use(use_of(left_open(), "exact"), DRAWN).wanted
+    assert settled_cache_use(use_of(left_open(), "exact"), GREEDY).mode == "exact"
 
 
 def test_a_client_may_refuse_the_default() -> None:

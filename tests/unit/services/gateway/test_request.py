@@ -108,7 +108,7 @@ REFUSED = {
     "negative tokens": (text(max_tokens=-1), "sampling.max_tokens"),
     "negative min": (text(min_tokens=-1), "sampling.min_tokens"),
     "min above max": (text(min_tokens=6, max_tokens=5), "sampling.min_tokens"),
-    "min above the default": (text(min_tokens=129), "sampling.min_tokens"),
+    "min above the default": (text(min_tokens=513), "sampling.min_tokens"),
     "many stops": (text(stop=["x"] * (rules.MAX_STOPS + 1)), "sampling.stop"),
     "empty stop": (text(stop=["x", ""]), "sampling.stop[1]"),
     "long stop": (text(stop=["x" * (rules.MAX_STOP_CHARS + 1)]), "sampling.stop[0]"),
@@ -198,7 +198,7 @@ def test_unset_options_take_the_documented_defaults() -> None:
         0.0,
         0.0,
     )
-    assert (sampling.max_tokens, sampling.min_tokens, sampling.logprobs, sampling.seed) == (128, 0, -1, 77)
+    assert (sampling.max_tokens, sampling.min_tokens, sampling.logprobs, sampling.seed) == (512, 0, -1, 77)
     assert (request.retrieval, request.priority) == (NO_RETRIEVAL, 0)
     assert (request.deadline_ms, request.ttft_deadline_ms) == (None, None)
     assert request.inter_token_deadline_ms is None

@@ -13,6 +13,7 @@ import pytest
 
 from services.launcher.options import REPOSITORY
 from shared.roles import ROLES
+from shared.text.default_model import packaged_file
 
 KEY = "0f" * 32
 TIMEOUT_S = 60
@@ -135,3 +136,46 @@ def test_a_wrong_option_exits_2(argv: tuple[str, ...], tmp_path: Path) -> None:
     done = config(tmp_path, *argv)
     assert done.returncode == 2
     assert argv[0] in done.stderr
+
+
+def sampling_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = report(done)["decode"]["default_sampling"]["in_force"]
+    return found
+
+
+def test_what_requests_take_that_do_not_say_is_shown_with_who_says_it(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.95}')
+    text = '[model]\ndefault_sampling = "top_p=0.5"\n'
+    found = sampling_of(config(tmp_path, "--json", "--model", str(model), text=text))
+    assert found["temperature"] == {"value": 0.6, "source": "generation_config.json"}
+    assert found["top_p"] == {"value": 0.5, "source": "penstock.toml:2 [model]"}
+    assert found["top_k"] == {"value": 0, "source": "built in"}
+    assert len(found) == 7
+    lines = [line.split() for line in config(tmp_path, "--model", str(model), text=text).stdout.splitlines()]
+    assert ["temperature", "0.6", "generation_config.json"] in lines
+
+
+def test_the_shipped_model_s_sampling_is_that_of_its_card(tmp_path: Path) -> None:
+    file = packaged_file()
+    if file is None:
+        pytest.skip("SmolLM2 is not installed")
+    found = sampling_of(config(tmp_path, "--json", environ={"PENSTOCK_DEFAULT_MODEL": str(file)}))
+    assert found["temperature"] == {"value": 0.2, "source": "the model's card"}
+    assert found["top_p"] == {"value": 0.9, "source": "the model's card"}
+
+
+def test_of_a_model_of_the_hub_nothing_is_fetched_to_show_its_sampling(tmp_path: Path) -> None:
+    assert sampling_of(config(tmp_path, "--json", "--model", "org/name")) == {}
+
+
+def test_sampling_that_no_request_could_have_is_a_problem_with_its_place(tmp_path: Path) -> None:
+    done = config(tmp_path, text='[model]\ndefault_sampling = ["temperature=0.5", "top_p=2"]\n')
+    assert done.returncode == 2
+    assert "penstock.toml:2 [model]: top_p is 2.0" in done.stderr
+    (tmp_path / "generation_config.json").write_text('{"temperature": -1}')
+    done = config(tmp_path, "--model", str(tmp_path))
+    assert done.returncode == 2
+    assert "generation_config.json: temperature is -1" in done.stderr
+    assert "default_sampling under [model]" in done.stderr
