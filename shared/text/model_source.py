@@ -86,7 +86,7 @@ def resolve_model(model: str, served_name: str = "", progress: FetchProgress | N
     if path.is_dir():
         return ModelSource(find_gguf(path) or path, served_name or path.resolve().name)
     if path.is_file():
-        return ModelSource(path, served_name or path.stem)
+        return ModelSource(find_gguf(path) or path, served_name or path.stem)
     if not _HUB_ID.fullmatch(model):
         raise NotFound(
             f"there is no directory and no file {model!r}; "

@@ -94,12 +94,14 @@ class GgufModel:
         *,
         tokenizer: Mapping[str, Any] | None = None,
         others: Mapping[str, str] | None = None,
+        part_tensors: int = 0,
     ) -> dict[str, NDArray[np.float32]]:
-        """The file at `path`, its matrices in `type_name` or, by name, `others`.
+        """The file at `path`, its matrices in `type_name` or, by name, `others`. With `part_tensors` the
+        model is in parts of so many tensors, named as `path` is but for their numbers.
 
         Returns what it holds of each tensor.
         """
-        writer = GGUFWriter(path, self.architecture)
+        writer = GGUFWriter(path, self.architecture, split_max_tensors=part_tensors)
         for key, value in {**self.metadata, **(tokenizer or {})}.items():
             whole = key if key.startswith("tokenizer.") else f"{self.architecture}.{key}"
             add_value(writer, whole, value)
@@ -146,7 +148,7 @@ def to_blocks(tensor: NDArray[np.float32], kind: GGMLQuantizationType) -> NDArra
 
 
 def random_blocks(shape: Sequence[int], kind: GGMLQuantizationType) -> Blocks:
-    """Blocks of the K types with any codes, and weights of about 0.1."""
+    """Blocks of a type with any codes, and weights of about 0.1."""
     weights, nbytes = GGML_QUANT_SIZES[kind]
     generator = np.random.default_rng(math.prod(shape))
     blocks = generator.integers(0, 256, (math.prod(shape) // weights, nbytes), dtype=np.uint8)
@@ -156,6 +158,11 @@ def random_blocks(shape: Sequence[int], kind: GGMLQuantizationType) -> Blocks:
     elif kind == GGMLQuantizationType.Q3_K:
         factors = generator.uniform(6e-4, 2e-3, (len(blocks), 1)).astype(np.float16)
         blocks[:, 108:] = factors.view(np.uint8)
+    elif kind in (GGMLQuantizationType.IQ4_NL, GGMLQuantizationType.IQ4_XS):
+        largest = 4e-3 if kind == GGMLQuantizationType.IQ4_NL else 1.5e-4
+        blocks[:, :2] = (
+            generator.uniform(largest / 3, largest, (len(blocks), 1)).astype(np.float16).view(np.uint8)
+        )
     elif kind == GGMLQuantizationType.Q2_K:
         factors = generator.uniform(4e-3, 1e-2, (len(blocks), 2)).astype(np.float16)
         factors[:, 1] *= 1.5

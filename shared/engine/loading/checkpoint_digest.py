@@ -6,7 +6,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from shared.engine.loading.gguf.find_file import find_gguf
-from shared.engine.loading.gguf.header import read_header
+from shared.engine.loading.gguf.header import read_file_header
 from shared.engine.loading.weight_files import weight_files
 
 DIGEST_BYTES = 16
@@ -29,7 +29,7 @@ def checkpoint_digest(model_dir: str | Path) -> str:
     config = (folder / "config.json").read_bytes() if gguf is None else b""
     digest = blake2b(config, digest_size=DIGEST_BYTES)
     for path in weight_files(folder):
-        digest.update(_file_digest(path, is_gguf=path == gguf))
+        digest.update(_file_digest(path, is_gguf=gguf is not None))
     return digest.hexdigest()
 
 
@@ -42,7 +42,7 @@ def _file_digest(path: Path, *, is_gguf: bool) -> bytes:
             digest.update(file.read())
             return digest.digest()
         if is_gguf:
-            digest.update(read_header(path).data)
+            digest.update(read_file_header(path).data)
         else:
             header_bytes = int.from_bytes(file.read(8), "little")
             digest.update(file.read(min(header_bytes, _MAX_HEADER_BYTES)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from shared.engine.loading.gguf.find_file import find_gguf
-from shared.engine.loading.gguf.header import read_header
+from shared.engine.loading.gguf.parts import part_paths, read_header
 from shared.errors import InvalidRequest, NotFound
 
 MAX_INDEX_BYTES = 64 << 20
@@ -17,10 +17,11 @@ MAX_INDEX_BYTES = 64 << 20
 
 def check_weight_files(folder: Path) -> None:
     """Read the headers of all, which also tell how long the files must be. Raises as `Checkpoint` does."""
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        read_header(gguf)
+        return
     for path in weight_files(folder):
-        if path == find_gguf(folder):
-            read_header(path)
-            continue
         try:
             with safe_open(path, framework="numpy") as file:
                 file.keys()
@@ -36,7 +37,7 @@ def weight_files(folder: Path) -> Iterator[Path]:
     """In order. Raises NotFound for missing files, InvalidRequest for an index that cannot be used."""
     gguf = find_gguf(folder)
     if gguf is not None:
-        yield gguf
+        yield from part_paths(gguf)
         return
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():

@@ -8,11 +8,15 @@
 | Q2_K | 256 | 2 bits | 16 | (d s) code - (d' s'), s and s' of 4 bits |
 | Q3_K | 256 | 3 bits | 16 | (d s) (code - 4), s of 6 bits |
 | Q6_K | 256 | 6 bits | 16 | (d s) (code - 32), s of 8 bits |
+| IQ4_NL | 32 | 4 bits | 32 | d level(code), 16 levels from -127 to 113 |
+| IQ4_XS | 256 | 4 bits | 32 | (d s) level(code), s of 6 bits |
+| MXFP4 | 32 | 4 bits | 32 | 2 ** (e - 128) twice the e2m1 number, e of 8 bits |
 
-Codes of 2 and 3 bits are held in 4, those of 5 and 6 in 8. The float16 numbers of a block are taken as they
-are, so the weights of the first five types are exactly those of the file. A product d s of the others is
-rounded to float16: a scale or a least weight is off by 2 ** -11 of itself at most, where bfloat16 would round
-a weight by 2 ** -9.
+Codes of 2 and 3 bits are held in 4, those of 5 and 6 in 8. Levels and e2m1 numbers are held as what they
+stand for, in 8 bits. The float16 numbers of a block are taken as they are, so the weights of Q4_0 to Q8_0 and
+IQ4_NL are exactly those of the file, and those of MXFP4 where their power of two is one of float16's, from
+2 ** -24 on (below it they are nought). A product d s of the others is rounded to float16: a scale or a least
+weight is off by 2 ** -11 of itself at most, where bfloat16 would round a weight by 2 ** -9.
 """
 
 from __future__ import annotations
@@ -120,6 +124,9 @@ def _minima(part: QuantLinear) -> Tensor:
     return (-part.zeros.float() * part.scales.float()).half()
 
 
+_IQ4_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_E2M1_TWICE = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
 # ---- the types ----------------------------------------------------------------------------------
 
 
@@ -185,6 +192,30 @@ def _unpack_q6_k(blocks: Tensor) -> _Unpacked:
     return _Unpacked(low | high << 4, scales.half(), 32)
 
 
+def _unpack_iq4_nl(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(_levels(_nibbles(blocks[:, 2:], 16), _IQ4_LEVELS), _halves(blocks[:, :2]), 128)
+
+
+def _unpack_iq4_xs(blocks: Tensor) -> _Unpacked:
+    # The low four bits of step i of 8 are nibble i of four bytes, the high two bits 2 i of the 16 before.
+    place = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)
+    tops = (blocks[:, 2:4, None] >> place & 3).flatten(1)  # [n, 8]
+    low = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), dim=2).flatten(1)  # [n, 8]
+    scales = _halves(blocks[:, :2]).float() * ((low | tops << 4).float() - 32)
+    return _Unpacked(_levels(_nibbles(blocks[:, 8:], 16), _IQ4_LEVELS), scales.half(), 128)
+
+
+def _unpack_mxfp4(blocks: Tensor) -> _Unpacked:
+    bits = (blocks[:, :1].int() - 1).clamp(min=0) << 23  # of the float32 2 ** (e - 128)
+    return _Unpacked(_levels(_nibbles(blocks[:, 1:], 16), _E2M1_TWICE), bits.view(torch.float32).half(), 128)
+
+
+def _levels(codes: Tensor, levels: Sequence[int]) -> Tensor:
+    """uint8, of the same shape: 128 + the level that each code stands for."""
+    table = torch.tensor([128 + level for level in levels], dtype=torch.uint8, device=codes.device)
+    return table[codes.int()]
+
+
 def _halves(stored: Tensor) -> Tensor:
     """uint8 [n, 2 m] -> float16 [n, m]"""
     return stored.contiguous().view(torch.float16)
@@ -233,4 +264,7 @@ BLOCK_TYPES = {
     "Q4_K": BlockType(256, 144, 4, 32, _unpack_q4_k),
     "Q5_K": BlockType(256, 176, 8, 32, _unpack_q5_k),
     "Q6_K": BlockType(256, 210, 8, 16, _unpack_q6_k),
+    "IQ4_NL": BlockType(32, 18, 8, 32, _unpack_iq4_nl),
+    "IQ4_XS": BlockType(256, 136, 8, 32, _unpack_iq4_xs),
+    "MXFP4": BlockType(32, 17, 8, 32, _unpack_mxfp4),
 }

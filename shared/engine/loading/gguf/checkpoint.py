@@ -16,7 +16,8 @@ from torch import Tensor
 from shared.engine.loading.checkpoint import StoredTensor
 from shared.engine.loading.gguf.blocks import read_blocks
 from shared.engine.loading.gguf.ggml_types import GgmlType
-from shared.engine.loading.gguf.header import GgufHeader, read_header
+from shared.engine.loading.gguf.header import GgufHeader
+from shared.engine.loading.gguf.parts import read_header
 from shared.engine.loading.gguf.tensor_names import TensorSource, tensor_sources
 from shared.engine.loading.linear import QuantLinear
 from shared.engine.loading.model_config import ModelConfig
@@ -32,8 +33,8 @@ _PLAIN = {
 
 
 class GgufCheckpoint:
-    """As `Checkpoint`, of one file. Blocks of quantized weights read as what they stand for, in float32 or,
-    rounded once, in `dtype`; `read_blocks` gives them as they are stored.
+    """As `Checkpoint`, of one file or of a model's parts. Blocks of quantized weights read as what they stand
+    for, in float32 or, rounded once, in `dtype`; `read_blocks` gives them as they are stored.
 
     Raises NotFound and InvalidRequest as `read_header` does.
     """
@@ -42,7 +43,7 @@ class GgufCheckpoint:
         header = read_header(path)
         self.sources = tensor_sources(header, config)
         self.tensors = {
-            name: StoredTensor(path, source.shape, _readable_as(source.place.type))
+            name: StoredTensor(source.place.file, source.shape, _readable_as(source.place.type))
             for name, source in self.sources.items()
         }
         self._header = header
@@ -51,25 +52,34 @@ class GgufCheckpoint:
     @contextmanager
     def reading(self) -> Iterator[OpenGguf]:
         """Tensors to copy from, until this ends."""
+        files: dict[Path, int] = {}
         try:
-            file = os.open(self._header.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._header.refused(f"it cannot be read ({error.strerror})") from error
-        try:
-            yield OpenGguf(self._header, self.sources, file, self._dtype)
+            for path in sorted({source.place.file for source in self.sources.values()}):
+                files[path] = self._opened(path)
+            yield OpenGguf(self._header, self.sources, files, self._dtype)
         finally:
-            os.close(file)
+            for file in files.values():
+                os.close(file)
+
+    @staticmethod
+    def _opened(path: Path) -> int:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise InvalidRequest(
+                f"{path.name} cannot be used: it cannot be read ({error.strerror})"
+            ) from error
 
 
 class OpenGguf:
-    """The tensors of an open file, each a copy."""
+    """The tensors of open files, each a copy."""
 
     def __init__(
-        self, header: GgufHeader, sources: dict[str, TensorSource], file: int, dtype: torch.dtype
+        self, header: GgufHeader, sources: dict[str, TensorSource], files: dict[Path, int], dtype: torch.dtype
     ) -> None:
         self._header = header
         self._sources = sources
-        self._file = file
+        self._files = files
         self._dtype = dtype
 
     def read(self, name: str) -> Tensor:
@@ -116,11 +126,9 @@ class OpenGguf:
         rows = np.empty((num_rows, place.row_bytes), dtype=np.uint8)
         target, done = rows.reshape(-1).data, 0
         while done < len(target):
-            count = os.preadv(self._file, [target[done:]], start + done)
+            count = os.preadv(self._files[place.file], [target[done:]], start + done)
             if count == 0:
-                raise InvalidRequest(
-                    f"{self._header.path.name} became shorter while it was read; download it again"
-                )
+                raise InvalidRequest(f"{place.file.name} became shorter while it was read; download it again")
             done += count
         return _model_order(rows, source) if source.interleaved_heads else rows
 

@@ -27,11 +27,6 @@ def config_fields(header: GgufHeader) -> Fields:
             f"architecture {shown(metadata.architecture)} is not supported; "
             f"use one of {', '.join(_ARCHITECTURES)}"
         )
-    parts = header.metadata.get("split.count", 1)
-    if parts not in (0, 1):
-        raise header.refused(
-            f"it is one of {shown(parts)} parts of a model; merge them first (llama-gguf-split --merge)"
-        )
     return {**_of_every_model(metadata), **read(metadata)}
 
 

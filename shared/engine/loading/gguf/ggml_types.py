@@ -35,7 +35,10 @@ READABLE_TYPES = {
     12: GgmlType("Q4_K", 256, 144),
     13: GgmlType("Q5_K", 256, 176),
     14: GgmlType("Q6_K", 256, 210),
+    20: GgmlType("IQ4_NL", 32, 18),
+    23: GgmlType("IQ4_XS", 256, 136),
     30: GgmlType("BF16", 1, 2),
+    39: GgmlType("MXFP4", 32, 17),
 }
 
 OTHER_TYPES = {
@@ -45,10 +48,8 @@ OTHER_TYPES = {
     17: "IQ2_XS",
     18: "IQ3_XXS",
     19: "IQ1_S",
-    20: "IQ4_NL",
     21: "IQ3_S",
     22: "IQ2_S",
-    23: "IQ4_XS",
     24: "I8",
     25: "I16",
     26: "I32",
@@ -57,7 +58,6 @@ OTHER_TYPES = {
     29: "IQ1_M",
     34: "TQ1_0",
     35: "TQ2_0",
-    39: "MXFP4",
     40: "NVFP4",
 }
 """Known by name, to be refused by it."""

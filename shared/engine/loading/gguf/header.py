@@ -49,12 +49,13 @@ class HeaderArray:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """`shape` has rows first: a matrix is (out, in). `start`: of its bytes in the file."""
+    """`shape` has rows first: a matrix is (out, in). `start`: of its bytes in `file`."""
 
     name: str
     shape: tuple[int, ...]
     type: GgmlType
     start: int
+    file: Path
 
     @property
     def num_rows(self) -> int:
@@ -123,10 +124,11 @@ class GgufHeader:
         raise self.refused(f"{key} is no list of strings")
 
 
-def read_header(path: Path) -> GgufHeader:
-    """Raises NotFound where there is no such file, InvalidRequest with what is wrong in it.
+def read_file_header(path: Path) -> GgufHeader:
+    """Read the header of one file, which may be a part of a model (`parts.py`).
 
-    Every tensor lies within the file when this returns, and no two share a byte.
+    Raises NotFound where there is no such file, InvalidRequest with what is wrong in it. Every tensor lies
+    within the file when this returns, and no two share a byte.
     """
     try:
         file_bytes = path.stat().st_size
@@ -246,7 +248,8 @@ def _tensors(
         name = _short(info.name)
         if info.name in tensors:
             raise header.damaged(f"tensor {name} is there twice")
-        tensor = TensorPlace(info.name, info.shape, _ggml_type(header, info), first + info.offset)
+        start = first + info.offset
+        tensor = TensorPlace(info.name, info.shape, _ggml_type(header, info), start, header.path)
         if not all(info.shape) or info.shape[-1] % tensor.type.block_weights:
             raise header.damaged(
                 f"tensor {name} has shape {info.shape}, whose rows are no blocks of "

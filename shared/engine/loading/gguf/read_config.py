@@ -8,7 +8,8 @@ from pathlib import Path
 from shared.engine.loading.families import find_family
 from shared.engine.loading.families.raw_config import RawConfig
 from shared.engine.loading.gguf.config_fields import config_fields
-from shared.engine.loading.gguf.header import GgufHeader, read_header
+from shared.engine.loading.gguf.header import GgufHeader
+from shared.engine.loading.gguf.parts import read_header
 from shared.engine.loading.gguf.special_tokens import end_ids
 from shared.engine.loading.model_config import ModelConfig
 from shared.errors import InvalidRequest

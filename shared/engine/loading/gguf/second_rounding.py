@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from shared.engine.loading.gguf.find_file import find_gguf
-from shared.engine.loading.gguf.header import read_header
+from shared.engine.loading.gguf.parts import read_header
 
 log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.engine.loading.gguf.header import read_header
+from shared.engine.loading.gguf.parts import read_header
 from shared.engine.loading.gguf.special_tokens import TOKENS, special_tokens
 from shared.engine.loading.gguf.tokenizer_spec import tokenizer_spec
 

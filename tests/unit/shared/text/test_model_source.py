@@ -100,7 +100,7 @@ def test_a_directory_with_one_gguf_file_stands_for_it_unless_it_is_a_model_itsel
 def test_of_several_gguf_files_one_is_to_be_named(tmp_path: Path) -> None:
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).touch()
-    with pytest.raises(InvalidRequest, match=r"holds 2 GGUF files \(a.gguf, b.gguf, …\); name one of them"):
+    with pytest.raises(InvalidRequest, match=r"holds 2 GGUF models \(a.gguf, b.gguf, …\); name one of them"):
         resolve_model(str(tmp_path))
 
 

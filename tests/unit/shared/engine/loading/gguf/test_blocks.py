@@ -24,9 +24,16 @@ HALVES = {  # where a block's float16 numbers begin
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "MXFP4": (),
 }
-SCALES_OF_SCALES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
-STORED_SCALES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+SCALES_OF_SCALES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
+STORED_SCALES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"]
+EXPONENTS = range(104, 144)
+"""Of MXFP4's blocks: 2 ** -24 to 2 ** 15, which float16 holds."""
+USUAL_EXPONENTS = range(110, 134)
+"""With them it holds 128 times that, too."""
 ROWS = 6
 
 
@@ -40,6 +47,8 @@ def stored_rows(type_name: str, seed: int, halves: NDArray[np.float16] | None = 
         if halves is not None:
             drawn = random.choice(halves, len(blocks))
         blocks[:, place : place + 2] = drawn[:, None].view(np.uint8)
+    if type_name == "MXFP4":
+        blocks[:, 0] = random.choice(USUAL_EXPONENTS if halves is None else EXPONENTS, len(blocks))
     return blocks.reshape(ROWS, -1)
 
 
@@ -79,14 +88,26 @@ def test_weights_with_scales_of_scales_are_within_a_rounding_to_float16(type_nam
 
 @pytest.mark.parametrize("type_name", sorted(BLOCK_TYPES))
 def test_the_extremes_of_scales_and_codes_are_read_as_well(type_name: str) -> None:
-    largest = 500.0 if type_name.endswith("K") else 65504.0  # times 127, float16 ends
+    largest = 500.0 if type_name in SCALES_OF_SCALES else 65504.0  # times 127, float16 ends
     halves = np.array([0, -0.0, 2.0**-24, -(2.0**-24), 2.0**-14, largest, -largest], dtype=np.float16)
     stored = stored_rows(type_name, 7, halves)
     linear, weights = read(type_name, stored), expected(type_name, stored)
     assert ((dequantize(linear, torch.float32) - weights).abs() <= bound(linear, weights)).all()
 
 
-@pytest.mark.parametrize("type_name", sorted(BLOCK_TYPES))
+@pytest.mark.parametrize("exponent", [0, 1, 103, 144, 255])
+def test_a_power_of_two_that_float16_lacks_is_nought_or_refused(exponent: int) -> None:
+    stored = stored_rows("MXFP4", 1)
+    stored[0, 0] = exponent
+    if exponent < EXPONENTS[0]:
+        assert (dequantize(read("MXFP4", stored), torch.float32)[0, :32] == 0).all()
+        assert (expected("MXFP4", stored)[0, :32].abs() <= 12 * 2.0**-25).all()
+        return
+    with pytest.raises(InvalidRequest, match=r"blk\.0\.ffn_down\.weight.*float16"):
+        read("MXFP4", stored)
+
+
+@pytest.mark.parametrize("type_name", sorted(name for name, places in HALVES.items() if places))
 @pytest.mark.parametrize("half", [np.nan, np.inf, -np.inf])
 def test_a_scale_that_is_no_finite_number_is_refused(type_name: str, half: float) -> None:
     stored = stored_rows(type_name, 1)

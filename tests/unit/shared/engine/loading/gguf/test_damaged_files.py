@@ -12,7 +12,7 @@ import torch
 
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.config import load_model_config
-from shared.engine.loading.gguf.header import read_header
+from shared.engine.loading.gguf.parts import read_header
 from shared.engine.loading.weight_files import check_weight_files
 from shared.engine.loading.weights import WeightReader
 from shared.errors import InvalidRequest, NotFound

@@ -46,7 +46,9 @@ SCALED = (
     "phi3, longrope beyond its context",
 )
 """Those whose config says the same in other words."""
-TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+STORED_SCALES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")
+BLOCK_TYPES = (*STORED_SCALES, "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+TYPES = ("F16", "BF16", *BLOCK_TYPES)
 WIDE = Shape(
     LlamaConfig,
     {
@@ -175,7 +177,7 @@ def matrices(file: Path, quantization: str) -> dict[str, Linear]:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("type_name", TYPES[2:])
+@pytest.mark.parametrize("type_name", BLOCK_TYPES)
 def test_matrices_stay_in_the_blocks_that_the_file_has(type_name: str, tied: bool, tmp_path: Path) -> None:
     """They stand for the same weights; products of factors in the K types are rounded to float16."""
     fields = {**WIDE.fields, "tie_word_embeddings": tied, "attention_bias": True}
@@ -189,7 +191,7 @@ def test_matrices_stay_in_the_blocks_that_the_file_has(type_name: str, tied: boo
         assert (linear.bias is None) == (dense.bias is None)
         assert linear.bias is None or dense.bias is None or torch.equal(linear.bias, dense.bias)
         error = (dequantize(linear, torch.float32) - dense.weight).abs().max()
-        assert error <= (2e-3 if type_name.endswith("K") else 1e-7) * dense.weight.abs().max()
+        assert error <= (1e-7 if type_name in STORED_SCALES else 2e-3) * dense.weight.abs().max()
 
 
 def test_a_layer_of_several_types_stays_in_blocks_where_one_form_holds_all(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from shared.engine.loading.gguf.header import (
     MAX_TENSORS,
     GgufHeader,
     HeaderArray,
-    read_header,
+    read_file_header,
 )
 from shared.engine.loading.gguf.header_bytes import MAX_HEADER_BYTES, MAX_STRING_BYTES
 from shared.errors import InvalidRequest, NotFound
@@ -60,14 +60,14 @@ def header(
 def read(folder: Path, content: bytes) -> GgufHeader:
     file = folder / "model.gguf"
     file.write_bytes(content)
-    return read_header(file)
+    return read_file_header(file)
 
 
 def test_what_is_read_is_what_the_formats_own_package_reads(tmp_path: Path) -> None:
     model = GgufModel.of(save_shape(tmp_path / "hf", SHAPES["llama"]))
     file = tmp_path / "model.gguf"
     model.write(file, tokenizer=sentencepiece_metadata())
-    ours, theirs = read_header(file), GGUFReader(file)
+    ours, theirs = read_file_header(file), GGUFReader(file)
     named = {key: field.contents() for key, field in theirs.fields.items() if not key.startswith("GGUF.")}
     for key, value in ours.metadata.items():
         if not isinstance(value, HeaderArray):
@@ -96,7 +96,7 @@ def test_a_float_is_the_number_that_somebody_wrote(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"there is no file '.*nothing.gguf'"):
-        read_header(tmp_path / "nothing.gguf")
+        read_file_header(tmp_path / "nothing.gguf")
 
 
 ROW = [info("a", (4,))]
@@ -153,8 +153,8 @@ GOOD = bytes(64)
         ),
         (header(infos=[info("a", (48,), 8)], data=GOOD), "whose rows are no blocks of 32 weights of Q8_0"),
         (
-            header(infos=[info("a", (32,), 23)], data=GOOD),
-            "stores a as IQ4_XS, which is not read; take a file with",
+            header(infos=[info("a", (32,), 16)], data=GOOD),
+            "stores a as IQ2_XXS, which is not read; take a file with",
         ),
         (header(infos=[info("a", (32,), 4000)], data=GOOD), "stores a as type 4000, which is not read"),
         (header(infos=[info("a", (4,), offset=8)], data=GOOD), "tensor a begins at 8, no multiple of 32"),
@@ -203,4 +203,4 @@ def test_a_header_takes_no_more_than_its_limit(tmp_path: Path) -> None:
             written.seek(items, 1)
         written.truncate()
     with pytest.raises(InvalidRequest, match=f"its header takes more than {MAX_HEADER_BYTES} bytes"):
-        read_header(file)
+        read_file_header(file)

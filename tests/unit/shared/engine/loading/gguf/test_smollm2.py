@@ -13,7 +13,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from shared.engine import LLM, SamplingParams
-from shared.engine.loading.gguf.header import GgufHeader, read_header
+from shared.engine.loading.gguf.header import GgufHeader
+from shared.engine.loading.gguf.parts import read_header
 from shared.messages import ChatTurn
 from shared.text.tokenizer import TextTokenizer
 from tests.support.engine import make_engine, oracle_logits
