@@ -69,6 +69,7 @@ def test_a_gguf_file_can_be_served_and_what_it_lacks_is_told(tmp_path: Path) -> 
         (remove("config.json"), "has no config.json"),
         (put("config.json", "{"), "config.json is not valid JSON"),
         (put("config.json", '{"architectures": ["GPT2LMHeadModel"]}'), "'GPT2LMHeadModel' is not supported"),
+        (put("generation_config.json", '{"top_p": 2}'), "generation_config.json: top_p is 2, and has to be"),
         (remove("model.safetensors"), "has neither model.safetensors nor"),
         (put("model.safetensors", "not weights"), "model.safetensors is damaged"),
         (cut_weights, "model.safetensors is damaged"),
