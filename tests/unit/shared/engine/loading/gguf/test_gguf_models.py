@@ -129,6 +129,21 @@ def test_logits_of_weights_stored_in_every_type_equal_those_of_transformers(
     assert (logits - expected).abs().max() <= TOLERANCE * max(1.0, float(expected.std()))
 
 
+def test_a_gpt_oss_with_its_experts_in_mxfp4_is_computed_from_what_the_file_holds(tmp_path: Path) -> None:
+    """Dense to rounding; from the file's codes, but for the activations' rounding and the experts that it
+    moves a row or two to."""
+    fields = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
+    shape = replace(SHAPES["gpt-oss"], fields={**SHAPES["gpt-oss"].fields, **fields})
+    model = GgufModel.of(save_shape(tmp_path / "hf", shape))
+    experts = {name: "MXFP4" for name in model.tensors if name.endswith("_exps.weight")}
+    held = model.write(tmp_path / "model.gguf", others=experts)
+    expected = oracle_logits(model.oracle(held), prompt(40))
+    dense = engine_of(tmp_path / "model.gguf", shape).logits(prompt(40))
+    assert (dense - expected).abs().max() <= TOLERANCE
+    codes = engine_of(tmp_path / "model.gguf", shape, quantization="none").logits(prompt(40))
+    assert (codes - expected).square().mean(1).median() < 2e-3 * expected.square().mean()
+
+
 @pytest.mark.parametrize(
     ("type_name", "quantization", "warns"),
     [("Q4_1", "int4", True), ("Q4_1", "none", False), ("Q4_1", "int8", False), ("Q8_0", "int4", False)],
