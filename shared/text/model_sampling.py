@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.engine.loading.config import GENERATION_CONFIG, read_json_object
 from shared.engine.loading.gguf.find_file import find_gguf
-from shared.engine.loading.gguf.header import read_header
+from shared.engine.loading.gguf.parts import read_header
 from shared.errors import InvalidRequest
 from shared.sampling_defaults import (
     OPENAI,
