@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ import torch
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.messages import ChatTurn
 from shared.text.tokenizer import TextTokenizer
+from tests.bench.llama_cpp_process import llama_cpp_process
 from tests.bench.squad_f1 import squad_f1
 from tests.bench.text_scores import (
     CONTEXT_TOKENS,
@@ -45,7 +44,6 @@ ANSWER_TOKENS = 32
 BATCH = 16
 PREFILL_TOKENS, DECODE_PROMPT_TOKENS, DECODE_STEPS, ROUNDS = 512, 64, 32, 3
 LONGEST_TOKENS = 1024
-LLAMA_CPP_RUNNER = Path(__file__).parent / "peers" / "llama_cpp_text.py"
 COLUMNS = (
     *("weights", "perplexity", "against bf16", "same choice", "same 64"),
     *("F1", "exact", "prefill 512", "decode b1"),
@@ -229,7 +227,7 @@ def _answers(engine: Engine, task: Task) -> Iterator[Answer]:
 
 
 def _llama_cpp(task: Task, options: argparse.Namespace) -> Quality:
-    with _llama_cpp_process(options) as ask:
+    with llama_cpp_process(options.llama_cpp, options.model, options.threads, LONGEST_TOKENS) as ask:
         losses, choices = [], []
         for window in task.windows:
             told = ask({"score": window, "skip": CONTEXT_TOKENS})
@@ -247,30 +245,6 @@ def _llama_cpp(task: Task, options: argparse.Namespace) -> Quality:
         decoded = {"generate": prompt[:DECODE_PROMPT_TOKENS], "most": DECODE_STEPS + 1, "stop": None}
         decode_s = min(ask(decoded)["rest_s"] for _ in range(ROUNDS))
         return Quality(scores, f1, exact, PREFILL_TOKENS / prefill_s, DECODE_STEPS / decode_s)
-
-
-@contextmanager
-def _llama_cpp_process(options: argparse.Namespace) -> Iterator[Callable[[dict[str, Any]], dict[str, Any]]]:
-    python = options.llama_cpp / "bin" / "python"
-    command = [python, LLAMA_CPP_RUNNER, options.model, "--threads", str(options.threads)]
-    command += ["--context", str(LONGEST_TOKENS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        questions, answers = process.stdin, process.stdout
-
-        def ask(request: dict[str, Any]) -> dict[str, Any]:
-            print(json.dumps(request), file=questions, flush=True)
-            line = answers.readline()
-            if not line:
-                raise RuntimeError("llama.cpp's process has ended; see what it printed above")
-            answer: dict[str, Any] = json.loads(line)
-            return answer
-
-        try:
-            yield ask
-        finally:
-            questions.close()
 
 
 def _options() -> argparse.Namespace:

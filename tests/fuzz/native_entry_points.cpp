@@ -54,8 +54,9 @@ const Linear* linear(const Matrix& matrix) {
   return static_cast<const Linear*>(matrix.get());
 }
 
-enum class Form { F32, BF16, INT8, INT4, INT4_MINIMA };
-constexpr Form FORMS[] = {Form::F32, Form::BF16, Form::INT8, Form::INT4, Form::INT4_MINIMA};
+enum class Form { F32, BF16, INT8, INT8_COARSE, INT4, INT4_MINIMA };
+constexpr Form FORMS[] = {Form::F32,         Form::BF16, Form::INT8,
+                          Form::INT8_COARSE, Form::INT4, Form::INT4_MINIMA};
 
 Matrix matrix(Form form, int out, int in, bool gated = false) {
   const auto bias = numbers<float>(out, -1, 1);
@@ -67,13 +68,13 @@ Matrix matrix(Form form, int out, int in, bool gated = false) {
   }
   constexpr int group = 32;
   const size_t groups = static_cast<size_t>(out) * ((in + group - 1) / group);
-  const int bits = form == Form::INT8 ? 8 : 4;
-  const auto codes = numbers<uint8_t>(static_cast<size_t>(out) * in, 0, form == Form::INT8 ? 255 : 15);
+  const int bits = form == Form::INT8 || form == Form::INT8_COARSE ? 8 : 4;
+  const auto codes = numbers<uint8_t>(static_cast<size_t>(out) * in, 0, bits == 8 ? 255 : 15);
   const auto zeros = numbers<uint8_t>(groups, 0, 15);
   const std::vector<uint16_t> scales(groups, _cvtss_sh(0.01f, 0)), minima(groups, _cvtss_sh(-0.05f, 0));
   return Matrix(penstock_quantized_linear(codes.data(), scales.data(), zeros.data(),
                                           form == Form::INT4_MINIMA ? minima.data() : nullptr, bias.data(),
-                                          out, in, bits, group, gated));
+                                          out, in, bits, group, gated, form == Form::INT8_COARSE));
 }
 
 void check_products() {

@@ -30,7 +30,7 @@ def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: 
 def exact_product(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
     """float32 [T, out], computed in double; rows are rounded before as the matrix' form has it."""
     if isinstance(linear, QuantLinear):
-        codes, scales = quantize_rows(rows, linear.group)
+        codes, scales = quantize_rows(rows, linear.bits, linear.group)
         inputs = codes.double() * scales.double().repeat_interleave(linear.group, 1)[:, : rows.shape[1]]
         weight = exact_weight(linear)
     else:

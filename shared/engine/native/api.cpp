@@ -15,7 +15,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 28;
+  return 29;
 }
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {
@@ -28,9 +28,10 @@ void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, 
 
 void* penstock_quantized_linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
                                 const uint16_t* minima, const float* bias, int out, int in, int bits,
-                                int group, int gated) {
+                                int group, int gated, int coarse_rows) {
   try {
-    return new Linear(codes, scales, zeros, minima, bias, out, in, bits, group, gated != 0);
+    const Kind kind = bits == 4 ? Kind::INT4 : coarse_rows ? Kind::INT8_COARSE : Kind::INT8;
+    return new Linear(kind, codes, scales, zeros, minima, bias, out, in, group, gated != 0);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }

@@ -112,7 +112,7 @@ class NativeEncoder:
     def _pack(self, linear: DenseLinear, arithmetic: Arithmetic) -> int:
         if arithmetic == "int8":
             group = next(each for each in INT8_GROUPS if linear.shape[1] % each == 0)
-            packed = NativeLinear.pack(self._kernels, quantize(linear, 8, group))
+            packed = NativeLinear.pack(self._kernels, quantize(linear, 8, group), coarse_rows=True)
         else:
             dtype = torch.bfloat16 if arithmetic == "bfloat16" else torch.float32
             packed = NativeLinear.pack(self._kernels, DenseLinear(linear.weight.to(dtype), linear.bias))

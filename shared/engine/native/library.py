@@ -13,7 +13,7 @@ import torch
 
 from shared.errors import InternalError
 
-ABI = 28
+ABI = 29
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
@@ -146,7 +146,7 @@ _INT, _LONG, _UNSIGNED_LONG = ctypes.c_int, ctypes.c_long, ctypes.c_ulong
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_abi": (_INT, []),
     "penstock_dense_linear": (Pointer, [Pointer, _INT, Pointer, _INT, _INT, _INT]),
-    "penstock_quantized_linear": (Pointer, [*[Pointer] * 5, *[_INT] * 5]),
+    "penstock_quantized_linear": (Pointer, [*[Pointer] * 5, *[_INT] * 6]),
     "penstock_packed_parts": (None, [Pointer, Pointer]),
     "penstock_linear_over": (Pointer, [Pointer]),
     "penstock_map": (Pointer, [_INT, _LONG]),

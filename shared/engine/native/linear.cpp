@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "quantized_rows.h"
+
 namespace penstock {
 namespace {
 
 constexpr int DOT_WIDTH = 4;               // int8 products that one VNNI lane adds up
 constexpr int CODE_PREFETCH_BYTES = 8192;  // codes are used up several times as fast as floats
+constexpr int MAX_ROWS_AT_ONCE = 4;        // whose high and low sums have room in registers beside each other
 
 // A vector of the type that integer dot products add to: GCC copies any other one in front of and behind
 // each.
@@ -17,73 +20,156 @@ inline Sums add_products(Sums sums, __m512i codes, __m512i row_codes) {
   return (Sums)_mm512_dpbusd_epi32((__m512i)sums, codes, row_codes);
 }
 
+// Rows of whole numbers, from the first that a tile takes, and the parts of a panel that they meet.
+struct QuantizedRows {
+  const int8_t *high, *low;  // of row 0
+  long stride;
+  const float* scales;
+  const int* sums;
+  int groups;
+};
+struct QuantizedPanel {
+  const uint8_t* codes;
+  const uint16_t* scales;
+  const uint8_t* zeros;
+  const uint16_t* minima;
+};
+
+inline __m512i four_of(const int8_t* row_codes) {
+  int quad;
+  std::memcpy(&quad, row_codes, sizeof quad);
+  return _mm512_set1_epi32(quad);
+}
+
+inline void fetch_ahead(const uint8_t* codes, int lines) {
+  for (int line = 0; line < lines; ++line)
+    _mm_prefetch(reinterpret_cast<const char*>(codes) + CODE_PREFETCH_BYTES + 64 * line, _MM_HINT_T0);
+}
+
+// The products of one group with the rows' high bytes, low bytes or both, which then go to sums of their own.
+template <int R, Kind KIND, bool HIGH, bool LOW>
+inline void add_group(const int8_t* high, const int8_t* low, long stride, const uint8_t* codes, int group,
+                      Sums (&highs)[R][2], Sums (&lows)[R][2]) {
+  if constexpr (KIND == Kind::INT4) {
+    const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
+    for (int k = 0; k < group; k += SHARED_BLOCK, codes += 256) {
+      if constexpr (HIGH) fetch_ahead(codes, 4);
+#pragma GCC unroll 2
+      for (int quad = 0; quad < 8; quad += DOT_WIDTH) {
+        const __m512i b0 = _mm512_loadu_si512(codes + 32 * quad);
+        const __m512i b1 = _mm512_loadu_si512(codes + 32 * quad + 64);
+        if constexpr (HIGH) {
+          const __m512i first0 = _mm512_and_si512(b0, low_nibbles);
+          const __m512i first1 = _mm512_and_si512(b1, low_nibbles);
+          const __m512i second0 = _mm512_and_si512(_mm512_srli_epi16(b0, 4), low_nibbles);
+          const __m512i second1 = _mm512_and_si512(_mm512_srli_epi16(b1, 4), low_nibbles);
+#pragma GCC unroll 12
+          for (int r = 0; r < R; ++r) {
+            const __m512i first = four_of(high + r * stride + k + quad);
+            const __m512i second = four_of(high + r * stride + k + 8 + quad);
+            highs[r][0] = add_products(highs[r][0], first0, first);
+            highs[r][1] = add_products(highs[r][1], first1, first);
+            highs[r][0] = add_products(highs[r][0], second0, second);
+            highs[r][1] = add_products(highs[r][1], second1, second);
+          }
+        }
+        if constexpr (LOW) {
+#pragma GCC unroll 12
+          for (int r = 0; r < R; ++r) {
+            const __m512i shared = four_of(low + r * stride + k / 2 + quad);
+            lows[r][0] = add_products(lows[r][0], b0, shared);
+            lows[r][1] = add_products(lows[r][1], b1, shared);
+          }
+        }
+      }
+    }
+  } else {
+    for (int k = 0; k < group; k += DOT_WIDTH, codes += 128) {
+      if constexpr (HIGH) fetch_ahead(codes, 2);
+      const __m512i b0 = _mm512_loadu_si512(codes), b1 = _mm512_loadu_si512(codes + 64);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        if constexpr (HIGH) {
+          const __m512i a = four_of(high + r * stride + k);
+          highs[r][0] = add_products(highs[r][0], b0, a);
+          highs[r][1] = add_products(highs[r][1], b1, a);
+        }
+        if constexpr (LOW) {
+          const __m512i a = four_of(low + r * stride + k);
+          lows[r][0] = add_products(lows[r][0], b0, a);
+          lows[r][1] = add_products(lows[r][1], b1, a);
+        }
+      }
+    }
+  }
+}
+
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
-// W = (code - zero) * scale, so sum(W a) = scale * scale_a * (sum(code * code_a) - zero * sum(code_a)).
-// W = code * scale + minimum, so sum(W a) = scale_a * (scale * sum(code * code_a) + minimum * sum(code_a)).
+// W = (code - zero) * scale, so sum(W a) = scale * scale_a * (sum(code * a) - zero * sum(a)).
+// W = code * scale + minimum, so sum(W a) = scale_a * (scale * sum(code * a) + minimum * sum(a)).
 template <int R, Kind KIND, bool MINIMA>
-void multiply_quantized(const int8_t* rows, long stride, const float* row_scales, const float* row_sums,
-                        int groups, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
-                        const uint16_t* minima, int group, float* tile) {
-  const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
+void multiply_quantized(const QuantizedRows& rows, QuantizedPanel panel, int group, float* tile) {
+  constexpr int SHIFT = KIND == Kind::INT4 ? SHARED_SHIFT : FINE_SHIFT;
+  constexpr int COLUMNS_PER_BYTE = KIND == Kind::INT4 ? 2 : 1;  // of codes and of low bytes
+  const int8_t *high = rows.high, *low = rows.low;
   __m512 total[R][2];
   clear<R>(total);
-  for (int g = 0; g < groups; ++g) {
+  for (int g = 0; g < rows.groups; ++g) {
     Sums sum[R][2];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = Sums{};
-    for (int k = 0; k < group; k += DOT_WIDTH) {
-      __m512i b0, b1;
-      _mm_prefetch(reinterpret_cast<const char*>(codes) + CODE_PREFETCH_BYTES, _MM_HINT_T0);
-      if constexpr (KIND == Kind::INT8) {
-        _mm_prefetch(reinterpret_cast<const char*>(codes) + CODE_PREFETCH_BYTES + 64, _MM_HINT_T0);
-        b0 = _mm512_loadu_si512(codes);
-        b1 = _mm512_loadu_si512(codes + 64);
-        codes += 128;
-      } else {
-        const __m512i both = _mm512_loadu_si512(codes);
-        b0 = _mm512_and_si512(both, low_nibbles);
-        b1 = _mm512_and_si512(_mm512_srli_epi16(both, 4), low_nibbles);
-        codes += 64;
-      }
+    if constexpr (KIND == Kind::INT8_COARSE) {
+      add_group<R, KIND, true, false>(high, low, rows.stride, panel.codes, group, sum, sum);
+    } else if constexpr (R <= MAX_ROWS_AT_ONCE) {
+      Sums lows[R][2];
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        int quad;
-        std::memcpy(&quad, rows + r * stride + k, sizeof quad);
-        const __m512i a = _mm512_set1_epi32(quad);
-        sum[r][0] = add_products(sum[r][0], b0, a);
-        sum[r][1] = add_products(sum[r][1], b1, a);
-      }
+      for (int r = 0; r < R; ++r) lows[r][0] = lows[r][1] = Sums{};
+      add_group<R, KIND, true, true>(high, low, rows.stride, panel.codes, group, sum, lows);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r)
+        for (int half = 0; half < 2; ++half) sum[r][half] = (sum[r][half] << SHIFT) + lows[r][half];
+    } else {
+      add_group<R, KIND, true, false>(high, low, rows.stride, panel.codes, group, sum, sum);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r)
+        for (int half = 0; half < 2; ++half) sum[r][half] <<= SHIFT;
+      add_group<R, KIND, false, true>(high, low, rows.stride, panel.codes, group, sum, sum);
     }
-    rows += group;
+    panel.codes += group * PANEL / COLUMNS_PER_BYTE;
+    high += group;
+    low += group / COLUMNS_PER_BYTE;
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-      const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + half * LANES)));
+      const auto halves = [&](const uint16_t* of) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(of + half * LANES)));
+      };
+      const __m512 scale = halves(panel.scales);
       if constexpr (MINIMA) {
-        const __m512 minimum = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(minima + half * LANES)));
+        const __m512 minimum = halves(panel.minima);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-          const float row_scale = row_scales[r * groups + g], row_sum = row_sums[r * groups + g];
+          const float row_scale = rows.scales[r * rows.groups + g];
+          const auto row_sum = static_cast<float>(rows.sums[r * rows.groups + g]);
           const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
           total[r][half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)sum[r][half]), factor, total[r][half]);
           total[r][half] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(row_scale * row_sum), total[r][half]);
         }
       } else {
-        const __m512 zero =
-            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(zeros + half * LANES))));
+        const Sums zero =
+            (Sums)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(panel.zeros + half * LANES)));
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-          const __m512 exact = _mm512_fnmadd_ps(zero, _mm512_set1_ps(row_sums[r * groups + g]),
-                                                _mm512_cvtepi32_ps((__m512i)sum[r][half]));
-          const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scales[r * groups + g]));
-          total[r][half] = _mm512_fmadd_ps(exact, factor, total[r][half]);
+          const Sums exact = sum[r][half] - zero * rows.sums[r * rows.groups + g];
+          const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(rows.scales[r * rows.groups + g]));
+          total[r][half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)exact), factor, total[r][half]);
         }
       }
     }
-    scales += PANEL;
+    panel.scales += PANEL;
     if constexpr (MINIMA)
-      minima += PANEL;
+      panel.minima += PANEL;
     else
-      zeros += PANEL;
+      panel.zeros += PANEL;
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
@@ -104,6 +190,10 @@ void multiply_dense(const E* rows, long stride, const E* panel, int k, float* ti
   }
 }
 
+bool in_high_nibble(int k) {  // of the two codes that share a byte
+  return k % SHARED_BLOCK >= 8;
+}
+
 long odd_lines(long bytes) {
   return ((bytes + 63) / 64 | 1) * 64;
 }
@@ -120,7 +210,7 @@ Linear::Linear(Kind kind, int out, int in, int group, bool gated)
       panels_((gated ? (out / 2 + LANES - 1) / LANES : (out + PANEL - 1) / PANEL)),
       group_(group),
       gated_(gated) {
-  const int bits = kind == Kind::F32 ? 32 : kind == Kind::BF16 ? 16 : kind == Kind::INT8 ? 8 : 4;
+  const int bits = kind == Kind::F32 ? 32 : kind == Kind::BF16 ? 16 : kind == Kind::INT4 ? 4 : 8;
   panel_bytes_ = static_cast<long>(k_) * PANEL * bits / 8;
 }
 
@@ -143,9 +233,9 @@ Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in
   pack_bias(bias);
 }
 
-Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const uint16_t* minima,
-               const float* bias, int out, int in, int bits, int group, bool gated)
-    : Linear(bits == 8 ? Kind::INT8 : Kind::INT4, out, in, group, gated) {
+Linear::Linear(Kind kind, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
+               const uint16_t* minima, const float* bias, int out, int in, int group, bool gated)
+    : Linear(kind, out, in, group, gated) {
   const int groups = k_ / group;
   weights_ = Buffer<uint8_t>::in_arena(weight_bytes());
   scales_ = Buffer<uint16_t>::in_arena(scale_count());
@@ -165,11 +255,10 @@ Linear::Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zero
       uint8_t* target = weights_.data() + panel * panel_bytes_;
       for (int k = 0; k < in_; ++k) {
         const uint8_t code = codes[static_cast<long>(row) * in_ + k];
-        const int quad = k / DOT_WIDTH, byte = k % DOT_WIDTH;
-        if (bits == 8)
-          target[(quad * PANEL + lane) * DOT_WIDTH + byte] = code;
-        else  // one byte: lane i in the low nibble, lane i + 16 in the high one
-          target[(quad * LANES + lane % LANES) * DOT_WIDTH + byte] |= lane < LANES ? code : code << 4;
+        if (kind == Kind::INT4)
+          target[code_place(k, lane)] |= in_high_nibble(k) ? code << 4 : code;
+        else
+          target[code_place(k, lane)] = code;
       }
       for (int g = 0; g < groups; ++g) {
         const long place = (static_cast<long>(panel) * groups + g) * PANEL + lane;
@@ -211,6 +300,11 @@ PackedShape Linear::packed() const {
            static_cast<long>(minima_.bytes())}};
 }
 
+long Linear::code_place(int k, int lane) const {
+  const int column = kind_ == Kind::INT4 ? k / SHARED_BLOCK * 8 + k % 8 : k;  // of bytes
+  return (static_cast<long>(column) / DOT_WIDTH * PANEL + lane) * DOT_WIDTH + column % DOT_WIDTH;
+}
+
 int Linear::source_row(int panel, int lane) const {
   if (!gated_) {
     const int row = panel * PANEL + lane;
@@ -233,10 +327,24 @@ void Linear::pack_bias(const float* bias) {
 void Linear::reserve(Rows& rows, int count) const {
   rows.kind = kind_;
   rows.groups = quantized() ? k_ / group_ : 0;
-  rows.stride = odd_lines(static_cast<long>(k_) * (kind_ == Kind::F32 ? 4 : kind_ == Kind::BF16 ? 2 : 1));
+  rows.stride = odd_lines(row_bytes());
   rows.data.reserve(static_cast<size_t>(count) * rows.stride);
   rows.scales.reserve(static_cast<size_t>(count) * rows.groups);
   rows.sums.reserve(static_cast<size_t>(count) * rows.groups);
+}
+
+long Linear::row_bytes() const {
+  const long columns = k_;
+  switch (kind_) {
+    case Kind::F32:
+      return columns * 4;
+    case Kind::INT4:
+      return columns + columns / 2;
+    case Kind::INT8_COARSE:
+      return columns;
+    default:
+      return columns * 2;
+  }
 }
 
 void Linear::prepare(const float* row, Rows& rows, int index) const {
@@ -252,21 +360,21 @@ void Linear::prepare(const float* row, Rows& rows, int index) const {
     }
     return;
   }
-  int8_t* target = rows.row<int8_t>(index);
+  int8_t* codes = rows.row<int8_t>(index);
+  const float steps = kind_ == Kind::INT4 ? SHARED_STEPS : kind_ == Kind::INT8 ? FINE_STEPS : COARSE_STEPS;
   for (int g = 0; g < rows.groups; ++g) {
     const int first = g * group_, count = std::min(group_, in_ - first);
-    const float scale = largest(row + first, count) / 127.0f;
-    const __m512 divisor = _mm512_set1_ps(scale > 0.0f ? scale : 1.0f);
-    __m512i sum = _mm512_setzero_si512();
-    for (int k = 0; k < group_; k += LANES) {
-      const __m512 values = _mm512_maskz_loadu_ps(first_lanes(count - k), row + first + k);
-      const __m512i codes = _mm512_cvtps_epi32(_mm512_div_ps(values, divisor));
-      sum = _mm512_add_epi32(sum, codes);
-      _mm_storeu_si128((__m128i*)(target + first + k), _mm512_cvtsepi32_epi8(codes));
-    }
+    const float* values = row + first;
+    const float unit = unit_of(values, count, steps);
     const long place = static_cast<long>(index) * rows.groups + g;
-    rows.scales.data()[place] = scale;
-    rows.sums.data()[place] = static_cast<float>(_mm512_reduce_add_epi32(sum));
+    rows.scales.data()[place] = unit;
+    int& sum = rows.sums.data()[place];
+    if (kind_ == Kind::INT4)
+      sum = round_shared(values, count, group_, unit, codes + first, codes + k_ + first / 2);
+    else if (kind_ == Kind::INT8)
+      sum = round_fine(values, count, group_, unit, codes + first, codes + k_ + first);
+    else
+      sum = round_coarse(values, count, group_, unit, codes + first);
   }
 }
 
@@ -279,10 +387,8 @@ void Linear::column(int index, float* row) const {
     } else if (kind_ == Kind::BF16) {
       row[k] = to_float(reinterpret_cast<const bf16*>(packed)[(k / 2 * PANEL + lane) * 2 + k % 2]);
     } else {
-      const int quad = k / DOT_WIDTH, byte = k % DOT_WIDTH;
-      const uint8_t both = packed[(quad * LANES + lane % LANES) * DOT_WIDTH + byte];
-      const int code = kind_ == Kind::INT8 ? packed[(quad * PANEL + lane) * DOT_WIDTH + byte]
-                                           : (lane < LANES ? both & 15 : both >> 4);
+      const uint8_t stored = packed[code_place(k, lane)];
+      const int code = kind_ != Kind::INT4 ? stored : in_high_nibble(k) ? stored >> 4 : stored & 15;
       const long place = (static_cast<long>(panel) * (k_ / group_) + k / group_) * PANEL + lane;
       const float scale = _cvtsh_ss(scales_.data()[place]);
       if (minima_.data() == nullptr)
@@ -304,15 +410,26 @@ void Linear::multiply_tile(const Rows& rows, int first, int num, int panel, floa
                         tile);
     } else {
       const long place = static_cast<long>(panel) * rows.groups * PANEL;
+      const long group = static_cast<long>(first) * rows.groups;
+      const int8_t* codes = rows.row<int8_t>(first);
+      const QuantizedRows input{
+          codes, codes + k_, rows.stride, rows.scales.data() + group, rows.sums.data() + group, rows.groups};
       const bool with_minima = minima_.data() != nullptr;
-      auto* run = kind_ == Kind::INT8 ? with_minima ? &multiply_quantized<R, Kind::INT8, true>
-                                                    : &multiply_quantized<R, Kind::INT8, false>
-                  : with_minima       ? &multiply_quantized<R, Kind::INT4, true>
-                                      : &multiply_quantized<R, Kind::INT4, false>;
-      run(rows.row<int8_t>(first), rows.stride, rows.scales.data() + static_cast<long>(first) * rows.groups,
-          rows.sums.data() + static_cast<long>(first) * rows.groups, rows.groups, packed,
-          scales_.data() + place, with_minima ? nullptr : zeros_.data() + place,
-          with_minima ? minima_.data() + place : nullptr, group_, tile);
+      const QuantizedPanel weights{packed, scales_.data() + place,
+                                   with_minima ? nullptr : zeros_.data() + place,
+                                   with_minima ? minima_.data() + place : nullptr};
+      const auto run = [&]<Kind KIND>() {
+        if (with_minima)
+          multiply_quantized<R, KIND, true>(input, weights, group_, tile);
+        else
+          multiply_quantized<R, KIND, false>(input, weights, group_, tile);
+      };
+      if (kind_ == Kind::INT4)
+        run.template operator()<Kind::INT4>();
+      else if (kind_ == Kind::INT8)
+        run.template operator()<Kind::INT8>();
+      else
+        run.template operator()<Kind::INT8_COARSE>();
     }
   });
   if (bias_.data() == nullptr) return;

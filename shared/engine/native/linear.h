@@ -9,7 +9,9 @@
 
 namespace penstock {
 
-enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
+// The form of a matrix, and with it that of the rows that it meets: of codes of 8 bits rows of 15, of codes
+// of 4 bits rows of 12, and of coarse ones, where speed is worth more, codes and rows of 8.
+enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3, INT8_COARSE = 4 };
 
 constexpr int QUANTIZED_TILE_ROWS = 8;                  // beyond it the sums of a group leave the registers
 constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
@@ -23,8 +25,9 @@ struct PackedShape {
   long bytes[5];
 };
 
-// Rows of activations in the form that linears of one kind take: fp32, bf16, or int8 codes with a scale and
-// the sum of the codes per group of columns.
+// Rows of activations in the form that linears of one kind take: fp32, bf16, or whole numbers with a scale
+// and their sum per group of columns. Those are kept as high bytes of all columns and low bytes behind them,
+// which two columns of INT4 share (quantized_rows.h).
 struct Rows {
   Kind kind = Kind::F32;
   int groups = 0;   // per row
@@ -32,7 +35,7 @@ struct Rows {
                     // read together do not meet in one set of the L1
   Buffer<uint8_t> data;
   Buffer<float> scales;  // [rows, groups]
-  Buffer<float> sums;    // [rows, groups]
+  Buffer<int> sums;      // [rows, groups]
 
   void poison() {
     data.poison();
@@ -57,9 +60,9 @@ class Linear {
   Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated);
 
   // codes [out, in], scales fp16 and zeros [out, ceil(in / group)]: W = (code - zero) * scale. With minima,
-  // fp16 of the same shape, W = code * scale + minimum, and zeros are not read.
-  Linear(const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros, const uint16_t* minima,
-         const float* bias, int out, int in, int bits, int group, bool gated);
+  // fp16 of the same shape, W = code * scale + minimum, and zeros are not read. `group` is a multiple of 16.
+  Linear(Kind kind, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
+         const uint16_t* minima, const float* bias, int out, int in, int group, bool gated);
 
   // A matrix over parts that were packed before, which stay where they are and outlive this.
   // Throws std::invalid_argument where they do not have the sizes that the shape demands.
@@ -72,7 +75,7 @@ class Linear {
   int width() const { return panels_ * PANEL; }  // of a result row, padding included
   Kind kind() const { return kind_; }
   int group() const { return group_; }
-  bool quantized() const { return kind_ == Kind::INT8 || kind_ == Kind::INT4; }
+  bool quantized() const { return kind_ != Kind::F32 && kind_ != Kind::BF16; }
   size_t bytes() const { return weights_.bytes() + scales_.bytes() + zeros_.bytes() + minima_.bytes(); }
 
   // Room for `count` rows of this linear's input. Not while a team runs.
@@ -128,7 +131,9 @@ class Linear {
   size_t scale_count() const {
     return quantized() ? static_cast<size_t>(panels_) * (k_ / group_) * PANEL : 0;
   }
+  long code_place(int k, int lane) const;     // in a panel
   int source_row(int panel, int lane) const;  // -1: padding
+  long row_bytes() const;                     // of one row of activations
   void pack_bias(const float* bias);
   void multiply_tile(const Rows& rows, int first, int num, int panel, float* tile) const;
 

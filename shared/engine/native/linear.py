@@ -27,10 +27,13 @@ class NativeLinear:
         free_with(self, kernels.penstock_free_linear, handle)
 
     @classmethod
-    def pack(cls, kernels: ctypes.CDLL, linear: Linear, *, gated: bool = False) -> NativeLinear:
+    def pack(
+        cls, kernels: ctypes.CDLL, linear: Linear, *, gated: bool = False, coarse_rows: bool = False
+    ) -> NativeLinear:
         """A copy of `linear`; the tensors it came from may go.
 
         `gated`: the first half of the rows are gates, each to be combined with its partner in the second.
+        `coarse_rows`: what meets codes of 8 bits is rounded to 8 bits as well, for half of the products.
         """
         out, width = linear.shape
         bias = None if linear.bias is None else linear.bias.float().contiguous()
@@ -43,7 +46,7 @@ class NativeLinear:
             if linear.group % GROUP_MULTIPLE:
                 raise InvalidRequest(
                     f"a quantization group of {linear.group} columns is not a multiple of {GROUP_MULTIPLE}; "
-                    "use another group or the torch backend"
+                    "use another group"
                 )
             parts = [part.contiguous() for part in (linear.codes, linear.scales, linear.zeros)]
             minima = None if linear.minima is None else linear.minima.contiguous()
@@ -56,6 +59,7 @@ class NativeLinear:
                 linear.bits,
                 linear.group,
                 gated,
+                coarse_rows,
             )
         if not handle:
             raise InternalError(f"no memory for a matrix of {out} x {width}; use a smaller model")

@@ -4,8 +4,9 @@
 
 Started with the python of an environment that has `llama_cpp`. A request is a JSON line on stdin, its answer
 one on stdout: {"score": ids, "skip": n} gives the losses of all tokens behind the first n + 1 and the greedy
-choice before each; {"generate": ids, "most": n, "stop": id or null} gives what it draws greedily, and the
-seconds of CPU for the prompt and for the rest.
+choice before each; {"logits": ids, "file": path} leaves float32 [tokens, vocab] there; {"generate": ids,
+"most": n, "stop": id or null} gives what it draws greedily, and the seconds of CPU for the prompt and for the
+rest.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ def main() -> None:
     writing = llama_cpp.Llama(options.model, verbose=False, **shared)
     for line in sys.stdin:
         request = json.loads(line)
-        answer = score(scoring, request) if "score" in request else generate(writing, request)
+        if "score" in request:
+            answer = score(scoring, request)
+        elif "logits" in request:
+            answer = save_logits(scoring, request)
+        else:
+            answer = generate(writing, request)
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -49,6 +55,13 @@ def score(model: Any, request: dict[str, Any]) -> dict[str, Any]:
     sums = most + np.log(np.exp(logits - most[:, None]).sum(1))
     losses = sums - logits[np.arange(len(targets)), targets]
     return {"losses": losses.tolist(), "choices": logits.argmax(1).tolist()}
+
+
+def save_logits(model: Any, request: dict[str, Any]) -> dict[str, Any]:
+    model.reset()
+    model.eval(request["logits"])
+    np.save(request["file"], np.asarray(model.scores[: len(request["logits"])], dtype=np.float32))
+    return {}
 
 
 def generate(model: Any, request: dict[str, Any]) -> dict[str, Any]:

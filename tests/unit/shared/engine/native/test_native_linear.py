@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.engine.loading.linear import QuantLinear
 from shared.engine.native.library import library
 from shared.engine.native.linear import NativeLinear
 from shared.errors import InvalidRequest
-from tests.support.random_linear import FORMATS, QUANTIZED, exact_product, random_linear
+from tests.support.random_linear import FORMATS, QUANTIZED, exact_product, exact_weight, random_linear
 
 SHAPES = [(1, 1), (3, 2), (32, 64), (33, 65), (97, 130), (70, 257)]  # (out, in)
 PAGE_BYTES = mmap.PAGESIZE
@@ -45,6 +46,47 @@ def test_every_group_size_equals_torch(kernels: ctypes.CDLL, kind: str, group: i
     linear = random_linear(kind, 40, 300, group=group)
     rows = torch.randn(9, 300, generator=torch.Generator().manual_seed(group))
     torch.testing.assert_close(NativeLinear.pack(kernels, linear)(rows), linear(rows), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_rows", [1, 9])
+def test_the_longest_group_of_the_largest_codes_is_rounded_once(kernels: ctypes.CDLL, num_rows: int) -> None:
+    codes = torch.full((1, 512), 255, dtype=torch.uint8)
+    linear = QuantLinear(codes, torch.ones(1, 1).half(), torch.zeros(1, 1, dtype=torch.uint8), 8, 512)
+    rows = torch.full((num_rows, 512), 127.0 * 128)
+    rows[:, 0] -= 4
+    exact = torch.tensor(255 * (512 * 127 * 128 - 4), dtype=torch.float64)
+    assert torch.equal(NativeLinear.pack(kernels, linear)(rows), exact.float().expand(num_rows, 1))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "int8 with minima", "int4 with minima"])
+@pytest.mark.parametrize("width", [576, 8192, 14336])
+@pytest.mark.parametrize("num_rows", [1, 4, 5, 12])
+def test_a_product_is_near_that_of_rows_that_nobody_rounded(
+    kernels: ctypes.CDLL, num_rows: int, width: int, kind: str
+) -> None:
+    """Rows have an outlier in each group, as hidden states do: what else is there must not be lost."""
+    linear = random_linear(kind, 40, width, bias=False)
+    assert isinstance(linear, QuantLinear)
+    rows = torch.randn(num_rows, width, generator=torch.Generator().manual_seed(width))
+    rows[:, ::32] *= 30
+    exact = rows.double() @ exact_weight(linear).T
+    error = (NativeLinear.pack(kernels, linear)(rows).double() - exact).square().mean().sqrt()
+    assert error <= (2e-3 if kind.startswith("int4") else 2e-4) * exact.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 13])
+def test_coarse_rows_are_rounded_to_8_bits(kernels: ctypes.CDLL, num_rows: int) -> None:
+    linear = random_linear("int8", 70, 257)
+    assert isinstance(linear, QuantLinear)
+    rows = torch.randn(num_rows, 257, generator=torch.Generator().manual_seed(num_rows))
+    grouped = torch.nn.functional.pad(rows, (0, -257 % 32)).unflatten(1, (-1, 32))
+    units = grouped.abs().amax(-1, keepdim=True) / 127
+    rounded = ((grouped / units).round() * units).flatten(1)[:, :257]
+    assert linear.bias is not None
+    right = (rounded.double() @ exact_weight(linear).T + linear.bias.double()).float()
+    coarse = NativeLinear.pack(kernels, linear, coarse_rows=True)
+    torch.testing.assert_close(coarse(rows), right, rtol=1e-5, atol=1e-4)
+    assert torch.equal(torch.cat([coarse(row[None]) for row in rows]), coarse(rows))
 
 
 @pytest.mark.parametrize("kind", FORMATS)

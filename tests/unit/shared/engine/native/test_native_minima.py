@@ -100,9 +100,9 @@ def test_logits_are_those_of_the_torch_backend(type_name: str, tmp_path: Path) -
     config, weights = quantized_model(tmp_path, type_name)
     reference = whole(TorchModel(config, weights, KvPool(KvLayout.of(config, "auto"), 64), 128))
     errors = (whole(native(config, weights, threads=1)) - reference).abs()
-    assert errors[0].max() <= 1e-4
-    # Later rows see many values: one on the border of two codes may fall to either side here and there.
-    assert errors.mean() <= 0.02 * reference.std()
+    # A value on the border of two numbers may fall to either side here and there.
+    assert errors[0].max() <= 1e-3
+    assert errors.mean() <= 0.002 * reference.std()
 
 
 @pytest.mark.parametrize("type_name", TYPES)
