@@ -26,6 +26,12 @@ CLIENT_PROTO := protos/python/penstock/client/_proto
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
 SANITIZER_CXX ?= clang++
 
+# Tests that compute otherwise on a CPU without the kernels: engine, draws, encoder, KV copies, workers, a stack.
+WITHOUT_KERNELS := tests/unit/shared/retrieval tests/unit/shared/kv tests/unit/shared/worker \
+	tests/unit/shared/engine/sampling tests/unit/shared/engine/test_generate.py tests/unit/shared/engine/native \
+	tests/integration/test_kv_transfer.py tests/integration/test_workers_generate.py tests/e2e/test_exactness.py \
+	tests/e2e/test_warming.py
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test lint format typecheck protos client drills shapes fuzz compose-test clients-test bench clean
 
@@ -60,8 +66,9 @@ up: setup ## a stack that stays; make up UP='--decode 2 --corpus my-folder'
 	$(BIN)/penstock up $(UP)
 
 # Modules beside each other, those with processes one after another: see tests/conftest.py.
-test: setup ## the whole suite: a real nats-server, real processes
+test: setup ## the whole suite: a real nats-server, real processes; what kernels compute once more without them
 	$(BIN)/pytest -q -n auto --maxprocesses 4
+	PENSTOCK_CPU_FEATURES=none $(BIN)/pytest -q -n auto --maxprocesses 4 $(WITHOUT_KERNELS)
 
 lint: setup typecheck ## ruff, clang-format and mypy, changing nothing
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ from shared.roles import ROLES
 C = TypeVar("C")
 
 STACK_SOURCE = "penstock up"
-OTHER_VARIABLES = ("PENSTOCK_API_KEY", "PENSTOCK_DEFAULT_MODEL")
+OTHER_VARIABLES = ("PENSTOCK_API_KEY", "PENSTOCK_CPU_FEATURES", "PENSTOCK_DEFAULT_MODEL")
 """Of commands, and of where the default model is; no settings of services."""
 
 

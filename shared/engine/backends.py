@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
@@ -17,13 +18,15 @@ from shared.engine.loading.heap import large_blocks_given_back
 from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
 from shared.engine.memory.kv_content import kv_content
 from shared.engine.memory.kv_pool import KvLayout, KvPool
-from shared.engine.native.library import library
+from shared.engine.native.library import library, why_no_library
 from shared.engine.native.model import NativeModel
 from shared.engine.native.packing import PackedPart, packed_parts
 from shared.engine.native.weight_cache import WeightCache, weights_key
 from shared.engine.numa import interleaved, memory_nodes
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
+
+BackendName = Literal["native", "torch", "cuda", "tensor_parallel"]
 
 
 def build_pool(
@@ -71,6 +74,21 @@ def build_pool(
 def is_native(config: EngineConfig) -> bool:
     """Whether the compiled kernels compute this, whose number of threads may change at any time."""
     return config.device == "cpu" and config.tensor_parallel == 1 and _kernels(config) is not None
+
+
+def backend_name(config: EngineConfig) -> BackendName:
+    """Which of them computes what `config` says, on this machine."""
+    if config.tensor_parallel > 1:
+        return "tensor_parallel"
+    if config.device == "cuda":
+        return "cuda"
+    return "native" if is_native(config) else "torch"
+
+
+def why_not_native(config: EngineConfig) -> str:
+    """Why torch computes where the kernels were wanted, as a part of a sentence; else empty."""
+    wanted = config.device == "cpu" and config.tensor_parallel == 1 and config.backend == "auto"
+    return why_no_library() if wanted else ""
 
 
 def build_model(
@@ -123,7 +141,7 @@ def _kernels(config: EngineConfig) -> ctypes.CDLL | None:
     kernels = library()
     if kernels is None and config.backend == "native":
         raise InvalidRequest(
-            "the native backend was not built, or this CPU lacks AVX-512 with bf16 and VNNI; "
+            f"the native backend cannot run here: {why_no_library()}; "
             "install a C++ compiler and run `make setup` again, or use backend torch"
         )
     return kernels

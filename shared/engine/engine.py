@@ -14,7 +14,7 @@ from torch import Tensor
 from shared.cores import usable_cores
 from shared.engine.adapters import AdapterInfo, AdapterRegistry
 from shared.engine.affinity import stay_on
-from shared.engine.backends import build_model, build_pool, is_native
+from shared.engine.backends import BackendName, backend_name, build_model, build_pool, is_native
 from shared.engine.core_board import CoreSeat
 from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
@@ -171,6 +171,11 @@ class Engine(Intake):
         May be called from any thread. Raises NotFound when it is not loaded.
         """
         self._adapters.unload(name)
+
+    @property
+    def backend(self) -> BackendName:
+        """Which arithmetic computes the model."""
+        return backend_name(self.config)
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:

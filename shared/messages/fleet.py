@@ -45,7 +45,7 @@ class Heartbeat:
     take, and behind which window they come back. `adapters`: of a worker, those over its model that it was
     told of, by name. `reranker`: the name of a retriever's, "" where it has none. `corpora`: what it
     searches. `default_sampling`: of a decode worker, what a request takes that does not say, where that is
-    not built in.
+    not built in. `backend`: which arithmetic computes a worker's model.
     """
 
     role: str
@@ -91,6 +91,7 @@ class Heartbeat:
     reranker: str = ""
     corpora: tuple[CorpusReport, ...] = ()
     default_sampling: tuple[SamplingDefault, ...] = ()
+    backend: str = ""
 
 
 @dataclass(frozen=True, slots=True)

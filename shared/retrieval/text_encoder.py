@@ -13,6 +13,7 @@ from torch import Tensor
 
 from shared.engine.loading.encoder import EncoderLayer, EncoderWeights
 from shared.engine.loading.linear import DenseLinear
+from shared.engine.native.cpu_features import usable_features
 from shared.engine.native.encoder import (
     Arithmetic,
     EncoderInput,
@@ -184,5 +185,4 @@ def _half_precision(weights: EncoderWeights) -> EncoderWeights:
 
 def _computes_bf16() -> bool:
     """And does not only imitate it, which is slower than float32."""
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return not usable_features().isdisjoint(("avx512_bf16", "amx_bf16"))

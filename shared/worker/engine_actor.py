@@ -109,6 +109,7 @@ class EngineActor(BusActor):
         return self._service.heartbeat(
             threads=threads,
             most_threads=most,
+            backend=engine.backend,
             layout=engine.layout.fingerprint(),
             kv_blocks=engine.config.kv_blocks,
             tokens_per_s=self._rate.tokens_per_s,

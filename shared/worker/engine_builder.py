@@ -12,7 +12,7 @@ import structlog
 from shared.config import ConfigError
 from shared.cores import usable_cores
 from shared.engine import Engine, EngineConfig
-from shared.engine.backends import is_native
+from shared.engine.backends import is_native, why_not_native
 from shared.engine.core_board import CoreSeat, WorkClass
 from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
@@ -22,6 +22,8 @@ from shared.worker.config import EngineServiceConfig
 log = structlog.get_logger()
 
 PROGRESS_EVERY_S = 2.0
+TORCH_COST = "about 10 times the CPU time for prompts, 70 times for answers, for a quantized model of 135M"
+"""Measured with SmolLM2-135M's Q4_1 file (tests/bench/README.md); what is not quantized costs far less."""
 
 
 def build_engine(
@@ -61,6 +63,9 @@ def build_engine(
     if elastic:
         _sit_down(engine, work_class, Path(config.cores_dir), prompt_weight)
     engine.grammars.prepare()
+    why = why_not_native(engine.config)
+    if why:
+        log.warning("computes_with_torch", why=why, cost=TORCH_COST)
     return engine
 
 

@@ -201,9 +201,9 @@ def _contenders(
     """What each is called, and what loads it; `opened` closes it."""
 
     def ours(**fields: Any) -> Logits:
-        settings = {"dtype": "bfloat16", "threads": options.threads, "max_sequences": 1} | fields
-        room = {"kv_blocks": WINDOW_TOKENS // 16 + 2, "prefix_cache": False}
-        engine = Engine(EngineConfig(str(options.model), **settings, **room))
+        settings: dict[str, Any] = {"dtype": "bfloat16", "threads": options.threads, "max_sequences": 1}
+        settings |= {"kv_blocks": WINDOW_TOKENS // 16 + 2, "prefix_cache": False, **fields}
+        engine = Engine(EngineConfig(str(options.model), **settings))
         opened.callback(engine.close)
         return engine.logits
 

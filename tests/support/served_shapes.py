@@ -85,8 +85,26 @@ class ServedShape:
         return {**common, **sizes, **self.fields}
 
 
+def _shape(
+    architecture: str, model_type: str, sizes: tuple[int, ...], fields: Mapping[str, Any], window: int = 0
+) -> ServedShape:
+    hidden, intermediate, heads, kv_heads, head_dim, vocab = sizes
+    return ServedShape(
+        architecture,
+        model_type,
+        hidden,
+        intermediate,
+        heads,
+        kv_heads,
+        head_dim,
+        vocab,
+        window=window,
+        fields=fields,
+    )
+
+
 def _llama(*sizes: int, **fields: Any) -> ServedShape:
-    return ServedShape("LlamaForCausalLM", "llama", *sizes, fields={"rms_norm_eps": 1e-5, **fields})
+    return _shape("LlamaForCausalLM", "llama", sizes, {"rms_norm_eps": 1e-5, **fields})
 
 
 def _llama3(*sizes: int, **fields: Any) -> ServedShape:
@@ -95,17 +113,17 @@ def _llama3(*sizes: int, **fields: Any) -> ServedShape:
 
 def _mistral(*sizes: int, window: int = 0) -> ServedShape:
     fields = {"rope_theta": 1e6, "rms_norm_eps": 1e-5} | ({} if window else {"sliding_window": None})
-    return ServedShape("MistralForCausalLM", "mistral", *sizes, window=window, fields=fields)
+    return _shape("MistralForCausalLM", "mistral", sizes, fields, window)
 
 
 def _qwen2(*sizes: int, tied: bool = False) -> ServedShape:
     fields = {"rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": tied}
-    return ServedShape("Qwen2ForCausalLM", "qwen2", *sizes, fields=fields)
+    return _shape("Qwen2ForCausalLM", "qwen2", sizes, fields)
 
 
 def _qwen3(*sizes: int, tied: bool = False) -> ServedShape:
     fields = {"rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": tied}
-    return ServedShape("Qwen3ForCausalLM", "qwen3", *sizes, fields=fields)
+    return _shape("Qwen3ForCausalLM", "qwen3", sizes, fields)
 
 
 def _gemma2(*sizes: int, scale: int) -> ServedShape:
@@ -116,7 +134,7 @@ def _gemma2(*sizes: int, scale: int) -> ServedShape:
         "final_logit_softcapping": 30.0,
         "tie_word_embeddings": True,
     }
-    return ServedShape("Gemma2ForCausalLM", "gemma2", *sizes, window=4096, fields=fields)
+    return _shape("Gemma2ForCausalLM", "gemma2", sizes, fields, 4096)
 
 
 def _gemma3(*sizes: int, window: int) -> ServedShape:
@@ -128,13 +146,11 @@ def _gemma3(*sizes: int, window: int) -> ServedShape:
         "rope_local_base_freq": 1e4,
         "tie_word_embeddings": True,
     }
-    return ServedShape("Gemma3ForCausalLM", "gemma3_text", *sizes, window=window, fields=fields)
+    return _shape("Gemma3ForCausalLM", "gemma3_text", sizes, fields, window)
 
 
 def _phi3(*sizes: int, window: int = 0, **fields: Any) -> ServedShape:
-    return ServedShape(
-        "Phi3ForCausalLM", "phi3", *sizes, window=window, fields={"rms_norm_eps": 1e-5, **fields}
-    )
+    return _shape("Phi3ForCausalLM", "phi3", sizes, {"rms_norm_eps": 1e-5, **fields}, window)
 
 
 # Each row: hidden, intermediate, heads, KV heads, head_dim, vocabulary.
@@ -182,6 +198,38 @@ SERVED: dict[str, ServedShape] = {
     "Phi-4": _phi3(5120, 17920, 40, 10, 128, 100352),
     "OLMo-2-7B": ServedShape(
         "Olmo2ForCausalLM", "olmo2", 4096, 11008, 32, 32, 128, 100352, fields={"rope_theta": 500000.0}
+    ),
+    "OLMo-3-7B": ServedShape(
+        "Olmo3ForCausalLM", "olmo3", 4096, 11008, 32, 32, 128, 100278, window=4096,
+        fields={"rope_theta": 500000.0, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "EXAONE-4-1.2B": ServedShape(
+        "Exaone4ForCausalLM", "exaone4", 2048, 4096, 32, 8, 64, 102400,
+        fields={"rope_theta": 1e6, "sliding_window": None, "layer_types": ["full_attention"] * 2,
+                "tie_word_embeddings": True},
+    ),
+    "Granite-3.3-2B": ServedShape(
+        "GraniteForCausalLM", "granite", 2048, 8192, 32, 8, 64, 49159,
+        fields={"rope_theta": 1e7, "attention_multiplier": 0.015625, "embedding_multiplier": 12.0,
+                "residual_multiplier": 0.22, "logits_scaling": 8.0, "tie_word_embeddings": True},
+    ),
+    "Command-R7B": ServedShape(
+        "Cohere2ForCausalLM", "cohere2", 4096, 14336, 32, 8, 128, 256000, window=4096,
+        fields={"rope_theta": 50000.0, "logit_scale": 0.25, "tie_word_embeddings": True,
+                "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "GLM-4-9B-0414": ServedShape(
+        "Glm4ForCausalLM", "glm4", 4096, 13696, 32, 2, 128, 151552,
+        fields={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+                "attention_bias": False, "rms_norm_eps": 1e-5},
+    ),
+    "gpt-oss-20b": ServedShape(
+        "GptOssForCausalLM", "gpt_oss", 2880, 2880, 64, 8, 64, 201088, window=128,
+        experts=32, experts_per_token=4, expert_intermediate=2880,
+        fields={"rope_theta": 150000.0, "rms_norm_eps": 1e-5,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                 "truncate": False, "original_max_position_embeddings": 4096}},
     ),
     "SmolLM3-3B": ServedShape(
         "SmolLM3ForCausalLM", "smollm3", 2048, 11008, 16, 4, 128, 128256,

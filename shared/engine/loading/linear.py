@@ -108,7 +108,7 @@ def quantize_rows(rows: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
     units = grouped.abs().amax(-1) / ROW_STEPS[bits]
     numbers = grouped / torch.where(units > 0, units, 1)[..., None]  # a group of zeros stays zeros
     if bits == 4:
-        first, second = numbers.unflatten(-1, (-1, 2, 8)).unbind(-2)
+        first, second = numbers.view(*numbers.shape[:-1], -1, 2, 8).unbind(-2)
         sixteens = (second / 16).round_()
         digits = torch.remainder(sixteens, 16)
         first = ((first - digits) / 16).round_() * 16 + digits

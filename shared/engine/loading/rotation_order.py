@@ -27,7 +27,7 @@ def halves_order(config: ModelConfig) -> Tensor:
     )
 
 
-def in_order(linear: Linear, order: Tensor) -> Linear:
+def with_outputs_in_order(linear: Linear, order: Tensor) -> Linear:
     """`linear` with its outputs in that order."""
     order = order.to((linear.weight if isinstance(linear, DenseLinear) else linear.codes).device)
     bias = None if linear.bias is None else linear.bias[order]

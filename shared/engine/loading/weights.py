@@ -20,7 +20,7 @@ from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, M
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, deinterleaved, dequantize, fuse
 from shared.engine.loading.packed_checkpoints import PackedTensors
 from shared.engine.loading.quantize import policy, quantize
-from shared.engine.loading.rotation_order import halves_order, in_order
+from shared.engine.loading.rotation_order import halves_order, with_outputs_in_order
 from shared.engine.loading.tensor_plan import Matrix, StackedExperts, TensorPlan
 from shared.errors import InvalidRequest
 
@@ -128,7 +128,9 @@ class WeightReader:
 
     def _qkv(self, files: OpenFiles, layer: int) -> Linear:
         stored = self.linear(files, self._plan.qkv(layer))
-        return in_order(stored, halves_order(self._config)) if self._config.neighbours_rotate else stored
+        if not self._config.neighbours_rotate:
+            return stored
+        return with_outputs_in_order(stored, halves_order(self._config))
 
     def linear(self, files: OpenFiles, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
         """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""

@@ -9,13 +9,11 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
+from shared.engine.native.cpu_features import KERNEL_FEATURES, usable_features
 from shared.errors import InternalError
 
 ABI = 29
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
-CPU_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 
 Pointer = ctypes.c_void_p
 KvWritten = ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -182,13 +180,21 @@ def library() -> ctypes.CDLL | None:
     """The kernels, or None where they were not built or the CPU lacks an instruction they use.
 
     Calls release the GIL. Raises InternalError for a library that cannot be loaded or that another version
-    of the sources made.
+    of the sources made, InvalidRequest as `usable_features` does.
     """
-    path = Path(__file__).with_name(LIBRARY_NAME)
-    capabilities = torch.cpu.get_capabilities()
-    if not path.is_file() or not all(capabilities.get(feature) for feature in CPU_FEATURES):
-        return None
-    return load(path)
+    return None if why_no_library() else load(_library_path())
+
+
+def why_no_library() -> str:
+    """What keeps the kernels from running here, as a part of a sentence; empty where nothing does."""
+    missing = [name for name in KERNEL_FEATURES if name not in usable_features()]
+    if missing:
+        return f"this CPU lacks {', '.join(missing)}"
+    return "" if _library_path().is_file() else "the kernels were not built: a C++ compiler was missing"
+
+
+def _library_path() -> Path:
+    return Path(__file__).with_name(LIBRARY_NAME)
 
 
 def load(path: Path) -> ctypes.CDLL:

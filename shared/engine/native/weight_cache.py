@@ -21,7 +21,8 @@ from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.model_config import ModelConfig
 from shared.engine.loading.weight_files import weight_files
-from shared.engine.native.library import ABI, CPU_FEATURES, LIBRARY_NAME
+from shared.engine.native.cpu_features import KERNEL_FEATURES
+from shared.engine.native.library import ABI, LIBRARY_NAME
 from shared.engine.native.packed_file import PackedFileError, open_packed_file, write_packed_file
 from shared.engine.native.packing import NORMS, PackedPart
 
@@ -51,7 +52,7 @@ def weights_key(config: EngineConfig, model: ModelConfig) -> str:
     facts = [
         *(checkpoint_digest(config.model_dir), model.dtype, config.quantization, config.quant_group),
         *(path.stat().st_mtime_ns for path in weight_files(Path(config.model_dir))),
-        *(ABI, CPU_FEATURES, torch.__version__, _code_digest()),
+        *(ABI, KERNEL_FEATURES, torch.__version__, _code_digest()),
     ]
     return blake2b("\n".join(map(str, facts)).encode(), digest_size=16).hexdigest()
 

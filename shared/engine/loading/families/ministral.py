@@ -28,7 +28,7 @@ def read_ministral3(raw: RawConfig) -> ModelConfig:
     return replace(model, query_growth=growth, query_growth_tokens=context)
 
 
-def read_with_vision(raw: RawConfig) -> ModelConfig:
+def read_text_model(raw: RawConfig) -> ModelConfig:
     text = raw.part("text_config")
     fields = {**raw.fields, **text, "architectures": raw.fields["architectures"]}
     raw = RawConfig(fields, raw.dtype, raw.eos_token_ids or token_ids(fields, "eos_token_id"))
@@ -41,7 +41,7 @@ FAMILY = Family("MinistralForCausalLM", read)
 MINISTRAL3 = Family("Ministral3ForCausalLM", read_ministral3)
 MISTRAL3_WITH_VISION = Family(
     "Mistral3ForConditionalGeneration",
-    read_with_vision,
+    read_text_model,
     prefix="language_model.model.",
     head="language_model.lm_head",
     ignored=("vision_tower.", "multi_modal_projector."),

@@ -79,7 +79,7 @@ def test_coarse_rows_are_rounded_to_8_bits(kernels: ctypes.CDLL, num_rows: int) 
     linear = random_linear("int8", 70, 257)
     assert isinstance(linear, QuantLinear)
     rows = torch.randn(num_rows, 257, generator=torch.Generator().manual_seed(num_rows))
-    grouped = torch.nn.functional.pad(rows, (0, -257 % 32)).unflatten(1, (-1, 32))
+    grouped = torch.nn.functional.pad(rows, (0, -257 % 32)).view(num_rows, -1, 32)
     units = grouped.abs().amax(-1, keepdim=True) / 127
     rounded = ((grouped / units).round() * units).flatten(1)[:, :257]
     assert linear.bias is not None

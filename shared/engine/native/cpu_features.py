@@ -1,0 +1,33 @@
+"""Which instruction sets of this CPU may be used: all that it has, or those that are listed."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from shared.errors import InvalidRequest
+
+VARIABLE = "PENSTOCK_CPU_FEATURES"
+"""none, or names separated by commas: this process and those that it starts then do as a CPU without the
+others does. For tests, and to tell an instruction set's fault from ours."""
+NONE = "none"
+KERNEL_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
+"""What the compiled kernels cannot do without."""
+_KNOWN = {*KERNEL_FEATURES, "amx_bf16"}
+
+
+def usable_features() -> frozenset[str]:
+    """Those that this code asks for, of this CPU. Raises InvalidRequest where the variable names another."""
+    capabilities = torch.cpu.get_capabilities()
+    found = frozenset(name for name in _KNOWN if capabilities.get(name))
+    listed = os.environ.get(VARIABLE, "")
+    if not listed:
+        return found
+    allowed = set() if listed == NONE else {name.strip() for name in listed.split(",")}
+    unknown = sorted(allowed - _KNOWN)
+    if unknown:
+        raise InvalidRequest(
+            f"{VARIABLE} names {unknown[0]!r}; it must be {NONE}, or some of {', '.join(sorted(_KNOWN))}"
+        )
+    return found & allowed

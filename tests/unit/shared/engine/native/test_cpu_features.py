@@ -1,0 +1,70 @@
+"""What a CPU has is what may be used, unless a variable says less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from services.decode.config import DecodeConfig
+from shared.engine import EngineConfig
+from shared.engine.backends import backend_name, why_not_native
+from shared.engine.core_board import WorkClass
+from shared.engine.native.cpu_features import KERNEL_FEATURES, VARIABLE, usable_features
+from shared.engine.native.library import library, why_no_library
+from shared.errors import InvalidRequest
+from shared.retrieval.text_encoder import _computes_bf16
+from shared.worker.engine_builder import build_engine
+from tests.support.engine import make_engine, save_random_model
+
+
+@pytest.fixture(autouse=True)
+def not_remembered() -> None:
+    library.cache_clear()
+
+
+def test_all_that_the_cpu_has_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    capabilities = torch.cpu.get_capabilities()
+    assert {name for name in KERNEL_FEATURES if capabilities.get(name)} <= usable_features()
+
+
+@pytest.mark.parametrize("listed", ["none", "avx512_f,avx512_bw"])
+def test_without_one_of_them_torch_computes_and_says_why(
+    listed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, listed)
+    config = EngineConfig(str(tmp_path))
+    assert library() is None
+    assert why_no_library().startswith("this CPU lacks avx512_")
+    assert backend_name(config) == "torch"
+    assert why_not_native(config) == why_no_library()
+    assert not _computes_bf16()
+    assert make_engine(save_random_model(tmp_path)).backend == "torch"
+
+
+def test_who_asked_for_torch_is_told_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, "none")
+    assert why_not_native(EngineConfig(str(tmp_path), backend="torch")) == ""
+
+
+def test_a_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "avx512_f,sse9")
+    with pytest.raises(InvalidRequest, match="PENSTOCK_CPU_FEATURES names 'sse9'; it must be none, or"):
+        usable_features()
+
+
+@pytest.mark.parametrize("listed", ["none", ""])
+def test_a_worker_that_falls_back_says_so_in_one_line_with_what_it_costs(
+    listed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, listed)
+    falls_back = bool(why_no_library())
+    with capture_logs() as lines:
+        config = DecodeConfig(kv_blocks=8, kv_memory_mb=0, weight_cache_mb=0, cores_dir=str(tmp_path))
+        build_engine(config, save_random_model(tmp_path / "model"), "m", work_class=WorkClass.DECODE).close()
+    said = [line for line in lines if line["event"] == "computes_with_torch"]
+    assert [line["why"] for line in said] == ([why_no_library()] if falls_back else [])
+    assert all("times the CPU time" in line["cost"] for line in said)
