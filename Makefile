@@ -27,9 +27,9 @@ KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h tests/fuzz/*.cpp 
 SANITIZER_CXX ?= clang++
 
 # Tests that compute otherwise on a CPU without the kernels: engine, draws, encoder, KV copies, workers, a stack.
-WITHOUT_KERNELS := tests/unit/shared/retrieval tests/unit/shared/kv tests/unit/shared/worker \
-	tests/unit/shared/engine/sampling tests/unit/shared/engine/test_generate.py tests/unit/shared/engine/native \
-	tests/integration/test_kv_transfer.py tests/integration/test_workers_generate.py tests/e2e/test_exactness.py \
+WITHOUT_KERNELS := tests/unit/shared/retrieval/test_text_encoder.py tests/unit/shared/kv/test_cell_copy.py \
+	tests/unit/shared/engine/sampling/test_draw.py tests/unit/shared/engine/test_generate.py \
+	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py \
 	tests/e2e/test_warming.py
 
 .DEFAULT_GOAL := help

@@ -178,7 +178,7 @@ def to_steps(steps: int, group: int) -> Rounding:
     """To whole numbers of units, the largest of each group of columns being `steps` of them."""
 
     def rounding(rows: Tensor) -> Tensor:
-        grouped = rows.unflatten(-1, (-1, group))
+        grouped = rows.view(*rows.shape[:-1], -1, group)
         units = grouped.abs().amax(-1, keepdim=True) / steps
         return ((grouped / torch.where(units > 0, units, 1)).round() * units).flatten(-2)
 
