@@ -154,7 +154,7 @@ class _Transformers:
 
     def __init__(self, model: Path, dtype: torch.dtype) -> None:
         loaded = AutoModelForCausalLM.from_pretrained(model.parent, gguf_file=model.name, dtype=dtype)
-        self._model = loaded.eval()
+        self._model = loaded  # from_pretrained leaves it in evaluation mode
         self.roundings: dict[str, Rounding] = {}
         for name, module in self._model.named_modules():
             kind = KINDS.get(name.rpartition(".")[2])

@@ -303,6 +303,13 @@ async def test_a_worker_tells_how_many_threads_it_has(edge: Edge) -> None:
         assert 1 <= view.heartbeat.threads <= usable_cores()
 
 
+async def test_a_worker_tells_which_backend_computes(edge: Edge) -> None:
+    for role, instance in (("prefill", PREFILL), ("decode", DECODES[0])):
+        view = edge.fleet.get(role, instance)
+        assert view is not None
+        assert view.heartbeat.backend == ("native" if library() is not None else "torch")
+
+
 async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) -> None:
     prompt = oracle.encode(PROMPTS[2])
     lies = itertools.cycle([(5, 6, 7), (10**6,), (), tuple(range(2000)), (3,) * 40])

@@ -17,6 +17,7 @@ from tests.support.served_runs import (
     ServedRun,
     assert_every_number_of_rows_is_the_same,
     assert_golden,
+    keeps_golden,
     row_errors,
     served_engine,
 )
@@ -55,7 +56,9 @@ def test_invariant_5_the_kernels_are_right_in_every_number_of_rows(served: Serve
     # Rounding may send a row to another expert where two are nearly tied: the whole row is then off.
     rounded_routing = SERVED[name].experts > 0 and kind != "float32"
     assert (errors.median() if rounded_routing else errors.max()) <= ERRORS[kind]
-    assert_golden(f"{name}, vocabulary {VOCAB}, {kind}", logits)
+    golden = f"{name}, vocabulary {VOCAB}, {kind}"
+    if keeps_golden(golden):
+        assert_golden(golden, logits)
 
 
 def test_torch_is_right(served: Served) -> None:

@@ -116,6 +116,11 @@ def row_errors(logits: Tensor, exact: Tensor) -> Tensor:
     return (logits - exact).square().mean(-1).sqrt() / exact.std(-1)
 
 
+def keeps_golden(name: str) -> bool:
+    """Whether bits of this name were decided on, or are to be written now."""
+    return WRITE_GOLDEN in os.environ or name in json.loads(GOLDEN_FILE.read_text())
+
+
 def assert_golden(name: str, logits: Tensor) -> None:
     """That the bits of `logits` are those that were decided on: see tests/shapes/README.md."""
     known: dict[str, str] = json.loads(GOLDEN_FILE.read_text())

@@ -11,6 +11,7 @@ from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
+from shared.engine.loading.families.raw_config import shown
 from shared.engine.loading.gguf.header import GgufHeader, TensorPlace, read_file_header
 from shared.errors import InvalidRequest, NotFound
 
@@ -40,11 +41,21 @@ def read_header(path: Path) -> GgufHeader:
 
     Raises NotFound where a file is missing, InvalidRequest with what is wrong in one.
     """
-    first = read_file_header(path)
+    paths = part_paths(path)
+    try:
+        first = read_file_header(path)
+    except NotFound as error:
+        if len(paths) == 1:
+            raise
+        raise NotFound(f"{path} is missing: all {len(paths)} parts of a model are needed") from error
     count = _number(first, "split.count", 1)
     if count in (0, 1):
+        if len(paths) > 1:
+            raise first.refused(
+                f"it is a whole model, and its name says that it is one of {len(paths)} parts; "
+                "give it a name without -of-"
+            )
         return first
-    paths = part_paths(path)
     if len(paths) != count or path != paths[0] or _number(first, "split.no", 0) != 0:
         raise first.refused(
             f"it is one of {count} parts; name the first, and keep the names that end in "
@@ -70,7 +81,7 @@ def _tensors_of_part(
         raise NotFound(
             f"{path.name} is missing beside {first.path.name}: all {count} parts of a model are needed"
         ) from error
-    said = _number(part, "split.no", -1), _number(part, "split.count", -1)
+    said = _number(part, "split.no", 0), _number(part, "split.count", 1)
     if said != (number, count):
         raise part.refused(
             f"it says that it is part {said[0] + 1} of {said[1]}, and its name says {number + 1} of {count}; "
@@ -84,6 +95,6 @@ def _tensors_of_part(
 
 def _number(header: GgufHeader, key: str, default: int) -> int:
     value = header.metadata.get(key, default)
-    if type(value) is not int or not -1 <= value <= 1 << 31:
-        raise header.refused(f"{key} is {value!r}, no count")
+    if type(value) is not int or not 0 <= value <= 1 << 31:
+        raise header.refused(f"{key} is {shown(value)}, no count; download the file again")
     return value

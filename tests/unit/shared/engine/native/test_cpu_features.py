@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,10 @@ from tests.support.engine import make_engine, save_random_model
 
 
 @pytest.fixture(autouse=True)
-def not_remembered() -> None:
+def not_remembered() -> Iterator[None]:
+    """Nor by the tests after these, which load what their own environment says."""
+    library.cache_clear()
+    yield
     library.cache_clear()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGUFWriter
 
 from shared.engine import load_model_config
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
@@ -17,7 +18,7 @@ from shared.errors import InvalidRequest, NotFound
 from shared.text.model_source import resolve_model
 from tests.support.engine import make_engine, save_shape
 from tests.support.engine_families import SHAPES
-from tests.support.gguf_files import GgufModel
+from tests.support.gguf_files import GgufModel, add_value
 
 IDS = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
 PART_TENSORS = 10
@@ -99,6 +100,33 @@ def test_a_part_under_another_name_says_how_it_must_be_called(parts: list[Path])
         InvalidRequest, match=f"one of {len(parts)} parts; name the first, and keep the names"
     ):
         read_header(renamed)
+
+
+def test_a_whole_model_that_is_named_as_a_part_is_refused(parts: list[Path], tmp_path: Path) -> None:
+    named = (tmp_path / "whole.gguf").rename(tmp_path / "whole-00001-of-00003.gguf")
+    with pytest.raises(InvalidRequest, match="a whole model, and its name says that it is one of 3 parts"):
+        read_header(named)
+
+
+def test_the_first_part_is_missed_by_name(parts: list[Path]) -> None:
+    parts[0].unlink()
+    first = find_gguf(parts[-1])
+    assert first == parts[0]
+    with pytest.raises(NotFound, match=f"{parts[0].name} is missing: all {len(parts)} parts"):
+        read_header(first)
+
+
+@pytest.mark.parametrize("value", ["x" * 100_000, 2**31 + 1, True])
+def test_a_count_that_is_none_is_refused_in_a_short_sentence(value: str | int, tmp_path: Path) -> None:
+    file = tmp_path / "m-00001-of-00002.gguf"
+    writer = GGUFWriter(file, "llama")
+    add_value(writer, "split.count", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(InvalidRequest, match="no count") as refused:
+        read_header(file)
+    assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize("name", ["m-00000-of-00003.gguf", "m-00004-of-00003.gguf", "m-00001-of-01025.gguf"])
