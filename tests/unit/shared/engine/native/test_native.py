@@ -31,6 +31,7 @@ from tests.support.engine import (
 from tests.support.engine_families import SHAPES
 
 TOLERANCE = 1e-4
+ONE_STEP = 1e-3
 LONG_PROMPT = 2 * 2048 + 77
 """Keys of two partitions and a part of one (`attention.h`)."""
 LONG_BLOCKS = -(-LONG_PROMPT // BLOCK_TOKENS)
@@ -177,7 +178,8 @@ def test_quantized_weights_give_what_the_torch_backend_gives(
     folder, prompt = save_shape(tmp_path, SHAPES[name], torch.float32), prompt_of(60)
     ours = native_engine(folder, quantization=quantization).logits(prompt)
     theirs = native_engine(folder, quantization=quantization, backend="torch").logits(prompt)
-    assert (ours[0] - theirs[0]).abs().max() <= TOLERANCE
+    # A number of a row on the border of two steps, of which there are thousands, may fall to either side.
+    assert (ours[0] - theirs[0]).abs().max() <= ONE_STEP
     # Later rows see many values: one on the border of two codes may fall to either side here and there.
     assert (ours - theirs).abs().mean() <= 0.02 * theirs.std()
 
