@@ -57,6 +57,46 @@ def interrupts_end_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class Interrupt:
+    """A Ctrl-C that is told to what it interrupts, and is raised later."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._stop: Callable[[], object] | None = None
+
+    def stops(self, stop: Callable[[], object]) -> None:
+        """`stop` is called when it comes, or now if it has come."""
+        self._stop = stop
+        if self.came:
+            stop()
+
+    def take(self, _number: int, _frame: FrameType | None) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._stop is not None:
+            self._stop()
+
+
+@contextmanager
+def interrupt_at_end() -> Iterator[Interrupt]:
+    """The first Ctrl-C is raised when the block has ended, which it can be told to do; a second one at once.
+
+    For blocks in a library that a KeyboardInterrupt between any two of its lines leaves with a lock taken:
+    nothing more comes out of gRPC's channel then.
+    """
+    interrupt = Interrupt()
+    if not _interrupts_raise():
+        yield interrupt
+        return
+    signal.signal(signal.SIGINT, interrupt.take)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupt.came:
+        raise KeyboardInterrupt
+
+
 def run_loop(body: Coroutine[Any, Any, Result]) -> Result:
     """`asyncio.run`, where a Ctrl-C before there is a whole loop ends at once: half of one is not closed
     without a word."""

@@ -12,6 +12,7 @@ import grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.answer_output import AnswerOutput
 from services.cli.exit_codes import EXIT_CANCELLED, EXIT_EXPIRED, EXIT_FAILED, EXIT_SHED
+from shared.quiet_end import interrupt_at_end
 
 METHOD = "/penstock.v1.Inference/Generate"
 
@@ -55,17 +56,19 @@ def show_answer(gateway: Gateway, request: pb.GenerateRequest, output: AnswerOut
         response_deserializer=pb.GenerateEvent.FromString,
     )
     request.client_sent_unix_us = time.time_ns() // 1000
-    call = generate(request, timeout=timeout_s, metadata=gateway.metadata)
     terminal: pb.Terminal | None = None
-    try:
-        for event in call:
-            terminal = _show(event, output) or terminal
-    except grpc.RpcError as error:
-        # After a terminal event the status only repeats it.
-        terminal = terminal or terminal_of(error, gateway.address)
-    except (KeyboardInterrupt, BrokenPipeError):
-        call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it without types
-        raise
+    with interrupt_at_end() as interrupt:
+        call = generate(request, timeout=timeout_s, metadata=gateway.metadata)
+        interrupt.stops(call.cancel)
+        try:
+            for event in call:
+                terminal = _show(event, output) or terminal
+        except grpc.RpcError as error:
+            # After a terminal event the status only repeats it.
+            terminal = terminal or terminal_of(error, gateway.address)
+        except (KeyboardInterrupt, BrokenPipeError):
+            call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it without types
+            raise
     if terminal is None:
         terminal = _failed("protocol", "the call ended without a terminal event; is that a Penstock gateway?")
     output.end(terminal)

@@ -81,7 +81,7 @@ class SentLoad:
         ended = self._unreported_ends(beat.role, beat.instance, view.last_seen_s)
         if not loads and not ended:
             return LoadedView(view, beat)
-        live = max(0, beat.live + len(loads) - ended)
+        live = _live_after(beat.live, loads, ended)
         queued_tokens = beat.queued_tokens + sum(load.tokens for load in loads)
         loaded = replace(
             beat,
@@ -107,13 +107,26 @@ class SentLoad:
             del self._sent[role, instance]
         return left
 
-    def _unreported_ends(self, role: str, instance: str, seen_s: float) -> int:
+    def _unreported_ends(self, role: str, instance: str, seen_s: float) -> list[float]:
         ends = self._ended_s.get((role, instance))
         if not ends:
-            return 0
+            return []
         left = [ended_s for ended_s in ends if ended_s >= seen_s]
         if left:
             self._ended_s[role, instance] = left
         else:
             del self._ended_s[role, instance]
-        return len(left)
+        return left
+
+
+def _live_after(live: int, loads: Sequence[Load], ended_s: Sequence[float]) -> int:
+    """Return how many are live after these loads and ends, taken in the order in which they came.
+
+    A heartbeat may overtake the end that it tells of, so an end takes away nothing where nobody is live: what
+    is sent after it counts in full.
+    """
+    starts = [(load.sent_s, 1) for load in loads]
+    ends = [(at_s, -1) for at_s in ended_s]
+    for _, change in sorted([*starts, *ends], key=lambda event: (event[0], -event[1])):
+        live = max(0, live + change)
+    return live

@@ -40,6 +40,9 @@ class InstanceView:
 
     heartbeat: Heartbeat
     last_seen_s: float
+    """When its last heartbeat came."""
+    excused_s: float = 0.0
+    """How much of the silence since then was ours: we could not listen."""
     next_s: float = HEARTBEAT_S
     """After the last one, when the next heartbeat is due: as it said, or sooner since it was asked."""
     asked: bool = False
@@ -57,13 +60,18 @@ class InstanceView:
         return self.heartbeat.state == "ready" and not self.suspect
 
     @property
+    def silent_since_s(self) -> float:
+        """From when on its silence counts against it."""
+        return self.last_seen_s + self.excused_s
+
+    @property
     def silent_at_s(self) -> float:
         """When it becomes a suspect unless it is heard from."""
-        return self.last_seen_s + self.next_s + SUSPECT_AFTER_S - HEARTBEAT_S
+        return self.silent_since_s + self.next_s + SUSPECT_AFTER_S - HEARTBEAT_S
 
     @property
     def overdue_at_s(self) -> float:
-        return self.last_seen_s + self.next_s + HEARTBEAT_S
+        return self.silent_since_s + self.next_s + HEARTBEAT_S
 
     @property
     def rests(self) -> bool:
@@ -134,7 +142,7 @@ class FleetState:
             view = self._views[key] = InstanceView(beat, self._clock.monotonic_s())
             log.debug("fleet_joined", peer_role=beat.role, peer=beat.instance)
         was_stalled, view.heartbeat = view.heartbeat.state == "stalled", beat
-        view.last_seen_s = self._clock.monotonic_s()
+        view.last_seen_s, view.excused_s = self._clock.monotonic_s(), 0.0
         view.next_s = min(MAX_NEXT_S, max(HEARTBEAT_S, beat.next_ms / 1e3))
         view.asked = view.suspect = False
         self.offsets.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
@@ -172,13 +180,13 @@ class FleetState:
     def expect(self, view: InstanceView) -> None:
         """It has been asked for a heartbeat, due now: it may be as late as any other."""
         view.asked = True
-        view.next_s = self._clock.monotonic_s() - view.last_seen_s
+        view.next_s = self._clock.monotonic_s() - view.silent_since_s
 
     def sweep(self) -> None:
         """Suspect whose heartbeat was due long ago, forget whom FORGET_AFTER_S has not heard of."""
         now_s = self._clock.monotonic_s()
         for key, view in list(self._views.items()):
-            silent_s = now_s - view.last_seen_s
+            silent_s = now_s - view.silent_since_s
             if now_s >= view.silent_at_s and not view.suspect:
                 view.suspect = True
                 log.warning("fleet_suspect", peer_role=key[0], peer=key[1], silent_s=round(silent_s, 3))
@@ -191,7 +199,7 @@ class FleetState:
         now_s = self._clock.monotonic_s()
         for view in self._views.values():
             if not view.suspect:
-                view.last_seen_s = min(now_s, view.last_seen_s + seconds)
+                view.excused_s = min(now_s - view.last_seen_s, view.excused_s + seconds)
 
     def apply_snapshot(
         self, role: str, instance: str, incarnation: int, page: Snapshot, bucket: int = 0

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
+import pytest
+
+from shared.quiet_end import interrupt_at_end
 from tests.support.data import REPOSITORY
 
 INTERRUPTED_AS_ITS_LOOP_IS_MADE = """
@@ -36,3 +41,50 @@ def test_ctrl_c_while_a_loop_is_made_is_quiet() -> None:
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def press_ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_first_ctrl_c_stops_what_a_block_does_and_is_raised_when_that_has_ended() -> None:
+    did: list[str] = []
+
+    def interrupted() -> None:
+        with interrupt_at_end() as interrupt:
+            interrupt.stops(lambda: did.append("stopped"))
+            press_ctrl_c()
+            did.append("went on to its end")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert did == ["stopped", "went on to its end"]
+
+
+def test_a_ctrl_c_before_there_is_anything_to_stop_stops_it_once_it_is_there() -> None:
+    did: list[str] = []
+
+    def interrupted() -> None:
+        with interrupt_at_end() as interrupt:
+            press_ctrl_c()
+            interrupt.stops(lambda: did.append("stopped"))
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert did == ["stopped"]
+
+
+def test_a_second_ctrl_c_is_raised_at_once() -> None:
+    did: list[str] = []
+
+    def interrupted() -> None:
+        with interrupt_at_end():
+            press_ctrl_c()
+            did.append("first")
+            press_ctrl_c()
+            did.append("second")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert did == ["first"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

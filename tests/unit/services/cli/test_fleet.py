@@ -135,6 +135,7 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "-",
         "-",
         "-",
+        "-",
         "100.0",
         "!",
     ]
@@ -185,7 +186,7 @@ def test_status_shows_progress_and_who_stalls() -> None:
     beat = dataclasses.replace(BEAT, state="stalled", steps=71, stalled_ms=6_250)
     fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
     row = _shown(fleet.all(), as_json=False).splitlines()[1].split()
-    assert (row[2], row[8], row[10]) == ("stalled", "71", "6.2")
+    assert (row[2], row[8], row[11]) == ("stalled", "71", "6.2")
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["state"], described["steps"], described["stalled_ms"]) == ("stalled", 71, 6_250)
 
@@ -196,6 +197,14 @@ def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> N
     assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[9] == "1/4"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["threads"], described["most_threads"]) == (1, 4)
+
+
+def test_status_shows_what_computes_in_an_engine() -> None:
+    fleet = Fleet()
+    fleet.observe(dataclasses.replace(BEAT, backend="native"), received_unix_us=1_000, now_s=0.0)
+    assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[10] == "native"
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert described["backend"] == "native"
 
 
 def test_status_shows_the_corpora_who_searches_them_and_what_is_wrong_with_them() -> None:

@@ -78,6 +78,16 @@ def test_what_came_and_ended_between_two_heartbeats_does_not_count() -> None:
     assert sent.with_sent(seen).heartbeat.live == 0
 
 
+def test_an_end_that_the_heartbeat_had_already_does_not_hide_who_is_sent_next() -> None:
+    clock = FakeClock()
+    sent, seen = SentLoad(clock), InstanceView(heartbeat("decode", "d0", live=0), clock.monotonic_s())
+    clock.advance(0.01)
+    sent.end("decode", "d0")
+    clock.advance(0.01)
+    sent.add("decode", "d0")
+    assert sent.with_sent(seen).heartbeat.live == 1
+
+
 def test_when_the_last_one_has_ended_no_tokens_of_its_prompt_wait() -> None:
     clock = FakeClock()
     sent, seen = SentLoad(clock), view(clock)

@@ -172,6 +172,17 @@ def test_silence_while_we_could_not_listen_blames_nobody(
     assert lost == [("decode", "decode-0", "suspect")]
 
 
+def test_an_excuse_is_not_taken_for_a_heartbeat(fleet: FleetState, clock: FakeClock) -> None:
+    view = fleet.observe(beat())
+    assert view is not None
+    came_s = view.last_seen_s
+    clock.advance(5)
+    fleet.excuse(5)
+    assert (view.last_seen_s, view.silent_since_s) == (came_s, came_s + 5)
+    fleet.observe(beat())
+    assert view.last_seen_s == view.silent_since_s == came_s + 5
+
+
 def test_who_would_be_suspected_next_is_known_before(fleet: FleetState, clock: FakeClock) -> None:
     fleet.observe(beat())
     clock.advance(SUSPECT_AFTER_S - 0.001)

@@ -63,8 +63,12 @@ def test_the_old_spelling_of_dtype_and_rope_is_read(tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         (
+            {"architectures": ["BertForMaskedLM"]},
+            "'BertForMaskedLM' is not supported; use one of Llama.*Qwen3Moe",
+        ),
+        (
             {"architectures": ["MambaForCausalLM"]},
-            "'MambaForCausalLM' is not supported; use one of Llama.*Qwen3Moe",
+            "MambaForCausalLM is not supported: Mamba layers keep a state",
         ),
         ({"architectures": None}, "architecture None"),
         ({"quantization_config": {"quant_method": "gguf", "bits": 4}}, "quantized with 'gguf' at 4 bits"),
