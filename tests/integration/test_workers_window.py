@@ -73,14 +73,16 @@ async def test_prompts_and_answers_that_no_pool_holds_are_those_of_transformers(
     assert POOL_BLOCKS * HASH_BLOCK_TOKENS < 700
     for length in lengths:
         stream = await edge.generate(prompt_of(length), decode=decode, how=LONG)
-        assert stream.token_ids == oracle_greedy(reference, prompt_of(length), LONG.max_tokens)
+        assert stream.token_ids == oracle_greedy(
+            reference, prompt_of(length), LONG.max_tokens, stream.token_ids
+        )
 
 
 async def test_a_decode_worker_computes_a_prompt_that_its_pool_does_not_hold(
     edge: Edge, reference: PreTrainedModel
 ) -> None:
     stream = await edge.generate(prompt_of(600), prefill="", decode=DECODES[0], how=LONG)
-    assert stream.token_ids == oracle_greedy(reference, prompt_of(600), LONG.max_tokens)
+    assert stream.token_ids == oracle_greedy(reference, prompt_of(600), LONG.max_tokens, stream.token_ids)
 
 
 async def test_workers_say_which_window_they_keep(edge: Edge) -> None:
@@ -97,7 +99,7 @@ async def test_a_second_turn_finds_the_window_of_the_first(edge: Edge, reference
     accepted = await edge.reserve(request_id, second, prefill="", how=LONG)
     assert accepted.cached_tokens >= len(first) + LONG.max_tokens - HASH_BLOCK_TOKENS
     stream = await edge.ended(request_id)
-    assert stream.token_ids == oracle_greedy(reference, second, LONG.max_tokens)
+    assert stream.token_ids == oracle_greedy(reference, second, LONG.max_tokens, stream.token_ids)
 
 
 async def test_what_a_killed_decode_worker_had_goes_on_exactly_elsewhere(
@@ -122,4 +124,5 @@ async def test_what_a_killed_decode_worker_had_goes_on_exactly_elsewhere(
     )
     after = await edge.ended(request_id, 2)
     assert after.lost is None
-    assert [*come, *after.token_ids] == oracle_greedy(reference, prompt, LONG.max_tokens)
+    drawn = [*come, *after.token_ids]
+    assert drawn == oracle_greedy(reference, prompt, LONG.max_tokens, drawn)

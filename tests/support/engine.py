@@ -100,16 +100,24 @@ def oracle_logits(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Ten
     return logits.float()
 
 
-def oracle_greedy(model: PreTrainedModel, token_ids: Sequence[int], count: int) -> list[int]:
-    """`count` greedy tokens; end tokens do not end it."""
-    ids = torch.tensor([list(token_ids)])
-    out = []
+def oracle_greedy(
+    model: PreTrainedModel, token_ids: Sequence[int], count: int, guess: Sequence[int] = ()
+) -> list[int]:
+    """`count` greedy tokens; end tokens do not end it.
+
+    As far as `guess` is right, one pass over all of it takes the place of a step for each token.
+    """
+    guess = guess[: count - 1]
+    chosen = oracle_logits(model, [*token_ids, *guess])[len(token_ids) - 1 :].argmax(-1).tolist()
+    right = next((at for at, token in enumerate(guess) if token != chosen[at]), len(guess))
+    out: list[int] = chosen[: right + 1]
     with torch.inference_mode():
-        result = model(ids, use_cache=True)
-        for _ in range(count):
-            token = result.logits[0, -1].argmax().item()
-            out.append(token)
-            result = model(torch.tensor([[token]]), past_key_values=result.past_key_values, use_cache=True)
+        cache = None
+        while len(out) < count:
+            ids = out[-1:] if cache else [*token_ids, *out]
+            result = model(torch.tensor([ids]), past_key_values=cache, use_cache=True)
+            cache = result.past_key_values
+            out.append(result.logits[0, -1].argmax().item())
     return out
 
 

@@ -8,6 +8,8 @@ from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, quant
 
 QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima"]
 FORMATS = ["float32", "bfloat16", *QUANTIZED]
+ROWS_AT_ONCE = 64
+"""Whose numbers in double stay in a cache."""
 
 
 def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: int = 32) -> Linear:
@@ -29,14 +31,19 @@ def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: 
 
 def exact_product(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
     """float32 [T, out], computed in double; rows are rounded before as the matrix' form has it."""
-    if isinstance(linear, QuantLinear):
-        codes, scales = quantize_rows(rows, linear.bits, linear.group)
-        inputs = codes.double() * scales.double().repeat_interleave(linear.group, 1)[:, : rows.shape[1]]
-        weight = exact_weight(linear)
-    else:
-        inputs, weight = rows.to(linear.weight.dtype).double(), linear.weight.double()
-    product = inputs @ weight.T
+    weight = exact_weight(linear) if isinstance(linear, QuantLinear) else linear.weight.double()
+    parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+    product = torch.cat([_rounded_rows(linear, part) @ weight.T for part in parts])
     return (product if linear.bias is None else product + linear.bias.double()).float()
+
+
+def _rounded_rows(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
+    """float64 [T, in]: the numbers that the kernels of this form multiply."""
+    if not isinstance(linear, QuantLinear):
+        return rows.to(linear.weight.dtype).double()
+    codes, units = quantize_rows(rows, linear.bits, linear.group)
+    group = torch.arange(rows.shape[1]) // linear.group
+    return codes.double().mul_(units.double()[:, group])
 
 
 def exact_weight(linear: QuantLinear) -> torch.Tensor:

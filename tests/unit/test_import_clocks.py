@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,12 +26,17 @@ CLOCKS = {
 QUALIFIED_CLOCKS = {"time.time", "Deadline.after", "Deadline.from_unix_us", "asyncio.timeout"}
 """Calls that read one, of names too common to stand alone."""
 
+MAY_READ = re.compile(rf"\b({'|'.join(sorted(CLOCKS | QUALIFIED_CLOCKS))})\(")
+"""Sources without any of the names need not be parsed."""
+
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def clock_reads(source: str) -> list[str]:
     """`line: call` of each call that reads a clock while the module is imported, itself or through a function
     of the same module."""
+    if not MAY_READ.search(source):
+        return []
     tree = ast.parse(source)
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, FUNCTION)}
     readers: set[str] = set()
@@ -68,9 +74,9 @@ def defaults(arguments: ast.arguments) -> list[ast.AST]:
     return [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
-def test_no_module_reads_a_clock_when_it_is_imported(path: Path) -> None:
-    assert clock_reads(path.read_text()) == []
+def test_no_module_reads_a_clock_when_it_is_imported() -> None:
+    found = {path.relative_to(REPOSITORY).as_posix(): clock_reads(path.read_text()) for path in MODULES}
+    assert {path: reads for path, reads in found.items() if reads} == {}
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_sequence_outgrows_the_pool_and_draws_what_transformers_does(folder: P
     assert engine.max_model_len == 2048
     admit(engine, "s", prompt, SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True))
     drawn = [token for output in run_poisoned(engine, ["s"])["s"] for token in output.token_ids]
-    assert drawn == oracle_greedy(oracle(folder), prompt, count)
+    assert drawn == oracle_greedy(oracle(folder), prompt, count, drawn)
 
 
 @pytest.mark.parametrize("params", [LONG, FANCY])

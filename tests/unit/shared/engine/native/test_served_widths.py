@@ -20,6 +20,7 @@ from tests.support.random_linear import FORMATS, exact_product, exact_weight, ra
 from tests.support.served_shapes import INPUT_WIDTHS, ROW_COUNTS, VOCABULARIES
 
 NUM_OUT = 130  # four panels and a part of one
+HEAD_WIDTH = 32
 ALONE = (0, 11, 12, 63, 511)
 """Rows at the beginning and the end of tiles and blocks."""
 
@@ -36,35 +37,36 @@ def rows_of(width: int, count: int = max(ROW_COUNTS)) -> Tensor:
     return torch.randn(count, width, generator=torch.Generator().manual_seed(width))
 
 
-def assert_rows_are_right(linear: NativeLinear, rows: Tensor, right: Tensor) -> None:
+def assert_rows_are_right(kind: str, linear: NativeLinear, rows: Tensor, right: Tensor) -> None:
     """Within rounding of `right`, and bit for bit the same in every number of rows and threads."""
     together = poisoned_product(linear, rows)
     # Sums of thousands of terms, in float32: what an element may be off is a part of what it adds up.
-    assert (together - right).abs().max() <= 2e-5 * right.abs().max(), "together"
+    assert (together - right).abs().max() <= 2e-5 * right.abs().max(), (kind, "together")
     for num_rows in ROW_COUNTS:
         threads = 1 + num_rows % 2  # both kinds of sharing meet one row, few and many
         product = poisoned_product(linear, rows[:num_rows], threads)
-        assert torch.equal(product, together[:num_rows]), (num_rows, threads)
+        assert torch.equal(product, together[:num_rows]), (kind, num_rows, threads)
     for row in ALONE:
-        assert torch.equal(poisoned_product(linear, rows[row : row + 1]), together[row : row + 1]), row
+        assert torch.equal(poisoned_product(linear, rows[row : row + 1]), together[row : row + 1]), (
+            kind,
+            row,
+        )
 
 
-@pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("width", INPUT_WIDTHS)
-def test_invariant_5_rows_of_every_served_width_are_right(
-    kernels: ctypes.CDLL, width: int, kind: str
-) -> None:
-    linear = random_linear(kind, NUM_OUT, width)
+def test_invariant_5_rows_of_every_served_width_are_right(kernels: ctypes.CDLL, width: int) -> None:
     rows = rows_of(width)
-    assert_rows_are_right(NativeLinear.pack(kernels, linear), rows, exact_product(linear, rows))
+    for kind in FORMATS:
+        linear = random_linear(kind, NUM_OUT, width)
+        assert_rows_are_right(kind, NativeLinear.pack(kernels, linear), rows, exact_product(linear, rows))
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("vocab", VOCABULARIES)
 def test_every_served_vocabulary_is_right(kernels: ctypes.CDLL, vocab: int, kind: str) -> None:
-    linear = random_linear(kind, vocab, 64, bias=False)
+    linear = random_linear(kind, vocab, HEAD_WIDTH, bias=False)
     packed = NativeLinear.pack(kernels, linear)
-    rows = rows_of(64, 13)
+    rows = rows_of(HEAD_WIDTH, 13)
     right = exact_product(linear, rows)
     together = poisoned_product(packed, rows, threads=2)
     assert (together - right).abs().max() <= 2e-5 * right.abs().max()

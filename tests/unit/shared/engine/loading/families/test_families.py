@@ -70,15 +70,17 @@ def test_64_greedy_tokens_equal_those_of_transformers(case: Case) -> None:
     shortest = case.shape.min_prompt_tokens
     first, second = case.prompt(shortest + 3), case.prompt(shortest + 25, seed=2)
     third = second[: shortest + 20] + first[:4]
-    expected = {
-        key: oracle_greedy(case.oracle, ids, 64)
-        for key, ids in {"first": first, "second": second, "third": third}.items()
-    }
-    known = {"first": list(first), "second": list(second), "third": list(third)}
+    asked = {"first": first, "second": second, "third": third}
+    plain = case.engine()
+    for key, ids in asked.items():
+        admit(plain, key, ids, GREEDY_64)
+    drawn_plainly = drive(plain, {key: list(ids) for key, ids in asked.items()})
+    expected = {key: oracle_greedy(case.oracle, ids, 64, drawn_plainly[key]) for key, ids in asked.items()}
+    known = {key: list(ids) for key, ids in asked.items()}
     drawn: dict[str, list[int]] = {}
 
     def drafter(key: str, tokens: list[int]) -> list[int]:
-        done = len(tokens) - len({"first": first, "second": second, "third": third}[key])
+        done = len(tokens) - len(asked[key])
         guesses = expected[key][done : done + 4]
         return guesses if done % 3 else [*guesses[:2], 0, 1]
 
