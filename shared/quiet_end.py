@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, TextIO, TypeVar
 
 Result = TypeVar("Result")
@@ -31,6 +31,17 @@ def _leave_the_rest_to_the_kernel() -> None:
     """End the process without taking its modules apart: torch's alone take 0.8 s of a core."""
     if _exit_code is not None:
         os._exit(_exit_code)
+
+
+def _end_without_a_word(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Of a Ctrl-C between the imports and what catches it, nothing is told but the exit code."""
+    if issubclass(kind, KeyboardInterrupt):
+        raise SystemExit(EXIT_INTERRUPTED)
+    sys.__excepthook__(kind, error, trace)
+
+
+if sys.excepthook is sys.__excepthook__:
+    sys.excepthook = _end_without_a_word
 
 
 def end_quietly(run: Callable[[], int]) -> int:

@@ -20,8 +20,8 @@ from tests.support.client import connect, request
 from tests.support.percentile import percentile
 from tests.support.stack import Stack, resident_mb
 
-OUTPUT_TOKENS, DEADLINE_MS = 600, 8_000
-PATIENT = Shape(OUTPUT_TOKENS, deadline_ms=60_000)
+DEADLINE_MS = 8_000
+PATIENT_DEADLINE_MS = 60_000
 """Of the clients that show what the stack can do: each waits until it has its answer."""
 PATIENCE = 2.0
 """Times the slowest answer of patient clients, at least."""
@@ -39,15 +39,22 @@ class Scale:
     loads: tuple[float, ...]
     burst: int
     ttft_deadline_ms: int
+    output_tokens: int
+
+    @property
+    def patient(self) -> Shape:
+        return Shape(self.output_tokens, deadline_ms=PATIENT_DEADLINE_MS)
 
     def shape_beside(self, best: Load) -> Shape:
         """With time enough for an answer that has been begun, also on a slow machine."""
         slowest_ms = max(call.total_s for call in best.ended("finished")) * 1e3
-        return Shape(OUTPUT_TOKENS, max(DEADLINE_MS, round(PATIENCE * slowest_ms)), self.ttft_deadline_ms)
+        return Shape(
+            self.output_tokens, max(DEADLINE_MS, round(PATIENCE * slowest_ms)), self.ttft_deadline_ms
+        )
 
 
-FULL = Scale(10.0, 30.0, (3.0, 10.0), 60, ttft_deadline_ms=4_000)
-SHORT = Scale(1.0, 2.0, (3.0,), 0, ttft_deadline_ms=1_000)
+FULL = Scale(10.0, 30.0, (3.0, 10.0), 60, ttft_deadline_ms=4_000, output_tokens=600)
+SHORT = Scale(1.0, 2.0, (3.0,), 0, ttft_deadline_ms=1_000, output_tokens=200)
 """Its load is over before many have to wait for longer than a second."""
 
 
@@ -60,8 +67,10 @@ class OverloadDrill:
 
     async def hold_all(self) -> None:
         async with narrow_channel(self._stack.grpc) as stub:
-            await closed_loop(stub, PATIENT, SEATS, self._scale.best_s / 4)  # pools and caches get their size
-            best = await closed_loop(stub, PATIENT, 2 * SEATS, self._scale.best_s)
+            await closed_loop(
+                stub, self._scale.patient, SEATS, self._scale.best_s / 4
+            )  # pools and caches get their size
+            best = await closed_loop(stub, self._scale.patient, 2 * SEATS, self._scale.best_s)
             self._tell("closed loop", best, best)
             rate, shape = len(best.ended("finished")) / best.seconds, self._scale.shape_beside(best)
             before_mb = self._resident_mb()

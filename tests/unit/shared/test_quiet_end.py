@@ -43,6 +43,18 @@ def test_ctrl_c_while_a_loop_is_made_is_quiet() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
+def test_ctrl_c_before_a_program_catches_it_is_quiet() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os, signal, shared.quiet_end; os.kill(os.getpid(), signal.SIGINT)"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def press_ctrl_c() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
