@@ -29,11 +29,10 @@ CLIENT_PROTO := protos/python/penstock/client/_proto
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
 SANITIZER_CXX ?= clang++
 
-# Tests that compute otherwise on a CPU without the kernels: engine, draws, encoder, KV copies, workers, a stack.
+# Tests that compute otherwise on a CPU without the kernels: engine, draws, encoder, KV copies, workers.
 WITHOUT_KERNELS := tests/unit/shared/retrieval/test_text_encoder.py tests/unit/shared/kv/test_cell_copy.py \
 	tests/unit/shared/engine/sampling/test_draw.py tests/unit/shared/engine/test_generate.py \
-	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py \
-	tests/e2e/test_warming.py
+	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test lint format typecheck protos client drills shapes fuzz compose-test clients-test bench clean

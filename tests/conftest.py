@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import shutil
@@ -76,6 +77,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Shuffled modules go back to their folder: what it shares is started once. Those of processes begin."""
     items.sort(key=lambda item: item.nodeid.split("/")[:2])
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: no garbage collection need walk over it."""
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # extension modules count what is left of their objects at the end
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
