@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,7 +17,7 @@ from shared.bus.subjects import inbox
 from shared.messages import Retrieve
 from tests.integration.gateway_peers import Fleet, Running, ask, fleet, gateway
 from tests.support.client import Answer, generate
-from tests.support.data import REPOSITORY
+from tests.support.forked import ForkedProcess, start_forked
 from tests.support.wait import until
 
 ROLES = ("tokenizer", "prefill", "decode", "detokenizer")
@@ -31,7 +29,7 @@ SHARE = 0.1
 class Retrievers:
     """Processes by name, and which of them the gateway has asked."""
 
-    def __init__(self, processes: dict[str, subprocess.Popen[bytes]], peers: Fleet, running: Running) -> None:
+    def __init__(self, processes: dict[str, ForkedProcess], peers: Fleet, running: Running) -> None:
         self.processes = processes
         self.peers = peers
         self.running = running
@@ -79,7 +77,7 @@ async def retrievers(nats_url: str, folder: Path, count: int) -> AsyncIterator[R
             each.wait(timeout=30)
 
 
-def process(nats_url: str, name: str, corpus: Path, folder: Path) -> subprocess.Popen[bytes]:
+def process(nats_url: str, name: str, corpus: Path, folder: Path) -> ForkedProcess:
     environ = {
         "PENSTOCK_NATS_URL": nats_url,
         "PENSTOCK_INSTANCE": name,
@@ -87,13 +85,7 @@ def process(nats_url: str, name: str, corpus: Path, folder: Path) -> subprocess.
         "PENSTOCK_RETRIEVER_STATE_DIR": str(folder),
         "OMP_NUM_THREADS": "1",
     }
-    return subprocess.Popen(
-        [sys.executable, "-m", "services.retriever"],
-        cwd=REPOSITORY,
-        env={**os.environ, **environ},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    return start_forked("services.retriever", {**os.environ, **environ}, folder / f"{name}.log")
 
 
 def sources(answer: Answer) -> list[str]:

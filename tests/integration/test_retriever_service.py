@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -64,6 +62,7 @@ from shared.retrieval.index import PassageIndex
 from shared.retrieval.named_corpus import NamedCorpus
 from shared.service import Service
 from tests.support import metric
+from tests.support.forked import ForkedProcess, start_forked
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -644,7 +643,7 @@ async def test_the_process_indexes_becomes_ready_answers_also_from_a_newer_index
     corpus.mkdir()
     (corpus / "gate.md").write_text("# Port\nThe port of the gate is 50051.\n\n# Soup\nCook the carrots.\n")
     process = retriever(
-        nats_url, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
+        nats_url, tmp_path, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
     )
     bus = await Bus.connect(nats_url, name="asker")
     fleet = FleetView()
@@ -683,7 +682,7 @@ async def test_the_process_indexes_becomes_ready_answers_also_from_a_newer_index
         await fleet.stop()
         await bus.close()
         process.terminate()
-        _, log = process.communicate(timeout=40)
+        log = process.log_at_end(40)
     assert process.returncode == 0, log
     assert '"event": "indexed"' in log
 
@@ -694,18 +693,21 @@ async def test_where_no_corpus_can_be_searched_the_start_ends_with_a_sentence_of
     (tmp_path / "empty").mkdir()
     process = retriever(
         nats_url,
+        tmp_path,
         PENSTOCK_RETRIEVER_CORPUS=f"{tmp_path / 'nowhere'}, empty={tmp_path / 'empty'}",
         PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path),
     )
-    _, log = await asyncio.to_thread(process.communicate, timeout=START_TIMEOUT_S)
+    log = await asyncio.to_thread(process.log_at_end, START_TIMEOUT_S)
     assert process.returncode == 1
     assert f"penstock retriever: the folder {tmp_path / 'nowhere'} does not exist" in log
     assert f"; {tmp_path / 'empty'} has no readable document" in log
 
 
-async def test_corpora_that_are_said_in_a_wrong_way_end_the_start_as_a_wrong_setting(nats_url: str) -> None:
-    process = retriever(nats_url, PENSTOCK_RETRIEVER_CORPUS="/a,/b")
-    _, log = await asyncio.to_thread(process.communicate, timeout=START_TIMEOUT_S)
+async def test_corpora_that_are_said_in_a_wrong_way_end_the_start_as_a_wrong_setting(
+    nats_url: str, tmp_path: Path
+) -> None:
+    process = retriever(nats_url, tmp_path, PENSTOCK_RETRIEVER_CORPUS="/a,/b")
+    log = await asyncio.to_thread(process.log_at_end, START_TIMEOUT_S)
     assert process.returncode == 2
     assert "penstock retriever: two corpora have the name 'default'" in log
 
@@ -716,7 +718,7 @@ async def test_one_that_cannot_be_indexed_leaves_the_others_in_service_and_is_sa
     (tmp_path / "a.md").write_text("The port of the gate is 50051.\n")
     corpora = f"whole={tmp_path / 'a.md'},broken@acme={tmp_path / 'nowhere'}"
     process = retriever(
-        nats_url, PENSTOCK_RETRIEVER_CORPUS=corpora, PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
+        nats_url, tmp_path, PENSTOCK_RETRIEVER_CORPUS=corpora, PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
     )
     bus = await Bus.connect(nats_url, name="asker")
     fleet = FleetView()
@@ -742,21 +744,15 @@ async def test_one_that_cannot_be_indexed_leaves_the_others_in_service_and_is_sa
         await fleet.stop()
         await bus.close()
         process.terminate()
-        _, log = process.communicate(timeout=40)
+        log = process.log_at_end(40)
     assert process.returncode == 0, log
     assert '"event": "corpus_not_indexed"' in log
 
 
-def retriever(nats_url: str, **environ: str) -> subprocess.Popen[str]:
+def retriever(nats_url: str, folder: Path, **environ: str) -> ForkedProcess:
     settings = {"PENSTOCK_NATS_URL": nats_url, "PENSTOCK_INSTANCE": "retriever-0", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "services.retriever"],
-        cwd=REPOSITORY,
-        env={**os.environ, **settings, **environ},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    log = folder / "retriever.log"
+    return start_forked("services.retriever", {**os.environ, **settings, **environ}, log)
 
 
 async def test_the_process_says_how_far_its_indexing_is(nats_url: str, tmp_path: Path) -> None:
@@ -773,7 +769,7 @@ async def test_the_process_says_how_far_its_indexing_is(nats_url: str, tmp_path:
     bus = await Bus.connect(nats_url, name="listener")
     await bus.serve(FLEET_ALL, hear)
     process = retriever(
-        nats_url, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
+        nats_url, tmp_path, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
     )
     try:
         await until(lambda: [step for state, step in steps if state == "loading" and step], START_TIMEOUT_S)
@@ -781,7 +777,7 @@ async def test_the_process_says_how_far_its_indexing_is(nats_url: str, tmp_path:
     finally:
         await bus.close()
         process.kill()
-        process.communicate(timeout=40)
+        process.wait(40)
 
 
 def heartbeats_of(beats: list[Heartbeat]) -> Callable[[Delivery], None]:
@@ -802,13 +798,14 @@ async def test_who_is_told_to_end_while_it_indexes_ends_between_two_parts_and_ke
     await bus.serve(FLEET_ALL, heartbeats_of(beats))
     process = retriever(
         nats_url,
+        tmp_path,
         PENSTOCK_RETRIEVER_CORPUS=str(tmp_path / "parts.md"),
         PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path),
     )
     try:
         await until(lambda: [beat for beat in beats if beat.steps], START_TIMEOUT_S)
         process.terminate()
-        _, log = await asyncio.to_thread(process.communicate, timeout=60)
+        log = await asyncio.to_thread(process.log_at_end, 60)
     finally:
         await bus.close()
         process.kill()
@@ -837,6 +834,7 @@ async def test_corpora_that_can_be_searched_wait_no_longer_than_they_are_told_fo
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = retriever(
             nats_url,
+            tmp_path,
             PENSTOCK_RETRIEVER_CORPUS=f"held={tmp_path / 'held.md'},one={tmp_path / 'one.md'}",
             PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path),
             PENSTOCK_RETRIEVER_INDEX_WAIT_S="0",
@@ -852,7 +850,7 @@ async def test_corpora_that_can_be_searched_wait_no_longer_than_they_are_told_fo
         finally:
             await bus.close()
             process.terminate()
-            _, log = await asyncio.to_thread(process.communicate, timeout=60)
+            log = await asyncio.to_thread(process.log_at_end, 60)
     assert process.returncode == 0, log
     assert log.count('"event": "index_awaited"') == 1
 
@@ -866,7 +864,7 @@ async def test_a_folder_that_is_gone_is_searched_as_it_was_and_its_corpus_says_s
     await asyncio.to_thread(index_again, corpus, tmp_path)
     corpus.rename(tmp_path / "elsewhere")
     process = retriever(
-        nats_url, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
+        nats_url, tmp_path, PENSTOCK_RETRIEVER_CORPUS=str(corpus), PENSTOCK_RETRIEVER_STATE_DIR=str(tmp_path)
     )
     bus = await Bus.connect(nats_url, name="asker")
     fleet = FleetView()
@@ -885,4 +883,4 @@ async def test_a_folder_that_is_gone_is_searched_as_it_was_and_its_corpus_says_s
         await fleet.stop()
         await bus.close()
         process.terminate()
-        await asyncio.to_thread(process.communicate, timeout=60)
+        await asyncio.to_thread(process.wait, 60)

@@ -25,15 +25,16 @@ from tests.support.data import REPOSITORY
 
 LOAD_TIMEOUT_S = 120.0
 FORK_TIMEOUT_S = 30.0
-ROLES = ("prefill", "decode", "speculator", "tokenizer", "detokenizer")
+ROLES = ("prefill", "decode", "speculator", "tokenizer", "detokenizer", "retriever")
 """Whose imports are done before. Those of gateways are light, and tests of theirs run elsewhere."""
 
 
 class ForkedProcess:
-    """What tests use of Popen, of a process that became our child after its start."""
+    """What tests use of Popen, of a process that became our child after its start; `log` is what it says."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, log: Path) -> None:
         self.pid = pid
+        self._log = log
         self.returncode: int | None = None
         self._pidfd = os.pidfd_open(pid)
         self._looking = threading.Lock()
@@ -55,9 +56,16 @@ class ForkedProcess:
             raise subprocess.TimeoutExpired(str(self.pid), timeout)
         return code
 
+    def log_at_end(self, timeout: float) -> str:
+        self.wait(timeout)
+        return self._log.read_text("utf-8")
+
     def send_signal(self, signum: int) -> None:
         if self.poll() is None:
             signal.pidfd_send_signal(self._pidfd, signum)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -108,7 +116,7 @@ def fork_server(*roles: str) -> ForkServer:
 def start_forked(module: str, environ: Mapping[str, str], log: Path) -> ForkedProcess:
     """What it says goes to `log`."""
     with log.open("wb") as output:
-        return ForkedProcess(fork_server().fork(module, environ, output.fileno()))
+        return ForkedProcess(fork_server().fork(module, environ, output.fileno()), log)
 
 
 class SharedForker:
