@@ -8,6 +8,7 @@ tenth of a second for a vocabulary for which that one, which makes an array of e
 from __future__ import annotations
 
 import math
+import stat
 import struct
 from array import array
 from collections.abc import Iterable
@@ -131,11 +132,16 @@ def read_file_header(path: Path) -> GgufHeader:
     within the file when this returns, and no two share a byte.
     """
     try:
-        file_bytes = path.stat().st_size
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # to open a pipe would wait for whoever writes into it
+            raise InvalidRequest(f"{path.name} cannot be used: it is no file; name the GGUF file itself")
         with path.open("rb") as file:
-            return _read(HeaderBytes(path, file, file_bytes), file_bytes)
+            return _read(HeaderBytes(path, file, about.st_size), about.st_size)
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {str(path)!r}") from error
+    except OSError as error:
+        sentence = f"{path.name} cannot be used: it cannot be read ({error.strerror})"
+        raise InvalidRequest(sentence) from error
 
 
 def _read(header: HeaderBytes, file_bytes: int) -> GgufHeader:

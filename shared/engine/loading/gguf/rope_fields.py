@@ -91,7 +91,7 @@ def _divisors(header: GgufHeader, name: str, rotary_dim: int) -> list[float]:
             f"{name} has shape {tensor.shape} in {tensor.type.name}; it must hold {count} numbers in F32, "
             f"and at most {MAX_DIVISORS}"
         )
-    with header.path.open("rb") as file:
+    with tensor.file.open("rb") as file:
         file.seek(tensor.start)
         stored = file.read(tensor.num_bytes)
     if len(stored) < tensor.num_bytes:

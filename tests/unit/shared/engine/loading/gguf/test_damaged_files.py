@@ -12,18 +12,22 @@ import torch
 
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.config import load_model_config
+from shared.engine.loading.gguf.header import read_file_header
 from shared.engine.loading.gguf.parts import read_header
 from shared.engine.loading.weight_files import check_weight_files
 from shared.engine.loading.weights import WeightReader
 from shared.errors import InvalidRequest, NotFound
 from shared.text.model_source import resolve_model
 from shared.text.tokenizer import TextTokenizer
-from tests.support.engine import save_shape
-from tests.support.engine_families import SHAPES
+from tests.support.engine import save_random_model
+from tests.support.engine_families import LLAMA3_ROPE
 from tests.support.gguf_files import GgufModel
 from tests.support.gguf_tokenizers import sentencepiece_metadata
 
 FILES_PER_WAY = 250
+MODELS_PER_WAY = 50
+"""Of several parts, one of which is damaged."""
+TYPES = {"blk.0.attn_q.weight": "IQ4_NL", "blk.1.attn_q.weight": "Q4_0", "blk.0.ffn_up.weight": "MXFP4"}
 EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 
 Damage = Callable[[bytearray, int, random.Random], bytearray]
@@ -63,6 +67,11 @@ def move(content: bytearray, header_bytes: int, chance: random.Random) -> bytear
     return content
 
 
+def save_wide(folder: Path) -> Path:
+    """A model whose rows are whole blocks of each type; it has rope's divisors as a tensor, too."""
+    return save_random_model(folder, rope_parameters=LLAMA3_ROPE, head_dim=20, hidden_size=96)
+
+
 _SPANS: list[tuple[int, int]] = []
 
 
@@ -73,8 +82,8 @@ def read_spans(content: bytearray) -> list[tuple[int, int]]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("whole")
-    model = GgufModel.of(save_shape(folder / "hf", SHAPES["llama, llama3 rope"]))
-    model.write(folder / "model.gguf", tokenizer=sentencepiece_metadata())
+    model = GgufModel.of(save_wide(folder / "hf"))
+    model.write(folder / "model.gguf", tokenizer=sentencepiece_metadata(), others=TYPES)
     _SPANS[:] = read_header(folder / "model.gguf").spans.values()
     return (folder / "model.gguf").read_bytes()
 
@@ -107,4 +116,26 @@ def test_a_damaged_file_is_read_or_refused_with_a_sentence(way: Damage, whole: b
         except (InvalidRequest, NotFound) as error:
             sentences.append(error.message)
     assert len(sentences) > FILES_PER_WAY // 4
+    assert all(len(sentence) > 20 for sentence in sentences)
+
+
+@pytest.mark.parametrize("way", [cut, flip, lie, move])
+def test_a_model_with_a_damaged_part_is_read_or_refused_with_a_sentence(way: Damage, tmp_path: Path) -> None:
+    model = GgufModel.of(save_wide(tmp_path / "hf"))
+    (tmp_path / "parts").mkdir()
+    model.write(tmp_path / "parts" / "m.gguf", tokenizer=sentencepiece_metadata(), part_tensors=10)
+    parts, chance = sorted((tmp_path / "parts").iterdir()), random.Random(way.__name__)
+    assert len(parts) >= 3
+    sentences: list[str] = []
+    for _ in range(MODELS_PER_WAY):
+        part = chance.choice(parts)
+        whole = part.read_bytes()
+        part.write_bytes(way(bytearray(whole), len(read_file_header(part).data), chance))
+        try:
+            use(parts[0])
+        except (InvalidRequest, NotFound) as error:
+            sentences.append(error.message)
+        part.write_bytes(whole)
+    use(parts[0])
+    assert len(sentences) > MODELS_PER_WAY // 4
     assert all(len(sentence) > 20 for sentence in sentences)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,8 @@ PART_TENSORS = 10
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
     """A model of three layers in several files, and beside their folder the same in one."""
-    model = GgufModel.of(save_shape(tmp_path / "hf", SHAPES["llama"]))
+    model = GgufModel.of(save_shape(tmp_path / "hf", SHAPES["llama, llama3 rope"]))  # rope has a tensor, too
+    model.tensors = dict(sorted(model.tensors.items()))  # it is in the last part
     model.write(tmp_path / "whole.gguf", tokenizer=IDS)
     (tmp_path / "parts").mkdir()
     model.write(tmp_path / "parts" / "model.gguf", tokenizer=IDS, part_tensors=PART_TENSORS)
@@ -63,6 +66,21 @@ def test_a_part_that_is_missing_is_named(parts: list[Path]) -> None:
         check_weight_files(parts[0])
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_a_part_that_is_no_file_is_refused_by_name(make: Callable[[Path], None], parts: list[Path]) -> None:
+    parts[1].unlink()
+    make(parts[1])
+    with pytest.raises(InvalidRequest, match=f"{parts[1].name} cannot be used: it is no file; name the GGUF"):
+        read_header(parts[0])
+
+
+def test_a_file_that_cannot_be_reached_is_refused(parts: list[Path]) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"model.gguf cannot be used: it cannot be read \(Not a directory\)"
+    ):
+        read_header(parts[0] / "model.gguf")
+
+
 def test_parts_in_another_order_are_refused(parts: list[Path], tmp_path: Path) -> None:
     shutil.copy(parts[2], parts[1])
     with pytest.raises(InvalidRequest, match=f"{parts[1].name} cannot be used: it says that it is part 3"):
@@ -71,7 +89,7 @@ def test_parts_in_another_order_are_refused(parts: list[Path], tmp_path: Path) -
 
 def test_a_part_with_a_tensor_of_another_one_is_refused(parts: list[Path], tmp_path: Path) -> None:
     model = GgufModel.of(tmp_path / "hf")
-    model.tensors = dict(reversed(model.tensors.items()))
+    model.tensors = dict(sorted(model.tensors.items(), reverse=True))
     (tmp_path / "other").mkdir()
     model.write(tmp_path / "other" / "model.gguf", tokenizer=IDS, part_tensors=PART_TENSORS)
     shutil.copy(tmp_path / "other" / parts[-1].name, parts[-1])
