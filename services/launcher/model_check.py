@@ -13,10 +13,11 @@ from shared.engine.loading.adapter_config import load_adapter_config
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weight_files import check_weight_files
 from shared.errors import InvalidRequest, PenstockError
-from shared.settings import Settings
+from shared.sampling_defaults import parse_default_sampling
+from shared.settings import Setting, Settings
 from shared.text.default_model import DEFAULT_MODEL_NAME, is_missing
 from shared.text.model_sampling import served_sampling
-from shared.text.model_source import resolve_model
+from shared.text.model_source import ModelSource, resolve_model
 from shared.text.tokenizer import TextTokenizer
 
 
@@ -68,7 +69,7 @@ def _check_model(
         load_model_config(folder, str(settings[role]["dtype"].value))
         check_weight_files(folder)
         if role == "decode":  # which tells it to gateways
-            served_sampling(source, settings[role]["default_sampling"].value)
+            _check_sampling(source, settings[role]["default_sampling"])
         return TextTokenizer.load(folder)
     except PenstockError as error:
         raise ModelRefused(f"the {called} cannot be served: {error.message}") from error
@@ -77,6 +78,15 @@ def _check_model(
         raise ModelRefused(
             f"the {called} cannot be served: {path} cannot be read ({error.strerror})"
         ) from error
+
+
+def _check_sampling(source: ModelSource, words: Setting) -> None:
+    """Of the model itself: what is wrong in the configuration is told as a problem of its settings."""
+    try:
+        parse_default_sampling(words.value, words.source)
+    except InvalidRequest:
+        return
+    served_sampling(source, words.value)
 
 
 def _difference(target: Mapping[str, int], draft: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""Weights of four bits that are rounded to four bits once more, which costs far more than the first time."""
+"""Weights of four bits or fewer that are rounded to four once more, which costs far more than once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from shared.engine.loading.gguf.parts import read_header
 
 log = structlog.get_logger()
 
+FEW_BITS = ("Q2_", "Q3_", "Q4_", "IQ4_", "MXFP4")
+"""How the names of such types begin."""
+
 
 def warn_of_second_rounding(model: str | Path, quantization: str) -> None:
     """Say once what to do instead, where `model` is a file of such weights and int4 is asked for.
@@ -22,12 +25,12 @@ def warn_of_second_rounding(model: str | Path, quantization: str) -> None:
     if gguf is None:
         return
     found = {place.type.name for place in read_header(gguf).tensors.values()}
-    four_bits = sorted(name for name in found if name.startswith("Q4_"))
-    if four_bits:
+    stored = sorted(name for name in found if name.startswith(FEW_BITS))
+    if stored:
         log.warning(
             "quantized_twice",
             file=gguf.name,
-            stored=four_bits,
+            stored=stored,
             help="quantization int4 rounds these weights once more and loses far more than the file did: "
             "on a CPU none computes from the file's own blocks; on a GPU take int8",
         )

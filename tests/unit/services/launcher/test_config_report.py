@@ -171,9 +171,12 @@ def test_of_a_model_of_the_hub_nothing_is_fetched_to_show_its_sampling(tmp_path:
 
 
 def test_sampling_that_no_request_could_have_is_a_problem_with_its_place(tmp_path: Path) -> None:
-    done = config(tmp_path, text='[model]\ndefault_sampling = ["temperature=0.5", "top_p=2"]\n')
+    text = '[model]\ndefault_sampling = ["temperature=0.5", "top_p=2"]\n'
+    done = config(tmp_path, text=text)
     assert done.returncode == 2
     assert "penstock.toml:2 [model]: top_p is 2.0" in done.stderr
+    checked = config(tmp_path, "--check", text=text)
+    assert (checked.returncode, checked.stderr.count("top_p is 2.0")) == (2, 1)
     (tmp_path / "generation_config.json").write_text('{"temperature": -1}')
     done = config(tmp_path, "--model", str(tmp_path))
     assert done.returncode == 2

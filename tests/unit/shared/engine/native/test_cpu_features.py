@@ -13,6 +13,7 @@ from services.decode.config import DecodeConfig
 from shared.engine import EngineConfig
 from shared.engine.backends import backend_name, why_not_native
 from shared.engine.core_board import WorkClass
+from shared.engine.native import library as native_library
 from shared.engine.native.cpu_features import KERNEL_FEATURES, VARIABLE, usable_features
 from shared.engine.native.library import library, why_no_library
 from shared.errors import InvalidRequest
@@ -47,6 +48,18 @@ def test_without_one_of_them_torch_computes_and_says_why(
     assert why_not_native(config) == why_no_library()
     assert not _computes_bf16()
     assert make_engine(save_random_model(tmp_path)).backend == "torch"
+
+
+def test_without_a_compiler_at_the_installation_torch_computes_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(native_library, "KERNEL_FEATURES", ())  # as a CPU has it that could run them
+    monkeypatch.setattr(native_library, "LIBRARY_NAME", "_kernels.never-built.so")
+    assert library() is None
+    config = EngineConfig(str(tmp_path))
+    assert why_not_native(config) == "the kernels were not built: a C++ compiler was missing"
+    assert backend_name(config) == "torch"
 
 
 def test_who_asked_for_torch_is_told_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
