@@ -29,6 +29,11 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3",
     "Phi3ForCausalLM": "phi3",
     "GptOssForCausalLM": "gpt-oss",
+    "SmolLM3ForCausalLM": "smollm3",
+    "GraniteForCausalLM": "granite",
+    "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo2",
+    "Exaone4ForCausalLM": "exaone4",
 }
 """Of config.json → general.architecture."""
 LAYER_NAMES = {
@@ -53,6 +58,13 @@ GEMMA_NAMES = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+INTERLEAVED = ("llama", "granite", "smollm3")
+"""Architectures of which llama.cpp rotates neighbours."""
+POST_NORM_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+"""Of architectures that have no other norms."""
 GPT_OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 EXPERT_NAMES = {
     "gate_proj": "ffn_gate_exps",
@@ -253,6 +265,7 @@ def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
     if architecture == "Phi3ForCausalLM":
         metadata["attention.sliding_window"] = fields["sliding_window"] or 0
         metadata["rope.scaling.original_context_length"] = fields["original_max_position_embeddings"]
+    metadata |= _of_its_own(architecture, fields, rope)
     experts = fields.get("num_local_experts") or fields.get("num_experts")
     if experts:
         metadata["expert_count"] = experts
@@ -262,6 +275,23 @@ def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
         metadata["expert_feed_forward_length"] = fields["intermediate_size"]
     if architecture == "Qwen3MoeForCausalLM":
         metadata["expert_feed_forward_length"] = fields["moe_intermediate_size"]
+    return metadata
+
+
+def _of_its_own(architecture: str, fields: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
+    """What a file of this architecture says beside what those of all say."""
+    metadata: dict[str, Any] = {}
+    if architecture in ("Olmo3ForCausalLM", "Exaone4ForCausalLM") and fields["sliding_window"]:
+        metadata["attention.sliding_window"] = fields["sliding_window"]
+        windowed = [kind == "sliding_attention" for kind in fields["layer_types"]]
+        metadata["attention.sliding_window_pattern"] = windowed
+    if architecture == "Olmo3ForCausalLM" and "sliding_attention" in rope:
+        metadata["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
+    if architecture == "GraniteForCausalLM":
+        metadata["embedding_scale"] = fields["embedding_multiplier"]
+        metadata["attention.scale"] = fields["attention_multiplier"]
+        metadata["residual_scale"] = fields["residual_multiplier"]
+        metadata["logit_scale"] = fields["logits_scaling"]
     return metadata
 
 
@@ -355,6 +385,7 @@ def _names(fields: Mapping[str, Any]) -> dict[str, str]:
         "GptOssForCausalLM": ("mlp.gate", "mlp.gate_up_proj", "block_sparse_moe.gate"),
     }
     parts = LAYER_NAMES | (GEMMA_NAMES if architecture.startswith("Gemma") else {})
+    parts |= POST_NORM_NAMES if ARCHITECTURES[architecture] in ("olmo2", "exaone4") else {}
     parts |= GPT_OSS_NAMES if architecture == "GptOssForCausalLM" else {}
     for absent in others.get(architecture, ("mlp.gate_up_proj", "block_sparse_moe.gate")):
         del parts[absent]
@@ -375,12 +406,12 @@ def _expert(fields: Mapping[str, Any], layer: str, part: str, expert: int) -> st
 def _turned(
     fields: Mapping[str, Any], name: str, tensor: NDArray[np.float32], *, back: bool
 ) -> NDArray[np.float32]:
-    """What conversion does to numbers: rotated pairs side by side in `llama`, 1 added to Gemma's norms."""
+    """What conversion does to numbers: rotated pairs side by side in some, 1 added to Gemma's norms."""
     architecture = fields["architectures"][0]
     if architecture.startswith("Gemma") and name.endswith("norm.weight"):
         return tensor - 1 if back else tensor + 1
     part = name.split(".")[-2]
-    if ARCHITECTURES[architecture] != "llama" or part not in ("attn_q", "attn_k"):
+    if ARCHITECTURES[architecture] not in INTERLEAVED or part not in ("attn_q", "attn_k"):
         return tensor
     heads = fields["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
     halves = (heads, -1, 2) if back else (heads, 2, tensor.shape[0] // heads // 2)

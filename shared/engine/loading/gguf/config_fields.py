@@ -61,7 +61,6 @@ def _of_every_model(metadata: ModelMetadata) -> Fields:
 
 
 def _llama(metadata: ModelMetadata) -> Fields:
-    tensors = metadata.header.tensors
     if metadata.integer("rope.dimension_count", 0, at_least=0) not in (0, _head_dim(metadata)):
         raise metadata.header.refused("a part of each head rotates, which no llama that is read does")
     if metadata.integer("expert_count", 0, at_least=0):
@@ -71,8 +70,12 @@ def _llama(metadata: ModelMetadata) -> Fields:
             "num_experts_per_tok": metadata.integer("expert_used_count"),
             "sliding_window": None,
         }
+    return {"architectures": ["LlamaForCausalLM"], **_biases(metadata)}
+
+
+def _biases(metadata: ModelMetadata) -> Fields:
+    tensors = metadata.header.tensors
     return {
-        "architectures": ["LlamaForCausalLM"],
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
     }
@@ -112,6 +115,46 @@ def _gpt_oss(metadata: ModelMetadata) -> Fields:
         # The model blends between dimensions that are no whole numbers; its files do not say so.
         "rope_scaling": {**scaling, "truncate": False} if scaling else {"rope_type": "default"},
     }
+
+
+def _smollm3(metadata: ModelMetadata) -> Fields:
+    return {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 4, **_biases(metadata)}
+
+
+def _granite(metadata: ModelMetadata) -> Fields:
+    if metadata.header.metadata.get("granite.rope.scaling.finetuned") is False:
+        raise metadata.header.refused(
+            "it says that it has no positions (rope.scaling.finetuned), which is not read from a GGUF file; "
+            "give its Hugging Face directory"
+        )
+    return {
+        "architectures": ["GraniteForCausalLM"],
+        "embedding_multiplier": metadata.number("embedding_scale", 1.0),
+        "attention_multiplier": metadata.number("attention.scale", _head_dim(metadata) ** -0.5),
+        "residual_multiplier": metadata.number("residual_scale", 1.0),
+        "logits_scaling": metadata.number("logit_scale"),
+        **_biases(metadata),
+    }
+
+
+def _olmo2(metadata: ModelMetadata) -> Fields:
+    """OLMo 2, or with windows OLMo 3: both have the name of the first."""
+    window = metadata.integer("attention.sliding_window", 0, at_least=0)
+    if not window:
+        return {"architectures": ["Olmo2ForCausalLM"]}
+    theta = metadata.number("rope.freq_base_swa", metadata.number("rope.freq_base", 10000.0))
+    return {
+        "architectures": ["Olmo3ForCausalLM"],
+        "sliding_window": window,
+        "layer_types": _layer_types(metadata, pattern=4),
+        "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": theta}},
+    }
+
+
+def _exaone4(metadata: ModelMetadata) -> Fields:
+    window = metadata.integer("attention.sliding_window", 0, at_least=0) or None
+    windowed = {"layer_types": _layer_types(metadata, pattern=4)} if window else {}
+    return {"architectures": ["Exaone4ForCausalLM"], "sliding_window": window, **windowed}
 
 
 def _phi3(metadata: ModelMetadata) -> Fields:
@@ -156,6 +199,10 @@ _ARCHITECTURES: dict[str, Callable[[ModelMetadata], Fields]] = {
     "gemma3": _gemma3,
     "phi3": _phi3,
     "gpt-oss": _gpt_oss,
+    "smollm3": _smollm3,
+    "granite": _granite,
+    "olmo2": _olmo2,
+    "exaone4": _exaone4,
 }
 
 

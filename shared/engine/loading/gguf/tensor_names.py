@@ -11,6 +11,8 @@ from shared.engine.loading.gguf.header import GgufHeader, TensorPlace
 from shared.engine.loading.gguf.rope_fields import ROPE_TENSORS
 from shared.engine.loading.model_config import ModelConfig
 
+_INTERLEAVED = ("llama", "granite", "smollm3")
+"""Architectures whose rotated dimensions llama.cpp has beside each other, and their checkpoints do not."""
 _SUFFIXES = (".weight", ".bias")
 
 
@@ -18,7 +20,7 @@ _SUFFIXES = (".weight", ".bias")
 class TensorSource:
     """A tensor of the model in a tensor of the file: all of it, or of stacked experts entry `expert`.
 
-    `interleaved_heads` n: the rows of each of n heads lie as llama.cpp rotates them for its `llama`, the two
+    `interleaved_heads` n: the rows of each of n heads lie as llama.cpp rotates them for some models, the two
     dimensions of a frequency beside each other, where the model has them half a head apart.
     """
 
@@ -34,7 +36,7 @@ class TensorSource:
 def tensor_sources(header: GgufHeader, config: ModelConfig) -> dict[str, TensorSource]:
     """By the family's names; what the model does not have keeps the name that it has in the file."""
     family = find_family(config.architecture)
-    interleaved = header.metadata["general.architecture"] == "llama"
+    interleaved = header.metadata["general.architecture"] in _INTERLEAVED
     found: dict[str, TensorSource] = {}
     used = set(ROPE_TENSORS)
     whole = {

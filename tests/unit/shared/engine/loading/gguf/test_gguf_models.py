@@ -37,6 +37,13 @@ UNSCALED = (
     "gemma2, untied, no caps",
     "gemma3",
     "gemma3, linear rope where all is seen",
+    "smollm3",
+    "granite",
+    "granite, biases, tied",
+    "olmo2",
+    "olmo3",
+    "exaone4",
+    "exaone4 without windows, tied",
 )
 SCALED = (
     "llama, llama3 rope",
@@ -44,6 +51,7 @@ SCALED = (
     "gpt-oss",
     "phi3, longrope within its context",
     "phi3, longrope beyond its context",
+    "olmo3, yarn where all is seen",
 )
 """Those whose config says the same in other words."""
 STORED_SCALES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")
