@@ -6,6 +6,7 @@ Plain Python that is imported at once: what is to be quiet from its first moment
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import signal
@@ -40,8 +41,18 @@ def _end_without_a_word(kind: type[BaseException], error: BaseException, trace: 
     sys.__excepthook__(kind, error, trace)
 
 
+def _press_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """A Ctrl-C in a callback that nothing can come out of comes once more, when that has ended."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        _thread.start_new_thread(os.kill, (os.getpid(), signal.SIGINT))  # here it would be lost again
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
 if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _end_without_a_word
+if sys.unraisablehook is sys.__unraisablehook__:
+    sys.unraisablehook = _press_again
 
 
 def end_quietly(run: Callable[[], int]) -> int:
