@@ -15,6 +15,7 @@ from shared.engine.engine import Engine
 from shared.engine.loading.layers import DenseMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
 from shared.engine.loading.weights import WeightReader
+from shared.errors import InvalidRequest
 from tests.support.engine import make_engine, oracle, oracle_logits, save_shape
 from tests.support.engine_families import SHAPES, Shape
 from tests.support.gguf_files import GgufModel
@@ -166,6 +167,14 @@ def test_who_rounds_four_bits_to_four_bits_again_is_told_once_what_to_do(
         (entry["stored"], "none" in entry["help"]) for entry in logs if entry["event"] == "quantized_twice"
     ]
     assert said == ([(["Q4_1"], True)] if warns else [])
+
+
+def test_a_granite_without_positions_is_refused(tmp_path: Path) -> None:
+    model = GgufModel.of(save_shape(tmp_path / "hf", SHAPES["granite"]))
+    model.metadata["rope.scaling.finetuned"] = False
+    model.write(tmp_path / "model.gguf", tokenizer=IDS)
+    with pytest.raises(InvalidRequest, match=r"it says that it has no positions \(rope.scaling.finetuned\)"):
+        load_model_config(tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
