@@ -15,6 +15,7 @@ from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.gguf.second_rounding import warn_of_second_rounding
 from shared.engine.loading.heap import large_blocks_given_back
+from shared.engine.loading.model_parts import first_part, refuse_parts
 from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
 from shared.engine.memory.kv_content import kv_content
 from shared.engine.memory.kv_pool import KvLayout, KvPool
@@ -27,6 +28,9 @@ from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
 
 BackendName = Literal["native", "torch", "cuda", "tensor_parallel"]
+
+_NO_KERNELS = ("multi-head latent attention",)
+"""Parts of models that the compiled kernels do not compute, and torch does."""
 
 
 def build_pool(
@@ -71,24 +75,26 @@ def build_pool(
     return MirroredKvPool(layout, blocks, buffer, compute_dtype=compute_dtype, device=config.device)
 
 
-def is_native(config: EngineConfig) -> bool:
+def is_native(config: EngineConfig, model: ModelConfig) -> bool:
     """Whether the compiled kernels compute this, whose number of threads may change at any time."""
-    return config.device == "cpu" and config.tensor_parallel == 1 and _kernels(config) is not None
+    return config.device == "cpu" and config.tensor_parallel == 1 and _kernels(config, model) is not None
 
 
-def backend_name(config: EngineConfig) -> BackendName:
+def backend_name(config: EngineConfig, model: ModelConfig) -> BackendName:
     """Which of them computes what `config` says, on this machine."""
     if config.tensor_parallel > 1:
         return "tensor_parallel"
     if config.device == "cuda":
         return "cuda"
-    return "native" if is_native(config) else "torch"
+    return "native" if is_native(config, model) else "torch"
 
 
-def why_not_native(config: EngineConfig) -> str:
+def why_not_native(config: EngineConfig, model: ModelConfig) -> str:
     """Why torch computes where the kernels were wanted, as a part of a sentence; else empty."""
-    wanted = config.device == "cpu" and config.tensor_parallel == 1 and config.backend == "auto"
-    return why_no_library() if wanted else ""
+    if config.device != "cpu" or config.tensor_parallel > 1 or config.backend != "auto":
+        return ""
+    part = first_part(model, _NO_KERNELS)
+    return why_no_library() if part is None else f"the kernels do not compute {part}"
 
 
 def build_model(
@@ -113,7 +119,7 @@ def build_model(
         from shared.engine.cuda.build import build_cuda_model  # noqa: PLC0415
 
         return build_cuda_model(config, model_config, pool, max_model_len, on_loaded)
-    kernels = _kernels(config)
+    kernels = _kernels(config, model_config)
     if kernels is not None:
         with large_blocks_given_back(), interleaved(memory_nodes()):
             return _native(kernels, config, model_config, pool, max_model_len, on_loaded)
@@ -135,8 +141,10 @@ def _num_blocks(config: EngineConfig, layout: KvLayout) -> int:
     return config.kv_blocks * layout.groups.count
 
 
-def _kernels(config: EngineConfig) -> ctypes.CDLL | None:
-    if config.backend == "torch":
+def _kernels(config: EngineConfig, model: ModelConfig) -> ctypes.CDLL | None:
+    if config.backend == "native":
+        refuse_parts(model, _NO_KERNELS, "the native backend", "use backend torch")
+    if config.backend == "torch" or first_part(model, _NO_KERNELS) is not None:
         return None
     kernels = library()
     if kernels is None and config.backend == "native":

@@ -21,7 +21,7 @@ from shared.engine.engine_config import EngineConfig
 from shared.engine.engine_core import EngineCore
 from shared.engine.input_processor import InputProcessor
 from shared.engine.intake import Intake, packed_of
-from shared.engine.loading.config import load_model_config
+from shared.engine.loading.config import ModelConfig, load_model_config
 from shared.engine.loading.weights import LoadProgress
 from shared.engine.memory.allotment import Allotment
 from shared.engine.memory.block_manager import BlockManager
@@ -90,7 +90,7 @@ class Engine(Intake):
         kv_pool = build_pool(config, self.model_config, pool_buffer)
         self.layout = kv_pool.layout
         self.config = config = replace(
-            config, kv_blocks=kv_pool.num_blocks, lookup_tokens=_lookup_tokens(config)
+            config, kv_blocks=kv_pool.num_blocks, lookup_tokens=_lookup_tokens(config, self.model_config)
         )
         input_processor = InputProcessor(
             config, self.model_config, hasher or BlockHasher(), self.layout.fingerprint()
@@ -175,7 +175,7 @@ class Engine(Intake):
     @property
     def backend(self) -> BackendName:
         """Which arithmetic computes the model."""
-        return backend_name(self.config)
+        return backend_name(self.config, self.model_config)
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:
@@ -286,7 +286,7 @@ class Engine(Intake):
             self._seat.close()
 
 
-def _lookup_tokens(config: EngineConfig) -> int:
+def _lookup_tokens(config: EngineConfig, model: ModelConfig) -> int:
     if config.lookup_tokens >= 0:
         return config.lookup_tokens
-    return LOOKUP_TOKENS if config.deterministic or is_native(config) else 0
+    return LOOKUP_TOKENS if config.deterministic or is_native(config, model) else 0

@@ -42,13 +42,14 @@ def plan_draft(target: ModelConfig, layers: int = 0, hidden: int = 0) -> DraftPl
         raise InvalidRequest(
             f"--layers is {num_layers}; the target has {target.num_layers}, so ask for 1 to that"
         )
-    width = hidden or target.hidden_size - target.hidden_size % target.head_dim
-    if width % target.head_dim or not MIN_DRAFT_WIDTH <= width <= target.hidden_size:
+    size = target.attended_dim
+    width = hidden or target.hidden_size - target.hidden_size % size
+    if width % size or not MIN_DRAFT_WIDTH <= width <= target.hidden_size:
         raise InvalidRequest(
-            f"--hidden is {width}; it must be a multiple of the target's head dimension {target.head_dim}, "
+            f"--hidden is {width}; it must be a multiple of the target's head dimension {size}, "
             f"from {MIN_DRAFT_WIDTH} to {target.hidden_size}"
         )
-    heads = width // target.head_dim
+    heads = width // size
     group = target.num_heads // target.num_kv_heads
     inner = math.ceil(_inner_size(target) * width / target.hidden_size)
     rope = next((layer.rope for layer in target.layers if layer.rope is not None), None)

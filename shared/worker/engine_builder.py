@@ -14,6 +14,7 @@ from shared.cores import usable_cores
 from shared.engine import Engine, EngineConfig
 from shared.engine.backends import is_native, why_not_native
 from shared.engine.core_board import CoreSeat, WorkClass
+from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
 from shared.kv_hash import BlockHasher
@@ -49,7 +50,8 @@ def build_engine(
         )
     try:
         engine_config = config.engine_config(model_dir)
-        elastic = config.threads == 0 and is_native(engine_config)
+        model_config = load_model_config(model_dir, config.dtype)
+        elastic = config.threads == 0 and is_native(engine_config, model_config)
         if not elastic:
             engine_config = replace(engine_config, threads=config.threads or _fixed_threads(engine_config))
         engine = Engine(
@@ -63,7 +65,7 @@ def build_engine(
     if elastic:
         _sit_down(engine, work_class, Path(config.cores_dir), prompt_weight)
     engine.grammars.prepare()
-    why = why_not_native(engine.config)
+    why = why_not_native(engine.config, engine.model_config)
     if why:
         log.warning("computes_with_torch", why=why, cost=TORCH_COST)
     return engine

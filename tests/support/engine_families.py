@@ -7,11 +7,14 @@ from typing import Any
 
 from transformers import (
     Cohere2Config,
+    DeepseekV2Config,
+    DeepseekV3Config,
     Exaone4Config,
     Gemma2Config,
     Gemma3TextConfig,
     Glm4Config,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     GlmConfig,
     GptOssConfig,
     GraniteConfig,
@@ -42,6 +45,11 @@ class Shape:
     save_options: dict[str, Any] = field(default_factory=dict)
     min_prompt_tokens: int = 1
     max_model_len: int = 256
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether it attends to compressed KV, for which there are no compiled kernels."""
+        return "kv_lora_rank" in self.fields
 
 
 BASE_FIELDS: dict[str, Any] = {
@@ -89,6 +97,20 @@ GLM4_MOE = {
     "moe_intermediate_size": 24,
     "n_shared_experts": 2,
     "head_dim": 12,
+    "routed_scaling_factor": 1.7,
+}
+LATENT = {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 22,
+    "q_lora_rank": 26,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 14,
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.7,
 }
 QWEN2_MOE = {
@@ -316,6 +338,48 @@ SHAPES: dict[str, Shape] = {
             "first_k_dense_replace": 2,
         },
     ),
+    "deepseek v2": Shape(
+        DeepseekV2Config,
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "rope_parameters": {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 0.7},
+        },
+    ),
+    "deepseek v2, chosen in groups, biases": Shape(
+        DeepseekV2Config,
+        {
+            **LATENT,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "attention_bias": True,
+            "rms_norm_eps": 0.01,
+        },
+    ),
+    "deepseek v3": Shape(
+        DeepseekV3Config,
+        {
+            **LATENT,
+            "n_group": 4,
+            "topk_group": 2,
+            "rope_parameters": {**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "deepseek v3, halves rotate, chosen from all, tied": Shape(
+        DeepseekV3Config,
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+            "v_head_dim": 4,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "glm4 moe lite": Shape(Glm4MoeLiteConfig, {**LATENT, "v_head_dim": 20}),
     "gpt-oss": Shape(GptOssConfig, GPT_OSS),
     "gpt-oss, everything seen, one kv head, clamped early": Shape(
         GptOssConfig,

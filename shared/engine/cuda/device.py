@@ -18,6 +18,7 @@ _LACKING = (
     "a scaled residual",
     "scaled logits",
     "queries that grow with the context",
+    "multi-head latent attention",
 )
 _FP8_CAPABILITY = (8, 9)  # Ada; Hopper is (9, 0)
 

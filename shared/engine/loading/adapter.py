@@ -20,6 +20,7 @@ from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.adapter_config import AdapterConfig, load_adapter_config
 from shared.engine.loading.families.raw_config import shown
 from shared.engine.loading.model_config import ModelConfig
+from shared.engine.loading.model_parts import refuse_parts
 from shared.engine.loading.rotation_order import halves_order
 from shared.engine.loading.tensor_plan import READABLE_DTYPES, Matrix, TensorPlan
 from shared.errors import InvalidRequest, NotFound
@@ -85,11 +86,13 @@ def load_adapter_weights(directory: str | Path, config: ModelConfig, max_rank: i
     """Read a directory that PEFT's `save_pretrained` has made, for the base model `config`.
 
     Raises NotFound for missing files, InvalidRequest for what is not a LoRA adapter of this model with ranks
-    of up to `max_rank`; the sentence names the field, the module or the tensor.
+    of up to `max_rank` and for a model with compressed KV; the sentence names the field, the module or the
+    tensor.
     """
     folder = Path(directory)
     if not folder.is_dir():
         raise NotFound(f"adapter directory {str(folder)!r} does not exist; give one that PEFT has saved")
+    refuse_parts(config, ("multi-head latent attention",), "an adapter here", "serve the base model alone")
     stated = load_adapter_config(folder)
     path = folder / ADAPTER_FILE
     if not path.is_file():

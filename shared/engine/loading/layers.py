@@ -28,19 +28,33 @@ class MoeMlp:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentWeights:
+    """What multi-head latent attention has besides `qkv` and `output`; see `LatentConfig`."""
+
+    query_up: Linear | None  # [heads * query_dim, query_rank]; None: `qkv` makes the queries
+    key_up: Tensor  # [heads, plain_dim, rank] in the model's dtype
+    value_up: Tensor  # [heads, rank, value_dim] in the model's dtype
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer. Norm weights are float32 with the config's `norm_offset` already added."""
+    """One decoder layer. Norm weights are float32 with the config's `norm_offset` already added.
+
+    With `latent`, `qkv` is [heads * query_dim or query_rank, then key_dim; hidden], and the norms of queries
+    and keys are those of the query_rank numbers and of the latent.
+    """
 
     attention_in_norm: Tensor | None  # [hidden]; None where `norms` is "post"
     qkv: Linear  # [(heads + 2 * kv_heads) * head_dim, hidden]: all queries, all keys, all values
     query_norm: Tensor | None  # [head_dim] or [heads * head_dim], by the config's `qk_norm`
     key_norm: Tensor | None
-    output: Linear  # [hidden, heads * head_dim]
+    output: Linear  # [hidden, heads * attended_dim]
     attention_out_norm: Tensor | None  # [hidden]; applied before the residual is added
     mlp_in_norm: Tensor | None  # also None where `norms` is "shared"
     mlp: DenseMlp | MoeMlp
     mlp_out_norm: Tensor | None
     sinks: Tensor | None = None  # float32 [heads]
+    latent: LatentWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,39 @@ class MoeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Multi-head latent attention (MLA; DeepSeek-V2, arXiv:2405.04434, section 2.1): a token keeps one latent
+    of `rank` numbers, of which the keys and values of all heads could be made, and one key of `rope_dim`
+    numbers that rotates and that all heads share.
+
+    Attention is computed on what is kept: one KV head, whose keys are the latent and the rotated key, and
+    whose values are the latent. Of a head's query, `plain_dim` dimensions do not rotate; the matrix that
+    would make keys of latents takes them to `rank`. What a head attends to, `rank` wide, becomes `value_dim`
+    by the matrix that would make values.
+
+    query_rank: queries are made of as many numbers, which have a norm of their own; None: of the token at
+    once. norm_eps: of that norm and of the latent's.
+    """
+
+    rank: int
+    plain_dim: int
+    rope_dim: int
+    value_dim: int
+    query_rank: int | None = None
+    norm_eps: float = 1e-6
+
+    @property
+    def query_dim(self) -> int:
+        """Of one head's query as the weights make it."""
+        return self.plain_dim + self.rope_dim
+
+    @property
+    def key_dim(self) -> int:
+        """Of what a token keeps."""
+        return self.rank + self.rope_dim
+
+
+@dataclass(frozen=True, slots=True)
 class LayerConfig:
     """What may differ from layer to layer. `rope` None: no positions. `window_tokens` n: a row sees itself
     and the n - 1 tokens before it; None: all before it. `moe` None: a dense MLP."""
@@ -115,6 +148,7 @@ class ModelConfig:
     are put half a rotation apart at load, where every backend has them.
     query_growth: behind position `query_growth_tokens` n, queries at position p are multiplied by
     1 + query_growth * log(1 + floor(p / n)), which keeps long contexts in focus.
+    latent: every layer attends to compressed KV; `num_kv_heads` is 1 and `head_dim` what a token keeps.
     quantization: `quantization_config` of a checkpoint whose linears are stored packed, None of a plain one.
     """
 
@@ -152,6 +186,7 @@ class ModelConfig:
     neighbours_rotate: bool = False
     query_growth: float = 0.0
     query_growth_tokens: int = 1
+    latent: LatentConfig | None = None
     quantization: Mapping[str, Any] | None = None
 
     @property
@@ -162,6 +197,11 @@ class ModelConfig:
     def layer_groups(self) -> LayerGroups:
         """Which layers share blocks of KV."""
         return LayerGroups.of([layer.window_tokens for layer in self.layers])
+
+    @property
+    def attended_dim(self) -> int:
+        """How many numbers a head hands to the output matrix."""
+        return self.head_dim if self.latent is None else self.latent.value_dim
 
     @property
     def score_scale(self) -> float:

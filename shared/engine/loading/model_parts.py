@@ -16,15 +16,19 @@ _PARTS: dict[str, Callable[[ModelConfig], bool]] = {
     "attention and MLP beside each other": lambda model: model.norms == "shared",
     "a scaled residual": lambda model: model.residual_scale != 1,
     "scaled logits": lambda model: model.logit_scale != 1,
+    "multi-head latent attention": lambda model: model.latent is not None,
     "queries that grow with the context": lambda model: model.query_growth > 0,
 }
 """By the name that an error says: whether a model has it."""
 
 
+def first_part(model: ModelConfig, names: Collection[str]) -> str | None:
+    """The first of the parts called `names` that `model` has; None when it has none of them."""
+    return next((name for name in names if _PARTS[name](model)), None)
+
+
 def refuse_parts(model: ModelConfig, lacking: Collection[str], where: str, instead: str) -> None:
     """Raise InvalidRequest when `model` has a part among those that `where` is `lacking`."""
-    for name in lacking:
-        if _PARTS[name](model):
-            raise InvalidRequest(
-                f"{model.architecture} has {name}, which {where} does not compute; {instead}"
-            )
+    name = first_part(model, lacking)
+    if name is not None:
+        raise InvalidRequest(f"{model.architecture} has {name}, which {where} does not compute; {instead}")

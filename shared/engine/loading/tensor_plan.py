@@ -72,18 +72,42 @@ class TensorPlan:
             whole = config.qk_norm == "all"
             found["query_norm"] = names.query_norm, config.head_dim * (config.num_heads if whole else 1)
             found["key_norm"] = names.key_norm, config.head_dim * (config.num_kv_heads if whole else 1)
+        if config.latent is not None:
+            found["key_norm"] = names.latent_norm, config.latent.rank
+            if config.latent.query_rank is not None:
+                found["query_norm"] = names.query_down_norm, config.latent.query_rank
         prefix = self._prefix(layer)
         return {role: (f"{prefix}{name}.weight", size) for role, (name, size) in found.items()}
 
     def qkv(self, layer: int) -> Matrix:
-        config = self._config
+        config, names = self._config, self._family.names
+        if config.latent is not None:
+            rank, key = config.latent.query_rank, config.latent.key_dim
+            query = config.num_heads * config.latent.query_dim if rank is None else rank
+            modules = (names.qkv[0] if rank is None else names.query_down, names.latent_down)
+            return self._matrix(layer, modules, (query, key), config.hidden_size, config.qkv_bias)
         query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        names = self._family.names.qkv
-        return self._matrix(layer, names, (query, key, key), config.hidden_size, config.qkv_bias)
+        return self._matrix(layer, names.qkv, (query, key, key), config.hidden_size, config.qkv_bias)
+
+    def query_up(self, layer: int) -> Matrix | None:
+        """Of multi-head latent attention whose queries are made in two steps: the second."""
+        latent = self._config.latent
+        if latent is None or latent.query_rank is None:
+            return None
+        num_out = self._config.num_heads * latent.query_dim
+        return self._matrix(layer, (self._family.names.query_up,), (num_out,), latent.query_rank)
+
+    def latent_up(self, layer: int) -> Matrix | None:
+        """[heads * (plain_dim + value_dim), rank]: keys, then values, of each head."""
+        latent = self._config.latent
+        if latent is None:
+            return None
+        num_out = self._config.num_heads * (latent.plain_dim + latent.value_dim)
+        return self._matrix(layer, (self._family.names.latent_up,), (num_out,), latent.rank)
 
     def output(self, layer: int) -> Matrix:
         config = self._config
-        num_in = config.num_heads * config.head_dim
+        num_in = config.num_heads * config.attended_dim
         names = self._family.names.output
         return self._matrix(layer, (names,), (config.hidden_size,), num_in, config.output_bias)
 
@@ -170,8 +194,8 @@ class TensorPlan:
             specs.update(self._of_matrix(self.head))
         for layer in range(config.num_layers):
             specs.update({name: _floats(size) for name, size in self.norms(layer).values()})
-            for matrix in (self.qkv(layer), self.output(layer)):
-                specs.update(self._of_matrix(matrix))
+            attention = (self.qkv(layer), self.output(layer), self.query_up(layer), self.latent_up(layer))
+            specs.update(self._of_matrices(matrix for matrix in attention if matrix is not None))
             if config.attention_sinks:
                 specs[self.sinks(layer)] = _floats(config.num_heads)
             specs.update(self._of_mlp(layer))

@@ -16,17 +16,18 @@ from shared.engine.loading.config import ModelConfig, MoeConfig
 from shared.engine.loading.gguf.blocks import in_one_format
 from shared.engine.loading.gguf.checkpoint import GgufCheckpoint, OpenGguf
 from shared.engine.loading.gguf.find_file import find_gguf
-from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
+from shared.engine.loading.layers import DenseMlp, LatentWeights, LayerWeights, ModelWeights, MoeMlp
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, deinterleaved, dequantize, fuse
 from shared.engine.loading.packed_checkpoints import PackedTensors
 from shared.engine.loading.quantize import policy, quantize
-from shared.engine.loading.rotation_order import halves_order, with_outputs_in_order
+from shared.engine.loading.rotation_order import halves_order, latent_query_order, with_outputs_in_order
 from shared.engine.loading.tensor_plan import Matrix, StackedExperts, TensorPlan
 from shared.errors import InvalidRequest
 
 MAX_NAMES_IN_ERROR = 3
 
 
+MatrixPart = Literal["layer", "head", "latent"]
 OpenFiles = OpenTensors | OpenGguf
 LoadProgress = Callable[[int, int], None]
 """(layers loaded, layers in all)"""
@@ -76,6 +77,7 @@ class WeightReader:
         self._formats = {
             "layer": policy(quantization, quant_group, "layer"),
             "head": policy(quantization, quant_group, "head"),
+            "latent": None,
         }
         self._keeps_blocks = quantization == "none" and device.type == "cpu"
         gguf = find_gguf(model_dir)
@@ -124,6 +126,7 @@ class WeightReader:
                 mlp=self._mlp(files, layer),
                 mlp_out_norm=norms.get("mlp_out_norm"),
                 sinks=self._floats(files, self._plan.sinks(layer)) if self._config.attention_sinks else None,
+                latent=self._latent(files, layer),
             )
 
     def _qkv(self, files: OpenFiles, layer: int) -> Linear:
@@ -132,7 +135,23 @@ class WeightReader:
             return stored
         return with_outputs_in_order(stored, halves_order(self._config))
 
-    def linear(self, files: OpenFiles, matrix: Matrix, part: Literal["layer", "head"] = "layer") -> Linear:
+    def _latent(self, files: OpenFiles, layer: int) -> LatentWeights | None:
+        query_up, latent_up = self._plan.query_up(layer), self._plan.latent_up(layer)
+        if latent_up is None:
+            return None
+        config = self._config
+        assert config.latent is not None
+        queries = None if query_up is None else self.linear(files, query_up)
+        if queries is not None and config.neighbours_rotate:
+            queries = with_outputs_in_order(queries, latent_query_order(config))
+        # Heads multiply their own part of it from both sides, for which codes have no product.
+        both = self.linear(files, latent_up, "latent")
+        weight = both.weight if isinstance(both, DenseLinear) else dequantize(both, self._dtype)
+        heads = weight.view(config.num_heads, -1, config.latent.rank)
+        key_up, value_up = heads[:, : config.latent.plain_dim], heads[:, config.latent.plain_dim :]
+        return LatentWeights(queries, key_up.contiguous(), value_up.transpose(1, 2).contiguous())
+
+    def linear(self, files: OpenFiles, matrix: Matrix, part: MatrixPart = "layer") -> Linear:
         """The one way in which matrices are read: dense or packed, its modules stacked, then quantized."""
         weights = [f"{module}.weight" for module in matrix.modules]
         if self._holds_blocks(files, weights):
@@ -218,7 +237,7 @@ class WeightReader:
         """In float32, which keeps all that is read exactly."""
         return files.read(name).to(self._device, torch.float32, copy=True)
 
-    def _quantized(self, linear: DenseLinear, part: Literal["layer", "head"], *names: str) -> Linear:
+    def _quantized(self, linear: DenseLinear, part: MatrixPart, *names: str) -> Linear:
         wanted = self._formats[part]
         return linear if wanted is None else quantize(linear, wanted.bits, wanted.group, ", ".join(names))
 

@@ -49,7 +49,9 @@ class StepWork:
 
     def _attention(self, pairs: float) -> float:
         """Scores and weighted values of `pairs` (query, key) pairs, for all heads."""
-        return 4 * pairs * self.model.num_heads * self.model.head_dim
+        model = self.model
+        value_dim = model.head_dim if model.latent is None else model.latent.rank
+        return 2 * pairs * model.num_heads * (model.head_dim + value_dim)
 
 
 def work_of(engine: EngineConfig, model: ModelConfig, layout: KvLayout) -> StepWork:
@@ -85,9 +87,7 @@ def _formats(engine: EngineConfig, model: ModelConfig) -> tuple[QuantFormat | No
 
 def _layer_matrices(model: ModelConfig, layer: LayerConfig, *, held: bool) -> Iterator[tuple[int, int]]:
     """(out, in) of the matrices of one layer: those one token meets, or all that are held."""
-    query, key = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    yield query + 2 * key, model.hidden_size
-    yield model.hidden_size, query
+    yield from _attention_matrices(model)
     inner, experts = model.intermediate_size, 1
     if layer.moe is not None:
         yield layer.moe.num_experts, model.hidden_size
@@ -101,6 +101,19 @@ def _layer_matrices(model: ModelConfig, layer: LayerConfig, *, held: bool) -> It
     for _ in range(experts):
         yield 2 * inner, model.hidden_size
         yield model.hidden_size, inner
+
+
+def _attention_matrices(model: ModelConfig) -> Iterator[tuple[int, int]]:
+    latent = model.latent
+    yield model.hidden_size, model.num_heads * model.attended_dim
+    if latent is None:
+        yield (model.num_heads + 2 * model.num_kv_heads) * model.head_dim, model.hidden_size
+        return
+    queries = model.num_heads * latent.query_dim
+    if latent.query_rank is not None:
+        yield queries, latent.query_rank
+    yield (latent.query_rank or queries) + latent.key_dim, model.hidden_size
+    yield model.num_heads * (latent.plain_dim + latent.value_dim), latent.rank
 
 
 def _matrix_bytes(shape: tuple[int, int], stored: QuantFormat | None, model: ModelConfig) -> int:

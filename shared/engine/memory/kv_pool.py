@@ -28,7 +28,8 @@ class KvLayout:
     """Everything that two workers must agree on before a KV byte moves between them.
 
     One (layer, block): K [16, kv_heads, D], V [16, kv_heads, D], and for int8 and fp8 then K scales
-    [16, kv_heads] and V scales [16, kv_heads], float16. `content` stands for what the values depend on.
+    [16, kv_heads] and V scales [16, kv_heads], float16. With `latent` there are no V: values are the first
+    dimensions of K. `content` stands for what the values depend on.
     """
 
     num_layers: int
@@ -37,6 +38,7 @@ class KvLayout:
     dtype: str  # "float32" | "bfloat16" | "int8" | "fp8"
     content: str = ""  # of `kv_content`: checkpoint and rotation
     layer_windows: tuple[int | None, ...] = ()  # as in `LayerGroups.of`; (): all layers see everything
+    latent: bool = False  # of multi-head latent attention
     groups: LayerGroups = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +55,7 @@ class KvLayout:
             model.head_dim,
             stored,
             layer_windows=tuple(layer.window_tokens for layer in model.layers),
+            latent=model.latent is not None,
         )
 
     @property
@@ -61,14 +64,20 @@ class KvLayout:
         return self.dtype in _LARGEST_CODE
 
     @property
+    def parts(self) -> int:
+        """How many vectors a token and head have: K and V, or the one that is both."""
+        return 1 if self.latent else 2
+
+    @property
     def codes_bytes(self) -> int:
         """Bytes of K and V of one block in one layer, without scales."""
-        return 2 * BLOCK_TOKENS * self.num_kv_heads * self.head_dim * _STORED_DTYPES[self.dtype].itemsize
+        items = self.parts * BLOCK_TOKENS * self.num_kv_heads * self.head_dim
+        return items * _STORED_DTYPES[self.dtype].itemsize
 
     @property
     def layer_block_bytes(self) -> int:
         """Bytes of one block in one layer, scales included."""
-        scales = 2 * BLOCK_TOKENS * self.num_kv_heads * _SCALE_BYTES if self.scaled else 0
+        scales = self.parts * BLOCK_TOKENS * self.num_kv_heads * _SCALE_BYTES if self.scaled else 0
         return self.codes_bytes + scales
 
     @property
@@ -91,8 +100,9 @@ class KvLayout:
         shape = f"{self.num_layers}/{self.num_kv_heads}/{self.head_dim}/{self.dtype}/{BLOCK_TOKENS}"
         counts = self.groups.counts
         window = f"/{counts.window_tokens}" if counts.windowed else ""
+        latent = "/latent" if self.latent else ""
         groups = f"/{self.groups.group_of}/{self.groups.row_of}" if counts.count > 1 else ""
-        return blake2b(f"{shape}/{self.content}{window}{groups}".encode(), digest_size=16).hexdigest()
+        return blake2b(f"{shape}/{self.content}{window}{groups}{latent}".encode(), digest_size=16).hexdigest()
 
 
 class KvPool:
@@ -150,12 +160,12 @@ class KvPool:
         layout, blocks = self.layout, self.num_blocks
         dtype = _STORED_DTYPES[layout.dtype]
         num_rows = layout.groups.block_layers
-        shape = (num_rows, blocks, 2, BLOCK_TOKENS, layout.num_kv_heads, layout.head_dim)
+        shape = (num_rows, blocks, layout.parts, BLOCK_TOKENS, layout.num_kv_heads, layout.head_dim)
         block_items = layout.layer_block_bytes // dtype.itemsize
         inner = layout.num_kv_heads * layout.head_dim
         steps = (blocks * block_items, block_items, BLOCK_TOKENS * inner, inner, layout.head_dim, 1)
         codes = torch.as_strided(flat.view(dtype), shape, steps)
-        self.keys, self.values = codes[:, :, 0], codes[:, :, 1]
+        self.keys, self.values = codes[:, :, 0], codes[:, :, -1]
         self.key_scales: Tensor | None = None
         self.value_scales: Tensor | None = None
         if layout.scaled:
@@ -167,25 +177,28 @@ class KvPool:
                 (blocks * block_scales, block_scales, BLOCK_TOKENS * heads, heads, 1),
                 layout.codes_bytes // _SCALE_BYTES,
             )
-            self.key_scales, self.value_scales = scales[:, :, 0], scales[:, :, 1]
+            self.key_scales, self.value_scales = scales[:, :, 0], scales[:, :, -1]
         else:
             # [block_layers, num_blocks * 32, kv_heads * head_dim]: row 32b + o is K at offset o of block b;
-            # its V is 16 rows on.
-            self._rows = codes.view(num_rows, blocks * 2 * BLOCK_TOKENS, -1)
+            # its V is 16 rows on. Where values are in the keys: num_blocks * 16, row 16b + o.
+            self._rows = codes.view(num_rows, blocks * layout.parts * BLOCK_TOKENS, -1)
 
     # --- tokens ---
 
-    def store(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write `keys` and `values` [T, kv_heads, D] into `slots` [T] int64 (block * 16 + offset).
+    def store(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor | None) -> None:
+        """Write `keys` and `values` [T, kv_heads, D] into `slots` [T] int64 (block * 16 + offset); `values`
+        is None exactly where the layout is latent.
 
         int8 and fp8: scale = max |x| of a token's head / 127 (448), rounded to float16;
         code = round(x / scale), half to even.
         """
         at = self._row_of[layer]
         if not self.layout.scaled:
-            rows = _key_rows(slots)
-            both = torch.cat((keys.flatten(1), values.flatten(1))).to(self._rows.dtype)
-            self._rows[at].index_copy_(0, torch.cat((rows, rows + BLOCK_TOKENS)), both)
+            rows, stored = self._key_rows(slots), keys.flatten(1)
+            if values is not None:
+                rows = torch.cat((rows, rows + BLOCK_TOKENS))
+                stored = torch.cat((stored, values.flatten(1)))
+            self._rows[at].index_copy_(0, rows, stored.to(self._rows.dtype))
             return
         assert self.key_scales is not None
         assert self.value_scales is not None
@@ -194,29 +207,40 @@ class KvPool:
             (self.keys, self.key_scales, keys),
             (self.values, self.value_scales, values),
         ):
+            if source is None:
+                continue
             code, scale = _encode(source, self.layout.dtype)
             # Written as bytes: not every dtype of codes can be indexed on every device.
             codes[at].view(torch.uint8)[blocks, offsets] = code.view(torch.uint8)
             scales[at][blocks, offsets] = scale
 
     def load(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """K and V [..., kv_heads, D] of `slots` [...] int64, in the compute dtype."""
+        """K and V [..., kv_heads, D] of `slots` [...] int64, in the compute dtype; of a latent layout V is
+        K, of which the first dimensions count."""
         at = self._row_of[layer]
         if not self.layout.scaled:
-            rows = _key_rows(slots.reshape(-1))
+            rows = self._key_rows(slots.reshape(-1))
             shape = (*slots.shape, self.layout.num_kv_heads, self.layout.head_dim)
             layer_rows = self._rows[at]
-            keys, values = layer_rows.index_select(0, rows), layer_rows.index_select(0, rows + BLOCK_TOKENS)
-            return keys.view(shape).to(self.compute_dtype), values.view(shape).to(self.compute_dtype)
+            keys = layer_rows.index_select(0, rows).view(shape).to(self.compute_dtype)
+            if self.layout.latent:
+                return keys, keys
+            values = layer_rows.index_select(0, rows + BLOCK_TOKENS)
+            return keys, values.view(shape).to(self.compute_dtype)
         assert self.key_scales is not None
         assert self.value_scales is not None
         blocks, offsets = slots // BLOCK_TOKENS, slots % BLOCK_TOKENS
         loaded = []
-        for codes, scales in ((self.keys, self.key_scales), (self.values, self.value_scales)):
+        both = ((self.keys, self.key_scales), (self.values, self.value_scales))
+        for codes, scales in both[: self.layout.parts]:
             code = codes[at].view(torch.uint8)[blocks, offsets].view(codes.dtype)
             scale = scales[at][blocks, offsets].float()
             loaded.append((code.float() * scale[..., None]).to(self.compute_dtype))
-        return loaded[0], loaded[1]
+        return loaded[0], loaded[-1]
+
+    def _key_rows(self, slots: Tensor) -> Tensor:
+        """The row of `_rows` where K of each slot is: 16 rows of V, if any, follow every 16 rows of K."""
+        return slots + (slots // BLOCK_TOKENS) * (BLOCK_TOKENS * (self.layout.parts - 1))
 
     # --- blocks ---
 
@@ -257,11 +281,6 @@ class KvPool:
         size = self.layout.layer_block_bytes
         start = (self._row_of[layer] * self.num_blocks + block) * size
         return self.memory[start : start + size]
-
-
-def _key_rows(slots: Tensor) -> Tensor:
-    """The row of KvPool._rows where K of each slot is: 16 rows of V follow every 16 rows of K."""
-    return slots + (slots // BLOCK_TOKENS) * BLOCK_TOKENS
 
 
 def _encode(source: Tensor, dtype: str) -> tuple[Tensor, Tensor]:

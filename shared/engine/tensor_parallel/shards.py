@@ -23,7 +23,7 @@ Reduce = Callable[[Tensor], Tensor]
 """Partial sums of this rank -> the sums over all ranks, the same bits on every rank."""
 
 
-_LACKING = ("attention sinks", "experts with biases")
+_LACKING = ("attention sinks", "experts with biases", "multi-head latent attention")
 
 
 def shard_config(config: ModelConfig, num_ranks: int) -> ModelConfig:

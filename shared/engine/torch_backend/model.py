@@ -24,6 +24,7 @@ from shared.engine.torch_backend.attention import (
     attend,
     plan_attention,
 )
+from shared.engine.torch_backend.latent import latent_heads, latent_values
 from shared.engine.torch_backend.rope import apply_rope, rope_table
 from shared.engine.torch_backend.routing import choose_experts
 
@@ -154,8 +155,15 @@ class TorchModel:
     def _project(self, layer: int, weights: LayerWeights, hidden: Tensor, part: Part) -> Tensor:
         """Queries [T, heads, D]; keys and values go straight into the pool."""
         config = self._config
-        heads = part.apply(weights.qkv, self._normed(hidden, weights.attention_in_norm), layer, "qkv")
-        heads = heads.view(len(hidden), -1, config.head_dim)
+        projected = part.apply(weights.qkv, self._normed(hidden, weights.attention_in_norm), layer, "qkv")
+        slots = part.plan.write_slots[self._views[layer].group]
+        rope = config.layers[layer].rope
+        if config.latent is not None:
+            assert rope is not None
+            queries, keys = latent_heads(projected, weights, config.latent, part.angles[rope])
+            self._pool.store(layer, slots, keys, None)
+            return queries
+        heads = projected.view(len(hidden), -1, config.head_dim)
         num_rotated = config.num_heads + config.num_kv_heads
         queries, keys = heads[:, : config.num_heads], heads[:, config.num_heads : num_rotated]
         if config.qk_norm == "all":
@@ -164,19 +172,17 @@ class TorchModel:
         elif config.qk_norm == "head":
             queries = self._normed(queries, weights.query_norm)
             keys = self._normed(keys, weights.key_norm)
-        rope = config.layers[layer].rope
         if rope is not None:
             angles = part.angles[rope]
             queries, keys = apply_rope(queries, angles), apply_rope(keys, angles)
         if part.query_growth is not None:
             queries = queries * part.query_growth
-        slots = part.plan.write_slots[self._views[layer].group]
         self._pool.store(layer, slots, keys, heads[:, num_rotated:])
         return queries
 
     def _attend(self, layer: int, queries: Tensor, plan: AttentionPlan) -> Tensor:
-        """[T, heads, D] -> [T, heads * D]"""
-        config = self._config
+        """[T, heads, D] -> [T, heads * D], with latents [T, heads * value_dim]"""
+        config, weights = self._config, self._weights.layers[layer]
         parts = [
             attend(
                 queries[group.first_row : group.first_row + group.num_rows],
@@ -184,11 +190,12 @@ class TorchModel:
                 group,
                 scale=config.score_scale,
                 softcap=config.attention_softcap,
-                sinks=self._weights.layers[layer].sinks,
+                sinks=weights.sinks,
             )
             for group in plan.groups[self._views[layer]]
         ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return attended if config.latent is None else latent_values(attended, weights, config.latent)
 
     def _mlp(self, layer: int, weights: LayerWeights, hidden: Tensor, part: Part) -> Tensor:
         """[T, hidden] -> what is added to it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from shared.engine.loading.families import (
     cohere2,
+    deepseek,
     exaone4,
     gemma2,
     gemma3,
@@ -59,7 +60,10 @@ FAMILIES: dict[str, Family] = {
         mixtral.FAMILY,
         qwen2_moe.FAMILY,
         qwen3_moe.FAMILY,
+        deepseek.V2,
+        deepseek.V3,
         glm4_moe.FAMILY,
+        glm4_moe.LITE,
         gpt_oss.FAMILY,
     )
 }

@@ -10,15 +10,11 @@ _GEMMA3N = (
     "its layers share KV with earlier ones, run four residual streams (AltUp) and read an embedding per "
     "layer, for which a layer here has no place"
 )
-_LATENT = (
-    "its attention keeps one compressed latent per token (MLA), of which keys and values of all heads are "
-    "made; a block here has keys and values of one size for each KV head"
+_SPARSE_ATTENTION = (
+    "its attention reads the tokens that an indexer chooses, whose keys would be a second pool beside KV"
 )
 REFUSED: dict[str, str] = {
-    "DeepseekV2ForCausalLM": _LATENT,
-    "DeepseekV3ForCausalLM": _LATENT,
-    "DeepseekV32ForCausalLM": _LATENT,
-    "Glm4MoeLiteForCausalLM": _LATENT,
+    "DeepseekV32ForCausalLM": _SPARSE_ATTENTION,
     "Qwen3NextForCausalLM": _DELTA_NET,
     "Qwen3_5ForCausalLM": _DELTA_NET,
     "Qwen3_5ForConditionalGeneration": _DELTA_NET,

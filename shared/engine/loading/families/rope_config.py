@@ -91,9 +91,10 @@ def _of_kind(kind: RopeKind, plain: RopeConfig, factor: float, context: int, fie
 def _yarn_attention_factor(factor: float, fields: RawConfig) -> float:
     scale, of_all_dims = fields.optional_number("mscale"), fields.optional_number("mscale_all_dim")
     if scale is not None and of_all_dims is not None:
-        return _yarn_growth(factor, scale) / _yarn_growth(factor, of_all_dims)
-    return _yarn_growth(factor, 1.0)
+        return yarn_growth(factor, scale) / yarn_growth(factor, of_all_dims)
+    return yarn_growth(factor, 1.0)
 
 
-def _yarn_growth(factor: float, scale: float) -> float:
+def yarn_growth(factor: float, scale: float) -> float:
+    """What yarn multiplies cosines and sines by in a context that is `factor` times as long."""
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0

@@ -169,7 +169,7 @@ def test_what_fp8_weights_cannot_go_with_is_refused(
         check_fp8(config, load_model_config(tmp_path, dtype))
 
 
-@pytest.mark.parametrize("name", ["cohere2", "granite", "ministral3"])
+@pytest.mark.parametrize("name", ["cohere2", "granite", "ministral3", "deepseek v3"])
 def test_what_the_kernels_do_not_compute_is_refused_by_name(name: str, tmp_path: Path) -> None:
     config = EngineConfig(str(tmp_path), device="cuda")
     with pytest.raises(InvalidRequest, match="which device cuda does not compute; use device cpu"):

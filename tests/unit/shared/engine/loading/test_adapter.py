@@ -198,6 +198,12 @@ def test_experts_are_refused_and_attention_beside_them_is_read(tmp_path: Path) -
     assert "can have adapters" in sentence_of(tmp_path / "b", sparse)
 
 
+def test_adapters_of_a_model_with_compressed_kv_are_refused(config: ModelConfig, tmp_path: Path) -> None:
+    latent = load_model_config(FAMILIES["deepseek v3"](tmp_path / "model"))
+    save_adapter(tmp_path / "adapter", config)
+    assert "has multi-head latent attention" in sentence_of(tmp_path / "adapter", latent)
+
+
 def test_a_target_without_weights_is_refused(config: ModelConfig, tmp_path: Path) -> None:
     save_adapter(tmp_path, config, modules=("q_proj",), target_modules=["q_proj", "v_proj"])
     assert "lacks target module 'v_proj'" in sentence_of(tmp_path, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import GptOssConfig, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
+from transformers import DeepseekV3Config, GptOssConfig, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
 
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import load_model_config
@@ -33,6 +33,20 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 2,
 }
 EXPERTS = SHAPE | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+LATENT = SHAPE | {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
 QUERY = "model.layers.0.self_attn.q_proj"
 FP8 = Compression("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"})
 INT8 = Compression("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"})
@@ -120,6 +134,16 @@ PACKINGS = {
         keeps_codes=False,
         config_class=Qwen3MoeConfig,
         shape=EXPERTS,
+    ),
+    "fp8 latents by blocks": Packing(
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
+        _fp8_blocks,
+        keeps_codes=False,
+        config_class=DeepseekV3Config,
+        shape=LATENT,
+    ),
+    "int8 latents by channels": replace(
+        _compressed(("Linear", INT8)), config_class=DeepseekV3Config, shape=LATENT
     ),
     "mxfp4 experts, stacked": Packing(
         MXFP4, _mxfp4, keeps_codes=True, config_class=Qwen3MoeConfig, shape=EXPERTS, suffix="experts.*_proj"

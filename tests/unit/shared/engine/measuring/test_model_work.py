@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from shared.engine import EngineConfig, KvLayout, ModelConfig, load_model_config
 from shared.engine.loading.model_config import MoeConfig
 from shared.engine.measuring.model_work import StepWork, work_of
-from tests.support.engine import save_random_model
+from tests.support.engine import save_random_model, save_shape
+from tests.support.engine_families import SHAPES
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,12 @@ def test_a_step_reads_every_matrix_of_the_checkpoint_but_the_embedding(
     sizes = matrices(folder)
     assert work(model).weight_bytes == sum(sizes.values()) - sizes["model.embed_tokens.weight"]
     assert work(model).held_bytes == sum(sizes.values())
+
+
+@pytest.mark.parametrize("name", ["deepseek v2", "deepseek v3"])
+def test_a_model_with_compressed_kv_holds_every_matrix_of_its_checkpoint(name: str, tmp_path: Path) -> None:
+    model = load_model_config(save_shape(tmp_path, SHAPES[name]))
+    assert work(model).held_bytes == sum(matrices(tmp_path).values())
 
 
 def test_a_tied_head_is_read_and_held_once(model: ModelConfig) -> None:

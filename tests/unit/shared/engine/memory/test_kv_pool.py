@@ -24,6 +24,24 @@ def test_fingerprints_are_equal_exactly_when_layouts_are() -> None:
     assert len({LAYOUT.fingerprint(), *(other.fingerprint() for other in others)}) == 4
 
 
+def test_a_latent_layout_holds_one_vector_for_keys_and_values() -> None:
+    latent = KvLayout(3, 1, 8, "int8", latent=True)
+    assert 2 * latent.layer_block_bytes == KvLayout(3, 1, 8, "int8").layer_block_bytes
+    assert latent.fingerprint() != KvLayout(3, 1, 8, "int8").fingerprint()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "fp8"])
+def test_what_is_stored_in_a_latent_layout_is_loaded_as_keys_and_as_values(dtype: str) -> None:
+    latent, plain = (KvPool(KvLayout(2, 1, 8, dtype, latent=latent), 4) for latent in (True, False))
+    (stored, _), slots = random_kv(5, heads=1, dim=8), torch.tensor([63, 0, 17, 31, 32])
+    latent.data.fill_(0x7F)  # what is around a slot does not matter
+    latent.store(1, slots, stored, None)
+    plain.store(1, slots, stored, stored)
+    keys, values = latent.load(1, slots)
+    assert torch.equal(keys, plain.load(1, slots)[0])
+    assert torch.equal(values, keys)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "fp8"])
 def test_a_block_view_is_exactly_that_block_of_that_layer(dtype: str) -> None:
     pool = KvPool(KvLayout(3, 2, 4, dtype), 5)

@@ -10,7 +10,7 @@ import torch
 from structlog.testing import capture_logs
 
 from services.decode.config import DecodeConfig
-from shared.engine import EngineConfig
+from shared.engine import EngineConfig, load_model_config
 from shared.engine.backends import backend_name, why_not_native
 from shared.engine.core_board import WorkClass
 from shared.engine.native import library as native_library
@@ -19,7 +19,8 @@ from shared.engine.native.library import library, why_no_library
 from shared.errors import InvalidRequest
 from shared.retrieval.text_encoder import _computes_bf16
 from shared.worker.engine_builder import build_engine
-from tests.support.engine import make_engine, save_random_model
+from tests.support.engine import make_engine, save_random_model, save_shape
+from tests.support.engine_families import SHAPES
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +42,12 @@ def test_without_one_of_them_torch_computes_and_says_why(
     listed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(VARIABLE, listed)
-    config = EngineConfig(str(tmp_path))
+    engine = make_engine(save_random_model(tmp_path))
     assert library() is None
     assert why_no_library().startswith("this CPU lacks avx512_")
-    assert backend_name(config) == "torch"
-    assert why_not_native(config) == why_no_library()
+    assert engine.backend == "torch"
+    assert why_not_native(engine.config, engine.model_config) == why_no_library()
     assert not _computes_bf16()
-    assert make_engine(save_random_model(tmp_path)).backend == "torch"
 
 
 def test_without_a_compiler_at_the_installation_torch_computes_and_says_why(
@@ -57,14 +57,31 @@ def test_without_a_compiler_at_the_installation_torch_computes_and_says_why(
     monkeypatch.setattr(native_library, "KERNEL_FEATURES", ())  # as a CPU has it that could run them
     monkeypatch.setattr(native_library, "LIBRARY_NAME", "_kernels.never-built.so")
     assert library() is None
-    config = EngineConfig(str(tmp_path))
-    assert why_not_native(config) == "the kernels were not built: a C++ compiler was missing"
-    assert backend_name(config) == "torch"
+    config, model = EngineConfig(str(tmp_path)), load_model_config(save_random_model(tmp_path))
+    assert why_not_native(config, model) == "the kernels were not built: a C++ compiler was missing"
+    assert backend_name(config, model) == "torch"
 
 
 def test_who_asked_for_torch_is_told_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, "none")
-    assert why_not_native(EngineConfig(str(tmp_path), backend="torch")) == ""
+    config, model = (
+        EngineConfig(str(tmp_path), backend="torch"),
+        load_model_config(save_random_model(tmp_path)),
+    )
+    assert why_not_native(config, model) == ""
+
+
+def test_torch_computes_what_the_kernels_do_not_and_says_why(tmp_path: Path) -> None:
+    engine = make_engine(save_shape(tmp_path, SHAPES["deepseek v3"]))
+    assert engine.backend == "torch"
+    expected = "the kernels do not compute multi-head latent attention"
+    assert why_not_native(engine.config, engine.model_config) == expected
+
+
+def test_the_native_backend_refuses_what_it_does_not_compute(tmp_path: Path) -> None:
+    folder = save_shape(tmp_path, SHAPES["deepseek v3"])
+    with pytest.raises(InvalidRequest, match="has multi-head latent attention, which the native backend"):
+        make_engine(folder, backend="native")
 
 
 def test_a_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from shared.engine.batch import Batch, Model, Span
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, load_model_config
 from shared.engine.loading.linear import DenseLinear
+from shared.engine.loading.model_config import LatentConfig
 from shared.engine.loading.quantize import quantize
 from shared.engine.loading.weights import load_weights
 from shared.engine.memory.kv_pool import KvLayout, KvPool
@@ -222,6 +223,7 @@ def tiny_config(tmp_path: Path, **fields: Any) -> ModelConfig:
         ({"intermediate_size": 47}, "does not divide the model's 47 MLP's inner size"),
         ({"qk_norm": "all"}, "normalises all heads as one vector"),
         ({"attention_sinks": True}, "has attention sinks, which tensor_parallel does not compute"),
+        ({"latent": LatentConfig(8, 4, 2, 4)}, "has multi-head latent attention, which tensor_parallel"),
         (
             {"layers": (LayerConfig(None, moe=MoeConfig(4, 2, 24, normalize=True, expert_bias=True)),)},
             "has experts with biases, which tensor_parallel does not compute",

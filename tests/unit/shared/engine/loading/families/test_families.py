@@ -92,7 +92,20 @@ def test_64_greedy_tokens_equal_those_of_transformers(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe", "qwen2 moe", "glm4 moe", "gpt-oss"]
+    "name",
+    [
+        "llama",
+        "gemma2",
+        "gemma3",
+        "olmo2",
+        "mixtral",
+        "qwen3 moe",
+        "qwen2 moe",
+        "glm4 moe",
+        "deepseek v2",
+        "deepseek v3",
+        "gpt-oss",
+    ],
 )
 def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> None:
     """Against fp32 on the same bf16 weights, the engine errs no more than transformers in bf16 does."""
@@ -110,7 +123,17 @@ def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "name",
-    ["qwen2, late windows, tied", "phi3", "gemma2", "gemma3", "olmo2", "mixtral", "glm4 moe", "gpt-oss"],
+    [
+        "qwen2, late windows, tied",
+        "phi3",
+        "gemma2",
+        "gemma3",
+        "olmo2",
+        "mixtral",
+        "glm4 moe",
+        "deepseek v3",
+        "gpt-oss",
+    ],
 )
 def test_deterministic_logits_of_a_row_are_bitwise_equal_on_every_path(
     name: str, dtype: torch.dtype, tmp_path: Path
