@@ -19,7 +19,7 @@ from tests.support.poisoned_product import poisoned_product
 from tests.support.random_linear import FORMATS, exact_product, exact_weight, random_linear
 from tests.support.served_shapes import INPUT_WIDTHS, ROW_COUNTS, VOCABULARIES
 
-NUM_OUT = 130  # four panels and a part of one
+NUM_OUT = 98  # three panels and a part of one
 HEAD_WIDTH = 32
 ALONE = (0, 11, 12, 63, 511)
 """Rows at the beginning and the end of tiles and blocks."""
