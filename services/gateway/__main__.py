@@ -8,23 +8,23 @@ with interrupts_end_at_once():
     import asyncio
     from dataclasses import replace
 
-    from services.gateway.client_cancels import ClientCancels
+    from services.gateway.admission.pressure import watch_pressure
+    from services.gateway.asks.passage_asks import PassageAsks
+    from services.gateway.asks.text_asks import TextAsks
+    from services.gateway.asks.text_calls import TextCalls
+    from services.gateway.asks.token_spellings import SpellingBook
     from services.gateway.config import GatewayConfig
     from services.gateway.context import SessionContext
-    from services.gateway.edge import InferenceEdge
-    from services.gateway.edge_server import EdgeServer
-    from services.gateway.front_door import FrontDoor
+    from services.gateway.grpc.edge import InferenceEdge
+    from services.gateway.grpc.edge_server import EdgeServer
     from services.gateway.http.server import HttpServer
-    from services.gateway.key_gate import KeyGate
-    from services.gateway.passage_asks import PassageAsks
-    from services.gateway.pressure import watch_pressure
+    from services.gateway.keys.key_gate import KeyGate
     from services.gateway.scrape_targets import SD_PATH, scrape_targets
-    from services.gateway.session_registry import SessionRegistry
+    from services.gateway.session.client_cancels import ClientCancels
+    from services.gateway.session.front_door import FrontDoor
+    from services.gateway.session.session_registry import SessionRegistry
     from services.gateway.shared_ports import LAST_CALLS_S, divert_new_connections
     from services.gateway.tasks import Tasks
-    from services.gateway.text_asks import TextAsks
-    from services.gateway.text_calls import TextCalls
-    from services.gateway.token_spellings import SpellingBook
     from shared.bus.subjects import inbox
     from shared.service import Service, run_service
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.gateway.retrieval_use import ORDERS, SHARED_PREFIX, WARM_HEAD, WARM_MODES
+from services.gateway.request.retrieval_use import ORDERS, SHARED_PREFIX, WARM_HEAD, WARM_MODES
 from shared.cache_modes import CACHE_MODES, OFF
 from shared.config import PathRule, ServiceConfig, field_of
 from shared.sampling_defaults import DEFAULT_MAX_TOKENS

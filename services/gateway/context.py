@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.gateway.admission_queue import AdmissionQueue
-from services.gateway.breakers import Breakers
-from services.gateway.canceller import Canceller
+from services.gateway.admission.admission_queue import AdmissionQueue
+from services.gateway.admission.degradation import Degradation
+from services.gateway.admission.pressure import Pressure
 from services.gateway.config import GatewayConfig
-from services.gateway.crash_suspects import CrashSuspects
-from services.gateway.degradation import Degradation
-from services.gateway.model_identity import ModelIdentity, contends
-from services.gateway.placement import free_seats, leave_out, serving
-from services.gateway.pressure import Pressure
-from services.gateway.prompt_limits import PromptLimits
-from services.gateway.question_rewriter import QuestionRewriter
-from services.gateway.sent_load import LoadedView, SentLoad
+from services.gateway.fleet.breakers import Breakers
+from services.gateway.fleet.canceller import Canceller
+from services.gateway.fleet.crash_suspects import CrashSuspects
+from services.gateway.fleet.model_identity import ModelIdentity, contends
+from services.gateway.fleet.placement import free_seats, leave_out, serving
+from services.gateway.fleet.sent_load import LoadedView, SentLoad
+from services.gateway.question.question_rewriter import QuestionRewriter
+from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import torch
 
-from services.gateway.prompt_passages import standing_order
-from services.gateway.retrieval_use import ORDERS, SHARED_PREFIX
+from services.gateway.request.prompt_passages import standing_order
+from services.gateway.request.retrieval_use import ORDERS, SHARED_PREFIX
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.gateway.follow_ups import USER, leans, with_history
+from services.gateway.question.follow_ups import USER, leans, with_history
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.retrieval_use import WARM_HEAD, WARM_LIKELY, WARM_MODES, WARM_OFF
+from services.gateway.request.retrieval_use import WARM_HEAD, WARM_LIKELY, WARM_MODES, WARM_OFF
 from shared.retrieval.passages import split_passages
 from shared.text.default_model import packaged_file
 from tests.bench.document_questions import read_questions

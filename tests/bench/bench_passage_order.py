@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from services.gateway.prompt_passages import standing_order
-from services.gateway.retrieval_use import ORDERS
+from services.gateway.request.prompt_passages import standing_order
+from services.gateway.request.retrieval_use import ORDERS
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus

@@ -12,21 +12,21 @@ import grpc.aio
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.gateway.client_cancels import ClientCancels
+from services.gateway.admission.pressure import watch_pressure
+from services.gateway.asks.passage_asks import PassageAsks
+from services.gateway.asks.text_asks import TextAsks
+from services.gateway.asks.text_calls import TextCalls
+from services.gateway.asks.token_spellings import SpellingBook
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
-from services.gateway.edge import InferenceEdge
-from services.gateway.edge_server import EdgeServer
-from services.gateway.front_door import FrontDoor
+from services.gateway.grpc.edge import InferenceEdge
+from services.gateway.grpc.edge_server import EdgeServer
 from services.gateway.http.server import HttpServer
-from services.gateway.key_gate import KeyGate
-from services.gateway.passage_asks import PassageAsks
-from services.gateway.pressure import watch_pressure
-from services.gateway.session_registry import SessionRegistry
+from services.gateway.keys.key_gate import KeyGate
+from services.gateway.session.client_cancels import ClientCancels
+from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
-from services.gateway.text_asks import TextAsks
-from services.gateway.text_calls import TextCalls
-from services.gateway.token_spellings import SpellingBook
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox

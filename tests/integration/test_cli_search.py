@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.search import MAX_FOUND, main
-from services.gateway.passage_asks import MAX_FOUND as MAX_GIVEN
+from services.gateway.asks.passage_asks import MAX_FOUND as MAX_GIVEN
 from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import NotFound
 from shared.messages import Message, Retrieve, Retrieved, ScoredPassage

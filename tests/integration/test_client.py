@@ -34,7 +34,7 @@ from penstock.client import (
 from penstock.client import FinishReason as Finish
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.gateway.edge_status import retry_details
+from services.gateway.grpc.edge_status import retry_details
 from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.errors import Overloaded
 from shared.messages import Cancel, Message, Retrieve, Tokenize

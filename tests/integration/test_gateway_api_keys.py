@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.rate_limits import KeyLedger
+from services.gateway.keys.rate_limits import KeyLedger
 from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.messages import Message, Open, Prefill, Reserve, Tokenize
 from tests.integration.gateway_peers import Answer as PeerAnswer
@@ -77,7 +77,7 @@ async def in_force(running: Running, *clients: Client) -> None:
 
 @pytest.fixture
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("services.gateway.key_gate.POLL_S", 0.02)
+    monkeypatch.setattr("services.gateway.keys.key_gate.POLL_S", 0.02)
     return tmp_path / "keys.toml"
 
 

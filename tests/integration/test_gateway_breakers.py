@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from services.gateway.session import Session
+from services.gateway.session.session import Session
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, Overloaded
 from shared.messages import BreakerReport, Message, Prefill, Reserve, Tokenize
@@ -23,7 +23,7 @@ OPENS_WITHIN_S = 30.0
 @pytest.fixture(autouse=True)
 def no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that lags, silences are excused: these tests are about those that are not."""
-    monkeypatch.setattr("services.gateway.breakers.LAG_S", math.inf)
+    monkeypatch.setattr("services.gateway.fleet.breakers.LAG_S", math.inf)
 
 
 def mute(message: Message) -> Answer:

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client import AsyncClient, Client, InvalidRequest
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.choices import MAX_CHOICES
+from services.gateway.request.choices import MAX_CHOICES
 from shared.errors import EngineFault
 from shared.messages import Open, Prefill
 from tests.integration.gateway_peers import Fleet, Running, ask, fleet, gateway

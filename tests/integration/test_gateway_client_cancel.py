@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.client_cancels import MAX_REQUEST_ID_CHARS
+from services.gateway.session.client_cancels import MAX_REQUEST_ID_CHARS
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.messages import CancelAck, ClientCancel

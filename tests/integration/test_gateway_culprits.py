@@ -6,8 +6,8 @@ import asyncio
 
 import grpc
 
-from services.gateway.crash_record import PROVEN_TOKENS
-from services.gateway.session import Session
+from services.gateway.fleet.crash_record import PROVEN_TOKENS
+from services.gateway.session.session import Session
 from tests.integration.gateway_peers import Fleet, Peer, Running, ask, fleet, gateway
 from tests.support.client import Answer, generate
 from tests.support.wait import until

@@ -126,7 +126,7 @@ async def test_at_the_last_level_what_its_deadline_allows_is_still_served(nats_u
 async def test_when_the_pressure_is_gone_the_level_falls(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.degradation.FALL_AFTER_S", 0.2)
+    monkeypatch.setattr("services.gateway.admission.degradation.FALL_AFTER_S", 0.2)
     left = metric.value("penstock_degradation_steps_total", step="short_drafts", direction="left")
     async with fleet(nats_url), gateway(nats_url) as running:
         degrade(running, DegradationLevel.NO_DRAFTS)

@@ -227,8 +227,10 @@ async def test_the_total_deadline_counts_after_the_first_token(nats_url: str) ->
 async def test_the_deadline_of_the_call_ends_it_with_a_terminal_event(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.budget.GRPC_MARGIN_S", 0.5)  # time for the event on a busy machine
-    monkeypatch.setattr("services.gateway.budget.GRPC_MARGIN_SHARE", 0.5)
+    monkeypatch.setattr(
+        "services.gateway.scope.budget.GRPC_MARGIN_S", 0.5
+    )  # time for the event on a busy machine
+    monkeypatch.setattr("services.gateway.scope.budget.GRPC_MARGIN_SHARE", 0.5)
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         for role in ("tokenizer", "prefill", "decode", "detokenizer"):
             await running.knows(role, 1)

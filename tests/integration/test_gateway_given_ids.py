@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from services.gateway.preprocessor import MAX_IDS_NAMED_HERE
+from services.gateway.prompt.preprocessor import MAX_IDS_NAMED_HERE
 from shared.bus import Delivery
 from shared.messages import Prefill, Tokenize, unpack_hashes, unpack_ids
 from tests.integration.gateway_peers import Fleet, Peer, Running, fleet, gateway

@@ -28,9 +28,9 @@ MUCH_TEXT = 900_000
 async def test_a_client_that_does_not_take_the_end_of_its_answer_loses_its_connection(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    monkeypatch.setattr("services.gateway.response_relay.WRITE_GRACE_S", 0.2)
+    monkeypatch.setattr("services.gateway.session.response_relay.WRITE_GRACE_S", 0.2)
     for module in ("call", "event_stream"):
-        monkeypatch.setattr(f"services.gateway.http.{module}.FLUSH_TIMEOUT_S", 0.3)
+        monkeypatch.setattr(f"services.gateway.http.completions.{module}.FLUSH_TIMEOUT_S", 0.3)
     # A stream is written until its deadline; a whole answer has to be there before it, on any machine.
     deadline_ms = 6_000 if stream else 60_000
     body = {"prompt": "hello", "stream": stream, "penstock": {"deadline_ms": deadline_ms}}

@@ -13,8 +13,8 @@ import aiohttp
 import openai
 import pytest
 
+from services.gateway.asks.passage_asks import MAX_FOUND
 from services.gateway.http.vector_store_pages import DEFAULT_RESULTS, MAX_QUERIES
-from services.gateway.passage_asks import MAX_FOUND
 from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import NotFound
 from shared.messages import (

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from services.gateway.passage_asks import MAX_RANKED_TEXTS
+from services.gateway.asks.passage_asks import MAX_RANKED_TEXTS
 from shared.messages import MAX_EMBED_TEXT_BYTES, MAX_QUERY_CHARS, Message, RerankTexts, TextScores
 from tests.integration.gateway_peers import Answer, Fleet
 from tests.integration.test_gateway_rerank import RERANKER, parts, reranking

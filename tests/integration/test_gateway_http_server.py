@@ -163,7 +163,7 @@ async def test_a_connection_that_does_not_say_what_it_wants_is_closed(
 
 
 async def test_a_body_that_does_not_come_is_a_408(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.http.call.BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("services.gateway.http.completions.call.BODY_TIMEOUT_S", 0.2)
     async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)

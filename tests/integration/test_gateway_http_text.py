@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from services.gateway.text_asks import MAX_DETOKENIZE_IDS
+from services.gateway.asks.text_asks import MAX_DETOKENIZE_IDS
 from shared.messages import MAX_EMBED_TEXT_BYTES, Tokenize
 from tests.integration.gateway_peers import Fleet, fleet, gateway
 from tests.integration.test_gateway_text_asks import scripted

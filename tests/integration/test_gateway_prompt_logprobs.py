@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client import AsyncClient
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway import told_prompt
+from services.gateway.scope import told_prompt
 from shared.bus.subjects import inbox
 from shared.messages import Envelope, Prefill, PromptLogprobs, Reserve, pack_hashes
 from shared.sampling import NO_LOGPROBS, TokenLogprob

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.retrieval_use import BEST_FIRST, SHARED_PREFIX
+from services.gateway.request.retrieval_use import BEST_FIRST, SHARED_PREFIX
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
 from shared.errors import InvalidRequest, PenstockError
 from shared.kv_hash import BlockHasher

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.searched_question import TOO_LONG
+from services.gateway.question.searched_question import TOO_LONG
 from shared.messages import MAX_QUERY_CHARS, Message, Retrieve, Retrieved, ScoredPassage
 from tests.integration.gateway_peers import Answer as PeerAnswer
 from tests.integration.gateway_peers import Fleet, Running, ask, default_answer, fleet, gateway

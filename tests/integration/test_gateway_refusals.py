@@ -106,7 +106,7 @@ async def test_an_error_nobody_expects_ends_the_request_and_gives_everything_bac
         def broken(*_: object) -> None:
             raise ZeroDivisionError("a bug")
 
-        monkeypatch.setattr("services.gateway.session_state.SessionState.placed", broken)
+        monkeypatch.setattr("services.gateway.scope.session_state.SessionState.placed", broken)
         answer = await generate(running.stub, ask("hello"))
         await until(holding(peers, 1))
         await is_idle(running)

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.passage_asks import MAX_RANKED_TEXTS
+from services.gateway.asks.passage_asks import MAX_RANKED_TEXTS
 from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import InvalidRequest
 from shared.messages import (

@@ -8,7 +8,7 @@ from functools import partial
 import grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.session import Session
+from services.gateway.session.session import Session
 from shared.bus import Delivery
 from shared.messages import HoldCheck, HoldReport, Message, Prefill, Reserve
 from tests.integration.gateway_peers import Answer, ask, default_answer, fleet, gateway

@@ -8,12 +8,12 @@ from typing import Any
 from aiohttp import web
 
 from services.gateway.config import GatewayConfig
-from services.gateway.front_door import FrontDoor
-from services.gateway.http.call import HttpCall
-from services.gateway.http.error_object import FieldNames
-from services.gateway.http.json_fields import JsonFields, WrongField
-from services.gateway.http.penstock_options import FIELD, read_penstock_options
-from services.gateway.request import MAX_DEADLINE_MS
+from services.gateway.http.completions.call import HttpCall
+from services.gateway.http.completions.error_object import FieldNames
+from services.gateway.http.fields.json_fields import JsonFields, WrongField
+from services.gateway.http.fields.penstock_options import FIELD, read_penstock_options
+from services.gateway.request.request import MAX_DEADLINE_MS
+from services.gateway.session.front_door import FrontDoor
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.errors import PenstockError

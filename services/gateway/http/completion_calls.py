@@ -8,16 +8,16 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.call_sessions import CallSessions
 from services.gateway.config import GatewayConfig
-from services.gateway.front_door import FrontDoor, note_refusal
-from services.gateway.http.call import HttpCall
-from services.gateway.http.error_object import FieldNames
-from services.gateway.http.event_stream import EventStream
-from services.gateway.http.json_fields import JsonFields
-from services.gateway.http.penstock_options import PenstockOptions
-from services.gateway.http.token_text import Spell
-from services.gateway.response_relay import ResponseWriter
+from services.gateway.http.completions.call import HttpCall
+from services.gateway.http.completions.error_object import FieldNames
+from services.gateway.http.completions.event_stream import EventStream
+from services.gateway.http.completions.token_text import Spell
+from services.gateway.http.fields.json_fields import JsonFields
+from services.gateway.http.fields.penstock_options import PenstockOptions
+from services.gateway.session.call_sessions import CallSessions
+from services.gateway.session.front_door import FrontDoor, note_refusal
+from services.gateway.session.response_relay import ResponseWriter
 from shared.errors import PenstockError
 
 REQUEST_ID = "x-request-id"

@@ -9,16 +9,16 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from services.gateway.client_cancels import ClientCancels
-from services.gateway.front_door import FrontDoor
-from services.gateway.http.call import HttpCall
-from services.gateway.http.chat import ChatShape
-from services.gateway.http.error_object import NoSuchRequest
-from services.gateway.http.response_object import ID_PREFIX as RESPONSE_ID_PREFIX
-from services.gateway.http.text_completion import TextShape
-from services.gateway.request import served_model
-from services.gateway.served_models import ServedModel
-from services.gateway.text_asks import TextAsks
+from services.gateway.asks.text_asks import TextAsks
+from services.gateway.fleet.served_models import ServedModel
+from services.gateway.http.completions.call import HttpCall
+from services.gateway.http.completions.chat import ChatShape
+from services.gateway.http.completions.error_object import NoSuchRequest
+from services.gateway.http.completions.text_completion import TextShape
+from services.gateway.http.responses.response_object import ID_PREFIX as RESPONSE_ID_PREFIX
+from services.gateway.request.request import served_model
+from services.gateway.session.client_cancels import ClientCancels
+from services.gateway.session.front_door import FrontDoor
 from shared.errors import PenstockError, Unavailable
 from shared.telemetry.metrics import RoleMetrics
 

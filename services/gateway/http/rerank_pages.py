@@ -14,13 +14,13 @@ from typing import Any
 
 from aiohttp import web
 
+from services.gateway.asks.passage_asks import MAX_RANKED_TEXTS, PassageAsks, RankedTexts
 from services.gateway.config import GatewayConfig
-from services.gateway.front_door import FrontDoor
 from services.gateway.http.ask_pages import AskPages
-from services.gateway.http.call import HttpCall
-from services.gateway.http.json_fields import JsonFields, WrongField
-from services.gateway.http.penstock_options import FIELD
-from services.gateway.passage_asks import MAX_RANKED_TEXTS, PassageAsks, RankedTexts
+from services.gateway.http.completions.call import HttpCall
+from services.gateway.http.fields.json_fields import JsonFields, WrongField
+from services.gateway.http.fields.penstock_options import FIELD
+from services.gateway.session.front_door import FrontDoor
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.errors import TooLarge

@@ -10,16 +10,16 @@ import structlog
 from aiohttp import web
 
 from services.gateway.config import GatewayConfig
-from services.gateway.http.answer import Answer
-from services.gateway.http.call import HttpCall
-from services.gateway.http.chat import ChatShape, read_chat
 from services.gateway.http.completion_calls import CompletionCalls
-from services.gateway.http.error_object import NoSuchPath, WrongMethod
+from services.gateway.http.completions.answer import Answer
+from services.gateway.http.completions.call import HttpCall
+from services.gateway.http.completions.chat import ChatShape, read_chat
+from services.gateway.http.completions.error_object import NoSuchPath, WrongMethod
+from services.gateway.http.completions.text_completion import TextShape, read_text_completion
 from services.gateway.http.pages import Pages
 from services.gateway.http.rerank_pages import RerankPages
-from services.gateway.http.response_answer import ResponseAnswer
-from services.gateway.http.responses import read_response
-from services.gateway.http.text_completion import TextShape, read_text_completion
+from services.gateway.http.responses.response_answer import ResponseAnswer
+from services.gateway.http.responses.responses import read_response
 from services.gateway.http.text_pages import TextPages
 from services.gateway.http.vector_store_pages import VectorStorePages
 from shared.errors import InternalError

@@ -12,19 +12,19 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from services.gateway.client_cancels import ClientCancels
+from services.gateway.asks.passage_asks import PassageAsks
+from services.gateway.asks.text_asks import TextAsks
+from services.gateway.asks.token_spellings import SpellingBook
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
-from services.gateway.front_door import FrontDoor
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.pages import Pages
 from services.gateway.http.rerank_pages import RerankPages
 from services.gateway.http.router import Router
 from services.gateway.http.text_pages import TextPages
 from services.gateway.http.vector_store_pages import VectorStorePages
-from services.gateway.passage_asks import PassageAsks
-from services.gateway.text_asks import TextAsks
-from services.gateway.token_spellings import SpellingBook
+from services.gateway.session.client_cancels import ClientCancels
+from services.gateway.session.front_door import FrontDoor
 from shared.errors import Unavailable
 from shared.telemetry import metrics
 

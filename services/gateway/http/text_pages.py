@@ -10,16 +10,16 @@ from typing import Any
 from aiohttp import web
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.asks.text_asks import MAX_DETOKENIZE_IDS, TextAsks, read_vector
 from services.gateway.config import GatewayConfig
-from services.gateway.front_door import FrontDoor
 from services.gateway.http.ask_pages import AskPages
-from services.gateway.http.call import HttpCall
-from services.gateway.http.chat import read_chat_prompt
-from services.gateway.http.error_object import FieldNames
-from services.gateway.http.json_fields import JsonFields
-from services.gateway.http.penstock_options import FIELD
-from services.gateway.http.sampling_fields import TOKEN_IDS, wrong_choice
-from services.gateway.text_asks import MAX_DETOKENIZE_IDS, TextAsks, read_vector
+from services.gateway.http.completions.call import HttpCall
+from services.gateway.http.completions.chat import read_chat_prompt
+from services.gateway.http.completions.error_object import FieldNames
+from services.gateway.http.fields.json_fields import JsonFields
+from services.gateway.http.fields.penstock_options import FIELD
+from services.gateway.http.fields.sampling_fields import TOKEN_IDS, wrong_choice
+from services.gateway.session.front_door import FrontDoor
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 

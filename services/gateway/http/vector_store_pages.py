@@ -11,15 +11,15 @@ from typing import Any
 from aiohttp import web
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.asks.passage_asks import MAX_FOUND, PassageAsks, PassageQuery, check_query
 from services.gateway.config import GatewayConfig
-from services.gateway.front_door import FrontDoor
 from services.gateway.http.ask_pages import AskPages
-from services.gateway.http.call import HttpCall
-from services.gateway.http.error_object import FieldNames
-from services.gateway.http.json_fields import JsonFields, WrongField
-from services.gateway.http.penstock_options import FIELD
-from services.gateway.passage_asks import MAX_FOUND, PassageAsks, PassageQuery, check_query
-from services.gateway.retrieval_use import read_corpus_name, read_filters
+from services.gateway.http.completions.call import HttpCall
+from services.gateway.http.completions.error_object import FieldNames
+from services.gateway.http.fields.json_fields import JsonFields, WrongField
+from services.gateway.http.fields.penstock_options import FIELD
+from services.gateway.request.retrieval_use import read_corpus_name, read_filters
+from services.gateway.session.front_door import FrontDoor
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.joined_warnings import joined_warnings

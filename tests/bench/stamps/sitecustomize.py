@@ -65,7 +65,7 @@ def _coded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 WRAPPED = {
     "shared.bus.codec": [("", "encode", _coded), ("", "decode", _coded)],
     "shared.engine.engine_core": [("EngineCore", "run_step", _wrapped)],
-    "services.gateway.edge": [
+    "services.gateway.grpc.edge": [
         ("InferenceEdge", "Generate", _wrapped),
         ("_CallWriter", "write_text", _wrapped),
     ],

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.choices import MAX_CHOICES
-from services.gateway.http.chat import read_chat
-from services.gateway.http.completion import AskedCompletion
-from services.gateway.http.error_object import error_object
-from services.gateway.http.json_fields import JsonFields
-from services.gateway.http.text_completion import read_text_completion
-from services.gateway.request import MAX_CACHE_SALT_CHARS, validate_request
+from services.gateway.http.completions.chat import read_chat
+from services.gateway.http.completions.completion import AskedCompletion
+from services.gateway.http.completions.error_object import error_object
+from services.gateway.http.completions.text_completion import read_text_completion
+from services.gateway.http.fields.json_fields import JsonFields
+from services.gateway.request.choices import MAX_CHOICES
+from services.gateway.request.request import MAX_CACHE_SALT_CHARS, validate_request
 from shared.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 77

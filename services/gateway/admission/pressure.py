@@ -1,0 +1,96 @@
+"""How hard it is to meet first-token deadlines now, and the watch that degrades the gateway by it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from services.gateway.admission.admission import queued_s
+from services.gateway.admission.admission_queue import LOWEST_CLASS, AdmissionQueue
+from services.gateway.admission.degradation import Degradation
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.fleet.placement import Candidate, serving
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+BUDGETS_REMEMBERED = 64
+WATCH_S = 0.1
+"""How often the pressure is looked at."""
+REST_WATCH_S = 0.5
+"""The same while there is none, and nothing is left out."""
+RESTS_AFTER = 10
+"""So many looks without pressure and without a request; then there is none until one comes."""
+
+
+class Pressure:
+    """Predicted waits as shares of the budgets that clients give.
+
+    `instances(role)`: those of the fleet, with what was sent to them since they told of themselves.
+    """
+
+    def __init__(self, queue: AdmissionQueue, instances: Callable[[str], Sequence[Candidate]]) -> None:
+        self._queue = queue
+        self._instances = instances
+        self._budgets_s: deque[float] = deque(maxlen=BUDGETS_REMEMBERED)
+        self._asked = asyncio.Event()
+
+    def note_budget(self, first_token_s: float) -> None:
+        """A request has come, with so much time for its first token."""
+        self._budgets_s.append(first_token_s)
+        self._asked.set()
+
+    async def until_asked(self) -> None:
+        """Return when a request has come since this was last waited for."""
+        await self._asked.wait()
+        self._asked.clear()
+
+    def wait_s(self, model: ModelIdentity) -> float:
+        """How long a request for `model` that goes behind all others would wait before it is computed."""
+        queue_s = self._queue.expected_wait_s(model, LOWEST_CLASS)
+        return queue_s + min(
+            map(queued_s, serving(self._instances("prefill"), "prefill", model)), default=0.0
+        )
+
+    def of(self, model: ModelIdentity) -> float:
+        """That wait as a share of the usual budget."""
+        return self.wait_s(model) / self.usual_budget_s if self._budgets_s else 0.0
+
+    def highest(self) -> float:
+        """Of all models that are served."""
+        models = {ModelIdentity.of(view.heartbeat) for view in self._instances("decode")}
+        return max(map(self.of, models), default=0.0)
+
+    @property
+    def usual_budget_s(self) -> float:
+        """The median of the last requests'."""
+        return statistics.median(self._budgets_s)
+
+
+async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: Callable[[], None]) -> None:
+    """For ever: let the level follow the pressure; `changed` is called after every step."""
+    calm_looks = 0
+    while True:
+        was, now = degradation.level, pressure.highest()
+        if degradation.observe(now):
+            level = degradation.level
+            rises = level > was
+            metrics.DEGRADATION_LEVEL.set(level)
+            metrics.DEGRADATION_STEPS.labels(
+                step=max(level, was).word, direction="entered" if rises else "left"
+            ).inc()
+            log.warning("degradation", now=level.word, was=was.word, pressure=round(now, 2))
+            changed()
+        if now or degradation.level:
+            calm_looks = 0
+            await asyncio.sleep(WATCH_S)
+        elif calm_looks < RESTS_AFTER:
+            calm_looks += 1
+            await asyncio.sleep(REST_WATCH_S)
+        else:
+            calm_looks = 0
+            await pressure.until_asked()

@@ -1,0 +1,159 @@
+"""What clients ask of tokenizers and retrievers alone: ids of a text, text of ids, vectors."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from services.gateway.asks.text_calls import TextCall, TextCalls, check_model_name, checked_bytes
+from services.gateway.fleet.model_identity import find_model
+from services.gateway.fleet.placement import serving
+from services.gateway.fleet.request_client import unexpected_answer
+from services.gateway.fleet.served_models import EMBEDDING_ROLE, ServedModel, served_models
+from services.gateway.prompt.preprocessor import tokenize_message
+from services.gateway.request.request import MAX_TOKEN_ID, Request, served_model, split_model
+from shared.api_key_file import ApiKey
+from shared.bus.fleet import InstanceView
+from shared.deadline import Deadline
+from shared.errors import InvalidRequest
+from shared.messages import (
+    MAX_EMBED_TEXTS,
+    Detokenize,
+    Detokenized,
+    Embed,
+    Embedded,
+    Message,
+    SpellTokens,
+    Tokenized,
+    TokenSpellings,
+    pack_ids,
+    unpack_ids,
+)
+
+MAX_DETOKENIZE_IDS = 1 << 17
+"""As a message on the bus they are half a megabyte, and so is their text, about."""
+MAX_EMBEDDED_TEXTS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class PromptIds:
+    model: str
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    model: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextVectors:
+    """Columns of equal length, one row for each text; a vector is float32, little-endian."""
+
+    model: str
+    vectors: list[bytes]
+    tokens: list[int]
+    truncated: list[bool]
+
+
+class TextAsks:
+    """`key` is what `KeyGate.identify` found."""
+
+    def __init__(self, calls: TextCalls) -> None:
+        self._calls = calls
+        self._fleet = calls.fleet
+
+    def models(self) -> tuple[ServedModel, ...]:
+        return served_models(self._fleet)
+
+    async def tokenize(
+        self, key: ApiKey, request: Request, deadline: Deadline, *, add_special_tokens: bool = True
+    ) -> PromptIds:
+        """The ids of the prompt of `request`, of which nothing else counts but the model."""
+        message = replace(tokenize_message(request, ()), add_special_tokens=add_special_tokens)
+        with self._calls.admitted(key, 0, deadline) as call:
+            model, answer = await self._ask_model(call, "tokenizer", request.model, message)
+        if not isinstance(answer, Tokenized):
+            raise unexpected_answer(answer, "tokenizer")
+        return PromptIds(model, unpack_ids(answer.token_ids))
+
+    async def detokenize(
+        self, key: ApiKey, model: str, token_ids: Sequence[int], deadline: Deadline
+    ) -> PlainText:
+        check_model_name(model)
+        _check_ids(token_ids)
+        message = Detokenize(pack_ids(token_ids))
+        with self._calls.admitted(key, 0, deadline) as call:
+            model, answer = await self._ask_model(call, "tokenizer", model, message)
+        if not isinstance(answer, Detokenized):
+            raise unexpected_answer(answer, "tokenizer")
+        return PlainText(model, answer.text)
+
+    async def embed(self, key: ApiKey, model: str, texts: Sequence[str], deadline: Deadline) -> TextVectors:
+        """In parts, one after another: questions of requests go between them."""
+        check_model_name(model)
+        text_bytes = checked_bytes(texts, MAX_EMBEDDED_TEXTS)
+        found = TextVectors(model, [], [], [])
+        with self._calls.admitted(key, text_bytes, deadline) as call:
+            try:
+                for start in range(0, len(texts), MAX_EMBED_TEXTS):
+                    part = Embed(tuple(texts[start : start + MAX_EMBED_TEXTS]))
+                    model, answer = await self._ask_model(call, EMBEDDING_ROLE, model, part)
+                    if not isinstance(answer, Embedded) or len(answer.vectors) != len(part.texts):
+                        raise unexpected_answer(answer, EMBEDDING_ROLE)
+                    found.vectors.extend(answer.vectors)
+                    found.tokens.extend(answer.tokens)
+                    found.truncated.extend(answer.truncated)
+            finally:
+                call.used_tokens = sum(found.tokens)
+        return replace(found, model=model)
+
+    async def spell(self, model: str, token_ids: Sequence[int], deadline: Deadline) -> Sequence[bytes]:
+        """The bytes that ids stand for, each by itself. Of a request that has been admitted: in no limits."""
+        with self._calls.begun(deadline) as call:
+            ids = SpellTokens(pack_ids(token_ids))
+            _, answer = await self._ask_model(call, "tokenizer", model, ids, is_placed=True)
+        if not isinstance(answer, TokenSpellings) or len(answer.spellings) != len(token_ids):
+            raise unexpected_answer(answer, "tokenizer")
+        return answer.spellings
+
+    async def _ask_model(
+        self, call: TextCall, role: str, wanted_model: str, message: Message, *, is_placed: bool = False
+    ) -> tuple[str, Message]:
+        """The name of the model and the answer of an instance that has it; raises NotFound where none has.
+
+        An adapter has the tokenizer of its model. `is_placed`: of a request that goes on when its adapter is
+        there no more.
+        """
+        found = await self._calls.ready(call, role, partial(self._fleet.instances, role))
+        served = {view.heartbeat.model for view in found}
+        named, adapter = split_model(wanted_model, served) if role == "tokenizer" else (wanted_model, "")
+        model = served_model(named, served)
+        if adapter and not is_placed:
+            find_model(wanted_model, self._fleet.instances)
+        answer = await self._calls.ask_any(call, role, message, partial(self._having, role, model))
+        return f"{model}:{adapter}" if adapter else model, answer
+
+    def _having(self, role: str, model: str) -> Sequence[InstanceView]:
+        views = [view for view in self._fleet.instances(role) if view.heartbeat.model == model]
+        if any(view.heartbeat.model == model for view in self._fleet.instances("decode")):
+            return serving(views, role, find_model(model, self._fleet.instances))
+        return views
+
+
+def read_vector(vector: bytes) -> list[float]:
+    values = array("f", vector)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tolist()
+
+
+def _check_ids(token_ids: Sequence[int]) -> None:
+    if not 1 <= len(token_ids) <= MAX_DETOKENIZE_IDS:
+        raise InvalidRequest(f"token_ids has {len(token_ids)} ids: send 1 to {MAX_DETOKENIZE_IDS}")
+    if not (min(token_ids) >= 0 and max(token_ids) <= MAX_TOKEN_ID):
+        raise InvalidRequest("token_ids holds what is no id: send ids of the model's vocabulary")

@@ -1,0 +1,178 @@
+"""Calls that place nothing: what they share, whatever they ask for.
+
+Such a call is no request: nothing is placed and nothing kept. It has a deadline, counts in the limits of its
+key, is asked elsewhere when an instance fails, and is cancelled when its client is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from services.gateway.context import SessionContext
+from services.gateway.fleet.avoided_instances import AvoidedInstances
+from services.gateway.fleet.request_client import RequestClient
+from services.gateway.fleet.waiting import wait_for_instances
+from services.gateway.keys.key_gate import BYTES_PER_TOKEN, KeyGate
+from services.gateway.prompt.ask_in_turn import ask_in_turn
+from services.gateway.request.request import MAX_MODEL_CHARS
+from shared.api_key_file import ApiKey
+from shared.bus.fleet import InstanceView
+from shared.deadline import Deadline
+from shared.errors import InvalidRequest, NoAnswer, Overloaded, TooLarge, Unavailable
+from shared.messages import MAX_EMBED_TEXT_BYTES, Message
+from shared.telemetry import metrics
+
+MAX_ASKS = 3
+"""How often a role is asked, an instance that failed not again for a moment, before the call fails."""
+FIRST_SHARE = 0.5
+"""Of the time that is left, for one instance while there is another."""
+ROOM_RETRY_MS = 100
+
+
+@dataclass(slots=True, eq=False)
+class TextCall:
+    """A live call. `epoch` counts what was asked for it, so that a cancel of one ask stops no later one;
+    `used_tokens` is what it counts for in the limits of its key."""
+
+    id: str
+    client: RequestClient
+    deadline: Deadline
+    epoch: int = 0
+    used_tokens: int = 0
+
+
+class TextCalls:
+    def __init__(self, context: SessionContext, key_gate: KeyGate) -> None:
+        self.context = context
+        self.fleet = context.fleet
+        self._key_gate = key_gate
+        self._live: set[TextCall] = set()
+        self._admitted = 0
+        self._turns = itertools.count()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        context.fleet.on_lost(self._on_instance_lost)
+
+    async def drain(self) -> None:
+        """Take no new call and return when the live ones have ended."""
+        self._closing = True
+        await self._idle.wait()
+
+    @contextmanager
+    def admitted(self, key: ApiKey, text_bytes: int, deadline: Deadline) -> Iterator[TextCall]:
+        """Room for one call here and in the limits of its key, while it lasts; `key` is what
+        `KeyGate.identify` found, `text_bytes` how much there is to read for it."""
+        limit = self.context.config.max_text_calls
+        if self._closing:
+            raise Unavailable("this gateway is draining: use another one", hop="gateway")
+        if self._admitted >= limit:
+            metrics.SHED.labels(hop="gateway", reason="calls").inc()
+            raise Overloaded(
+                f"{limit} calls for ids, texts, vectors and passages are live already: retry later",
+                hop="gateway",
+                retry_after_ms=ROOM_RETRY_MS,
+                reason="calls",
+            )
+        tokens = -(-text_bytes // BYTES_PER_TOKEN)
+        allowance = self._key_gate.admit_tokens(key, tokens, 0, exact=False)
+        self._admitted += 1
+        with self.begun(deadline) as call:
+            try:
+                yield call
+            finally:
+                self._admitted -= 1
+                allowance.settle(call.used_tokens)
+
+    @contextmanager
+    def begun(self, deadline: Deadline) -> Iterator[TextCall]:
+        """A call, or a part of one that is asked for beside others, of what has been admitted."""
+        context, call_id = self.context, f"{self.context.instance}.{secrets.token_hex(6)}"
+        client = RequestClient(context.bus, context.instance, call_id, deadline)
+        call = TextCall(call_id, client, deadline)
+        self._live.add(call)
+        self._idle.clear()
+        try:
+            yield call
+        finally:
+            self._live.discard(call)
+            if not self._live:
+                self._idle.set()
+
+    async def ask_any(
+        self,
+        call: TextCall,
+        role: str,
+        message: Message,
+        views: Callable[[], Sequence[InstanceView]],
+    ) -> Message:
+        """The answer of one of `views`: one after another is asked until one answers."""
+
+        async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
+            return await self.ready(call, role, lambda: avoided.not_gone(list(views())))
+
+        async def ask(view: InstanceView, left: int) -> Message:
+            share_s = FIRST_SHARE * call.deadline.remaining_s()
+            end = call.deadline if left == 1 else call.deadline.shrink(share_s)
+            return await self._ask_one(call, view, message, end)
+
+        turn, shunned = next(self._turns), partial(self.context.breakers.shunned, request_id="")
+        return await ask_in_turn(role, usable, shunned, ask, call.deadline, max_asks=MAX_ASKS, turn=turn)
+
+    async def ready(
+        self, call: TextCall, role: str, views: Callable[[], Sequence[InstanceView]]
+    ) -> Sequence[InstanceView]:
+        """Some of `views`. One that restarts is waited for; where the role has never been, nobody waits."""
+        if not any(view.heartbeat.role == role for view in self.fleet.all()):
+            raise Unavailable(f"no {role} is running: start one", hop=role)
+        config, remaining_s = self.context.config, call.deadline.remaining_s()
+        wait_s = min(config.admit_wait_s, config.place_share * remaining_s)
+        return await wait_for_instances(views, role, Deadline.after(wait_s))
+
+    async def _ask_one(self, call: TextCall, view: InstanceView, message: Message, end: Deadline) -> Message:
+        """Who has not answered when nobody listens any more is told so."""
+        role, instance = view.heartbeat.role, view.heartbeat.instance
+        call.epoch += 1
+        self.fleet.expect_work(view)
+        try:
+            return await call.client.ask_instance(
+                role, instance, message, end, epoch=call.epoch, work_ends=end
+            )
+        except (NoAnswer, asyncio.CancelledError):
+            work = self.context.canceller.cancel_holders(call.id, call.epoch, [(role, instance)], "cancelled")
+            self.context.tasks.start(f"cancel-{call.id}", work)
+            raise
+
+    def _on_instance_lost(self, role: str, instance: str, why: str) -> None:  # noqa: ARG002 - a callback of the fleet
+        for call in self._live:
+            call.client.stop_asking(role, instance)
+
+
+def check_model_name(model: str) -> None:
+    if len(model) > MAX_MODEL_CHARS:
+        raise InvalidRequest(f"model has {len(model)} characters: send at most {MAX_MODEL_CHARS}")
+
+
+def checked_bytes(texts: Sequence[str], most: int) -> int:
+    """How many bytes they are in all."""
+    if not 1 <= len(texts) <= most:
+        raise InvalidRequest(f"texts has {len(texts)}: send 1 to {most}")
+    return sum(_text_bytes(index, text) for index, text in enumerate(texts))
+
+
+def _text_bytes(index: int, text: str) -> int:
+    if not text.strip():
+        raise InvalidRequest(f"texts[{index}] is blank: send some words or leave it out")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"texts[{index}] has lone surrogates: send valid Unicode") from error
+    if size > MAX_EMBED_TEXT_BYTES:
+        raise TooLarge(f"texts[{index}] has {size} bytes: send at most {MAX_EMBED_TEXT_BYTES}")
+    return size

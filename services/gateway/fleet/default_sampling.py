@@ -1,0 +1,47 @@
+"""What a request takes that does not say: found once, before its placement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.fleet.model_identity import Announced, ModelIdentity
+from services.gateway.request.cache_use import settled_cache_use
+from services.gateway.request.request import Request
+from shared.sampling import SamplingParams
+from shared.sampling_defaults import DEFAULTED, SamplingDefault, all_defaults
+
+
+def defaults_in_force(
+    model: ModelIdentity, instances: Callable[[str], Sequence[Announced]]
+) -> tuple[SamplingDefault, ...]:
+    """One for each of DEFAULTED.
+
+    Where decode workers of the model differ, as while another configuration is rolled out, those that most of
+    them have; of as many, those of the one that started last.
+    """
+    beats = [view.heartbeat for view in instances("decode") if model.base.is_served_by(view.heartbeat)]
+    counts = Counter(beat.default_sampling for beat in beats)
+    chosen = max(
+        beats, key=lambda beat: (counts[beat.default_sampling], beat.incarnation, beat.instance), default=None
+    )
+    return all_defaults() if chosen is None else all_defaults(chosen.default_sampling)
+
+
+def settle_sampling(request: Request, defaults: Iterable[SamplingDefault]) -> Request:
+    """The request as one that says all of it. Raises InvalidRequest where its cache does not go with that."""
+    values: dict[str, Any] = {
+        each.name: each.in_force for each in defaults if each.name in request.open_sampling
+    }
+    sampling = replace(request.sampling, **values)
+    cache = settled_cache_use(request.cache, sampling)
+    return replace(request, sampling=sampling, open_sampling=(), cache=cache)
+
+
+def sampling_in_force(sampling: SamplingParams) -> pb.Sampling:
+    """What a client is told of it: all that has a default but the seed, which has a place of its own."""
+    values: dict[str, Any] = {name: getattr(sampling, name) for name in (*DEFAULTED, "max_tokens")}
+    return pb.Sampling(**values)

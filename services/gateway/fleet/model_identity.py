@@ -1,0 +1,128 @@
+"""Which model a request is for: a name is what clients ask by, the digests are what it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from services.gateway.request.request import served_model, split_model
+from shared.errors import NotFound
+from shared.messages import NO_ADAPTER, AdapterId, Heartbeat
+from shared.roles import REQUIRED_ROLES, TARGET_ROLES
+
+MAX_NAMED = 16
+"""Adapters that an error lists."""
+
+
+class Announced(Protocol):
+    """What is needed of an InstanceView."""
+
+    @property
+    def heartbeat(self) -> Heartbeat: ...
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ModelIdentity:
+    """Two folders of one name are two models, as are two versions of one folder: a request keeps to one. So
+    it is with the adapter over it, where it is asked for with one."""
+
+    name: str
+    weights: str = ""
+    tokenizer: str = ""
+    adapter: AdapterId = NO_ADAPTER
+
+    @classmethod
+    def of(cls, worker: Heartbeat) -> ModelIdentity:
+        """The model of a worker, without an adapter."""
+        return cls(worker.model, worker.weights_digest, worker.tokenizer_digest)
+
+    @property
+    def base(self) -> ModelIdentity:
+        return replace(self, adapter=NO_ADAPTER) if self.adapter.name else self
+
+    @property
+    def served_name(self) -> str:
+        """What clients ask for, and are told."""
+        return f"{self.name}:{self.adapter.name}" if self.adapter.name else self.name
+
+    def is_served_by(self, beat: Heartbeat) -> bool:
+        """A tokenizer or detokenizer has neither weights nor adapters, and serves all models that it can read
+        and write."""
+        return (
+            beat.model == self.name
+            and beat.tokenizer_digest == self.tokenizer
+            and beat.weights_digest in ("", self.weights)
+            and (
+                not self.adapter.name
+                or beat.role not in TARGET_ROLES
+                or any(AdapterId(each.name, each.digest) == self.adapter for each in beat.adapters)
+            )
+        )
+
+
+def find_model(wanted: str, instances: Callable[[str], Sequence[Announced]]) -> ModelIdentity:
+    """The model that `wanted` means, of those that decode workers have.
+
+    Where several have its name, the one for which most of the roles are there, then the one with most decode
+    workers. Raises InvalidRequest or NotFound.
+    """
+    beats = [view.heartbeat for view in instances("decode")]
+    served = {beat.model for beat in beats}
+    model, adapter = split_model(wanted, served)
+    name = served_model(model, served)
+    named = [beat for beat in beats if beat.model == name]
+    workers = Counter(model for beat in named for model in _models_of(beat, adapter))
+    if not workers:
+        raise _no_adapter(name, adapter, named)
+    if len(workers) == 1:
+        return next(iter(workers))
+
+    def preference(model: ModelIdentity) -> tuple[int, int]:
+        found = (
+            any(model.is_served_by(view.heartbeat) for view in instances(role)) for role in REQUIRED_ROLES
+        )
+        return sum(found), workers[model]
+
+    return max(sorted(workers), key=preference)
+
+
+def with_adapter(
+    model: ModelIdentity, adapter: str, instances: Callable[[str], Sequence[Announced]]
+) -> ModelIdentity:
+    """`model` with the adapter of that name over it; as it is where it has one, or some role lacks that."""
+    if not adapter or model.adapter.name:
+        return model
+    beats = [view.heartbeat for view in instances("decode")]
+    workers = Counter(each for beat in beats for each in _models_of(beat, adapter) if each.base == model)
+    for found, _ in workers.most_common():
+        if all(any(found.is_served_by(view.heartbeat) for view in instances(role)) for role in TARGET_ROLES):
+            return found
+    return model
+
+
+def contends(ahead: ModelIdentity, behind: ModelIdentity, workers: Iterable[Announced]) -> bool:
+    """Whether every one of `workers` that serves `behind` serves `ahead`, too: then whoever waits for the one
+    wants what goes to the other."""
+    if ahead == behind:
+        return True
+    beats = [view.heartbeat for view in workers if behind.is_served_by(view.heartbeat)]
+    return ahead.base == behind.base and all(map(ahead.is_served_by, beats))
+
+
+def _models_of(worker: Heartbeat, adapter: str) -> list[ModelIdentity]:
+    """The worker's model, with each adapter of that name that it has loaded; by itself where that is ""."""
+    model = ModelIdentity.of(worker)
+    if not adapter:
+        return [model]
+    found = (each for each in worker.adapters if each.name == adapter and each.digest)
+    return [replace(model, adapter=AdapterId(each.name, each.digest)) for each in found]
+
+
+def _no_adapter(model: str, wanted: str, workers: Sequence[Heartbeat]) -> NotFound:
+    names = sorted({each.name for beat in workers for each in beat.adapters if each.digest})
+    shown = ", ".join(f"{model}:{name}" for name in names[:MAX_NAMED])
+    more = ", …" if len(names) > MAX_NAMED else ""
+    there_is = f"send {model} or one of {shown}{more}" if names else f"it has none now, send {model}"
+    return NotFound(f"model {model!r} has no adapter {wanted!r}: {there_is}")

@@ -1,0 +1,203 @@
+"""Where a request goes: a pure choice from the fleet view. The chosen workers' admission is the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from services.gateway.fleet.model_identity import ModelIdentity
+from shared.errors import Unavailable
+from shared.kv_groups import ONE_GROUP, KvGroups
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_room import blocks_ahead
+from shared.messages import Heartbeat
+from shared.roles import PLACED_ROLES, REQUIRED_ROLES
+
+DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
+"""Taken for an instance that has not measured its rate yet; only the comparison matters."""
+MISSING_PREFIX_WEIGHT = 0.5
+"""A decode instance without any of the prompt's KV counts as if half as full again."""
+
+
+class Candidate(Protocol):
+    """What placement needs of an InstanceView."""
+
+    @property
+    def heartbeat(self) -> Heartbeat: ...
+    def overlap(self, block_hashes: Sequence[bytes]) -> int: ...
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What is to be placed: `tokens` of prompt and log; `output_tokens` may still come. `scored`: how likely
+    the prompt's tokens are is wanted, so that all of them are computed, cached or not."""
+
+    block_hashes: tuple[bytes, ...]
+    tokens: int
+    output_tokens: int
+    scored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Instance ids; prefill is "" when decode computes the prompt, speculator when none is ready."""
+
+    decode: str
+    prefill: str
+    detokenizer: str
+    speculator: str
+
+    @property
+    def prompt_role(self) -> str:
+        """Who computes the prompt and draws the first token."""
+        return "prefill" if self.prefill else "decode"
+
+    def instance_of(self, role: str) -> str:
+        """ "" for a role that no request is placed on."""
+        match role:
+            case "detokenizer":
+                return self.detokenizer
+            case "decode":
+                return self.decode
+            case "prefill":
+                return self.prefill
+            case "speculator":
+                return self.speculator
+        return ""
+
+    def uses(self, role: str, instance: str) -> bool:
+        return self.instance_of(role) == instance
+
+
+def serving(views: Sequence[C], role: str, model: ModelIdentity) -> list[C]:
+    """Those that serve `model`; a speculator or a retriever serves all."""
+    return [view for view in views if role not in REQUIRED_ROLES or model.is_served_by(view.heartbeat)]
+
+
+def free_seats(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) -> int | None:
+    """How many requests of `blocks` KV blocks each the decode workers of `model` have room for.
+
+    None when nobody can tell: no such worker is there, or a request of that size fits none even alone, and
+    whoever is asked will say so.
+    """
+    beats = [view.heartbeat for view in serving(decodes, "decode", model)]
+    if not any(blocks <= beat.kv_blocks for beat in beats):
+        return None
+    return sum(
+        max(0, min(beat.capacity - beat.live, beat.kv_blocks_free // max(1, blocks))) for beat in beats
+    )
+
+
+def kv_groups(decodes: Sequence[Candidate], model: ModelIdentity) -> KvGroups:
+    """Those in which the decode workers of `model` keep KV."""
+    groups = {view.heartbeat.kv_groups for view in serving(decodes, "decode", model)}
+    return groups.pop() if len(groups) == 1 else ONE_GROUP
+
+
+def missing_role(fleet: Mapping[str, Sequence[Candidate]]) -> str:
+    """The first of the roles to place on with no instance, else ""."""
+    return next((role for role in PLACED_ROLES if not fleet.get(role)), "")
+
+
+def leave_out(views: Sequence[C], *shunned: Collection[tuple[str, str]]) -> Sequence[C]:
+    """`views` without those that one of the sets names as (role, instance).
+
+    Fails open: where nobody would be left, the last set is given up, then the one before it. An instance
+    that may work is better than none.
+    """
+    for count in range(len(shunned), 0, -1):
+        named = set().union(*shunned[:count])
+        left = [view for view in views if (view.heartbeat.role, view.heartbeat.instance) not in named]
+        if left:
+            return left
+    return views
+
+
+def leave_out_of_all(
+    fleet: Mapping[str, Sequence[C]], *shunned: Collection[tuple[str, str]]
+) -> Mapping[str, Sequence[C]]:
+    """`leave_out` in every role, unless no prefill and decode that are left would have the same KV layout."""
+    left = {role: leave_out(views, *shunned) for role, views in fleet.items()}
+    layouts = [{view.heartbeat.layout for view in left.get(role, ())} for role in ("prefill", "decode")]
+    return left if layouts[0] & layouts[1] else fleet
+
+
+def choose_placement(
+    fleet: Mapping[str, Sequence[Candidate]],
+    need: Need,
+    *,
+    rotation: int = 0,
+) -> Placement:
+    """The cheapest instance of every role; equals take turns by `rotation`.
+
+    Raises Unavailable naming a role that has no instance.
+    """
+    role = missing_role(fleet)
+    if role:
+        raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
+
+    def usable(role: str, layouts: Collection[str] | None = None) -> list[Candidate]:
+        return [view for view in fleet.get(role, ()) if layouts is None or view.heartbeat.layout in layouts]
+
+    def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
+        return cheapest_instance(usable(role), cost, rotation)
+
+    # KV passes only between workers that lay it out alike.
+    decodes = usable("decode", {view.heartbeat.layout for view in usable("prefill")})
+    if not decodes:
+        raise Unavailable(
+            "no prefill and decode worker that are ready have the same KV layout: give both the same "
+            "model and the same settings under [model]",
+            hop="decode",
+        )
+    decode = cheapest_instance(decodes, lambda view: _decode_cost(view, need), rotation)
+    layout = {view.heartbeat.layout for view in decodes if view.heartbeat.instance == decode}
+    prefills = usable("prefill", layout)
+    return Placement(
+        decode=decode,
+        prefill=cheapest_instance(prefills, lambda view: _prefill_cost(view, need), rotation),
+        detokenizer=pick("detokenizer", load_cost),
+        speculator=pick("speculator", load_cost),
+    )
+
+
+def cheapest_instance(
+    views: Sequence[Candidate], cost: Callable[[Candidate], tuple[float, ...]], rotation: int
+) -> str:
+    """The id of the cheapest view, "" for none; among equals the one whose turn it is."""
+    if not views:
+        return ""
+    ordered = sorted(views, key=lambda view: view.heartbeat.instance)
+    costs = [cost(view) for view in ordered]
+    least = min(costs)
+    equals = [view for view, cost_of in zip(ordered, costs, strict=True) if cost_of == least]
+    return equals[rotation % len(equals)].heartbeat.instance
+
+
+def load_cost(view: Candidate) -> tuple[float, ...]:
+    """How full an instance is: 1 is at its capacity."""
+    beat = view.heartbeat
+    return ((beat.live + beat.queued) / max(1, beat.capacity),)
+
+
+def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
+    """First those with room for all of it, then the least load with the prefix that is missing there."""
+    beat = view.heartbeat
+    cached, groups = view.overlap(need.block_hashes), beat.kv_groups
+    there = groups.read_blocks(cached, need.tokens)
+    wanted = blocks_ahead(need.tokens, need.output_tokens, groups) - there
+    full = beat.live + beat.queued >= beat.capacity or wanted > beat.kv_blocks_free
+    missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
+    return (float(full), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)
+
+
+def _prefill_cost(view: Candidate, need: Need) -> tuple[float, ...]:
+    """The time to the first token there: what is queued and what is not cached, at its measured rate."""
+    beat = view.heartbeat
+    uncached = need.tokens - view.overlap(need.block_hashes) * HASH_BLOCK_TOKENS
+    rate = beat.tokens_per_s if beat.tokens_per_s > 0 else DEFAULT_PREFILL_TOKENS_PER_S
+    return (round((beat.queued_tokens + uncached) / rate, 3), load_cost(view)[0])

@@ -1,0 +1,63 @@
+"""What a placement tells of the instances that it is on."""
+
+from __future__ import annotations
+
+from services.gateway.fleet.breakers import Breakers, Trial
+from services.gateway.fleet.placement import Placement
+from services.gateway.fleet.request_client import InstanceGone
+from shared.bus.fleet import FleetView, InstanceView
+from shared.errors import InternalError, NoAnswer, PenstockError, ProtocolError, Unavailable
+from shared.roles import PLACED_ROLES
+
+
+class PlacementTrials:
+    """One trial per placed role, of the latest placement of one request."""
+
+    def __init__(self, breakers: Breakers, fleet: FleetView, request_id: str) -> None:
+        self._breakers = breakers
+        self._fleet = fleet
+        self._request_id = request_id
+        self._trials: dict[str, Trial] = {}
+        self.views: dict[str, InstanceView] = {}
+        """By role, as they were when the placement began: of this life of each."""
+
+    def begin(self, placement: Placement) -> None:
+        found = {role: self._fleet.get(role, placement.instance_of(role)) for role in PLACED_ROLES}
+        self.views = {role: view for role, view in found.items() if view is not None}
+        self._trials = {
+            role: self._breakers.begin_trial(view, self._request_id) for role, view in self.views.items()
+        }
+
+    def note_progress(self, tokens: int, *, finished: bool) -> None:
+        """Rows have come: the first token is prefill's, what follows is decode's."""
+        if tokens or finished:
+            self._succeed("prefill", "detokenizer")
+        if tokens > 1 or finished:
+            self._succeed("decode")
+
+    def fail(self, role: str, error: PenstockError) -> None:
+        """`role` could not take the request, or not go on with it."""
+        trial = self._trials.get(role)
+        if trial is not None and speaks_against(error):
+            trial.fail(silent=isinstance(error, NoAnswer | Unavailable))
+
+    def end(self) -> None:
+        """The placement is over; of whom nothing was learned, nothing is said."""
+        for trial in self._trials.values():
+            trial.end()
+
+    def _succeed(self, *roles: str) -> None:
+        for role in roles:
+            if role in self._trials:
+                self._trials[role].succeed()
+
+
+def speaks_against(error: PenstockError) -> bool:
+    """Whether an instance broke or fell silent.
+
+    Not: it is full, the request is at fault, the request's time is up. Whom the fleet view has lost is not
+    placed on anyway, and a restarted one starts anew.
+    """
+    return isinstance(error, NoAnswer | Unavailable | InternalError | ProtocolError) and not isinstance(
+        error, InstanceGone
+    )

@@ -1,0 +1,87 @@
+"""Where a prompt is computed: by a prefill worker, or by the decode worker that goes on with it. Pure.
+
+A prefill worker keeps long prompts away from live streams, for the price of a transfer. A decode worker needs
+no transfer and knows the earlier turns of a chat, answers too; but every prompt that it computes makes steps
+of its streams longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from services.gateway.fleet.placement import Candidate, Need, Placement
+from shared.kv_hash import HASH_BLOCK_TOKENS, max_cached_blocks
+from shared.messages import Heartbeat
+
+MAX_EXTRA_STEPS = 1.0
+"""What a prompt may add to the steps of streams that run beside it, in steps of theirs, in all."""
+MAX_LOCAL_S = 0.5
+"""The longest time that a decode worker may take for a prompt with nothing beside it: who joins meanwhile
+waits that long."""
+UNMEASURED_TOKENS = 64
+"""What may be computed at a decode worker before anybody knows how fast prompts are computed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRates:
+    """Prompt tokens per second at either worker; 0 while nobody knows."""
+
+    local: float
+    remote: float
+
+
+def prompt_rates(decode: Heartbeat, prefill: Heartbeat) -> PromptRates:
+    """As measured; who has not measured is taken to be as fast as the other.
+
+    Alike workers of one host share its cores, so that the faster of both figures is true for both: they
+    differ only by the lengths of the prompts that they have seen.
+    """
+    local, remote = decode.prompt_tokens_per_s, prefill.tokens_per_s
+    alike = decode.host == prefill.host and decode.most_threads == prefill.most_threads
+    if alike or not local or not remote:
+        local = remote = max(local, remote)
+    return PromptRates(local, remote)
+
+
+def uncached_tokens(view: Candidate, need: Need) -> int:
+    """What of the prompt would be computed there: its last token always."""
+    reusable = 0 if need.scored else max_cached_blocks(need.tokens)
+    return need.tokens - HASH_BLOCK_TOKENS * view.overlap(need.block_hashes[:reusable])
+
+
+def is_local_better(decode: Candidate, prefill: Candidate, need: Need, *, most_tokens: int) -> bool:
+    """Whether `decode` should compute the prompt itself, rather than `prefill` for it.
+
+    Yes where its first token is predicted to be there no later than the other one's KV, of at most
+    `most_tokens`, and where that costs streams which run there no more than MAX_EXTRA_STEPS.
+    """
+    beat, other = decode.heartbeat, prefill.heartbeat
+    tokens = uncached_tokens(decode, need)
+    rates = prompt_rates(beat, other)
+    limit = most_tokens if rates.local else min(most_tokens, UNMEASURED_TOKENS)
+    if tokens > limit:
+        return False
+    if not rates.local:  # nothing to predict by: it is short enough where nobody is disturbed
+        return not beat.live
+    compute_s = (beat.queued_tokens + tokens) / rates.local
+    if beat.live and compute_s > MAX_EXTRA_STEPS * beat.step_us / 1e6:
+        return False
+    if compute_s > MAX_LOCAL_S:
+        return False
+    remote_s = (other.queued_tokens + uncached_tokens(prefill, need)) / rates.remote
+    wait_s = beat.step_us / 1e6 if beat.live else 0.0  # for the step that runs
+    return wait_s + compute_s <= remote_s + beat.transfer_us / 1e6
+
+
+def on_shorter_path(
+    placement: Placement, fleet: Mapping[str, Sequence[Candidate]], need: Need, *, most_tokens: int
+) -> Placement:
+    """`placement`, on instances of `fleet`, without its prefill worker where `is_local_better`; never with
+    `most_tokens` 0."""
+    decode, prefill = (
+        next(view for view in fleet[role] if view.heartbeat.instance == placement.instance_of(role))
+        for role in ("decode", "prefill")
+    )
+    local = most_tokens > 0 and is_local_better(decode, prefill, need, most_tokens=most_tokens)
+    return replace(placement, prefill="") if local else placement

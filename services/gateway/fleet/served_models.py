@@ -1,0 +1,77 @@
+"""What the fleet serves now, as its heartbeats say. For every edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from services.gateway.fleet.default_sampling import defaults_in_force
+from services.gateway.fleet.model_identity import find_model
+from shared.bus.fleet import FleetView, InstanceView
+from shared.roles import REQUIRED_ROLES, TARGET_ROLES
+from shared.sampling_defaults import SamplingDefault
+
+EMBEDDING_ROLE = "retriever"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """`context_tokens` is what every worker takes, 0 while none is ready; `instances` are (role, name).
+    `base` is the name of the model that an adapter is over, "" for a model. `default_sampling`: of one that
+    generates, one for each of DEFAULTED."""
+
+    name: str
+    embeds: bool
+    context_tokens: int
+    has_chat_template: bool
+    instances: tuple[tuple[str, str], ...]
+    base: str = ""
+    default_sampling: tuple[SamplingDefault, ...] = ()
+
+
+def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
+    """Those that a decode worker has, by name, each before its adapters; then those that a retriever embeds
+    with."""
+    beats = [view.heartbeat for view in fleet.instances("decode")]
+    generating = {beat.model for beat in beats}
+    generating |= {f"{beat.model}:{each.name}" for beat in beats for each in beat.adapters if each.digest}
+    embedding = {view.heartbeat.model for view in fleet.instances(EMBEDDING_ROLE)}
+    found = [_generating_model(fleet, name) for name in generating]
+    found += [_embedding_model(fleet, name) for name in embedding]
+    return tuple(sorted(found, key=lambda model: (model.embeds, model.name)))  # many clients take the first
+
+
+def _generating_model(fleet: FleetView, name: str) -> ServedModel:
+    """Where several have the name, that which a request gets: no request is served by two of them."""
+    identity = find_model(name, fleet.instances)
+    views = [
+        view
+        for role in REQUIRED_ROLES
+        for view in fleet.instances(role)
+        if identity.is_served_by(view.heartbeat)
+    ]
+    base = identity.name if identity.adapter.name else ""
+    described = _described(name, views, TARGET_ROLES, embeds=False, base=base)
+    return replace(described, default_sampling=defaults_in_force(identity, fleet.instances))
+
+
+def _embedding_model(fleet: FleetView, name: str) -> ServedModel:
+    views = [view for view in fleet.instances(EMBEDDING_ROLE) if view.heartbeat.model == name]
+    return _described(name, views, (EMBEDDING_ROLE,), embeds=True)
+
+
+def _described(
+    name: str, views: list[InstanceView], computing: tuple[str, ...], *, embeds: bool, base: str = ""
+) -> ServedModel:
+    return ServedModel(
+        name=name,
+        embeds=embeds,
+        context_tokens=_shortest_context(views, computing),
+        has_chat_template=any(view.heartbeat.chat_template for view in views),
+        instances=tuple((view.heartbeat.role, view.heartbeat.instance) for view in views),
+        base=base,
+    )
+
+
+def _shortest_context(views: list[InstanceView], computing: tuple[str, ...]) -> int:
+    beats = [view.heartbeat for view in views if view.heartbeat.role in computing]
+    return min((beat.context_tokens for beat in beats if beat.context_tokens), default=0)

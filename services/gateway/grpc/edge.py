@@ -1,0 +1,106 @@
+"""The gRPC edge: a `Generate` call is a session for each of its choices, written as they come."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.asks.passage_asks import PassageAsks
+from services.gateway.asks.text_asks import TextAsks
+from services.gateway.config import GatewayConfig
+from services.gateway.grpc.edge_status import abort_call
+from services.gateway.grpc.edge_text import TextEdge, call_authorization
+from services.gateway.request.choices import choices_of
+from services.gateway.scope.request_timeline import RequestTimeline
+from services.gateway.session.call_sessions import CallSessions
+from services.gateway.session.client_cancels import ClientCancels
+from services.gateway.session.front_door import FrontDoor, note_refusal
+from shared.errors import PenstockError
+
+Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
+
+
+class InferenceEdge(TextEdge):
+    def __init__(
+        self,
+        front_door: FrontDoor,
+        client_cancels: ClientCancels,
+        text_asks: TextAsks,
+        passage_asks: PassageAsks,
+        config: GatewayConfig,
+    ) -> None:
+        super().__init__(text_asks, passage_asks, front_door, config)
+        self._client_cancels = client_cancels
+
+    async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
+        arrived = RequestTimeline(request.client_sent_unix_us)
+        failed: PenstockError | None
+        try:
+            key = self._front_door.identify(call_authorization(call))
+            requests = choices_of(request)
+            sessions = CallSessions.open(
+                self._front_door, key, requests, call_remaining_s=call.time_remaining()
+            )
+        except PenstockError as error:
+            await _refuse(arrived, error, call)
+            failed = error
+        else:
+            call.add_done_callback(lambda _: sessions.end_call())  # type: ignore[arg-type]  # the stub is no callable
+            turn = asyncio.Lock() if len(requests) > 1 else None
+            failed = await sessions.relay_all(
+                [_CallWriter(call, turn, index) for index in range(len(requests))]
+            )
+        if failed is not None:
+            await abort_call(call, failed)
+
+    async def Cancel(  # noqa: N802 - gRPC's name
+        self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
+    ) -> pb.CancelResponse:
+        try:
+            key = self._front_door.identify(call_authorization(call))
+            found = await self._client_cancels.cancel_request(request.request_id, tenant=key.tenant)
+        except PenstockError as error:
+            await abort_call(call, error)
+        return pb.CancelResponse(found=found)
+
+
+class _CallWriter:
+    """Writes the events of the contract that are of one choice; several take turns, as gRPC wants it."""
+
+    def __init__(self, call: Call, turn: asyncio.Lock | None, choice: int) -> None:
+        self._call = call
+        self._turn = turn
+        self._choice = choice
+
+    async def write_prompt(self, prompt: pb.PromptInfo) -> None:
+        prompt.choice = self._choice
+        await self._write(pb.GenerateEvent(prompt=prompt))
+
+    async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        told.choice = self._choice
+        await self._write(pb.GenerateEvent(prompt_logprobs=told))
+
+    async def write_text(self, event: pb.GenerateEvent) -> None:
+        if self._choice:
+            event.text.choice = self._choice
+        await self._write(event)
+
+    async def write_end(self, end: pb.Terminal) -> None:
+        end.choice = self._choice
+        await self._write(pb.GenerateEvent(end=end))
+
+    async def _write(self, event: pb.GenerateEvent) -> None:
+        if self._turn is None:
+            await self._call.write(event)
+            return
+        async with self._turn:
+            await self._call.write(event)
+
+
+async def _refuse(timeline: RequestTimeline, error: PenstockError, call: Call) -> None:
+    """A request that never became a session ends in one terminal event too."""
+    outcome = note_refusal(error)
+    timeline.mark_phase("admit")
+    await call.write(pb.GenerateEvent(end=outcome.terminal_event(pb.Usage(), timeline.to_event())))

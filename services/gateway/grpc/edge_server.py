@@ -1,0 +1,140 @@
+"""The gRPC server: the edge, health that tells the truth about the fleet, and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import grpc
+import grpc.aio
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from protos.penstock.v1 import inference_pb2 as pb
+from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.asks.text_calls import TextCalls
+from services.gateway.config import GatewayConfig
+from services.gateway.edge_certificate import EdgeCertificate, is_loopback
+from services.gateway.grpc.edge import InferenceEdge
+from services.gateway.grpc.edge_reflection import serve_reflection
+from services.gateway.session.session_registry import SessionRegistry
+from shared.bus.fleet import FleetView
+from shared.errors import Unavailable
+from shared.roles import REQUIRED_ROLES
+
+log = structlog.get_logger()
+
+INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
+HEALTH_POLL_S = 0.1
+REST_POLL_S = 1.0
+"""The same while it serves: who is lost is looked at at once, and one that drains has its time."""
+STOP_GRACE_S = 0.5
+CANCEL_TIMEOUT_S = 2.0
+MAX_EVENT_BYTES = 16 << 20
+"""Of one event; max_buffered_tokens keeps them far below."""
+KEEPALIVE_MS = 5000
+KEEPALIVE_TIMEOUT_MS = 2000
+"""A client whose machine is gone is noticed within the two together, and its request cancelled."""
+MIN_CLIENT_PING_MS = 1000
+
+
+class EdgeServer:
+    def __init__(
+        self,
+        edge: InferenceEdge,
+        registry: SessionRegistry,
+        text_calls: TextCalls,
+        fleet: FleetView,
+        config: GatewayConfig,
+    ) -> None:
+        self._registry = registry
+        self._text_calls = text_calls
+        self._fleet = fleet
+        self._config = config
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
+        self._server = grpc.aio.server(options=_options(config))
+        self._certificate = EdgeCertificate.of(config)
+        rpc.add_InferenceServicer_to_server(edge, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        serve_reflection((INFERENCE, health.SERVICE_NAME), self._server)
+        self.address = ""
+        self.serving = asyncio.Event()
+        """Set once every role that a request needs was seen."""
+
+    async def start(self) -> None:
+        """Listen; raises Unavailable when the address cannot be had."""
+        await self._set_health(serving=False)
+        host = f"[{self._config.grpc_host}]" if ":" in self._config.grpc_host else self._config.grpc_host
+        try:
+            port = self._add_port(f"{host}:{self._config.grpc_port}")
+        except RuntimeError as error:
+            raise Unavailable(
+                f"cannot listen on {host}:{self._config.grpc_port}: free it or set another grpc_port"
+            ) from error
+        await self._server.start()
+        self.address = f"{host}:{port}"
+        log.info("grpc_listening", grpc=self.address, tls=self._certificate is not None)
+        if self._config.api_keys and self._certificate is None and not is_loopback(self._config.grpc_host):
+            log.warning("api_keys_in_clear", help="keys can be read on their way; set tls_cert and tls_key")
+
+    def _add_port(self, address: str) -> int:
+        if self._certificate is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, self._certificate.credentials())
+
+    async def watch_fleet(self) -> None:
+        """Keep the health service true: SERVING while every needed role has an instance that is ready."""
+        was: bool | None = None
+        lost = asyncio.Event()
+        self._fleet.on_lost(lambda _role, _instance, _why: lost.set())
+        while True:
+            lost.clear()
+            now = self.can_serve()
+            if now != was:
+                await self._set_health(serving=now)
+                log.info("health", serving=now)
+                was = now
+            if now:
+                self.serving.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REST_POLL_S if now else HEALTH_POLL_S):
+                    await lost.wait()
+
+    async def leave_port(self) -> None:
+        """Listen no more and tell clients to connect elsewhere for what they ask next; live calls go on."""
+        await self._server.stop(self._config.drain_timeout_s)
+
+    async def drain(self) -> None:
+        """Tell clients to go elsewhere, then wait for the live requests."""
+        self._registry.closing = True
+        await self._set_health(serving=False)
+        await asyncio.gather(self._registry.drain_sessions(), self._text_calls.drain())
+
+    async def stop(self) -> None:
+        """Cancel what is left, then close every call; bounded."""
+        await self._registry.cancel_sessions(CANCEL_TIMEOUT_S)
+        await self._server.stop(STOP_GRACE_S)
+
+    def can_serve(self) -> bool:
+        """Whether every role that a request needs has an instance, and this gateway is not going away."""
+        return not self._registry.closing and all(self._fleet.instances(role) for role in REQUIRED_ROLES)
+
+    async def _set_health(self, *, serving: bool) -> None:
+        status = (
+            health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for name in ("", INFERENCE):
+            await self._health.set(name, status)
+
+
+def _options(config: GatewayConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", config.max_request_bytes),
+        ("grpc.max_send_message_length", MAX_EVENT_BYTES),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", MIN_CLIENT_PING_MS),
+        ("grpc.so_reuseport", int(config.share_ports)),
+    ]

@@ -1,0 +1,112 @@
+"""The answer to one call for completions: its choices beside each other, as one body or a stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from services.gateway.http.completions.choice import Choice
+from services.gateway.http.completions.completion import AnswerShape, AskedCompletion
+from services.gateway.http.completions.error_object import error_object
+from services.gateway.http.completions.event_stream import EventStream, TextFrame
+from services.gateway.http.completions.token_text import Spell
+from services.gateway.http.fields.penstock_part import penstock_part
+from shared.errors import PenstockError
+
+
+class Answer:
+    """`request_id` is that of the first choice."""
+
+    def __init__(
+        self,
+        shape: AnswerShape,
+        request_id: str,
+        completion: AskedCompletion,
+        events: EventStream,
+        spell: Spell,
+    ) -> None:
+        self._id = shape.id_prefix + request_id
+        self._shape = shape
+        self._completion = completion
+        self._events = events
+        self._created = int(time.time())
+        self._frames: dict[int, TextFrame] = {}
+        """By choice."""
+        make = partial(
+            Choice,
+            shape=shape,
+            sender=self if completion.stream else None,
+            spell=spell,
+            logprobs=completion.requests[0].sampling.HasField("logprobs"),
+        )
+        self.writers = [make(index, echo) for index, echo in enumerate(completion.echoes)]
+
+    def whole(self) -> dict[str, Any]:
+        body = self._head(self._shape.object_name, self._model)
+        body |= {"choices": [choice.whole() for choice in self.writers], "usage": self._usage()}
+        return body | penstock_part(self._completion.options, self.writers)
+
+    async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]]) -> None:
+        await self._events.send(*(self._chunk(model, chunk) for chunk in chunks))
+
+    async def send_text(self, model: str, index: int, text: str) -> None:
+        if self._completion.stream_usage.each:
+            await self.send_chunks(model, [self._shape.text_chunk(index, text, None, 0)])
+            return
+        frame = self._frames.get(index)
+        if frame is None:
+            frame = TextFrame(lambda text: self._chunk(model, self._shape.text_chunk(index, text, None, 0)))
+            self._frames[index] = frame
+        await self._events.send_text(frame, text)
+
+    async def end_stream(self, failed: PenstockError | None) -> web.StreamResponse:
+        last = self._last_chunk() if failed is None else error_object(failed)[2]
+        return await self._events.finish(last)
+
+    def _chunk(self, model: str, choice: Mapping[str, Any]) -> dict[str, Any]:
+        body = self._head(self._shape.chunk_object_name, model)
+        body["choices"] = [choice]
+        wanted = self._completion.stream_usage
+        if wanted.last:
+            body["usage"] = self._usage_so_far(self.writers[choice["index"]]) if wanted.each else None
+        return body
+
+    def _last_chunk(self) -> dict[str, Any] | None:
+        """With what is known at the end; None where nothing of it was asked for."""
+        body = self._head(self._shape.chunk_object_name, self._model)
+        body["choices"] = []
+        extra: dict[str, Any] = {"usage": self._usage()} if self._completion.stream_usage.last else {}
+        extra |= penstock_part(self._completion.options, self.writers)
+        return body | extra if extra else None
+
+    def _head(self, name: str, model: str) -> dict[str, Any]:
+        return {"id": self._id, "object": name, "created": self._created, "model": model}
+
+    @property
+    def _model(self) -> str:
+        return self.writers[0].prompt.model
+
+    def _usage_so_far(self, choice: Choice) -> dict[str, Any]:
+        return _counts(choice.prompt.prompt_tokens, choice.told_tokens)
+
+    def _usage(self) -> dict[str, Any]:
+        """A prompt counts once, however many choices it has."""
+        prompts = [choice.end.usage for choice in self.writers[:: self._completion.n]]
+        usages = [choice.end.usage for choice in self.writers]
+        counts = _counts(
+            sum(usage.prompt_tokens for usage in prompts), sum(usage.completion_tokens for usage in usages)
+        )
+        cached_tokens = sum(usage.cached_tokens for usage in prompts)
+        return counts | {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
+
+
+def _counts(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }

@@ -1,0 +1,143 @@
+"""One choice of an answer: what its session says, kept to be told at once, or told as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.completions.completion import AnswerShape, Echo
+from services.gateway.http.completions.token_text import (
+    Spell,
+    TokenText,
+    show_token,
+    spell_ids,
+    spell_logprobs,
+)
+from services.gateway.http.fields.chat_tools import add_calls
+
+FINISH_REASONS = {
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_TOOL_CALLS: "tool_calls",
+}
+
+
+class ChunkSender(Protocol):
+    """Sends choices of chunks to the client, in one write."""
+
+    async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]]) -> None: ...
+    async def send_text(self, model: str, index: int, text: str) -> None:
+        """As the chunk of a choice that has begun, with nothing but its text."""
+
+
+class Choice:
+    """A `ResponseWriter`. Without a `sender` it keeps its text until the end; `logprobs`: they are shown."""
+
+    def __init__(
+        self,
+        index: int,
+        echo: Echo,
+        shape: AnswerShape,
+        sender: ChunkSender | None,
+        spell: Spell,
+        *,
+        logprobs: bool,
+    ) -> None:
+        self.index = index
+        self.prompt = pb.PromptInfo()
+        self.end = pb.Terminal()
+        self.told_tokens = 0
+        """Of the answer, so far."""
+        self._echo = echo
+        self._echoed = echo.text
+        self._shape = shape
+        self._sender = sender
+        self._spell = spell
+        self._logprobs = logprobs
+        self._prompt_tokens: list[TokenText] = []
+        self._texts: list[str] = []
+        self._tokens: list[TokenText] = []
+        self._calls: list[pb.ToolCall] = []
+        self._chars = 0
+        self._begun = False
+
+    @property
+    def finish_reason(self) -> str:
+        return FINISH_REASONS.get(self.end.finish_reason, "stop")
+
+    # ---- what a session says ---------------------------------------------------------------------------
+
+    async def write_prompt(self, prompt: pb.PromptInfo) -> None:
+        self.prompt = prompt
+        if self._echo.token_ids:
+            spelled = await spell_ids(self._spell, prompt.model, self._echo.token_ids)
+            self._echoed = show_token(b"".join(spelled))
+
+    async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        tokens = await spell_logprobs(self._spell, self.prompt.model, told.logprobs)
+        if told.position == 0:
+            tokens[0] = replace(tokens[0], logprob=None)
+        self._prompt_tokens += tokens
+
+    async def write_text(self, event: pb.GenerateEvent) -> None:
+        delta = event.text
+        text = delta.text
+        self.told_tokens += len(delta.token_ids)
+        if self._begun and self._sender is not None and not (self._logprobs or delta.tool_calls):
+            if text:
+                self._chars += len(text)
+                await self._sender.send_text(self.prompt.model, self.index, text)
+            return
+        tokens = None
+        if self._logprobs:
+            tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
+        if self._sender is None:
+            self._keep(delta, tokens)
+            return
+        chunks = self._first_chunks()
+        if text or tokens or delta.tool_calls:
+            chunks.append(self._shape.text_chunk(self.index, text, tokens, self._chars, delta.tool_calls))
+            self._chars += len(text)
+        if chunks:
+            await self._sender.send_chunks(self.prompt.model, chunks)
+
+    async def write_end(self, end: pb.Terminal) -> None:
+        self.end = end
+        self.told_tokens = end.usage.completion_tokens
+        if self._sender is not None and end.outcome == pb.OUTCOME_FINISHED:
+            chunks = [*self._first_chunks(), self._shape.end_chunk(self.index, self.finish_reason)]
+            await self._sender.send_chunks(self.prompt.model, chunks)
+
+    # ---- the answer ------------------------------------------------------------------------------------
+
+    def whole(self) -> Mapping[str, Any]:
+        tokens = [*self._prompt_tokens, *self._tokens] if self._logprobs else None
+        text = self._echoed + "".join(self._texts)
+        return self._shape.whole(
+            self.index, text, tokens, self.finish_reason, self._first_offset(), self._calls
+        )
+
+    def _first_offset(self) -> int:
+        """Of the prompt's tokens: they end where its text does, and may begin with a special one."""
+        if not self._prompt_tokens:
+            return len(self._echoed)
+        return len(self._echoed) - sum(len(token.shown) for token in self._prompt_tokens)
+
+    def _keep(self, delta: pb.TextDelta, tokens: Sequence[TokenText] | None) -> None:
+        self._texts.append(delta.text)
+        self._tokens.extend(tokens or ())
+        add_calls(self._calls, delta.tool_calls)
+
+    def _first_chunks(self) -> list[Mapping[str, Any]]:
+        """Before the text of this choice; nothing when it has begun."""
+        if self._begun:
+            return []
+        self._begun = True
+        chunks = list(self._shape.first_chunks(self.index))
+        if self._echoed:
+            tokens = self._prompt_tokens or None
+            chunks.append(self._shape.text_chunk(self.index, self._echoed, tokens, self._first_offset()))
+            self._chars = len(self._echoed)
+        return chunks

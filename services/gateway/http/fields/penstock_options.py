@@ -1,0 +1,149 @@
+"""What OpenAI has no field for: headers `x-penstock-*`, or an object `penstock` in the body, which wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.fields.json_fields import JsonFields, WrongField
+from services.gateway.request.retrieval_use import ORDERS
+from shared.sampling import Bounds
+
+FIELD = "penstock"
+HEADER_PREFIX = "x-penstock-"
+CACHE_MODES_BY_NAME = {
+    "off": pb.CACHE_MODE_OFF,
+    "exact": pb.CACHE_MODE_EXACT,
+    "semantic": pb.CACHE_MODE_SEMANTIC,
+}
+ORDERS_BY_NAME = {name: order for order, name in ORDERS.items()}
+PRIORITIES_BY_NAME = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
+MILLISECONDS = ("deadline_ms", "ttft_deadline_ms", "inter_token_deadline_ms", "client_sent_unix_us")
+TEXTS = ("priority", "cache_salt", "regex", "grammar")
+FLAGS = ("timeline",)
+HEADER_NAMES = (*MILLISECONDS, "priority", "cache_salt", "retrieval", "cache", "timeline")
+"""Grammars are for the body alone."""
+OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache")
+INT32 = Bounds(-(2**31), 2**31 - 1, integer=True)
+INT64 = Bounds(-(2**63), 2**63 - 1, integer=True)
+TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class PenstockOptions:
+    """`fields` are those of a GenerateRequest."""
+
+    fields: Mapping[str, Any]
+    regex: str
+    grammar: str
+    cache_salt: str
+    timeline: bool
+
+    def apply(self, message: pb.GenerateRequest) -> None:
+        """Raises WrongField when the request has another constraint already."""
+        message.MergeFrom(pb.GenerateRequest(**self.fields))
+        for name, value in (("regex", self.regex), ("grammar", self.grammar)):
+            if value:
+                if message.sampling.WhichOneof("constraint"):
+                    raise WrongField(f"{FIELD}.{name}", "is the second constraint: send one")
+                setattr(message.sampling, name, value)
+
+
+def read_penstock_options(body: JsonFields, headers: Mapping[str, str]) -> PenstockOptions:
+    """Raises WrongField; a name that is none of ours is wrong too, as it can only be a typing error."""
+    options = JsonFields({**_of_headers(headers), **body.object(FIELD).raw}, FIELD)
+    for name in options.names():
+        if name not in OPTION_NAMES:
+            raise WrongField(options.param(name), f"is no option: send one of {', '.join(OPTION_NAMES)}")
+    fields: dict[str, Any] = {name: options.number(name, INT64) for name in MILLISECONDS if options.has(name)}
+    if options.has("priority"):
+        if options.value("priority") not in PRIORITIES_BY_NAME:
+            raise options.wrong("priority", f"one of {', '.join(PRIORITIES_BY_NAME)}")
+        fields["priority"] = PRIORITIES_BY_NAME[options.text("priority")]
+    if options.has("retrieval"):
+        fields["retrieval"] = _retrieval(options)
+    if options.has("cache"):
+        fields["cache"] = _cache(options)
+    return PenstockOptions(
+        fields,
+        options.text("regex"),
+        options.text("grammar"),
+        options.text("cache_salt") or body.text("cache_salt"),
+        options.flag("timeline"),
+    )
+
+
+def _retrieval(options: JsonFields) -> pb.Retrieval:
+    if isinstance(options.value("retrieval"), bool):
+        return pb.Retrieval(enabled=options.flag("retrieval"))
+    given = options.object("retrieval")
+    retrieval = pb.Retrieval(
+        enabled=True,
+        may_degrade=given.flag("may_degrade", default=True),
+        corpus=given.text("corpus"),
+        query=given.text("query"),
+        filters=_filters(given),
+    )
+    for name in ("k", "max_tokens"):
+        value = given.number(name, INT32)
+        if value is not None:
+            setattr(retrieval, name, value)
+    if given.has("order"):
+        if given.value("order") not in ORDERS_BY_NAME:
+            raise given.wrong("order", f"one of {', '.join(ORDERS_BY_NAME)}")
+        retrieval.order = ORDERS_BY_NAME[given.text("order")]
+    return retrieval
+
+
+def _filters(given: JsonFields) -> list[pb.MetadataFilter]:
+    """Of each field its value, or those of which one will do."""
+    asked = given.object("filters")
+    filters = []
+    for name in asked.names():
+        value = asked.value(name)
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+            raise asked.wrong(name, "a text, or a list of texts of which one will do")
+        filters.append(pb.MetadataFilter(field=name, values=values))
+    return filters
+
+
+def _cache(options: JsonFields) -> pb.Cache:
+    """The name of a mode, or an object with it."""
+    if isinstance(options.value("cache"), str):
+        given = JsonFields({"mode": options.value("cache")}, f"{FIELD}.cache")
+    else:
+        given = options.object("cache")
+    if given.value("mode") not in CACHE_MODES_BY_NAME:
+        raise given.wrong("mode", f"one of {', '.join(CACHE_MODES_BY_NAME)}")
+    cache = pb.Cache(
+        mode=CACHE_MODES_BY_NAME[given.text("mode")],
+        max_age_ms=given.number("max_age_ms", INT64) or 0,
+        any_seed=given.flag("any_seed"),
+    )
+    similarity = given.number("min_similarity", Bounds(0.0, 1.0))
+    if similarity is not None:
+        cache.min_similarity = similarity
+    return cache
+
+
+def _of_headers(headers: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        name: _of_header(name, headers[header])
+        for name in HEADER_NAMES
+        if (header := HEADER_PREFIX + name.replace("_", "-")) in headers
+    }
+
+
+def _of_header(name: str, value: str) -> Any:
+    """What the value would be in JSON; one that is wrong stays a string and is refused as such."""
+    if name in MILLISECONDS:
+        digits = value.removeprefix("-")
+        return int(value) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else value
+    if name in (*FLAGS, "retrieval"):
+        if value.lower() in TRUE + FALSE:
+            return value.lower() in TRUE
+        return value
+    return value

@@ -1,0 +1,66 @@
+"""What OpenAI has no place for in an answer: under `penstock`, where it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from google.protobuf.json_format import MessageToDict
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.fields.penstock_options import FIELD, PenstockOptions
+
+
+class EndedRequest(Protocol):
+    """A request of the call, when it has ended."""
+
+    @property
+    def prompt(self) -> pb.PromptInfo: ...
+    @property
+    def end(self) -> pb.Terminal: ...
+
+
+def penstock_part(options: PenstockOptions, requests: Iterable[EndedRequest]) -> dict[str, Any]:
+    """Each choice is a request of its own; nothing where nothing of it was asked for."""
+    if not (options.timeline or "retrieval" in options.fields or "cache" in options.fields):
+        return {}
+    described = [_describe(index, ended, options.timeline) for index, ended in enumerate(requests)]
+    return {FIELD: {"requests": described}}
+
+
+def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]:
+    prompt, end = ended.prompt, ended.end
+    described: dict[str, Any] = {
+        "index": index,
+        "request_id": prompt.request_id,
+        "seed": prompt.seed,
+        "degraded": prompt.degraded,
+        "warning": prompt.warning,
+        "retrieval_query": prompt.retrieval_query,
+        "passages": [_plain(passage) for passage in prompt.passages],
+        "usage": _plain(end.usage),
+    }
+    if prompt.HasField("cached"):
+        described["cached"] = {
+            "request_id": prompt.cached.request_id,
+            "age_ms": prompt.cached.age_ms,
+            "similarity": prompt.cached.similarity,
+        }
+    if timeline:
+        described["timeline"] = {
+            "ttft_us": end.timeline.ttft_us,
+            "total_us": end.timeline.total_us,
+            "phases": [
+                {"name": phase.name, "start_us": phase.start_us, "duration_us": phase.duration_us}
+                for phase in end.timeline.phases
+            ],
+        }
+    return described
+
+
+def _plain(message: pb.RetrievedPassage | pb.Usage) -> dict[str, Any]:
+    """All fields, by the contract's names."""
+    plain: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return plain

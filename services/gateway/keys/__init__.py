@@ -1,0 +1,5 @@
+"""Whose call it is, and how much of the gateway that key may use.
+
+In reading order: `api_keys` reads the file of keys, `rate_limits` counts what each of them uses, `key_gate`
+is asked by the edges.
+"""

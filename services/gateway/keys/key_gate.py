@@ -1,0 +1,124 @@
+"""Who may come in, and how much: the file of API keys in force, with what each key uses. For every edge.
+
+The file is looked at once a second. New keys and limits count from then on; the requests of a key that was
+taken out go on to their end. A file that cannot be used changes nothing until it is put right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from services.gateway.config import GatewayConfig
+from services.gateway.keys.api_keys import ApiKeys, presented_key
+from services.gateway.keys.rate_limits import Allowance, KeyLedger, LimitReached
+from services.gateway.request.request import Request
+from shared.api_key_file import ApiKey, parse_api_keys, read_key_file
+from shared.config import ConfigError
+from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.errors import InvalidRequest, TooLarge, Unauthenticated
+from shared.file_signature import FileSignature, file_signature
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+POLL_S = 1.0
+BYTES_PER_TOKEN = 4
+"""The guess for a prompt of text until it is tokenized."""
+NOBODY = ApiKey(name="", tenant="", hash="")
+"""Who comes through an open edge."""
+
+
+class KeyGate:
+    """`file` None: everybody may come in, as the tenant "". One that cannot be used raises InvalidRequest."""
+
+    def __init__(self, file: Path | None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._file = file
+        self._clock = clock
+        self._signature: FileSignature = None
+        self._keys = ApiKeys(())
+        self._ledgers: dict[str, KeyLedger] = {}
+        if file is None:
+            self._put_in_force((NOBODY,))
+        else:
+            self._signature = file_signature(file)
+            self._put_in_force(_load(file))
+
+    @classmethod
+    def of(cls, config: GatewayConfig) -> KeyGate:
+        """Raises ConfigError for a file that cannot be used."""
+        try:
+            return cls(Path(config.api_keys) if config.api_keys else None)
+        except InvalidRequest as error:
+            raise ConfigError(str(error)) from error
+
+    def identify(self, authorization: Sequence[str | bytes]) -> ApiKey:
+        """Whose key is in these values of an `authorization` header; raises Unauthenticated."""
+        if self._file is None:
+            return NOBODY
+        try:
+            return self._keys.find(presented_key(authorization))
+        except Unauthenticated:
+            reason = "unknown_key" if authorization else "no_key"
+            metrics.API_KEY_REFUSALS.labels(reason=reason, tenant="").inc()
+            raise
+
+    def admit(self, key: ApiKey, request: Request) -> Allowance:
+        """Take the request into the limits of the key; raises LimitReached or TooLarge."""
+        ids = request.token_ids
+        prompt_tokens = len(ids) if ids is not None else -(-request.prompt_bytes // BYTES_PER_TOKEN)
+        return self.admit_tokens(key, prompt_tokens, request.sampling.max_tokens, exact=ids is not None)
+
+    def admit_tokens(self, key: ApiKey, prompt_tokens: int, max_tokens: int, *, exact: bool) -> Allowance:
+        """The same for what is no request; `exact` as in `KeyLedger.admit`."""
+        try:
+            return self._ledgers[key.hash].admit(prompt_tokens, max_tokens, exact=exact)
+        except (LimitReached, TooLarge) as error:
+            reason = error.limit if isinstance(error, LimitReached) else error.code
+            metrics.API_KEY_REFUSALS.labels(reason=reason, tenant=key.tenant).inc()
+            raise
+
+    async def watch_file(self) -> None:
+        """Keep to the file for as long as there is one."""
+        while self._file is not None:
+            await asyncio.sleep(POLL_S)
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Put the file in force if it has changed."""
+        if self._file is None:
+            return
+        signature = await asyncio.to_thread(file_signature, self._file)
+        if signature == self._signature:
+            return
+        self._signature = signature
+        try:
+            keys = await asyncio.to_thread(_load, self._file)
+        except InvalidRequest as error:
+            metrics.API_KEYS_STALE.set(1)
+            log.error("api_keys_unusable", error=str(error), keys=len(self._keys))  # noqa: TRY400 - a sentence
+            return
+        self._put_in_force(keys)
+        log.info("api_keys_loaded", keys=len(keys))
+
+    def _put_in_force(self, keys: tuple[ApiKey, ...]) -> None:
+        before, self._ledgers = self._ledgers, {}
+        for key in keys:
+            ledger = before.get(key.hash) or KeyLedger(key, self._clock)
+            ledger.change_key(key)
+            self._ledgers[key.hash] = ledger
+        self._keys = ApiKeys(keys)
+        metrics.API_KEYS.set(0 if self._file is None else len(keys))
+        metrics.API_KEYS_STALE.set(0)
+
+
+def _load(file: Path) -> tuple[ApiKey, ...]:
+    keys = parse_api_keys(read_key_file(file), file)
+    if not keys:  # also what is seen of a file that is being written in place
+        raise InvalidRequest(
+            f"the API keys {file} hold no key: `penstock keys new --tenant NAME --file FILE` adds one"
+        )
+    return keys

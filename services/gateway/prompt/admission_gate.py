@@ -1,0 +1,76 @@
+"""Whether a request that has just come is taken: decided at once, without waiting for anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.gateway.admission.admission import check_class, check_ttft, check_wait
+from services.gateway.admission.admission_queue import CLASSES
+from services.gateway.context import SessionContext
+from services.gateway.fleet.model_identity import ModelIdentity, find_model
+from services.gateway.fleet.placement import serving
+from services.gateway.request.prompt_passages import prompt_room_tokens
+from services.gateway.request.request import Request
+from services.gateway.scope.budget import Budget
+from shared.errors import ContextExceeded
+from shared.roles import TARGET_ROLES
+
+
+class AdmissionGate:
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+
+    def check_request(self, request: Request, budget: Budget) -> None:
+        """Raises NotFound for a model that is not served, Overloaded for what cannot be served in time.
+
+        Without a decode worker nobody can tell; the request waits for one then.
+        """
+        instances = self._context.fleet.instances
+        if not instances("decode"):
+            return
+        model = find_model(request.model, instances)
+        self._check_class(model, request)
+        self.check_turn(model, request, budget)
+        self.check_prompt(model, budget)
+
+    def check_tokens(self, model: ModelIdentity, tokens: int) -> None:
+        """Raises ContextExceeded or TooLarge for a prompt that no worker can take."""
+        context_tokens = self._context_tokens(model)
+        if context_tokens and tokens >= context_tokens:
+            raise ContextExceeded.of(tokens, context_tokens)
+        self._context.prompt_limits.check_tokens(tokens)
+
+    def room_tokens(self, model: ModelIdentity, max_tokens: int) -> int:
+        """How long a prompt may become by its passages, before an answer of `max_tokens`."""
+        most_tokens = self._context.prompt_limits.max_ids
+        return prompt_room_tokens(self._context_tokens(model), max_tokens, most_tokens)
+
+    def check_turn(self, model: ModelIdentity, request: Request, budget: Budget) -> None:
+        """Raises Overloaded when the request's turn at decode is not expected in time."""
+        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[request.priority])
+        check_wait(wait_s, budget.first_token.remaining_s())
+
+    def check_prompt(
+        self, model: ModelIdentity, budget: Budget, tokens: int = 0, block_hashes: Sequence[bytes] = ()
+    ) -> None:
+        """Raises Overloaded or DeadlineExpired when the first token cannot come in time.
+
+        Without the prompt, by what is queued alone.
+        """
+        prefills = serving(self._context.fleet.instances("prefill"), "prefill", model)
+        loaded = [self._context.sent_load.with_sent(view) for view in prefills]
+        check_ttft(loaded, budget.first_token.remaining_s(), tokens, block_hashes)
+
+    def _context_tokens(self, model: ModelIdentity) -> int:
+        """The longest that a worker of each role takes; 0: not known."""
+        longest = []
+        for role in TARGET_ROLES:
+            views = serving(self._context.fleet.instances(role), role, model)
+            contexts = [view.heartbeat.context_tokens for view in views]
+            if contexts and all(contexts):
+                longest.append(max(contexts))
+        return min(longest, default=0)
+
+    def _check_class(self, model: ModelIdentity, request: Request) -> None:
+        pressure, level = self._context.pressure, self._context.degradation.level
+        check_class(level, CLASSES[request.priority], pressure.of(model), pressure.usual_budget_s)

@@ -1,0 +1,47 @@
+"""Names of the blocks of one request, as the workers that it may be placed on call them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.fleet.placement import serving
+from shared.bus.fleet import InstanceView
+from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher
+
+
+class BlockNames:
+    """A tokenizer has named the prompt's blocks for workers of one KV layout: `prompt_names` for `layout`.
+    `adapter` is the digest of the adapter that they are of, "" for none.
+
+    What was generated since, and everything for workers of another layout, is named here.
+    """
+
+    def __init__(
+        self,
+        hasher: BlockHasher,
+        layout: str,
+        tenant: str,
+        prompt_names: Sequence[bytes],
+        *,
+        adapter: str = "",
+    ) -> None:
+        self.layout = layout
+        self._hasher = hasher
+        self._tenant = tenant
+        self._adapter = adapter
+        self._prompt_names = prompt_names
+
+    def names_of(self, token_ids: Sequence[int], layout: str) -> tuple[bytes, ...]:
+        """Of all full blocks of `token_ids`, which begin with the prompt, for workers of `layout`."""
+        names = list(self._prompt_names) if layout == self.layout else []
+        seed = self._hasher.seed(layout, self._tenant, self._adapter)
+        self._hasher.extend(names, token_ids, len(token_ids) // HASH_BLOCK_TOKENS, seed)
+        return tuple(names)
+
+
+def usual_layout(views: Sequence[InstanceView], model: ModelIdentity) -> str:
+    """The KV layout that most of the workers of `model` have; "" where there is none."""
+    layouts = Counter(sorted(view.heartbeat.layout for view in serving(views, "decode", model)))
+    return max(layouts, key=layouts.__getitem__, default="")

@@ -1,0 +1,210 @@
+"""One request and the answers that are known already: looked up beside its preparation, kept after its end.
+
+The retriever that is asked has the answers of its tenant and model; one that is gone or slow is a miss.
+Nothing is held for a lookup: it ends with its own deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import structlog
+
+from services.gateway.context import SessionContext
+from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
+from services.gateway.fleet.placement import leave_out
+from services.gateway.prompt.response_key import response_key
+from services.gateway.request.request import Request
+from services.gateway.scope.session_state import SessionState
+from shared.bus.subjects import inbox
+from shared.cache_modes import SEMANTIC
+from shared.deadline import Deadline
+from shared.errors import PenstockError
+from shared.kv_hash import fleet_key_bytes
+from shared.messages import (
+    MAX_KEPT_BYTES,
+    MAX_KEPT_TOKENS,
+    KeepResponse,
+    KeptResponse,
+    LookUpResponse,
+    ResponseFound,
+    ResponseKey,
+    ResponseMissing,
+    ScoredPassage,
+    pack_ids,
+    passage_bytes,
+)
+from shared.tasks import cancel_until_done
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+LOOKUP_S = 0.25
+"""A lookup is of no use to anybody after this, whatever its request still waits for."""
+KEPT_FINISHES = ("stop", "stop_string", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class MissedLookup:
+    """Where the answer may be kept when it is there."""
+
+    retriever: str
+    key: ResponseKey
+    generation: str
+
+
+class CachedResponse:
+    def __init__(self, context: SessionContext, request_id: str, request: Request) -> None:
+        self._context = context
+        self._request_id = request_id
+        self._request = request
+        self._missed: MissedLookup | None = None
+        self._passages: tuple[ScoredPassage, ...] = ()
+        self._prompt_places: tuple[int, ...] = ()
+        self._tool_format = ""
+        self._retrieval_query = ""
+
+    def settle(self, request: Request) -> None:
+        """The request with all that it left open: what an answer depends on."""
+        self._request = request
+
+    async def look_up_beside(self, model: ModelIdentity, work: Coroutine[Any, Any, T]) -> ResponseFound | T:
+        """What is found, or else what `work` returns, which goes on beside the lookup; a find cancels it.
+
+        When the work is done first, the lookup has `cache_wait_ms` more, or `semantic_cache_wait_ms` where
+        the question is to be compared.
+        """
+        if not self._request.cache.wanted:
+            return await work
+        config = self._context.config
+        semantic = self._request.cache.mode == SEMANTIC
+        wait_s = (config.semantic_cache_wait_ms if semantic else config.cache_wait_ms) / 1e3
+        looking = asyncio.create_task(self._look_up(model), name=f"look-up-{self._request_id}")
+        working = asyncio.create_task(work, name=f"prepare-{self._request_id}")
+        try:
+            await asyncio.wait({looking, working}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done() and not working.cancelled() and working.exception() is None:
+                await asyncio.wait({looking}, timeout=wait_s)
+            found = looking.result() if looking.done() else None
+            metrics.RESPONSE_CACHE_ASKS.labels(result=self._result(found)).inc()
+            return found if found is not None else await working
+        finally:
+            await cancel_until_done(looking, working)
+
+    def note_prompt(
+        self,
+        passages: tuple[ScoredPassage, ...],
+        prompt_places: tuple[int, ...],
+        tool_format: str,
+        *,
+        degraded: str,
+        retriever: str,
+        retrieval_query: str,
+    ) -> None:
+        """What the answer is going to be made of. `degraded`: what it is to lack. `retriever` found the
+        passages: another one's index may be of another generation than that which the lookup told of."""
+        self._passages, self._prompt_places, self._tool_format = passages, prompt_places, tool_format
+        self._retrieval_query = retrieval_query
+        if degraded or (self._request.retrieval.passages and retriever != self._retriever):
+            self._missed = None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the answer is to be kept."""
+        return self._missed is not None
+
+    def keep(self, state: SessionState) -> None:
+        """The answer that finished, where one was looked for and not found. Nobody waits for it."""
+        missed, text = self._missed, state.log.kept_text
+        if missed is None or text is None or state.finish not in KEPT_FINISHES:
+            return
+        ids, passages = state.log.ids, self._passages
+        size = len(text.encode()) + len(self._retrieval_query.encode()) + sum(map(passage_bytes, passages))
+        if len(ids) > MAX_KEPT_TOKENS or size > MAX_KEPT_BYTES:
+            return
+        kept = KeptResponse(
+            request_id=self._request_id,
+            model=state.model,
+            seed=self._request.sampling.seed,
+            prompt_tokens=state.log.prompt_tokens,
+            token_ids=pack_ids(ids),
+            text=text,
+            finish=state.finish,
+            tool_format=self._tool_format,
+            passages=passages,
+            prompt_places=self._prompt_places,
+            retrieval_query=self._retrieval_query,
+        )
+        message = KeepResponse(missed.key, kept, bool(self._request.retrieval.passages), missed.generation)
+        self._context.tasks.start(f"keep-{self._request_id}", self._send(missed.retriever, message))
+
+    # ---- inside ---------------------------------------------------------------------------------------
+
+    @property
+    def _retriever(self) -> str:
+        return "" if self._missed is None else self._missed.retriever
+
+    async def _look_up(self, model: ModelIdentity) -> ResponseFound | None:
+        request, context = self._request, self._context
+        models: tuple[ModelIdentity, ...] = (model,)
+        if request.retrieval.passages:
+            adapter = context.config.retrieval_adapter
+            models = (model, with_adapter(model, adapter, context.fleet.instances))
+        rewriter = context.question_rewriter.identity
+        key = response_key(request, models, fleet_key_bytes(context.config.fleet_key), rewriter)
+        retriever = self._retriever_of(key)
+        if not retriever:
+            return None
+        use = request.cache
+        message = LookUpResponse(
+            key,
+            bool(request.retrieval.passages),
+            use.max_age_ms,
+            use.min_similarity,
+            corpus=request.retrieval.corpus,
+            tenant=request.tenant,
+        )
+        end = Deadline.after(LOOKUP_S)
+        envelope = context.bus.envelope(f"{self._request_id}.cache", 1, end, context.instance)
+        try:
+            answer = await context.bus.ask(inbox("retriever", retriever), message, envelope, end)
+        except PenstockError as error:
+            log.info("cache_not_asked", request_id=self._request_id, instance=retriever, error=str(error))
+            return None
+        if isinstance(answer, ResponseFound) and self._is_usable(answer):
+            return answer
+        if isinstance(answer, ResponseMissing):
+            self._missed = MissedLookup(retriever, key, answer.generation)
+        return None
+
+    def _is_usable(self, found: ResponseFound) -> bool:
+        """Whether its client can be given all of it at once, with where its passages stood."""
+        kept = found.response
+        return len(kept.token_ids) // 4 <= self._context.config.max_buffered_tokens and len(
+            kept.passages
+        ) == len(kept.prompt_places)
+
+    def _retriever_of(self, key: ResponseKey) -> str:
+        """The one that questions like this one are kept by, as long as the same ones are there."""
+        views = self._context.fleet.instances("retriever")
+        trusted = leave_out(views, self._context.breakers.shunned(views, self._request_id))
+        names = [view.heartbeat.instance for view in trusted]
+        return max(names, key=lambda name: blake2b(name.encode(), key=key.near).digest(), default="")
+
+    def _result(self, found: ResponseFound | None) -> str:
+        if found is not None:
+            return "exact" if found.similarity >= 1.0 else "semantic"
+        return "none" if self._missed is None else "miss"
+
+    async def _send(self, retriever: str, message: KeepResponse) -> None:
+        envelope = self._context.bus.envelope(f"{self._request_id}.cache", 1, None, self._context.instance)
+        try:
+            await self._context.bus.publish(inbox("retriever", retriever), message, envelope)
+        except PenstockError as error:
+            log.info("answer_not_kept", request_id=self._request_id, instance=retriever, error=str(error))

@@ -1,0 +1,239 @@
+"""A request on its way to its first placement: model, passages, ids, and what its client is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.context import SessionContext
+from services.gateway.fleet.default_sampling import defaults_in_force, sampling_in_force, settle_sampling
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.keys.rate_limits import Allowance
+from services.gateway.prompt.admission_gate import AdmissionGate
+from services.gateway.prompt.block_names import BlockNames, usual_layout
+from services.gateway.prompt.cached_response import CachedResponse
+from services.gateway.prompt.preprocessor import Preprocessor, Prompt
+from services.gateway.prompt.warmer import Warmer
+from services.gateway.request.prompt_passages import left_out_warning, retrieved_passage
+from services.gateway.request.request import Request
+from services.gateway.scope.budget import Budget
+from services.gateway.scope.report import count_degraded
+from services.gateway.scope.request_timeline import RequestTimeline
+from services.gateway.scope.response_buffer import ResponseBuffer
+from services.gateway.scope.session_state import SessionState
+from services.gateway.scope.token_log import TokenLog
+from services.gateway.scope.told_prompt import ToldPrompt, check_prompt_logprobs
+from shared.errors import InvalidRequest
+from shared.joined_warnings import joined_warnings
+from shared.kv_hash import BlockHasher
+from shared.messages import ResponseFound, Retrieved, ScoredPassage, unpack_ids
+from shared.sampling import NO_LOGPROBS, TokenLogprob
+from shared.text.tool_formats import FORMATS, ToolFormat
+
+NOTHING_ASKED = Retrieved((), degraded="", embed_us=0, search_us=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """The prompt as ids for workers of `layout`, made of what was found."""
+
+    model: ModelIdentity
+    prompt: Prompt
+    layout: str
+    found: Retrieved
+    prompt_places: tuple[int, ...]
+    """Of the passages found, as in `Prompt`."""
+    warning: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """What is placed: `request` as its model's tokenizer has made it."""
+
+    request: Request
+    model: ModelIdentity
+    token_ids: tuple[int, ...]
+    block_names: BlockNames
+
+
+class Preparation:
+    """Of one request: its state, buffer and timeline hear of each step."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        gate: AdmissionGate,
+        preprocessor: Preprocessor,
+        warmer: Warmer,
+        state: SessionState,
+        response: ResponseBuffer,
+        timeline: RequestTimeline,
+        cached: CachedResponse,
+    ) -> None:
+        self._context = context
+        self._gate = gate
+        self._preprocessor = preprocessor
+        self._warmer = warmer
+        self._state = state
+        self._response = response
+        self._timeline = timeline
+        self._cached = cached
+
+    async def prepare_prompt(
+        self, request_id: str, request: Request, budget: Budget, allowance: Allowance
+    ) -> PreparedPrompt | None:
+        """None: an earlier answer was found and is on its way out. Raises why it cannot be placed."""
+        model = await self._preprocessor.admit_request(request.model)
+        self._state.model = model.served_name
+        self._timeline.mark_phase("admit")
+        request = settle_sampling(request, defaults_in_force(model, self._context.fleet.instances))
+        self._cached.settle(request)
+        read = await self._cached.look_up_beside(model, self._read_prompt(request, model))
+        if isinstance(read, ResponseFound):
+            self._answer_from_cache(request_id, request, read)
+            return None
+        if request.cache.wanted:
+            self._timeline.mark_phase("cache")
+            self._cached.note_prompt(
+                read.found.passages,
+                read.prompt_places,
+                "" if read.prompt.tool_format is None else read.prompt.tool_format.name,
+                degraded=read.found.degraded or read.warning,
+                retriever=self._preprocessor.retriever,
+                retrieval_query=self._preprocessor.retrieval_query,
+            )
+        return self._prepare(request_id, request, budget, allowance, read)
+
+    async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
+        found = await self._retrieve_passages(request, model)
+        told = model
+        if found.passages:
+            told = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
+        self._state.phase = "tokenize"
+        layout, prompt = await self._tokenize(request, told, found.passages)
+        places = prompt.passage_places
+        if found.passages and not any(places):
+            self._check_goes_without(request, told, prompt)
+            self._preprocessor.keep_to(model)
+            layout, prompt = await self._tokenize(request, model, ())
+            told = model
+        self._state.model = told.served_name
+        self._warmer.settle(prompt)
+        self._timeline.mark_phase("tokenize")
+        warning = joined_warnings(found.warning, left_out_warning(places, request.retrieval))
+        return ReadPrompt(told, prompt, layout, found, places, warning)
+
+    async def _tokenize(
+        self, request: Request, model: ModelIdentity, passages: tuple[ScoredPassage, ...]
+    ) -> tuple[str, Prompt]:
+        """The KV layout that the prompt's blocks are named for, and the prompt."""
+        layout = usual_layout(self._context.fleet.instances("decode"), model)
+        room_tokens = self._gate.room_tokens(model, request.sampling.max_tokens)
+        prompt = await self._preprocessor.tokenize_prompt(
+            request, passages, layout, model, room_tokens=room_tokens
+        )
+        return layout, prompt
+
+    def _check_goes_without(self, request: Request, model: ModelIdentity, prompt: Prompt) -> None:
+        """Raises InvalidRequest where a prompt that has room for no passage is not to be answered."""
+        self._gate.check_tokens(model, len(prompt.token_ids))
+        if not request.retrieval.may_degrade:
+            raise InvalidRequest(
+                "the prompt has no room for any of its passages: shorten it or its answer, raise "
+                "retrieval.max_tokens where it is set, or let retrieval degrade"
+            )
+
+    def _prepare(
+        self, request_id: str, request: Request, budget: Budget, allowance: Allowance, read: ReadPrompt
+    ) -> PreparedPrompt:
+        model, prompt = read.model, read.prompt
+        if prompt.tool_format is not None:
+            request = self._hold_to_calls(request, prompt.tool_format, prompt.marker_ids)
+        allowance.count_prompt(len(prompt.token_ids))
+        self._gate.check_tokens(model, len(prompt.token_ids))
+        self._begin_log(request, prompt.token_ids)
+        self._response.put_prompt(
+            pb.PromptInfo(
+                request_id=request_id,
+                model=model.served_name,
+                prompt_tokens=len(prompt.token_ids),
+                seed=request.sampling.seed,
+                passages=map(retrieved_passage, read.found.passages, read.prompt_places),
+                degraded=read.found.degraded,
+                warning=read.warning,
+                retrieval_query=self._preprocessor.retrieval_query,
+                sampling=sampling_in_force(request.sampling),
+            )
+        )
+        self._state.phase = "place"
+        reusable = prompt.block_hashes if self._state.told.complete else ()
+        self._gate.check_prompt(model, budget, len(prompt.token_ids), reusable)
+        self._gate.check_turn(model, request, budget)  # others may have come in the meantime
+        hasher = BlockHasher.of(self._context.config.fleet_key)
+        block_names = BlockNames(
+            hasher, read.layout, request.cache_scope, prompt.block_hashes, adapter=model.adapter.digest
+        )
+        return PreparedPrompt(request, model, prompt.token_ids, block_names)
+
+    def _answer_from_cache(self, request_id: str, request: Request, found: ResponseFound) -> None:
+        """All of it at once; the session ends as that of the answer did."""
+        self._preprocessor.cancel_asks()
+        kept, state = found.response, self._state
+        self._timeline.mark_phase("cache")
+        if kept.tool_format in FORMATS:
+            self._response.read_calls(FORMATS[kept.tool_format])
+        state.model, state.log, state.told = kept.model, TokenLog(kept.prompt_tokens), ToldPrompt()
+        self._response.put_prompt(
+            pb.PromptInfo(
+                request_id=request_id,
+                model=kept.model,
+                prompt_tokens=kept.prompt_tokens,
+                seed=kept.seed,
+                passages=map(retrieved_passage, kept.passages, kept.prompt_places),
+                retrieval_query=kept.retrieval_query,
+                sampling=sampling_in_force(request.sampling),
+                cached=pb.CachedAnswer(
+                    request_id=kept.request_id, age_ms=found.age_ms, similarity=found.similarity
+                ),
+            )
+        )
+        ids = tuple(unpack_ids(kept.token_ids))
+        self._response.put_text(kept.prompt_tokens, ids, kept.text, ())
+        state.log.append(ids, kept.text)
+        state.finish = kept.finish
+
+    async def _retrieve_passages(self, request: Request, model: ModelIdentity) -> Retrieved:
+        """What of its prompt can be known before is computed meanwhile."""
+        if not request.retrieval.passages:
+            return NOTHING_ASKED
+        self._state.phase = "retrieve"
+        level = self._context.degradation.level
+        self._warmer.begin(model)
+        try:
+            found = await self._preprocessor.retrieve_passages(
+                request, level, tell_first=self._warmer.wants_first
+            )
+        finally:
+            await self._warmer.stop()
+        count_degraded(found.degraded)
+        self._timeline.mark_phase("retrieve")
+        return found
+
+    def _hold_to_calls(
+        self, request: Request, tool_format: ToolFormat, marker_ids: Mapping[str, int]
+    ) -> Request:
+        """The model writes the calls of its tools in this format alone, and its text is read for them."""
+        grammar = request.tool_use.grammar(tool_format, marker_ids, request.sampling.grammar)
+        self._response.read_calls(tool_format)
+        sampling = replace(request.sampling, grammar=grammar)
+        return replace(request, sampling=sampling, shown_ids=tuple(marker_ids.values()))
+
+    def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
+        """What the client is going to be told, beginning with its own prompt where it wants that."""
+        self._state.log = TokenLog(len(prompt_ids), texts=[] if self._cached.keeps else None)
+        if request.sampling.prompt_logprobs == NO_LOGPROBS:
+            return
+        check_prompt_logprobs(request.sampling, len(prompt_ids))
+        self._state.told = ToldPrompt.wanted(len(prompt_ids))
+        self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])

@@ -1,0 +1,311 @@
+"""A request before its placement: ask a retriever and a tokenizer, elsewhere again when one fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from services.gateway.context import SessionContext
+from services.gateway.fleet.avoided_instances import AvoidedInstances
+from services.gateway.fleet.model_identity import ModelIdentity, find_model, with_adapter
+from services.gateway.fleet.placement import serving
+from services.gateway.fleet.placement_trials import speaks_against
+from services.gateway.fleet.request_client import RequestClient, unexpected_answer
+from services.gateway.fleet.waiting import wait_for_instances
+from services.gateway.prompt.ask_in_turn import ask_in_turn
+from services.gateway.question.searched_question import searched_question
+from services.gateway.request.prompt_passages import standing_order
+from services.gateway.request.request import Request
+from services.gateway.scope.budget import Budget
+from services.gateway.scope.session_state import SessionState, is_final
+from shared.bus.fleet import InstanceView
+from shared.deadline import Deadline
+from shared.degradation import DegradationLevel
+from shared.errors import InvalidRequest, NoAnswer, PenstockError, Unavailable
+from shared.joined_warnings import joined_warnings
+from shared.kv_hash import BlockHasher
+from shared.messages import (
+    ChatTurn,
+    Message,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
+    Tokenize,
+    Tokenized,
+    pack_ids,
+    unpack_hashes,
+    unpack_ids,
+)
+from shared.text.passage_room import fitting_places, utf8_bytes
+from shared.text.tool_formats import FORMATS, ToolFormat
+from shared.text.vocabulary import check_vocabulary
+
+MAX_ASKS = 4
+"""How often a role is asked, an instance that failed not again for a moment, before the request fails."""
+MAX_IDS_NAMED_HERE = 4096
+"""Of a prompt that comes as ids: up to so many are checked and their blocks named in the gateway, which takes
+0.2 ms at most; more are left to a tokenizer's threads."""
+NOT_RETRIEVED = Retrieved((), degraded="retrieval", embed_us=0, search_us=0)
+"""Where no retriever answered in its share, or none was asked."""
+FEWER_PASSAGES = "retrieval depth"
+DEPTH_SHARE = 0.5
+"""Of the passages that were asked for, where there are to be fewer; at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt as ids, with the names of its full blocks. `tool_format`: how the model was told to call
+    tools, None where it was not; `marker_ids` are those of its markers that are special tokens.
+    `passage_places`: of each passage its place in the prompt, from 1, or 0 where there was no room for it."""
+
+    token_ids: tuple[int, ...]
+    block_hashes: tuple[bytes, ...]
+    tool_format: ToolFormat | None = None
+    marker_ids: Mapping[str, int] = field(default_factory=dict)
+    passage_places: tuple[int, ...] = ()
+
+
+class Preprocessor:
+    def __init__(
+        self,
+        context: SessionContext,
+        request_id: str,
+        state: SessionState,
+        request_client: RequestClient,
+        budget: Budget,
+        rotation: int,
+    ) -> None:
+        self._context = context
+        self._fleet = context.fleet
+        self._config = context.config
+        self._breakers = context.breakers
+        self._request_id = request_id
+        self._state = state
+        self._request_client = request_client
+        self._budget = budget
+        self._rotation = rotation
+        self._model: ModelIdentity  # from `admit_request` on
+        self._read: tuple[Tokenize, Prompt] | None = None
+        """What was tokenized last, and what came of it."""
+        self.retriever = ""
+        """Who found the passages."""
+        self.retrieval_query = ""
+        """What was searched for, where that is not the question or its beginning."""
+
+    async def admit_request(self, wanted_model: str) -> ModelIdentity:
+        """The model, once there is a worker; raises NotFound when it is not served."""
+        workers = partial(self._fleet.instances, "decode")
+        await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
+        self._model = find_model(wanted_model, self._fleet.instances)
+        return self._model
+
+    def take_adapter(self, adapter: str) -> ModelIdentity:
+        """The model from here on: with that adapter, where it has it and was asked for without any."""
+        self._model = with_adapter(self._model, adapter, self._fleet.instances)
+        return self._model
+
+    def keep_to(self, model: ModelIdentity) -> None:
+        """As it was before an adapter was taken, whose passages had no room."""
+        self._model = model
+
+    async def retrieve_passages(
+        self, request: Request, level: DegradationLevel, *, tell_first: bool = False
+    ) -> Retrieved:
+        """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
+        rather than late ones. `tell_first`: the session is to hear of them before they are reranked."""
+        use = request.retrieval
+        wanted = use.passages
+        if use.may_degrade and level >= DegradationLevel.RETRIEVAL:
+            return NOT_RETRIEVED
+        if use.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
+            wanted = math.ceil(DEPTH_SHARE * wanted)
+        share_s = self._config.retrieve_share * self._budget.first_token_s
+        end = self._budget.first_token.shrink(share_s) if use.may_degrade else self._budget.first_token
+        asked = await searched_question(request, self._context.question_rewriter, end)
+        question = Retrieve(
+            asked.query,
+            wanted,
+            use.may_degrade,
+            rerank=not (use.may_degrade and level >= DegradationLevel.RERANK),
+            corpus=use.corpus,
+            tenant=request.tenant,
+            filters=use.filters,
+            tell_first=tell_first,
+        )
+        found = await self._ask_retriever(question, share_s, end)
+        if self.retriever and not request.question.lstrip().startswith(asked.query):
+            self.retrieval_query = asked.query
+        fewer = FEWER_PASSAGES if wanted < use.passages else ""
+        return replace(
+            found,
+            degraded=found.degraded or fewer,
+            warning=joined_warnings(asked.warning, found.warning),
+        )
+
+    async def _ask_retriever(self, question: Retrieve, share_s: float, end: Deadline) -> Retrieved:
+        """Passages, and what the retriever left out itself."""
+        try:
+            wait_s = 0.0 if question.may_degrade else self._wait_s()
+            answer = await self._ask_any("retriever", question, share_s, end, wait_s)
+        except PenstockError as error:
+            if is_final(error) or not question.may_degrade or self._budget.first_token.expired():
+                raise
+            return NOT_RETRIEVED
+        if not isinstance(answer, Retrieved):
+            raise unexpected_answer(answer, "retriever")
+        return answer
+
+    def cancel_asks(self) -> None:
+        """What has been asked is not needed any more."""
+        for holder in list(self._state.holders):
+            self._cancel_ask(holder)
+
+    async def tokenize_prompt(
+        self,
+        request: Request,
+        passages: tuple[ScoredPassage, ...],
+        layout: str,
+        model: ModelIdentity,
+        *,
+        room_tokens: int,
+    ) -> Prompt:
+        """The prompt's ids, and its blocks' names for workers of `model` and of the KV `layout`; as many of
+        the passages as fit into a message, and into a prompt of `room_tokens`. What was tokenized last is not
+        tokenized again.
+
+        Raises InvalidRequest for what the model's tokenizer does not take.
+        """
+        if request.token_ids is not None and len(request.token_ids) <= MAX_IDS_NAMED_HERE:
+            vocab_tokens = max((view.heartbeat.vocab_tokens for view in self._tokenizers()), default=0)
+            if vocab_tokens:
+                return self._name_blocks(request.token_ids, vocab_tokens, request.cache_scope, layout)
+        sizes = [utf8_bytes(passage.text) for passage in passages]
+        room_bytes = self._context.prompt_limits.max_text_bytes - request.prompt_bytes if passages else 0
+        sent = fitting_places(sizes, room_bytes)
+        asked = replace(
+            tokenize_message(request, [passages[place] for place in sent]),
+            layout=layout,
+            tenant=request.cache_scope,
+            adapter=model.adapter.digest,
+            room_tokens=room_tokens,
+        )
+        if self._read is not None and self._read[0] == asked:
+            return self._read[1]
+        share_s = self._config.tokenize_share * self._budget.first_token_s
+        answer = await self._ask_any("tokenizer", asked, share_s, self._budget.first_token, self._wait_s())
+        if not isinstance(answer, Tokenized) or len(answer.passage_places) != len(sent):
+            raise unexpected_answer(answer, "tokenizer")
+        places = dict(zip(sent, answer.passage_places, strict=True))
+        if not answer.token_ids:
+            raise InvalidRequest("the prompt has no tokens: send some text", hop="tokenizer")
+        prompt = Prompt(
+            tuple(unpack_ids(answer.token_ids)),
+            tuple(unpack_hashes(answer.block_hashes)),
+            FORMATS.get(answer.tool_format),
+            dict(answer.marker_ids),
+            tuple(places.get(place, 0) for place in range(len(passages))),
+        )
+        self._read = asked, prompt
+        return prompt
+
+    def _name_blocks(self, token_ids: tuple[int, ...], vocab_tokens: int, scope: str, layout: str) -> Prompt:
+        """What a tokenizer would answer to ids, without the way there."""
+        check_vocabulary(token_ids, vocab_tokens)
+        hasher = BlockHasher.of(self._config.fleet_key)
+        names = hasher.block_hashes(token_ids, hasher.seed(layout, scope, self._model.adapter.digest))
+        return Prompt(token_ids, tuple(names))
+
+    def _tokenizers(self) -> list[InstanceView]:
+        return serving(self._fleet.instances("tokenizer"), "tokenizer", self._model)
+
+    def _wait_s(self) -> float:
+        """How long to wait for a role without a ready instance: one may be restarting."""
+        remaining_s = self._budget.first_token.remaining_s()
+        return min(self._config.admit_wait_s, self._config.place_share * remaining_s)
+
+    async def _ask_any(
+        self, role: str, message: Message, share_s: float, end: Deadline, wait_s: float
+    ) -> Message:
+        """Ask one instance after another until one answers or `end`.
+
+        While others are left, each has `share_s`, and never more than its part of what is left until `end`: a
+        silent one leaves time for the next. The last one has all the time there is.
+        """
+
+        async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
+            ready = partial(self._usable, role, avoided)
+            return await wait_for_instances(ready, role, Deadline.after(wait_s))
+
+        async def ask(view: InstanceView, left: int) -> Message:
+            part = end if left == 1 else end.shrink(min(share_s, end.remaining_s() / left))
+            return await self._ask_one(view, message, part, end)
+
+        shunned = partial(self._breakers.shunned, request_id=self._request_id)
+        return await ask_in_turn(role, usable, shunned, ask, end, max_asks=MAX_ASKS, turn=self._rotation)
+
+    async def _ask_one(
+        self, view: InstanceView, message: Message, end: Deadline, work_ends: Deadline
+    ) -> Message:
+        """The answer of one instance; until it has answered, it holds something of the request.
+
+        Its breaker hears of an answer, of a break, and of a silence as long as no worker may be silent: the
+        share of a short request is none.
+        """
+        role, instance = view.heartbeat.role, view.heartbeat.instance
+        trial = self._breakers.begin_trial(view, self._request_id)
+        patient = end.remaining_s() >= self._config.ask_timeout_s
+        holder = self._state.begin_ask(role, instance)
+        try:
+            answer = await self._request_client.ask_instance(
+                role, instance, message, end, epoch=self._state.asks, work_ends=work_ends
+            )
+            trial.succeed()
+            if role == "retriever":
+                self.retriever = instance
+        except PenstockError as error:
+            if is_final(error):
+                trial.succeed()
+            elif speaks_against(error) and (patient or not isinstance(error, NoAnswer)):
+                trial.fail(silent=isinstance(error, NoAnswer | Unavailable))
+            if not isinstance(error, NoAnswer):
+                self._state.holders.discard(holder)
+            elif not self._budget.first_token.expired():
+                self._cancel_ask(holder)
+            raise
+        finally:
+            trial.end()
+        self._state.holders.discard(holder)
+        return answer
+
+    def _cancel_ask(self, holder: tuple[str, str]) -> None:
+        """Who did not answer in its share need not any more; meanwhile the next one is asked."""
+        self._state.holders.discard(holder)
+        work = self._context.canceller.cancel_holders(
+            self._request_id, self._state.asks, [holder], "replaced"
+        )
+        self._context.tasks.start(f"cancel-{self._request_id}", work)
+
+    def _usable(self, role: str, avoided: AvoidedInstances) -> list[InstanceView]:
+        return avoided.not_gone(serving(self._fleet.instances(role), role, self._model))
+
+
+def tokenize_message(request: Request, passages: Sequence[ScoredPassage]) -> Tokenize:
+    """What to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages."""
+    if request.token_ids is not None:
+        return Tokenize(token_ids=pack_ids(request.token_ids))
+    if not request.retrieval.passages:
+        if not request.chat:
+            return Tokenize(text=request.text)
+        return Tokenize(
+            chat=request.chat, template_optional=request.template_optional, tools=request.tool_use.tools
+        )
+    return Tokenize(
+        chat=(*request.chat[:-1], ChatTurn("user", request.question)),
+        passages=tuple(passage.text for passage in passages),
+        passage_order=standing_order(passages, request.retrieval.order),
+        max_passage_tokens=request.retrieval.max_tokens,
+        template_optional=request.template_optional,
+        tools=request.tool_use.tools,
+    )

@@ -1,0 +1,217 @@
+"""What of a prompt is computed while its passages are found: whoever is likely to get it is asked to warm it.
+
+A hint that nobody waits for and that changes no answer: blocks are named by all that their KV depends on, so
+that a wrong guess is never used. First the head, which stands before any passage; then, where the retriever
+looks more closely at what it has found, the prompt as it would be if that changed nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from itertools import takewhile
+from typing import Any
+
+import structlog
+
+from services.gateway.context import SessionContext
+from services.gateway.fleet.crash_record import CrashRecord
+from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
+from services.gateway.fleet.placement import Need, Placement
+from services.gateway.fleet.sent_load import LoadedView
+from services.gateway.prompt.admission_gate import AdmissionGate
+from services.gateway.prompt.block_names import usual_layout
+from services.gateway.prompt.likely_worker import likely_worker
+from services.gateway.prompt.preprocessor import Preprocessor, Prompt
+from services.gateway.request.request import Request
+from services.gateway.request.retrieval_use import WARM_LIKELY, WARM_OFF
+from services.gateway.scope.budget import Budget
+from services.gateway.scope.session_state import SessionState
+from shared.bus.subjects import inbox
+from shared.degradation import DegradationLevel
+from shared.errors import EngineFault, PenstockError, error_from_code
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.messages import WARM_EPOCH, Lost, ScoredPassage, Warm, pack_hashes, pack_ids
+from shared.sampling import NO_LOGPROBS
+from shared.tasks import cancel_until_done
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+HEAD_PROBES = ("a", "0")
+"""Two passages that begin differently: what their prompts have in common stands before every passage."""
+USUAL_PASSAGE_TOKENS = 96
+"""For a guess at how long the prompt is going to be, which decides who computes it."""
+
+
+class Warmer:
+    """Of one request. `begin` and `stop` enclose its retrieval; between them nothing waits for it."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        gate: AdmissionGate,
+        request_id: str,
+        request: Request,
+        state: SessionState,
+        preprocessor: Preprocessor,
+        crash_record: CrashRecord,
+        budget: Budget,
+        rotation: int,
+    ) -> None:
+        self._context = context
+        self._gate = gate
+        self._request_id = request_id
+        self._request = request
+        self._state = state
+        self._preprocessor = preprocessor
+        self._crash_record = crash_record
+        self._budget = budget
+        self._rotation = rotation
+        self._model: ModelIdentity
+        self._begun = False
+        self._task: asyncio.Task[None] | None = None
+        self._warmed_at: tuple[str, str] | None = None
+        """Who warms it, as (role, instance)."""
+        self._asked: set[tuple[str, str]] = set()
+        """Who ever was to warm it."""
+        self._warmed: tuple[bytes, ...] = ()
+        """The names of the blocks that were asked for last."""
+
+    @property
+    def wants_first(self) -> bool:
+        """Whether to hear of passages before they have their last order."""
+        return self._begun and self._context.config.warm_while_retrieving == WARM_LIKELY
+
+    def begin(self, model: ModelIdentity) -> None:
+        """Retrieval begins. `model`: as it was asked for; with passages it is taken with another adapter."""
+        config, request = self._context.config, self._request
+        calm = self._context.degradation.level is DegradationLevel.NONE
+        scored = request.sampling.prompt_logprobs != NO_LOGPROBS  # then all of it is computed, cached or not
+        if config.warm_while_retrieving == WARM_OFF or scored or not calm:
+            return
+        self._begun = True
+        self._model = with_adapter(model, config.retrieval_adapter, self._context.fleet.instances)
+        head_bytes = request.prompt_bytes - len(request.question.encode())
+        if head_bytes >= config.warm_min_tokens:  # else it is too short, whatever its tokens are
+            self._start(self._warm_head())
+
+    def on_found_first(self, epoch: int, passages: tuple[ScoredPassage, ...], sender: str) -> None:
+        """A retriever has these, and looks at them more closely."""
+        if not self.wants_first or not self._state.waits_for_retriever(sender, epoch):
+            metrics.STALE_MESSAGES.inc()
+        elif passages:
+            self._start(self._warm_likely(passages))
+
+    async def stop(self) -> None:
+        """Retrieval has ended: nothing more is asked for; what has been asked for goes on."""
+        if self._task is not None:
+            await cancel_until_done(self._task)
+
+    def settle(self, prompt: Prompt) -> None:
+        """It is this one: what is still to be computed of another one is not."""
+        if prompt.block_hashes[: len(self._warmed)] != self._warmed:
+            self._cancel()
+
+    def placed(self, placement: Placement) -> None:
+        """Its prompt is elsewhere, or where it was warmed: there it takes the place of what is warmed."""
+        if self._warmed_at != (placement.prompt_role, placement.instance_of(placement.prompt_role)):
+            self._cancel()
+        self._warmed_at = None
+
+    def on_lost(self, lost: Lost, sender: str) -> None:
+        """An engine failed over what was only to be warmed: a strike, as that of a placement would be."""
+        if not any(sender in ("", instance) for _, instance in self._asked):
+            metrics.STALE_MESSAGES.inc()
+        elif isinstance(error_from_code(lost.code, lost.message), EngineFault):
+            self._context.crash_suspects.note_fault(self._crash_record, WARM_EPOCH)
+
+    # ---- inside ---------------------------------------------------------------------------------------
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """In place of what was begun before."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task = self._context.tasks.start(f"warm-{self._request_id}", self._try(work))
+
+    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PenstockError as error:
+            _count("failed")
+            log.info("not_warmed", request_id=self._request_id, error=str(error))
+
+    async def _warm_head(self) -> None:
+        one, other = [await self._read((ScoredPassage("", text, 0.0),)) for text in HEAD_PROBES]
+        pairs = zip(one.block_hashes, other.block_hashes, strict=False)
+        blocks = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        passages_tokens = USUAL_PASSAGE_TOKENS * self._request.retrieval.passages
+        await self._warm(one, blocks, blocks * HASH_BLOCK_TOKENS + passages_tokens)
+
+    async def _warm_likely(self, passages: tuple[ScoredPassage, ...]) -> None:
+        prompt = await self._read(passages)
+        await self._warm(prompt, len(prompt.block_hashes), len(prompt.token_ids))
+
+    async def _read(self, passages: tuple[ScoredPassage, ...]) -> Prompt:
+        room_tokens = self._gate.room_tokens(self._model, self._request.sampling.max_tokens)
+        return await self._preprocessor.tokenize_prompt(
+            self._request, passages, self._layout, self._model, room_tokens=room_tokens
+        )
+
+    @property
+    def _layout(self) -> str:
+        return usual_layout(self._context.fleet.instances("decode"), self._model)
+
+    async def _warm(self, prompt: Prompt, blocks: int, expected_tokens: int) -> None:
+        """Have the first `blocks` of `prompt` computed where a prompt of so many tokens would be."""
+        hashes = prompt.block_hashes[:blocks]
+        need = Need(hashes, expected_tokens, self._request.sampling.max_tokens)
+        worker = likely_worker(self._context, self._request_id, self._model, need, self._rotation)
+        why_not = self._why_not(worker, hashes)
+        if worker is None or why_not:
+            _count(why_not)
+            return
+        beat = worker.heartbeat
+        target = (beat.role, beat.instance)
+        if self._warmed_at not in (None, target):
+            self._cancel()
+        self._warmed_at = target
+        self._asked.add(target)
+        self._warmed = hashes
+        self._state.holders.add(target)
+        self._crash_record.begin_warm(worker.view)
+        ids = prompt.token_ids[: blocks * HASH_BLOCK_TOKENS]
+        warm = Warm(pack_ids(ids), pack_hashes(hashes), self._context.instance, self._model.adapter)
+        bus = self._context.bus
+        envelope = bus.envelope(
+            self._request_id, WARM_EPOCH, self._budget.first_token, self._context.instance
+        )
+        await bus.publish(inbox(*target), warm, envelope)
+        _count("asked")
+
+    def _why_not(self, worker: LoadedView | None, hashes: Sequence[bytes]) -> str:
+        """Why nothing is to be warmed there, "" where it is."""
+        if worker is None or worker.heartbeat.layout != self._layout:
+            return "nobody"
+        beat = worker.heartbeat
+        missing_tokens = HASH_BLOCK_TOKENS * (len(hashes) - worker.overlap(hashes))
+        if missing_tokens < self._context.config.warm_min_tokens:
+            return "short"
+        if beat.queued_tokens or (beat.live and beat.role == "decode"):
+            return "busy"
+        if self._crash_record.strikes:  # it may have been this prompt; it is not to take one down more
+            return "suspect"
+        return ""
+
+    def _cancel(self) -> None:
+        """What nobody needs any more is not computed; what has been stays in the cache."""
+        if self._warmed_at is None:
+            return
+        holder, self._warmed_at = self._warmed_at, None
+        self._state.holders.discard(holder)
+        work = self._context.canceller.cancel_holders(self._request_id, WARM_EPOCH, [holder], "replaced")
+        self._context.tasks.start(f"cancel-{self._request_id}", work)
+
+
+def _count(result: str) -> None:
+    metrics.WARM_HINTS.labels(result=result).inc()

@@ -1,0 +1,7 @@
+"""What a client may ask for: every field checked, and nothing of the fleet known yet.
+
+In reading order: `request` is the whole of it, frozen; `sampling`, `choices`, `cache_use` and
+`retrieval_use` are its parts; `chat_prompt` reads a conversation, `tool_use`, `tool_grammar` and
+`tool_calls` its tools, `prompt_passages` what retrieval adds; `prompt_limits` says how large a request may
+be on this bus.
+"""

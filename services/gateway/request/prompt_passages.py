@@ -1,0 +1,59 @@
+"""What was found, as it stands in a prompt: in which order, in how much room, and what its client is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.request.retrieval_use import BEST_FIRST, RetrievalUse
+from shared.messages import ScoredPassage
+from shared.text.passage_source import document_of
+
+ANSWER_SHARE = 0.25
+"""Of a model's context: more than that is not kept free of passages for an answer, however long it may be."""
+
+
+def standing_order(passages: Sequence[ScoredPassage], order: str) -> tuple[int, ...]:
+    """Places among `passages`, which come best first, in the order in which they stand in a prompt.
+
+    Unless the best are to be first, by document and place in it: the same passages stand alike whatever was
+    asked, so that prompts which have them begin alike, and what is told in a row is read in a row.
+    """
+    places = range(len(passages))
+    return tuple(places if order == BEST_FIRST else sorted(places, key=lambda at: _place_of(passages[at])))
+
+
+def prompt_room_tokens(context_tokens: int, max_tokens: int, most_tokens: int) -> int:
+    """How long a prompt may become by its passages, for a model of `context_tokens` (0: nobody knows) and an
+    answer of `max_tokens`, where one of `most_tokens` reaches a worker."""
+    if not context_tokens:
+        return most_tokens
+    answer_tokens = max(1, min(max_tokens, int(ANSWER_SHARE * context_tokens)))
+    return max(1, min(context_tokens - answer_tokens, most_tokens))
+
+
+def left_out_warning(prompt_places: Sequence[int], use: RetrievalUse) -> str:
+    """ "" where all of them are in the prompt."""
+    left_out = prompt_places.count(0)
+    if not left_out:
+        return ""
+    limit = f" (retrieval.max_tokens is {use.max_tokens})" if use.max_tokens else ""
+    return f"the prompt had no room for {left_out} of {len(prompt_places)} passages{limit}"
+
+
+def retrieved_passage(passage: ScoredPassage, prompt_place: int = 0) -> pb.RetrievedPassage:
+    """As its client is told of it."""
+    return pb.RetrievedPassage(
+        source=passage.source,
+        text=passage.text,
+        score=passage.score,
+        start=passage.start,
+        end=passage.end,
+        page=passage.page,
+        prompt_place=prompt_place,
+        metadata=dict(passage.metadata),
+    )
+
+
+def _place_of(passage: ScoredPassage) -> tuple[str, int, int, str]:
+    return document_of(passage.source), passage.start, passage.end, passage.text

@@ -1,0 +1,250 @@
+"""One validated request: what a client asked for, with defaults filled in and every limit checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.request.cache_use import NO_CACHE, CacheUse, read_cache_use
+from services.gateway.request.chat_prompt import read_json, read_tools, read_turns
+from services.gateway.request.retrieval_use import SHARED_PREFIX, RetrievalUse, read_retrieval_use
+from services.gateway.request.sampling import validate_sampling
+from services.gateway.request.tool_use import ToolUse
+from shared.cache_modes import OFF
+from shared.errors import InvalidRequest, NotFound
+from shared.messages import ChatTurn
+from shared.sampling import SamplingParams
+from shared.sampling_defaults import DEFAULT_MAX_TOKENS, DEFAULTED
+
+MAX_TOOLS_CHARS = 1 << 17
+"""Descriptions and schemas of all tools together."""
+MAX_TOKEN_ID = (1 << 31) - 1
+MAX_MODEL_CHARS = 256
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_DEADLINE_MS = 24 * 3600 * 1000
+MAX_CACHE_SALT_CHARS = 256
+PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
+"""They cross the bus by the numbers of the public contract."""
+
+
+NO_TOOLS = ToolUse()
+JSON_KINDS = ("json_schema", "json_object")
+"""Of a constraint: what an answer may be held to where it calls nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Exactly one of `text`, `chat`, `token_ids` is set. Deadlines are None when the client set none; that
+    from tokens to tokens has no default.
+
+    `template_optional`: a model without a chat template takes the prompt as plain text. KV is shared within
+    `tenant` alone; it comes from the client's API key, never from the client. Within that, with those alone
+    that send the same `cache_salt`. `shown_ids`: special tokens that stand in the text, known once the prompt
+    is ids. `open_sampling`: parameters that the client left open, until the model's defaults are known.
+    """
+
+    model: str
+    text: str | None
+    chat: tuple[ChatTurn, ...]
+    token_ids: tuple[int, ...] | None
+    sampling: SamplingParams
+    stop: tuple[str, ...]
+    retrieval: RetrievalUse
+    ttft_deadline_ms: int | None
+    deadline_ms: int | None
+    priority: int
+    client_sent_unix_us: int
+    tenant: str = ""
+    inter_token_deadline_ms: int | None = None
+    template_optional: bool = False
+    cache_salt: str = ""
+    tool_use: ToolUse = NO_TOOLS
+    shown_ids: tuple[int, ...] = ()
+    cache: CacheUse = NO_CACHE
+    open_sampling: tuple[str, ...] = ()
+
+    @property
+    def cache_scope(self) -> str:
+        """Within which KV is shared: no tenant's name holds a NUL, so no salt makes one tenant another."""
+        return f"{self.tenant}\0{self.cache_salt}" if self.cache_salt else self.tenant
+
+    @property
+    def question(self) -> str:
+        """The text, or the last message of the chat."""
+        return self.chat[-1].content if self.chat else self.text or ""
+
+    @property
+    def prompt_bytes(self) -> int:
+        """Of a prompt that is no ids, in UTF-8."""
+        texts = [turn.content for turn in self.chat] or [self.text or ""]
+        texts += [part for turn in self.chat for part in (turn.name, turn.tool_call_id)]
+        calls = [call for turn in self.chat for call in turn.tool_calls]
+        texts += [part for call in calls for part in (call.id, call.name, call.arguments)]
+        tools = self.tool_use.tools
+        texts += [part for tool in tools for part in (tool.name, tool.description, tool.parameters)]
+        return sum(len(text.encode()) for text in texts)
+
+
+def validate_request(
+    message: pb.GenerateRequest,
+    *,
+    drawn_seed: int,
+    tenant: str = "",
+    cache_salt: str = "",
+    cache_mode: str = OFF,
+    passage_order: str = SHARED_PREFIX,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+) -> Request:
+    """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
+
+    `cache_mode`, `passage_order` and `max_tokens` are for a request that says nothing about them.
+
+    The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
+    known.
+    """
+    if len(message.model) > MAX_MODEL_CHARS:
+        raise InvalidRequest(f"model has {len(message.model)} characters: send at most {MAX_MODEL_CHARS}")
+    if len(cache_salt) > MAX_CACHE_SALT_CHARS:
+        raise InvalidRequest(
+            f"cache_salt has {len(cache_salt)} characters: send at most {MAX_CACHE_SALT_CHARS}"
+        )
+    kind = message.WhichOneof("prompt")
+    if kind is None:
+        raise InvalidRequest("the prompt is missing: set one of text, chat and token_ids")
+    chat = read_turns(message.chat) if kind == "chat" else ()
+    sampling = validate_sampling(message.sampling, drawn_seed=drawn_seed, max_tokens=max_tokens)
+    request = Request(
+        model=message.model,
+        text=_text(message.text) if kind == "text" else None,
+        chat=chat,
+        token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
+        sampling=sampling,
+        stop=_stop(message.sampling),
+        retrieval=read_retrieval_use(message.retrieval, passage_order),
+        ttft_deadline_ms=_deadline(message, "ttft_deadline_ms"),
+        deadline_ms=_deadline(message, "deadline_ms"),
+        priority=_priority(message),
+        client_sent_unix_us=_client_sent(message),
+        tenant=tenant,
+        inter_token_deadline_ms=_inter_token_deadline(message),
+        template_optional=kind == "text" or message.chat.template_optional or message.retrieval.enabled,
+        cache_salt=cache_salt,
+        tool_use=read_tools(message.chat),
+        cache=read_cache_use(message, sampling, chat, cache_mode),
+        open_sampling=tuple(name for name in DEFAULTED if not message.sampling.HasField(name)),
+    )
+    _check_tools(request)
+    if request.retrieval.passages:
+        _check_question(request)
+    return request
+
+
+def served_model(wanted: str, served: set[str]) -> str:
+    """The name of the served model that `wanted` means; raises InvalidRequest or NotFound."""
+    if not wanted and len(served) == 1:
+        return next(iter(served))
+    names = ", ".join(sorted(served))
+    if not wanted:
+        raise InvalidRequest(f"model is empty but several are served: send one of {names}")
+    if name := _known_as(wanted, served):
+        return name
+    raise NotFound(f"model {wanted!r} is not served: send one of {names}, or leave model empty")
+
+
+def split_model(wanted: str, served: Collection[str]) -> tuple[str, str]:
+    """The model and the adapter over it that `wanted` names as MODEL:ADAPTER; "" for no adapter. A served
+    model may have a colon in its own name."""
+    model, _, adapter = wanted.rpartition(":")
+    if not adapter or _known_as(wanted, served) or not _known_as(model, served):
+        return wanted, ""
+    return model, adapter
+
+
+def _known_as(wanted: str, served: Collection[str]) -> str:
+    """A model is known by its id and, when that is a path, by the last part of it; "" for an unknown one."""
+    names = (name for name in sorted(served) if wanted in (name, name.rstrip("/").rsplit("/", 1)[-1]))
+    return next(names, "") if wanted else ""
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise InvalidRequest("text is empty: send at least one character")
+    return text
+
+
+def _token_ids(token_ids: pb.TokenIds) -> tuple[int, ...]:
+    ids = tuple(token_ids.ids)
+    if not ids:
+        raise InvalidRequest("token_ids.ids is empty: send at least one id")
+    if max(ids) > MAX_TOKEN_ID:
+        raise InvalidRequest(f"token_ids.ids holds {max(ids)}: send ids of the model's vocabulary")
+    return ids
+
+
+def _stop(sampling: pb.Sampling) -> tuple[str, ...]:
+    if len(sampling.stop) > MAX_STOPS:
+        raise InvalidRequest(f"sampling.stop has {len(sampling.stop)} strings: send at most {MAX_STOPS}")
+    for index, stop in enumerate(sampling.stop):
+        if not 1 <= len(stop) <= MAX_STOP_CHARS:
+            raise InvalidRequest(
+                f"sampling.stop[{index}] has {len(stop)} characters: send 1 to {MAX_STOP_CHARS}"
+            )
+    return tuple(dict.fromkeys(sampling.stop))
+
+
+def _check_question(request: Request) -> None:
+    if request.token_ids is not None:
+        raise InvalidRequest("retrieval needs a prompt of text or chat: send one, or turn retrieval off")
+    if request.chat and request.chat[-1].role != "user":
+        raise InvalidRequest(
+            "retrieval needs the last of chat.messages to have role user: it is the question"
+        )
+    if not request.question.strip():
+        raise InvalidRequest("retrieval needs a question that is not blank: send one, or turn retrieval off")
+
+
+def _check_tools(request: Request) -> None:
+    tools = request.tool_use.tools
+    constraint = request.sampling.grammar
+    if tools and constraint is not None:
+        if constraint.kind not in JSON_KINDS:
+            raise InvalidRequest("chat.tools cannot be called beside a regex or a grammar: send one of them")
+        if read_json(constraint.text or "{}") is None:
+            raise InvalidRequest("sampling.json_schema is no JSON, or nested too deeply: send a JSON Schema")
+    size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
+    if size > MAX_TOOLS_CHARS:
+        raise InvalidRequest(f"chat.tools hold {size} characters: send at most {MAX_TOOLS_CHARS}")
+
+
+def _deadline(message: pb.GenerateRequest, name: str) -> int | None:
+    if not message.HasField(name):
+        return None
+    value = int(getattr(message, name))
+    if not 1 <= value <= MAX_DEADLINE_MS:
+        raise InvalidRequest(f"{name} is {value}: send milliseconds from 1 to {MAX_DEADLINE_MS}")
+    return value
+
+
+def _inter_token_deadline(message: pb.GenerateRequest) -> int | None:
+    value = message.inter_token_deadline_ms
+    if not 0 <= value <= MAX_DEADLINE_MS:
+        raise InvalidRequest(
+            f"inter_token_deadline_ms is {value}: send milliseconds up to {MAX_DEADLINE_MS}, or 0 for any"
+        )
+    return value or None
+
+
+def _priority(message: pb.GenerateRequest) -> int:
+    if message.priority not in PRIORITIES:
+        raise InvalidRequest(
+            f"priority is {int(message.priority)}: send PRIORITY_LOW, PRIORITY_NORMAL or PRIORITY_HIGH"
+        )
+    return int(message.priority)
+
+
+def _client_sent(message: pb.GenerateRequest) -> int:
+    if message.client_sent_unix_us < 0:
+        raise InvalidRequest("client_sent_unix_us is negative: send unix microseconds, or 0 to leave it out")
+    return message.client_sent_unix_us

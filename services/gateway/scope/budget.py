@@ -1,0 +1,71 @@
+"""The time a request has: to its first token and in all, from its arrival; and from one token to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.gateway.config import GatewayConfig
+from services.gateway.request.request import Request
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+
+GRPC_MARGIN_S = 0.1
+"""gRPC ends a call at its deadline by itself; ending it this much earlier lets the terminal event through."""
+GRPC_MARGIN_SHARE = 0.25
+"""Of a deadline that is too short for all of that margin."""
+INTER_TOKEN_MARGIN_S = 0.025
+"""How much later than a worker the gateway ends a request whose tokens do not come."""
+
+
+def answerable_s(call_remaining_s: float) -> float:
+    """How much of a gRPC deadline there is for the work: the rest is for its answer."""
+    return call_remaining_s - min(GRPC_MARGIN_S, GRPC_MARGIN_SHARE * call_remaining_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`first_token` is never later than `total`; `first_token_s` is its length, of which hops get shares.
+
+    `inter_token_s` is how long tokens may be awaited after the last ones, None: as long as `total` lasts.
+    """
+
+    first_token: Deadline
+    total: Deadline
+    first_token_s: float
+    inter_token_s: float | None = None
+
+    def next_token(self, last_token_s: float) -> Deadline:
+        """Of the tokens after those that came at `last_token_s`.
+
+        The worker that makes them keeps this one too and knows better what they waited for, so it gets a
+        moment to say so first.
+        """
+        if self.inter_token_s is None:
+            return self.total
+        return min(self.total, Deadline(last_token_s + self.inter_token_s + INTER_TOKEN_MARGIN_S))
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        config: GatewayConfig,
+        call_remaining_s: float | None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Budget:
+        """The earliest of what the request, the call (None: no gRPC deadline) and the defaults say."""
+        ends_s = []
+        if request.deadline_ms is not None:
+            ends_s.append(request.deadline_ms / 1000)
+        if call_remaining_s is not None:
+            ends_s.append(answerable_s(call_remaining_s))
+        total_s = min(ends_s, default=config.default_deadline_s)
+        first_token_s = config.default_ttft_deadline_s
+        if request.ttft_deadline_ms is not None:
+            first_token_s = request.ttft_deadline_ms / 1000
+        first_token_s = min(first_token_s, total_s)
+        inter_token_ms = request.inter_token_deadline_ms
+        return cls(
+            Deadline.after(first_token_s, clock),
+            Deadline.after(total_s, clock),
+            first_token_s,
+            None if inter_token_ms is None else inter_token_ms / 1000,
+        )

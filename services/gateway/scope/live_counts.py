@@ -1,0 +1,23 @@
+"""How many requests run and wait, by model, as the metrics show it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from services.gateway.scope.session_state import SessionState
+from shared.telemetry import metrics
+
+
+class LiveCounts:
+    """Models are those that the fleet serves, or has served since this gateway started."""
+
+    def __init__(self) -> None:
+        self._models: set[str] = set()
+
+    def show(self, states: Iterable[SessionState]) -> None:
+        counts = Counter((state.model, state.running) for state in states if state.phase != "ended")
+        self._models |= {model for model, _ in counts}
+        for model in self._models:
+            metrics.REQUESTS_RUNNING.labels(model=model).set(counts[model, True])
+            metrics.REQUESTS_WAITING.labels(model=model).set(counts[model, False])

@@ -1,0 +1,144 @@
+"""What waits to be written to one client: bounded, and coalesced when the client reads slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.request.tool_calls import ToolCallParser
+from services.gateway.scope.outcome import Outcome
+from shared.errors import Cancelled
+from shared.sampling import TokenLogprob
+from shared.text.tool_formats import ToolFormat
+
+MAX_EVENT_LOGPROBS = 4096
+"""Of a prompt, in one event: with twenty more beside each it is a megabyte; clients take four."""
+PROMPT_S = 0.003
+"""How long what is told of a prompt waits for the placement of its request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsePart:
+    """One turn of writing: at most one prompt, what is known of its log-probabilities, all text so far as
+    one event, at most one end."""
+
+    prompt: pb.PromptInfo | None
+    prompt_logprobs: pb.PromptLogprobs | None
+    text: pb.GenerateEvent | None
+    end: Outcome | None
+
+    @property
+    def delta(self) -> pb.TextDelta | None:
+        return None if self.text is None else self.text.text
+
+
+class ResponseBuffer:
+    """Between the session, which never waits for its client, and the call, which does."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._prompt: pb.PromptInfo | None = None
+        self._prompt_logprobs: list[TokenLogprob] = []
+        self._prompt_position = 0
+        self._text: pb.GenerateEvent | None = None
+        self._text_tokens = 0
+        """In it."""
+        self._end: Outcome | None = None
+        self._filled = False
+        self._waiting: asyncio.Future[None] | None = None
+        """Of the one who takes, while there is nothing."""
+        self._calls: ToolCallParser | None = None
+
+    def read_calls(self, tool_format: ToolFormat) -> None:
+        """From here on the text may be calls in this format."""
+        self._calls = ToolCallParser(tool_format)
+
+    @property
+    def has_called(self) -> bool:
+        """Whether what was taken ends with calls."""
+        return self._calls is not None and self._calls.has_called
+
+    def _fill(self) -> None:
+        self._filled = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def put_prompt(self, prompt: pb.PromptInfo) -> None:
+        """It goes out a moment later: until then the request is on its way to its workers, and they come
+        first."""
+        self._prompt = prompt
+        asyncio.get_running_loop().call_later(PROMPT_S, self._fill)
+
+    def put_prompt_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Those of the next tokens of the prompt; before any text."""
+        self._prompt_logprobs += logprobs
+        self._fill()
+
+    def put_text(
+        self, position: int, ids: tuple[int, ...], text: str, logprobs: tuple[TokenLogprob, ...]
+    ) -> None:
+        """Add a row that goes on where the last one ended; raises Cancelled when too much is unread."""
+        if self._text is None:
+            self._text = pb.GenerateEvent()  # filled in place: a delta put into it would be copied
+            self._text.text.position = position
+            self._text_tokens = 0
+        self._text_tokens += len(ids)
+        if self._text_tokens > self._max_tokens:
+            raise Cancelled(
+                f"the client left {self._max_tokens} tokens unread: read faster or ask for fewer tokens"
+            )
+        delta = self._text.text
+        delta.token_ids.extend(ids)
+        if text:
+            delta.text += text
+        if logprobs:
+            delta.logprobs.extend(map(_logprob_event, logprobs))
+        self._fill()
+
+    def put_end(self, outcome: Outcome) -> None:
+        """The last thing to be written; a second end is ignored, so the first one stands."""
+        if self._end is None:
+            self._end = outcome
+            self._fill()
+
+    async def take_response(self) -> ResponsePart:
+        """Wait for something to write, then take all of it."""
+        if not self._filled:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        told = self._take_prompt_logprobs()
+        if self._prompt_logprobs:  # the rest is for the next turns, and all that follows it
+            part = ResponsePart(self._prompt, told, None, None)
+            self._prompt = None
+            return part
+        self._filled = False
+        part = ResponsePart(self._prompt, told, self._text_with_calls(), self._end)
+        self._prompt = self._text = None
+        return part
+
+    def _take_prompt_logprobs(self) -> pb.PromptLogprobs | None:
+        """So many as fit into an event."""
+        if not self._prompt_logprobs:
+            return None
+        taken = self._prompt_logprobs[:MAX_EVENT_LOGPROBS]
+        del self._prompt_logprobs[:MAX_EVENT_LOGPROBS]
+        position, self._prompt_position = self._prompt_position, self._prompt_position + len(taken)
+        return pb.PromptLogprobs(position=position, logprobs=map(_logprob_event, taken))
+
+    def _text_with_calls(self) -> pb.GenerateEvent | None:
+        event = self._text
+        if self._calls is None:
+            return event
+        if event is not None:
+            self._calls.parse_delta(event.text)
+        if self._end is not None and (held := self._calls.held_text()):
+            event = pb.GenerateEvent() if event is None else event
+            event.text.text += held
+        return event
+
+
+def _logprob_event(logprob: TokenLogprob) -> pb.Logprob:
+    top = [pb.TopLogprob(token_id=token_id, logprob=value) for token_id, value in logprob.top]
+    return pb.Logprob(token_id=logprob.token_id, logprob=logprob.logprob, top=top)

@@ -1,0 +1,156 @@
+"""What a session knows of its request, and how that changes. Pure: no waiting, no sending."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from services.gateway.fleet.placement import Placement
+from services.gateway.scope.token_log import Arrival, TokenLog
+from services.gateway.scope.told_prompt import ToldPrompt
+from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLarge
+from shared.roles import PLACED_ROLES, hop_of_phase
+
+FINAL_ERRORS = (InvalidRequest, TooLarge)
+"""What no other worker would answer differently: the request ends with it."""
+
+
+class RowVerdict(Enum):
+    """What became of a row of text."""
+
+    RELAY = auto()
+    STALE = auto()
+    DUPLICATE = auto()
+    GAP = auto()
+
+
+@dataclass(slots=True)
+class SessionState:
+    """Phases: admit → [retrieve] → tokenize → place → prefill → decode → ended, and back to place.
+
+    `model` is empty until it is known. `epoch` counts placements from 1; `asks` counts what retrievers and
+    tokenizers were asked, for whom it is the epoch. `holders` are the instances, as (role, instance),
+    that may hold something of the latest of either, and who warms the prompt; `retriever_ask` is the last
+    retriever that was asked, and as which. `epoch_tokens` came under this epoch; `fruitless` counts the last
+    placements that failed without a token.
+    """
+
+    max_tokens: int
+    model: str = ""
+    phase: str = "admit"
+    epoch: int = 0
+    asks: int = 0
+    retriever_ask: tuple[str, int] = ("", 0)
+    placement: Placement | None = None
+    log: TokenLog = field(default_factory=lambda: TokenLog(0))
+    told: ToldPrompt = field(default_factory=ToldPrompt)
+    holders: set[tuple[str, str]] = field(default_factory=set)
+    epoch_tokens: int = 0
+    replacements: int = 0
+    fruitless: int = 0
+    cached_tokens: int = 0
+    finish: str = ""
+
+    def begin_ask(self, role: str, instance: str) -> tuple[str, str]:
+        """The instance is about to be asked; returns it as one of the holders."""
+        self.asks += 1
+        if role == "retriever":
+            self.retriever_ask = (instance, self.asks)
+        self.holders.add((role, instance))
+        return role, instance
+
+    def waits_for_retriever(self, sender: str, epoch: int) -> bool:
+        """Whether `sender` ("": one that does not say who it is) has still to answer its question `epoch`."""
+        instance, asked = self.retriever_ask
+        return epoch == asked and sender in ("", instance) and ("retriever", instance) in self.holders
+
+    def begin_epoch(self, placement: Placement) -> None:
+        """A new placement: what comes under an earlier epoch is stale from now on."""
+        self.epoch += 1
+        self.placement = placement
+        self.holders = set()
+        self.epoch_tokens = 0
+        self.told.release()  # what waits is of an earlier one
+        self.phase = "place"
+
+    def count_replacement(self) -> None:
+        """The placement failed; call it before the next one begins."""
+        self.replacements += 1
+        self.fruitless = 0 if self.epoch_tokens else self.fruitless + 1
+
+    def placed(self) -> None:
+        """All three workers accepted; a token may already have come."""
+        if self.phase == "place":
+            self.phase = "prefill"
+
+    def take_holders(self) -> set[tuple[str, str]]:
+        """The instances to be told that it is over; nobody is told twice."""
+        holders, self.holders = self.holders, set()
+        return holders
+
+    def accept_row(
+        self, epoch: int, position: int, ids: tuple[int, ...], text: str, finish: str
+    ) -> RowVerdict:
+        """Take one row of text in; only what continues the log is to be relayed."""
+        if epoch != self.epoch or self.finish or self.phase == "ended":
+            return RowVerdict.STALE
+        arrival = self.log.arrival(position, len(ids))
+        if arrival is not Arrival.NEXT:
+            return RowVerdict.DUPLICATE if arrival is Arrival.DUPLICATE else RowVerdict.GAP
+        self.log.append(ids, text)
+        self.epoch_tokens += len(ids)
+        self.finish = finish
+        self.phase = "decode"
+        return RowVerdict.RELAY
+
+    def is_from(self, sender: str, *roles: str) -> bool:
+        """Whether `sender` is an instance of this placement; one that does not say who it is, is believed."""
+        placement = self.placement
+        if not sender or placement is None:
+            return True
+        for role in roles:  # noqa: SIM110 - asked for every row of text
+            if placement.instance_of(role) == sender:
+                return True
+        return False
+
+    def needs(self, role: str, instance: str) -> bool:
+        """Whether the request cannot go on when `instance` is lost.
+
+        A speculator is never needed. Prefill is needed until its KV has arrived, which shows in the
+        second token of the epoch: the first one is prefill's own.
+        """
+        if self.placement is None or self.finish or not self.placement.uses(role, instance):
+            return False
+        if role == "prefill":
+            return self.epoch_tokens < 2
+        return role in PLACED_ROLES
+
+    @property
+    def running(self) -> bool:
+        """Whether workers have it, rather than that it waits for them."""
+        return self.phase in ("prefill", "decode")
+
+    @property
+    def complete(self) -> bool:
+        """All tokens asked for are in the log: nothing is left to place anew."""
+        return len(self.log.ids) >= self.max_tokens
+
+    @property
+    def used_tokens(self) -> int:
+        """What the request counts for: nothing when no worker was asked to compute it."""
+        return self.log.prompt_tokens + len(self.log.ids) if self.epoch else 0
+
+    def end_session(self) -> None:
+        self.phase = "ended"
+
+    def expired(self, kind: str = "") -> DeadlineExpired:
+        """The error of a deadline that passed now; `kind` where it is not told by what has come."""
+        kind = kind or ("total" if self.log.ids else "first-token or total")
+        hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
+        if hop == "prefill" and self.placement is not None:
+            hop = self.placement.prompt_role
+        return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
+
+
+def is_final(error: PenstockError) -> bool:
+    return isinstance(error, FINAL_ERRORS)

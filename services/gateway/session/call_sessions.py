@@ -1,0 +1,105 @@
+"""The sessions of one call, whichever edge it came in by: opened all or none, relayed to their ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.scope.budget import Budget
+from services.gateway.scope.outcome import Outcome
+from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.response_relay import ResponseWriter, relay_response
+from services.gateway.session.session import Session
+from shared.api_key_file import ApiKey
+from shared.errors import PenstockError
+from shared.tasks import cancel_until_done
+
+OTHERS_END_S = 1.0
+"""How long the other choices of a call may take to say that they are cancelled, when one has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    session: Session
+    budget: Budget
+
+
+class CallSessions:
+    def __init__(self, opened: Sequence[OpenSession]) -> None:
+        self._opened = opened
+
+    @classmethod
+    def open(
+        cls,
+        front_door: FrontDoor,
+        key: ApiKey,
+        requests: Sequence[pb.GenerateRequest],
+        *,
+        call_remaining_s: float | None = None,
+        cache_salt: str = "",
+    ) -> Self:
+        """Raises why one is not taken; then none is."""
+        opened: list[OpenSession] = []
+        sessions = cls(opened)
+        try:
+            for request in requests:
+                session, budget = front_door.open_session(
+                    key, request, call_remaining_s=call_remaining_s, cache_salt=cache_salt
+                )
+                opened.append(OpenSession(session, budget))
+        except PenstockError:
+            sessions._cancel("another choice of the same call is not taken")
+            sessions.end_call()
+            raise
+        return sessions
+
+    @property
+    def request_id(self) -> str:
+        """Of the first."""
+        return self._opened[0].session.request_id
+
+    async def relay_all(self, writers: Sequence[ResponseWriter]) -> PenstockError | None:
+        """Until all have finished, or one has not: then why not, and the others are cancelled."""
+        relays = [
+            asyncio.create_task(
+                relay_response(each.session, each.budget, writer), name=f"relay-{each.session.request_id}"
+            )
+            for each, writer in zip(self._opened, writers, strict=True)
+        ]
+        waiting: set[asyncio.Task[Outcome]] = set(relays)
+        try:
+            while waiting:
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                failed = next((error for task in ended if (error := _error_of(task)) is not None), None)
+                if failed is not None:
+                    self._cancel("another choice of the same call failed")
+                    if waiting:
+                        await asyncio.wait(waiting, timeout=OTHERS_END_S)
+                    return failed
+            return None
+        finally:
+            await cancel_until_done(*relays)
+
+    def end_call(self) -> None:
+        """The edge is done with the call."""
+        self._cancel("the client ended the call")
+        for each in self._opened:
+            each.session.on_call_ended()
+
+    def _cancel(self, why: str) -> None:
+        """What has ended already stays as it is."""
+        for each in self._opened:
+            each.session.cancel_request(why)
+
+
+def _error_of(relay: asyncio.Task[Outcome]) -> PenstockError | None:
+    """Why the choice has not finished, be it its request or the way to its client."""
+    error = relay.exception()
+    if error is None:
+        return relay.result().error
+    if isinstance(error, PenstockError):
+        return error
+    raise error

@@ -1,0 +1,84 @@
+"""What every edge does with a call before it is a session: whose it is, what it asks for, is there room."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import structlog
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.config import GatewayConfig
+from services.gateway.keys.key_gate import NOBODY, KeyGate
+from services.gateway.request.request import Request, validate_request
+from services.gateway.scope.budget import Budget
+from services.gateway.scope.outcome import Outcome
+from services.gateway.scope.report import count_outcome
+from services.gateway.session.session import Session
+from services.gateway.session.session_registry import SessionRegistry
+from shared.api_key_file import ApiKey
+from shared.errors import PenstockError
+
+log = structlog.get_logger()
+
+SEED_BITS = 63
+
+
+class FrontDoor:
+    def __init__(self, registry: SessionRegistry, key_gate: KeyGate, config: GatewayConfig) -> None:
+        self._registry = registry
+        self._key_gate = key_gate
+        self._config = config
+
+    def identify(self, authorization: Sequence[str | bytes]) -> ApiKey:
+        """Whose key is in these values of an `authorization` header; raises Unauthenticated."""
+        return self._key_gate.identify(authorization)
+
+    def validate(
+        self,
+        message: pb.GenerateRequest,
+        *,
+        drawn_seed: int = 0,
+        key: ApiKey = NOBODY,
+        cache_salt: str = "",
+    ) -> Request:
+        """Raises InvalidRequest that names what is wrong."""
+        request = validate_request(
+            message,
+            drawn_seed=drawn_seed,
+            tenant=key.tenant,
+            cache_salt=cache_salt,
+            cache_mode=key.cache or self._config.cache_mode,
+            passage_order=self._config.passage_order,
+            max_tokens=self._config.default_max_tokens,
+        )
+        self._registry.prompt_limits.check_request(request)
+        return request
+
+    def open_session(
+        self,
+        key: ApiKey,
+        message: pb.GenerateRequest,
+        *,
+        call_remaining_s: float | None = None,
+        cache_salt: str = "",
+    ) -> tuple[Session, Budget]:
+        """Start what `message` asks for; raises why it is not taken. `call_remaining_s`: a gRPC deadline."""
+        seed = secrets.randbits(SEED_BITS)
+        valid = self.validate(message, drawn_seed=seed, key=key, cache_salt=cache_salt)
+        budget = Budget.of(valid, self._config, call_remaining_s)
+        allowance = self._key_gate.admit(key, valid)
+        try:
+            return self._registry.open_session(valid, budget, allowance), budget
+        except BaseException:
+            allowance.undo()
+            raise
+
+
+def note_refusal(error: PenstockError) -> Outcome:
+    """Count a request that never became a session; it ends in one outcome too."""
+    error.hop = error.hop or "gateway"
+    outcome = Outcome.of(error)
+    count_outcome(outcome)
+    log.info("request_refused", outcome=outcome.word, error=str(error))
+    return outcome

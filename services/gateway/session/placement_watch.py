@@ -1,0 +1,110 @@
+"""Watching one placement: until the last row has come, or why the request must be placed anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from services.gateway.config import GatewayConfig
+from services.gateway.fleet.crash_record import PROVEN_TOKENS, CrashRecord
+from services.gateway.fleet.crash_suspects import CrashSuspects
+from services.gateway.fleet.hold_check import is_forgotten
+from services.gateway.fleet.placement_trials import PlacementTrials
+from services.gateway.fleet.request_client import RequestClient
+from services.gateway.scope.session_state import SessionState
+from shared.deadline import SYSTEM_CLOCK, Deadline
+from shared.errors import PenstockError, Unavailable
+from shared.messages import HoldCheck, Message
+
+TRANSFER_STALL_S = 10.0
+"""Silence between the first token and the second: longer than the transfer's own timers take to say so."""
+
+
+class PlacementWatch:
+    """Of one request, through all its placements. `deadline()` is the one in force."""
+
+    def __init__(
+        self,
+        state: SessionState,
+        config: GatewayConfig,
+        request_client: RequestClient,
+        suspects: CrashSuspects,
+        crash_record: CrashRecord,
+        deadline: Callable[[], Deadline],
+    ) -> None:
+        self._state = state
+        self._config = config
+        self._request_client = request_client
+        self._suspects = suspects
+        self._crash_record = crash_record
+        self._deadline = deadline
+        self._trouble: PenstockError | None = None
+        self._trouble_epoch = 0
+        self._noted_tokens = 0
+        self._heard_s = 0.0
+        self._arrived = asyncio.Event()
+
+    def note_arrival(self, now_s: float) -> None:
+        """A row of the placement has come. One of many in the middle of an answer wakes nobody."""
+        self._heard_s = now_s
+        if self._noted_tokens < PROVEN_TOKENS or self._state.finish or self._crash_record.strikes:
+            self._arrived.set()
+
+    def fail_placement(self, trouble: PenstockError) -> None:
+        """It cannot go on. The first trouble of an epoch counts."""
+        if self._trouble_epoch < self._state.epoch and not self._state.finish:
+            self._trouble, self._trouble_epoch = trouble, self._state.epoch
+            self._arrived.set()
+
+    async def until_over(self, trials: PlacementTrials) -> PenstockError | None:
+        """None when the last row has come, else why the request must be placed anew."""
+        while True:
+            self._heard_s = SYSTEM_CLOCK.monotonic_s()
+            self._noted_tokens = self._state.epoch_tokens
+            trials.note_progress(self._state.epoch_tokens, finished=bool(self._state.finish))
+            self._suspects.note_tokens(self._crash_record, self._state.epoch, self._state.epoch_tokens)
+            if self._state.finish:
+                return None
+            if self._trouble is not None and self._trouble_epoch == self._state.epoch:
+                return self._trouble
+            self._arrived.clear()
+            if not await self._is_silent():
+                continue
+            if self._state.epoch_tokens:
+                return Unavailable("no token came for too long", hop="decode")
+            if await is_forgotten(self._ask_hold, self._arrived):
+                return Unavailable("the last tokens were lost on the way", hop="bus")
+
+    async def _is_silent(self) -> bool:
+        """Wait until there is something to look at, or until nothing has been heard for too long. Arrivals
+        move the end on without touching the timer."""
+        while (left_s := self._heard_s + self._stall_s() - SYSTEM_CLOCK.monotonic_s()) > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                continue
+            return False
+        return True
+
+    async def _ask_hold(self) -> Message:
+        assert self._state.placement is not None
+        return await self._request_client.ask_instance(
+            "decode",
+            self._state.placement.decode,
+            HoldCheck(),
+            self._deadline().shrink(self._config.ask_timeout_s),
+            epoch=self._state.epoch,
+        )
+
+    def _stall_s(self) -> float:
+        """How long this placement may be silent in the phase it is in.
+
+        Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
+        earlier placement; but somebody has to hold it. After its first token, KV is transferred, and both
+        ends watch over that.
+        """
+        if self._state.epoch_tokens == 0:
+            return self._config.hold_check_s
+        stall_s = self._config.stall_timeout_s
+        return stall_s if self._state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)

@@ -1,0 +1,339 @@
+"""Placing a request: ask Open, Reserve and Prefill together, elsewhere again when a worker says no.
+
+There is no Prefill where the decode worker computes the prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+from services.gateway.admission.admission import check_wait
+from services.gateway.admission.admission_queue import CLASSES, STARTED_CLASS, Ticket
+from services.gateway.context import SessionContext
+from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
+from services.gateway.fleet.crash_record import CrashRecord
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.fleet.placement import (
+    Need,
+    Placement,
+    choose_placement,
+    kv_groups,
+    leave_out_of_all,
+    serving,
+)
+from services.gateway.fleet.placement_trials import PlacementTrials
+from services.gateway.fleet.prompt_path import on_shorter_path
+from services.gateway.fleet.request_client import RequestClient, unexpected_answer
+from services.gateway.fleet.sent_load import Load
+from services.gateway.fleet.waiting import POLL_S, wait_for_placed_roles
+from services.gateway.prompt.block_names import BlockNames
+from services.gateway.request.request import Request
+from services.gateway.scope.session_state import SessionState, is_final
+from services.gateway.session.placement_messages import placement_messages
+from shared.bus.fleet import InstanceView
+from shared.deadline import SYSTEM_CLOCK, Deadline
+from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
+from shared.kv_groups import KvGroups
+from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.kv_room import blocks_ahead
+from shared.messages import Accepted, Message
+from shared.roles import PLACED_ROLES
+from shared.sampling import NO_LOGPROBS
+from shared.tasks import cancel_until_done
+from shared.telemetry import metrics
+
+
+class Refused(Exception):
+    """One instance did not take the request."""
+
+    def __init__(self, role: str, instance: str, error: PenstockError) -> None:
+        super().__init__(str(error))
+        self.role = role
+        self.instance = instance
+        self.error = error
+
+
+class Placer:
+    """Places one request, as often as needed. `cancel_epoch(reason)` tells the holders of a failed epoch."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        request: Request,
+        state: SessionState,
+        request_client: RequestClient,
+        crash_record: CrashRecord,
+        cancel_epoch: Callable[[str], None],
+        *,
+        model: ModelIdentity,
+        prompt_ids: tuple[int, ...],
+        block_names: BlockNames,
+        rotation: int,
+    ) -> None:
+        self._request = request
+        self._state = state
+        self._gateway = context.instance
+        self._model = model
+        self._prompt_ids = prompt_ids
+        self._block_names = block_names
+        self._fleet = context.fleet
+        self._config = context.config
+        self._request_client = request_client
+        self._sent_load = context.sent_load
+        self._admission_queue = context.admission_queue
+        self._breakers = context.breakers
+        self._crash_record = crash_record
+        self._request_id = crash_record.request_id
+        self._rotation = rotation
+        self._cancel_epoch = cancel_epoch
+        self._avoided = AvoidedInstances()
+        self.trials = PlacementTrials(self._breakers, self._fleet, self._request_id)
+        self._arrived_s = SYSTEM_CLOCK.monotonic_s()
+
+    async def place_request(self, deadline: Deadline, asked: Callable[[], None]) -> None:
+        """Return when all its workers hold the request; `asked` is called when they have been asked.
+
+        Who finds all full waits its turn again, as long as the deadline lets it come. Raises what no worker
+        would answer differently, Overloaded when no turn can come in time, Unavailable when a role stays
+        without an instance.
+        """
+        ticket = self._ticket(deadline)
+        until: Deadline | None = None  # for roles that have no instance, one after the other or in turn
+        failures = 0
+        for attempt in itertools.count():
+            async with self._admission_queue.turn(ticket):
+                until = until or Deadline.after(self._wait_s(deadline))
+                refused = await self._try_placement(deadline, until, attempt, asked)
+            if refused is None:
+                return
+            if isinstance(refused.error, Overloaded):
+                self._check_turn(ticket, refused.role, refused.error, deadline)
+                until = None
+            elif isinstance(refused.error, Unavailable) and not until.expired():
+                pass
+            elif failures >= self._config.max_replacements:
+                raise refused.error from refused
+            else:  # what was spent on asking was no waiting: there may be another instance
+                failures += 1
+                until = None
+            await self._back_off(refused.role, attempt)
+
+    async def _try_placement(
+        self, deadline: Deadline, until: Deadline, attempt: int, asked: Callable[[], None]
+    ) -> Refused | None:
+        """One epoch: None when all have taken it, or when it is not needed any more."""
+        placement = await self._choose(until, attempt)
+        if self._state.finish:
+            return None  # the last row of the failed placement came while we waited
+        self._state.begin_epoch(placement)
+        self.trials.begin(placement)
+        self._crash_record.begin_epoch(self.trials.views.values(), placement.prompt_role)
+        layout = self._layout_of(placement)
+        ids, hashes = self._sequence(layout)  # only now: until the new epoch, rows of the old one count
+        try:
+            await self._ask_all(placement, ids, hashes, deadline, asked)
+        except Refused as refused:
+            self.trials.end()
+            self._cancel_epoch("replaced")
+            if is_final(refused.error):
+                raise refused.error from refused
+            self._avoid(refused)
+            return refused
+        self._state.placed()
+        metrics.PLACEMENTS.labels(path="disaggregated" if placement.prefill else "local").inc()
+        return None
+
+    def _wait_s(self, deadline: Deadline) -> float:
+        """How long to wait for a role without a ready instance."""
+        return min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
+
+    def _check_turn(self, ticket: Ticket, role: str, full: Overloaded, deadline: Deadline) -> None:
+        """Raise Overloaded when no other turn can come in time, as the queue or all of the role say."""
+        remaining_s = deadline.remaining_s()
+        check_wait(self._admission_queue.remaining_wait_s(ticket), remaining_s)
+        if remaining_s <= max(self._avoided.room_in_s(self._usable(role)), MAX_BACKOFF_S):
+            raise full
+
+    async def _back_off(self, role: str, attempt: int) -> None:
+        """A little longer each time; where all of a role have refused, until one tells what room it has."""
+        await asyncio.sleep(backoff_s(attempt))
+        until = Deadline.after(REFUSED_S)
+        while (views := self._usable(role)) and len(self._avoided.refused(views)) == len(views):
+            if until.expired():
+                return
+            await asyncio.sleep(POLL_S)
+
+    def avoid_failed(self, trouble: PenstockError) -> None:
+        """The placement failed: its replacement goes elsewhere than to who failed it, if there is another."""
+        if trouble.hop in self.trials.views:
+            self._avoided.add_failed(self.trials.views[trouble.hop])
+        self.trials.fail(trouble.hop, trouble)
+        self.trials.end()
+
+    def _ticket(self, deadline: Deadline) -> Ticket:
+        output_tokens = self._request.sampling.max_tokens - len(self._state.log.ids)
+        tokens = len(self._prompt_ids) + len(self._state.log.ids)
+        return Ticket(
+            model=self._model,
+            priority_class=STARTED_CLASS if self._state.log.ids else CLASSES[self._request.priority],
+            deadline=deadline,
+            blocks=blocks_ahead(tokens, output_tokens, self._kv_groups),
+            arrived_s=self._arrived_s,
+        )
+
+    @property
+    def _kv_groups(self) -> KvGroups:
+        return kv_groups(self._fleet.instances("decode"), self._model)
+
+    def _sequence(self, layout: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        """Prompt and log as one prompt, with the names of its blocks for workers of `layout`."""
+        ids = self._prompt_ids + tuple(self._state.log.ids)
+        return ids, self._block_names.names_of(ids, layout)
+
+    def _layout_of(self, placement: Placement) -> str:
+        """The KV layout of the chosen workers; any will do when they are gone since."""
+        view = self._fleet.get("decode", placement.decode)
+        return view.heartbeat.layout if view is not None else self._block_names.layout
+
+    async def _choose(self, until: Deadline, attempt: int) -> Placement:
+        """A placement on instances that may be tried now; waits for roles that have none."""
+        placed = await wait_for_placed_roles(self._usable, until, adapter=self._model.adapter.name)
+        views = [view for found in placed.values() for view in found]
+        shunned = self._breakers.shunned(views, self._request_id) | self._avoided.failed(views)
+        preferred = leave_out_of_all(placed, shunned, self._avoided.refused(views))
+        usable = {**preferred, "speculator": self._usable("speculator")}
+        fleet = {role: [self._sent_load.with_sent(view) for view in found] for role, found in usable.items()}
+        ids, hashes = self._sequence(self._block_names.layout)
+        left = self._request.sampling.max_tokens - len(self._state.log.ids)
+        need = Need(hashes, len(ids), left, scored=self._wants_scores)
+        placement = choose_placement(fleet, need, rotation=self._rotation + attempt)
+        return on_shorter_path(placement, fleet, need, most_tokens=self._config.local_prefill_tokens)
+
+    @property
+    def _wants_scores(self) -> bool:
+        return self._request.sampling.prompt_logprobs != NO_LOGPROBS and not self._state.told.complete
+
+    def end(self) -> None:
+        """The request is over."""
+        self.trials.end()
+        if self._state.finish and self._state.placement is not None:
+            self._sent_load.end("decode", self._state.placement.decode)
+
+    def _usable(self, role: str) -> list[InstanceView]:
+        """Instances of `role` that serve the model and are not known to be gone."""
+        return self._avoided.not_gone(serving(self._fleet.instances(role), role, self._model))
+
+    async def _ask_all(
+        self,
+        placement: Placement,
+        ids: tuple[int, ...],
+        hashes: tuple[bytes, ...],
+        deadline: Deadline,
+        asked: Callable[[], None],
+    ) -> None:
+        """All at once; the first refusal ends the others.
+
+        A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
+        """
+        messages = placement_messages(
+            placement,
+            self._request,
+            self._state.log,
+            self._state.told,
+            self._gateway,
+            ids,
+            hashes,
+            deadline,
+            self._model.adapter,
+        )
+        loads = self._note_sent(placement, ids, hashes)
+        asks = [
+            asyncio.create_task(
+                self._ask_one(role, placement.instance_of(role), message, deadline, loads[role]),
+                name=f"ask-{placement.instance_of(role)}",
+            )
+            for role, message in messages.items()
+        ]
+        asked()
+        try:
+            await asyncio.wait(asks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            await cancel_until_done(*asks)
+            for load in loads.values():
+                if load.answered_s is None:
+                    self._sent_load.drop(load)
+        errors = [error for ask in asks if not ask.cancelled() and (error := ask.exception()) is not None]
+        if errors:
+            raise _gravest(errors)
+
+    def _note_sent(
+        self, placement: Placement, ids: tuple[int, ...], hashes: tuple[bytes, ...]
+    ) -> dict[str, Load]:
+        """By role. Until heartbeats show it, others are not sent there as if nothing had been."""
+        role = placement.prompt_role
+        computes = self._fleet.get(role, placement.instance_of(role))
+        cached = 0 if computes is None else computes.overlap(hashes) * HASH_BLOCK_TOKENS
+        left = self._request.sampling.max_tokens - len(self._state.log.ids)
+        blocks = {"decode": blocks_ahead(len(ids), left, self._kv_groups)}
+        tokens = {role: len(ids) - cached}
+        roles = [placed for placed in PLACED_ROLES if placement.instance_of(placed)]
+        return {
+            placed: self._sent_load.add(
+                placed,
+                placement.instance_of(placed),
+                tokens=tokens.get(placed, 0),
+                blocks=blocks.get(placed, 0),
+            )
+            for placed in roles
+        }
+
+    async def _ask_one(
+        self, role: str, instance: str, message: Message, deadline: Deadline, load: Load
+    ) -> None:
+        # Noted before it is sent: from then on the instance may hold something.
+        self._state.holders.add((role, instance))
+        try:
+            answer = await self._request_client.ask_instance(
+                role, instance, message, deadline.shrink(self._config.ask_timeout_s), epoch=self._state.epoch
+            )
+        except NoAnswer as error:
+            if deadline.expired():
+                raise Refused(role, instance, error) from error
+            self.trials.fail(role, error)
+            late = Unavailable(f"{instance} did not answer in time: retry", hop=role)
+            raise Refused(role, instance, late) from error
+        except PenstockError as error:
+            if not isinstance(error, Unavailable):
+                self._state.holders.discard((role, instance))
+            self.trials.fail(role, error)
+            raise Refused(role, instance, error) from error
+        if not isinstance(answer, Accepted):
+            raise Refused(role, instance, unexpected_answer(answer, role))
+        self._sent_load.took(load)
+        placement = self._state.placement
+        if placement is not None and role == placement.prompt_role and not self._state.replacements:
+            self._state.cached_tokens = answer.cached_tokens
+
+    def _avoid(self, refused: Refused) -> None:
+        view = self._fleet.get(refused.role, refused.instance)
+        if view is None:
+            return
+        if isinstance(refused.error, Unavailable):
+            self._avoided.add_gone(view)
+        elif isinstance(refused.error, Overloaded):
+            self._avoided.add_refused(view, refused.error.retry_after_ms / 1000)
+        else:
+            self._avoided.add_failed(view)
+
+
+def _gravest(errors: Sequence[BaseException]) -> BaseException:
+    """What nobody expects first, then what cannot be helped, then what time may help."""
+
+    def rank(error: BaseException) -> tuple[bool, bool, bool]:
+        if not isinstance(error, Refused):
+            return False, False, False
+        return True, not is_final(error.error), isinstance(error.error, Unavailable)
+
+    return min(errors, key=rank)

@@ -1,0 +1,66 @@
+"""From a session's buffer to its client, at the speed of the client, over whichever edge it came in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.scope.budget import Budget
+from services.gateway.scope.outcome import Outcome
+from services.gateway.session.session import Session
+from shared.errors import Cancelled
+from shared.telemetry import metrics
+
+WRITE_GRACE_S = 5.0
+"""How long after the total deadline a client that does not read may keep its call open."""
+
+
+class ResponseWriter(Protocol):
+    """One client. Each method returns when the client has room for more."""
+
+    async def write_prompt(self, prompt: pb.PromptInfo) -> None: ...
+    async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None: ...
+    async def write_text(self, event: pb.GenerateEvent) -> None: ...
+    async def write_end(self, end: pb.Terminal) -> None: ...
+
+
+async def relay_response(session: Session, budget: Budget, writer: ResponseWriter) -> Outcome:
+    """Write everything until the end. A call that is dropped before that cancels its request."""
+    try:
+        async with asyncio.timeout(budget.total.remaining_s() + WRITE_GRACE_S):
+            return await _relay_parts(session, writer)
+    except TimeoutError:
+        return Outcome.of(Cancelled("the client did not read its answer: read faster"))
+    finally:
+        # When the call was dropped this is what cancels the request; after an end it does nothing.
+        session.cancel_request("the client ended the call")
+
+
+async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
+    """What queues while the client is slow goes out as one event."""
+    last_s = 0.0
+    while True:
+        part = await session.response.take_response()
+        if part.prompt is not None:
+            await writer.write_prompt(part.prompt)
+        if part.prompt_logprobs is not None:
+            await writer.write_prompt_logprobs(part.prompt_logprobs)
+        if part.text is not None:
+            await writer.write_text(part.text)
+            if part.text.text.token_ids:
+                if not last_s:
+                    session.timeline.mark_delivered()
+                last_s = _observe_gap(last_s)
+        if part.end is not None:
+            await writer.write_end(session.terminal_event(part.end))
+            return part.end
+
+
+def _observe_gap(last_s: float) -> float:
+    """Note the time since the last delivery of tokens (0: none yet); the time of this one."""
+    now_s = time.perf_counter()
+    if last_s:
+        metrics.INTER_TOKEN_LATENCY.observe(now_s - last_s)
+    return now_s

@@ -1,0 +1,341 @@
+"""The session: the supervisor of one request, from its admission to its one terminal event.
+
+The pipeline streams by itself; the session relays what comes, and when a part fails, stalls or is
+lost it places the request anew with everything generated so far. What arrives for the client is taken in
+synchronously (`intake`), so a token waits for nothing but its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import structlog
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.context import SessionContext
+from services.gateway.fleet.crash_suspects import culprit_error
+from services.gateway.fleet.request_client import InstanceGone, RequestClient
+from services.gateway.keys.rate_limits import Allowance
+from services.gateway.prompt.admission_gate import AdmissionGate
+from services.gateway.prompt.cached_response import CachedResponse
+from services.gateway.prompt.preparation import Preparation
+from services.gateway.prompt.preprocessor import Preprocessor
+from services.gateway.prompt.warmer import Warmer
+from services.gateway.request.request import Request
+from services.gateway.scope.budget import Budget
+from services.gateway.scope.outcome import Outcome
+from services.gateway.scope.report import report_end
+from services.gateway.scope.request_timeline import RequestTimeline
+from services.gateway.scope.response_buffer import ResponseBuffer
+from services.gateway.scope.session_state import SessionState, is_final
+from services.gateway.session.placement_watch import PlacementWatch
+from services.gateway.session.placer import Placer
+from services.gateway.session.text_intake import TextIntake
+from shared.deadline import Deadline
+from shared.errors import (
+    Cancelled,
+    DeadlineExpired,
+    EngineFault,
+    InternalError,
+    PenstockError,
+    Unavailable,
+    error_from_code,
+)
+from shared.messages import WARM_EPOCH, Lost
+from shared.roles import PLACED_ROLES, TARGET_ROLES
+from shared.tasks import cancel_until_done
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+LATE_S = 0.05
+"""Clocks differ: a worker may see a deadline pass this much before the gateway does. Nor can anybody try
+again in what is left then, so that a failure that comes so late is the deadline's."""
+
+
+class Session:
+    """One request. `run_request` is its life; the other public methods only note what happened."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        gate: AdmissionGate,
+        request_id: str,
+        request: Request,
+        budget: Budget,
+        allowance: Allowance,
+        rotation: int,
+    ) -> None:
+        self.request_id = request_id
+        self.request = request
+        self.state = SessionState(request.sampling.max_tokens)
+        self.response = ResponseBuffer(context.config.max_buffered_tokens)
+        self.timeline = RequestTimeline(request.client_sent_unix_us)
+        self._context = context
+        self._gate = gate
+        self._suspects = context.crash_suspects
+        self._budget = budget
+        self._allowance = allowance
+        self._rotation = rotation
+        self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
+        self._crash_record = context.crash_suspects.open_record(request_id)
+        self._interruption: PenstockError | None = None
+        self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._cached = CachedResponse(context, request_id, request)
+        self._watch = PlacementWatch(
+            self.state,
+            context.config,
+            self._request_client,
+            self._suspects,
+            self._crash_record,
+            lambda: self._deadline,
+        )
+        self.intake = TextIntake(self.state, self.response, self.timeline, self._watch, self._interrupt)
+        self._preprocessor = Preprocessor(
+            context, request_id, self.state, self._request_client, budget, rotation
+        )
+        self.warmer = Warmer(
+            context,
+            gate,
+            request_id,
+            request,
+            self.state,
+            self._preprocessor,
+            self._crash_record,
+            budget,
+            rotation,
+        )
+        self._outcome: Outcome | None = None
+        self._call_ended = False
+
+    # ---- what comes in: synchronous, never waits ---------------------------------------------------
+
+    def on_lost(self, epoch: int, lost: Lost, sender: str) -> None:
+        """A holder cannot go on with this request."""
+        if epoch == WARM_EPOCH:
+            self.warmer.on_lost(lost, sender)
+            return
+        if epoch != self.state.epoch:
+            metrics.STALE_MESSAGES.inc()
+            return
+        if not self.state.is_from(sender, *PLACED_ROLES):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_lost").inc()
+            return
+        hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
+        trouble = error_from_code(lost.code, lost.message, hop=hop)
+        if isinstance(trouble, EngineFault) and self._suspects.note_fault(self._crash_record, epoch):
+            self.end_as_culprit(hop)  # before it is placed once more
+        else:
+            self._watch.fail_placement(trouble)
+
+    def on_instance_lost(self, role: str, instance: str) -> None:
+        """An instance of the fleet is gone, whether this request used it or not."""
+        self._request_client.stop_asking(role, instance)
+        if self.state.needs(role, instance):
+            self._watch.fail_placement(InstanceGone(f"{instance} is gone", hop=role))
+
+    def end_as_culprit(self, hop: str) -> None:
+        """The request took engines down."""
+        log.warning("request_convicted", request_id=self.request_id, epoch=self.state.epoch)
+        self._interrupt(culprit_error(hop))
+
+    def cancel_request(self, why: str) -> None:
+        """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
+        if self._budget.total.expired():
+            self._interrupt(self.state.expired())
+        else:
+            self._interrupt(Cancelled(why, hop="gateway"))
+
+    def on_call_ended(self) -> None:
+        """gRPC is done with the call."""
+        self._call_ended = True
+        self._report()
+
+    # ---- the life of the request -------------------------------------------------------------------
+
+    async def run_request(self) -> None:
+        """Ends with exactly one outcome in the response buffer and nothing held anywhere."""
+        # What it ends with when the process ends before its drain did.
+        outcome = Outcome.of(Cancelled("the gateway was stopped: send the request again", hop="gateway"))
+        try:
+            outcome = await self._supervise()
+        finally:
+            self._end(outcome)
+            if outcome.finish:
+                self._cached.keep(self.state)
+            self._suspects.close_record(self._crash_record)
+            if self.state.epoch:
+                self._context.admission_queue.note_end()
+            try:
+                await self._cancel_at_end(outcome)
+            finally:
+                self._outcome = outcome
+                self._report()
+
+    async def _supervise(self) -> Outcome:
+        """The work is a task of its own: nothing on its way can keep a cancel or a deadline from it."""
+        work = asyncio.create_task(self._drive_request(), name=f"drive-{self.request_id}")
+        ends: list[asyncio.Future[Any]] = [work, self._interrupted]
+        try:
+            while not work.done() and self._interruption is None:
+                deadline = self._deadline
+                if deadline.expired():
+                    late = "inter-token" if self.state.log.ids and deadline < self._budget.total else ""
+                    self._interrupt(self.state.expired(late))
+                else:
+                    # The first token brings a deadline that may be earlier; later ones only move it on.
+                    begun = [] if self.intake.begun.done() else [self.intake.begun]
+                    await asyncio.wait(
+                        [*ends, *begun], timeout=deadline.remaining_s(), return_when=asyncio.FIRST_COMPLETED
+                    )
+        finally:
+            await cancel_until_done(work)
+        return self._outcome_of(work) if self._interruption is None else Outcome.of(self._interruption)
+
+    @property
+    def _deadline(self) -> Deadline:
+        """The one in force: until the client has a token it is that of the first, then that of the next."""
+        if not self.state.log.ids:
+            return self._budget.first_token
+        return self._budget.next_token(self.intake.last_token_s)
+
+    def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
+        error = asyncio.CancelledError() if work.cancelled() else work.exception()
+        if error is None:
+            return Outcome.ended(work.result(), self.request.sampling)
+        if isinstance(error, Unavailable) and self._deadline.remaining_s() < LATE_S:
+            return Outcome.of(self.state.expired())
+        if isinstance(error, PenstockError):
+            return Outcome.of(self.request.tool_use.blame(error))
+        log.error("session_failed", request_id=self.request_id, exc_info=error)
+        return Outcome.of(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
+
+    async def _drive_request(self) -> str:
+        """The walk of the request; returns the word it finished with."""
+        preparation = Preparation(
+            self._context,
+            self._gate,
+            self._preprocessor,
+            self.warmer,
+            self.state,
+            self.response,
+            self.timeline,
+            self._cached,
+        )
+        prompt = await preparation.prepare_prompt(
+            self.request_id, self.request, self._budget, self._allowance
+        )
+        if prompt is None:
+            return self.state.finish
+        self.request = prompt.request
+        placer = Placer(
+            self._context,
+            prompt.request,
+            self.state,
+            self._request_client,
+            self._crash_record,
+            self._cancel_epoch,
+            model=prompt.model,
+            prompt_ids=prompt.token_ids,
+            block_names=prompt.block_names,
+            rotation=self._rotation,
+        )
+        try:
+            while True:
+                await self._suspects.take_turn(self._crash_record)
+                await placer.place_request(self._deadline, self._asked)
+                trouble = await self._watch.until_over(placer.trials)
+                if trouble is None:
+                    return self.state.finish
+                placer.avoid_failed(trouble)
+                if self._begin_replacement(trouble):
+                    return "length"
+        finally:
+            placer.end()
+
+    # ---- placed: watched, and placed anew -----------------------------------------------------------
+
+    def _asked(self) -> None:
+        self.timeline.mark_phase("place")
+        if self.state.placement is not None:
+            self.warmer.placed(self.state.placement)
+
+    def _begin_replacement(self, trouble: PenstockError) -> bool:
+        """Cancel the failed placement; True when nothing is left to generate. Progress earns another try."""
+        late = isinstance(trouble, DeadlineExpired) and self._deadline.remaining_s() < LATE_S
+        if is_final(trouble) or late:
+            raise trouble
+        self._cancel_epoch("replaced")
+        if self.state.complete:
+            return True
+        if self.state.fruitless >= self._context.config.max_replacements:
+            if isinstance(trouble, DeadlineExpired):  # no worker can do it in the time that is left
+                raise trouble
+            times = self.state.fruitless + 1
+            raise Unavailable(f"placed {times} times in vain: {trouble.message}; retry", hop=trouble.hop)
+        self.state.count_replacement()
+        log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
+        return False
+
+    def _interrupt(self, error: PenstockError) -> None:
+        """End the request with `error` wherever it is."""
+        if self._interruption is not None:
+            return
+        self._interruption = error
+        self.intake.close()
+        self._interrupted.set_result(None)
+
+    # ---- the end -----------------------------------------------------------------------------------
+
+    def _end(self, outcome: Outcome) -> None:
+        self.state.end_session()
+        # First, so that a client that hears of the end has room for its next request.
+        self._allowance.settle(self.state.used_tokens)
+        self.response.put_end(outcome)
+
+    async def _cancel_at_end(self, outcome: Outcome) -> None:
+        """After a finish all have let go by themselves, except that decode does not know of a stop string."""
+        holders: Collection[tuple[str, str]] = self.state.take_holders()
+        reason = {"shed": "failed"}.get(outcome.word, outcome.word)
+        if outcome.finish:
+            reason = "stop"
+            stopped = outcome.finish == "stop_string"
+            holders = [holder for holder in holders if stopped and holder[0] in TARGET_ROLES]
+        last = max(self.state.epoch, self.state.asks)  # nothing follows, at whoever still holds something
+        await self._context.canceller.cancel_holders(self.request_id, last, holders, reason)
+
+    def _cancel_epoch(self, reason: str) -> None:
+        """Tell the holders of an epoch that failed, without waiting for them."""
+        self.timeline.mark_lost()
+        holders = self.state.take_holders()
+        work = self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, reason)
+        self._context.tasks.start(f"cancel-{self.request_id}", work)
+
+    def _report(self) -> None:
+        """When both the request and its call are over; either may be first."""
+        if self._call_ended and self._outcome is not None:
+            self.timeline.close_timeline()
+            report_end(self.request_id, self._outcome, self.state, self.timeline)
+
+    def usage(self) -> pb.Usage:
+        counts = self.timeline.counts
+        return pb.Usage(
+            prompt_tokens=self.state.log.prompt_tokens,
+            completion_tokens=len(self.state.log.ids),
+            cached_tokens=self.state.cached_tokens,
+            draft_tokens=counts["draft_proposed"],
+            accepted_draft_tokens=counts["draft_accepted"],
+            lookup_draft_tokens=counts["lookup_proposed"],
+            accepted_lookup_draft_tokens=counts["lookup_accepted"],
+            replacements=self.state.replacements,
+        )
+
+    def terminal_event(self, outcome: Outcome) -> pb.Terminal:
+        """The terminal event, with the timeline closed now: call it when it is about to be written."""
+        self.timeline.close_timeline()
+        end = outcome.terminal_event(self.usage(), self.timeline.to_event())
+        if end.finish_reason == pb.FINISH_REASON_STOP and self.response.has_called:
+            end.finish_reason = pb.FINISH_REASON_TOOL_CALLS
+        return end

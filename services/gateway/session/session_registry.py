@@ -1,0 +1,213 @@
+"""All sessions of this gateway: opens them, gives each what comes for it, answers for what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+
+import structlog
+
+from services.gateway.admission.admission import check_room
+from services.gateway.context import SessionContext
+from services.gateway.keys.rate_limits import Allowance
+from services.gateway.prompt.admission_gate import AdmissionGate
+from services.gateway.request.prompt_limits import PromptLimits
+from services.gateway.request.request import Request
+from services.gateway.scope.budget import Budget
+from services.gateway.scope.live_counts import LiveCounts
+from services.gateway.scope.text_row import rows_by_request
+from services.gateway.session.session import Session
+from shared import messages
+from shared.bus import Delivery
+from shared.deadline import SYSTEM_CLOCK
+from shared.errors import PenstockError, Unavailable, UnknownMessage
+from shared.messages import (
+    AuditReport,
+    AuditRequest,
+    Drain,
+    Envelope,
+    Heartbeat,
+    Held,
+    Lost,
+    Message,
+    Snapshot,
+    SnapshotRequest,
+    Text,
+)
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+
+class SessionRegistry:
+    """The registry and the dispatcher of the gateway's inbox. A session stays until it holds nothing."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        *,
+        incarnation: int,
+        heartbeat: Callable[..., Heartbeat],
+        changed: Callable[[], None],
+        begin_drain: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._gate = AdmissionGate(context)
+        self._incarnation = incarnation
+        self._heartbeat = heartbeat
+        self._changed = changed
+        self._begin_drain = begin_drain
+        self._live: dict[str, Session] = {}
+        self._live_counts = LiveCounts()
+        self._turns = itertools.count()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.closing = False
+
+    @property
+    def prompt_limits(self) -> PromptLimits:
+        return self._context.prompt_limits
+
+    # ---- opening and ending ------------------------------------------------------------------------
+
+    def open_session(self, request: Request, budget: Budget, allowance: Allowance) -> Session:
+        """Start a session; raises Overloaded when there is no room or time, Unavailable while draining.
+
+        A session that was started settles the allowance, whatever becomes of it.
+        """
+        if self.closing:
+            metrics.SHED.labels(hop="gateway", reason="drain").inc()
+            raise Unavailable("this gateway is draining: use another one", hop="gateway")
+        check_room(
+            len(self._live),
+            self._context.config.max_sessions,
+            self._context.admission_queue.seconds_per_end(),
+        )
+        self._context.pressure.note_budget(budget.first_token_s)
+        self._gate.check_request(request, budget)
+        request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
+        session = Session(
+            self._context, self._gate, request_id, request, budget, allowance, next(self._turns)
+        )
+        self._live[request_id] = session
+        self._idle.clear()
+        self._context.tasks.start(request_id, self._run_session(session))
+        self._changed()
+        return session
+
+    async def _run_session(self, session: Session) -> None:
+        try:
+            await session.run_request()
+        finally:
+            del self._live[session.request_id]
+            if not self._live:
+                self._idle.set()
+            self._changed()
+
+    def has_sessions(self) -> bool:
+        return bool(self._live)
+
+    async def drain_sessions(self) -> None:
+        """Take no new request and return when the live ones have ended."""
+        self.closing = True
+        await self._idle.wait()
+
+    def cancel_session(self, request_id: str, tenant: str) -> bool:
+        """End one for a client of `tenant`; whether there is such a request."""
+        session = self._live.get(request_id)
+        if session is None or session.request.tenant != tenant:
+            return False
+        session.cancel_request("cancelled by its id")
+        return True
+
+    async def cancel_sessions(self, timeout_s: float) -> None:
+        """End what is still live; bounded."""
+        self.closing = True
+        for session in list(self._live.values()):
+            session.cancel_request("the gateway shuts down: send the request again")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("sessions_left", count=len(self._live))
+
+    # ---- what comes in -----------------------------------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> None:
+        """Everything of this gateway's inbox. Synchronous: text goes straight to its session."""
+        envelope, message = delivery.envelope, delivery.message
+        match message:
+            case Text():
+                self._fan_out(message, delivery.sender)
+            case Lost() | messages.PromptLogprobs() | messages.FoundFirst():
+                self._tell_session(delivery)
+            case messages.ClientCancel(tenant):
+                found = self.cancel_session(envelope.request_id, tenant)
+                self._answer(envelope, messages.CancelAck(found, ""))
+            case AuditRequest():
+                self._answer(envelope, self.audit())
+            case SnapshotRequest():
+                self._answer(envelope, Snapshot(0, b""))
+            case Drain():
+                self._begin_drain()
+                self._answer(envelope, messages.Accepted())
+            case _:
+                name = type(message).__name__
+                self._answer(envelope, UnknownMessage(f"a gateway does not take {name}"))
+
+    def _tell_session(self, delivery: Delivery) -> None:
+        epoch, sender = delivery.envelope.epoch, delivery.sender
+        session = self._live.get(delivery.envelope.request_id)
+        if session is None:
+            metrics.STALE_MESSAGES.inc()
+            return
+        match delivery.message:
+            case Lost() as lost:
+                session.on_lost(epoch, lost, sender)
+            case messages.PromptLogprobs() as scores:
+                session.intake.on_prompt_logprobs(epoch, scores, sender)
+            case messages.FoundFirst(passages):
+                session.warmer.on_found_first(epoch, passages, sender)
+
+    def on_instance_lost(self, role: str, instance: str, why: str) -> None:
+        """A worker died, restarted or went silent."""
+        log.info("instance_lost", peer_role=role, peer=instance, why=why)
+        culprit = self._context.crash_suspects.note_death(role, instance) if why == "restarted" else ""
+        if culprit in self._live:
+            self._live[culprit].end_as_culprit(role)
+        for session in list(self._live.values()):
+            session.on_instance_lost(role, instance)
+
+    def _fan_out(self, text: Text, sender: str) -> None:
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        for request_id, row in rows_by_request(text):
+            session = self._live.get(request_id)
+            if session is None:
+                metrics.STALE_MESSAGES.inc()
+            else:
+                session.intake.on_text(row, sender, now_s)
+
+    def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
+        self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))
+
+    # ---- what it tells -----------------------------------------------------------------------------
+
+    def audit(self) -> AuditReport:
+        held = tuple(
+            Held(session.request_id, "session", 1, session.state.phase) for session in self._live.values()
+        )
+        return AuditReport("gateway", self._context.instance, self._incarnation, held)
+
+    def status(self) -> Heartbeat:
+        queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
+        metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
+        self._live_counts.show(session.state for session in self._live.values())
+        return self._heartbeat(
+            capacity=self._context.config.max_sessions,
+            live=len(self._live),
+            queued=queued,
+            degradation=int(self._context.degradation.level),
+            breakers=self._context.breakers.report(),
+        )

@@ -1,0 +1,106 @@
+"""What the placed workers send for the client of one request, taken in as it comes: nothing here waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from services.gateway.scope.report import count_tokens
+from services.gateway.scope.request_timeline import RequestTimeline
+from services.gateway.scope.response_buffer import ResponseBuffer
+from services.gateway.scope.session_state import RowVerdict, SessionState
+from services.gateway.scope.text_row import TextRow
+from services.gateway.session.placement_watch import PlacementWatch
+from shared.deadline import SYSTEM_CLOCK
+from shared.errors import Cancelled, Unavailable
+from shared.messages import PromptLogprobs
+from shared.telemetry import metrics
+
+
+class TextIntake:
+    """`begun` is done when the first token is there, `last_token_s` is when the latest came. `refuse` ends
+    the request of a client that does not read."""
+
+    def __init__(
+        self,
+        state: SessionState,
+        response: ResponseBuffer,
+        timeline: RequestTimeline,
+        watch: PlacementWatch,
+        refuse: Callable[[Cancelled], None],
+    ) -> None:
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.last_token_s = 0.0
+        self._state = state
+        self._response = response
+        self._timeline = timeline
+        self._watch = watch
+        self._refuse = refuse
+        self._closed = False
+
+    def close(self) -> None:
+        """The client must not get what follows a row that it did not."""
+        self._closed = True
+
+    def on_text(self, row: TextRow, sender: str, now_s: float) -> None:
+        """`now_s`: when it came, by the monotonic clock. Most of what a gateway does is this, row by row."""
+        state = self._state
+        if self._closed:
+            metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
+            return
+        epoch, position, token_ids, text, finish, _, _ = row
+        if epoch == state.epoch and not state.is_from(sender, "detokenizer"):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
+            return
+        if not state.told.complete:
+            if not state.told.hold(row, sender):
+                metrics.DROPPED_MESSAGES.labels(reason="too_early").inc()
+            return
+        verdict = state.accept_row(epoch, position, token_ids, text, finish)
+        if verdict is RowVerdict.RELAY:
+            self._relay_row(row, now_s)
+        elif verdict is RowVerdict.STALE:
+            metrics.STALE_MESSAGES.inc()
+        elif verdict is RowVerdict.DUPLICATE:
+            metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
+        else:
+            metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
+            self._watch.fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
+
+    def on_prompt_logprobs(self, epoch: int, message: PromptLogprobs, sender: str) -> None:
+        """The text waits until all of them are there."""
+        if self._closed or epoch != self._state.epoch:
+            metrics.STALE_MESSAGES.inc()
+            return
+        placement = self._state.placement
+        if placement is not None and not self._state.is_from(sender, placement.prompt_role):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
+            return
+        fresh = self._state.told.take(message.position, message.logprobs)
+        if fresh is None:
+            metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
+            lost = "log-probabilities of the prompt were lost on the way"
+            self._watch.fail_placement(Unavailable(lost, hop="bus"))
+            return
+        self._response.put_prompt_logprobs(fresh)
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        self._watch.note_arrival(now_s)
+        if self._state.told.complete:
+            for row, row_sender in self._state.told.release():
+                self.on_text(row, row_sender, now_s)
+
+    def _relay_row(self, row: TextRow, now_s: float) -> None:
+        _, position, token_ids, text, finish, logprobs, marks = row
+        self._timeline.add_row(marks)
+        if token_ids:
+            count_tokens(self._state, len(token_ids))
+            self.last_token_s = now_s
+            if not self.begun.done():
+                self.begun.set_result(None)
+        if finish:
+            self._timeline.mark_last_row()
+        try:
+            self._response.put_text(position, token_ids, text, logprobs)
+        except Cancelled as error:
+            self._refuse(error)
+        self._watch.note_arrival(now_s)

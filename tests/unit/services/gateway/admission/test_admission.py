@@ -1,0 +1,131 @@
+"""Whether a request is taken: pure choices from what the fleet says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.admission.admission import (
+    FULL_RETRY_MS,
+    TTFT_DOUBT,
+    check_class,
+    check_room,
+    check_ttft,
+    check_wait,
+    predict_ttft_s,
+)
+from services.gateway.admission.admission_queue import CLASSES
+from services.gateway.admission.degradation import FALL_SHARE, RISE_AT
+from shared.degradation import DegradationLevel
+from shared.errors import DeadlineExpired, Overloaded
+from shared.messages import Heartbeat
+from tests.integration.gateway_peers import heartbeat
+
+HASHES = (b"a" * 16, b"b" * 16, b"c" * 16)
+LOW, NORMAL = CLASSES[pb.PRIORITY_LOW], CLASSES[pb.PRIORITY_NORMAL]
+CALM = FALL_SHARE * RISE_AT[DegradationLevel.LOW_PRIORITY]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    heartbeat: Heartbeat
+    cached: int
+
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
+        return min(self.cached, len(block_hashes))
+
+
+def prefill(
+    queued_tokens: int = 0, tokens_per_s: float = 1000.0, cached: int = 0, best: float | None = None
+) -> Prefill:
+    beat = heartbeat(
+        "prefill",
+        "p",
+        queued_tokens=queued_tokens,
+        tokens_per_s=tokens_per_s,
+        best_tokens_per_s=tokens_per_s if best is None else best,
+    )
+    return Prefill(beat, cached)
+
+
+def test_the_predicted_first_token_waits_for_the_shortest_queue() -> None:
+    assert predict_ttft_s([prefill(4000), prefill(9000)], 1000) == pytest.approx(5.0)
+
+
+def test_an_idle_worker_needs_the_time_that_the_prompt_takes() -> None:
+    assert predict_ttft_s([prefill(4000), prefill()], 1000) == pytest.approx(1.0)
+
+
+def test_a_worker_that_was_slow_lately_is_judged_by_its_best_once_it_is_idle() -> None:
+    check_ttft([prefill(tokens_per_s=10.0, best=1000.0)], 1.0, 1000)
+    with pytest.raises(Overloaded):
+        check_ttft([prefill(1000, tokens_per_s=10.0, best=1000.0)], 1.0, 1)
+
+
+def test_what_a_worker_has_of_the_prompt_takes_no_time() -> None:
+    assert predict_ttft_s([prefill(cached=3)], 1000, HASHES) == pytest.approx(0.952)
+    assert predict_ttft_s([prefill(), prefill(10, cached=3)], 48, HASHES) == pytest.approx(0.01)
+
+
+def test_an_unmeasured_worker_promises_nothing_and_so_does_an_empty_fleet() -> None:
+    assert predict_ttft_s([prefill(9000, tokens_per_s=0.0), prefill(4000)], 1000) == 0.0
+    assert predict_ttft_s([], 1000) == 0.0
+    check_ttft([prefill(9000, tokens_per_s=0.0)], 0.1, 100_000)
+
+
+def test_what_queues_keep_from_being_in_time_is_shed_with_a_hint() -> None:
+    with pytest.raises(Overloaded) as caught:
+        check_ttft([prefill(4000)], 3.0, 500)
+    assert (caught.value.hop, caught.value.reason) == ("prefill", "ttft")
+    assert caught.value.retry_after_ms == 1500
+
+
+def test_what_no_worker_could_compute_in_time_is_told_so_and_not_to_retry() -> None:
+    with pytest.raises(DeadlineExpired, match="shorter prompt") as caught:
+        check_ttft([prefill(), prefill(tokens_per_s=500.0)], 3.0, 4000)
+    assert (caught.value.hop, caught.value.retry_after_ms) == ("prefill", 0)
+
+
+def test_one_worker_that_has_the_prefix_makes_it_possible() -> None:
+    check_ttft([prefill(), prefill(cached=3)], 0.01, 58, HASHES)
+
+
+@pytest.mark.parametrize("queued_tokens", [0, 500], ids=["idle", "queued"])
+def test_a_prediction_is_believed_only_beyond_its_doubt(queued_tokens: int) -> None:
+    tokens = round(1000 * TTFT_DOUBT) - queued_tokens
+    check_ttft([prefill(queued_tokens)], 1.0, tokens)
+    with pytest.raises((Overloaded, DeadlineExpired)):
+        check_ttft([prefill(queued_tokens)], 1.0, tokens + 1)
+
+
+def test_a_gateway_without_room_sheds_with_a_hint() -> None:
+    check_room(7, 8, 0.0)
+    with pytest.raises(Overloaded) as caught:
+        check_room(8, 8, 0.0)
+    assert (caught.value.retry_after_ms, caught.value.reason) == (FULL_RETRY_MS, "sessions")
+    with pytest.raises(Overloaded) as caught:
+        check_room(8, 8, 2.0)
+    assert caught.value.retry_after_ms == 2000
+
+
+def test_a_turn_that_comes_too_late_is_shed_with_the_rest_of_the_wait_as_hint() -> None:
+    check_wait(3.0, 3.0)
+    with pytest.raises(Overloaded) as caught:
+        check_wait(5.0, 3.0)
+    assert (caught.value.hop, caught.value.reason, caught.value.retry_after_ms) == ("decode", "wait", 2000)
+
+
+def test_low_priority_is_shed_at_its_level_until_the_pressure_is_gone() -> None:
+    level = DegradationLevel.LOW_PRIORITY
+    with pytest.raises(Overloaded) as caught:
+        check_class(level, LOW, pressure=CALM + 0.5, budget_s=4.0)
+    assert caught.value.reason == "priority"
+    assert 2000 <= caught.value.retry_after_ms <= 2001
+    check_class(level, LOW, pressure=CALM - 0.01, budget_s=4.0)
+    check_class(level, NORMAL, pressure=9.0, budget_s=4.0)
+    check_class(DegradationLevel.RETRIEVAL, LOW, pressure=9.0, budget_s=4.0)
+    with pytest.raises(Overloaded):
+        check_class(DegradationLevel.NEW_REQUESTS, LOW, pressure=9.0, budget_s=4.0)

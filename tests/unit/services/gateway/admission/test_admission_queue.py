@@ -1,0 +1,280 @@
+"""Who gets the next seat at decode, and how long the others are expected to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from operator import eq
+
+import pytest
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.admission.admission_queue import (
+    AGING_S,
+    CLASSES,
+    STARTED_CLASS,
+    WAIT_DOUBT,
+    AdmissionQueue,
+    Ticket,
+)
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.tasks import Tasks
+from shared.deadline import Deadline
+from shared.errors import Overloaded
+from shared.messages import AdapterId
+from tests.support.clock import FakeClock
+from tests.support.wait import until
+
+LOW, NORMAL, HIGH = (CLASSES[p] for p in (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH))
+
+
+MODEL = ModelIdentity("m")
+
+
+class House:
+    """Seats that a test frees, and what got one, in order."""
+
+    def __init__(self) -> None:
+        self.seats: int | None = 0
+        self.clock = FakeClock()
+        self.tasks = Tasks()
+        self.queue = AdmissionQueue(
+            lambda _model, _blocks: self.seats,
+            lambda ahead, behind: ahead.base == behind.base,
+            self.tasks.start,
+            self.clock,
+        )
+        self.seated: list[str] = []
+
+    def ticket(
+        self, priority_class: int = NORMAL, deadline_s: float = 60.0, model: str = MODEL.name, blocks: int = 1
+    ) -> Ticket:
+        """`deadline_s` from now."""
+        now_s = self.clock.monotonic_s()
+        return Ticket(
+            ModelIdentity(model), priority_class, Deadline(now_s + deadline_s), blocks=blocks, arrived_s=now_s
+        )
+
+    def come(self, name: str, ticket: Ticket) -> None:
+        async def sit() -> None:
+            async with self.queue.turn(ticket):
+                self.seated.append(name)
+                if self.seats:
+                    self.seats -= 1
+
+        self.tasks.start(name, sit())
+
+    async def free(self, seats: int) -> None:
+        """So many seats are free now; returns when they are taken."""
+        wanted = len(self.seated) + seats
+        self.seats = seats
+        await until(lambda: len(self.seated) == wanted)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    house = House()
+    yield house
+    await house.tasks.finish(0.0)
+
+
+async def waiting(house: House, count: int) -> None:
+    await until(lambda: len(house.queue) == count)
+
+
+async def test_who_comes_while_there_is_a_seat_has_it_at_once(house: House) -> None:
+    house.seats = 1
+    async with house.queue.turn(house.ticket()):
+        assert len(house.queue) == 0
+
+
+async def test_where_nobody_can_tell_the_seats_nobody_waits(house: House) -> None:
+    house.seats = None
+    async with house.queue.turn(house.ticket()):
+        assert len(house.queue) == 0
+
+
+async def test_a_turn_that_is_being_used_is_a_seat_that_is_taken(house: House) -> None:
+    house.seats = 1
+    async with house.queue.turn(house.ticket()):
+        house.come("second", house.ticket())
+        await waiting(house, 1)
+    await until(lambda: house.seated == ["second"])
+
+
+async def test_seats_go_by_class_then_deadline_then_arrival(house: House) -> None:
+    house.come("low", house.ticket(LOW, 1.0))
+    house.come("normal, late", house.ticket(NORMAL, 60.0))
+    house.come("normal, soon", house.ticket(NORMAL, 10.0))
+    house.come("normal, late too", house.ticket(NORMAL, 60.0))
+    house.come("high", house.ticket(HIGH, 60.0))
+    house.come("started", house.ticket(STARTED_CLASS, 99.0))
+    await waiting(house, 6)
+    for _ in range(6):
+        await house.free(1)
+    assert house.seated == ["started", "high", "normal, soon", "normal, late", "normal, late too", "low"]
+
+
+async def test_a_newcomer_does_not_overtake_by_coming_when_a_seat_is_free(house: House) -> None:
+    house.come("first", house.ticket())
+    await waiting(house, 1)
+    house.seats = 1
+    house.come("second", house.ticket())
+    await until(lambda: house.seated == ["first"])
+    await waiting(house, 1)
+
+
+async def test_who_waits_long_rises_but_never_above_what_has_started(house: House) -> None:
+    house.come("low", house.ticket(LOW, 99.0))
+    await waiting(house, 1)
+    house.clock.advance(2 * AGING_S)
+    house.come("high", house.ticket(HIGH, 100.0))
+    house.come("started", house.ticket(STARTED_CLASS, 200.0))
+    await waiting(house, 3)
+    for _ in range(3):
+        await house.free(1)
+    assert house.seated == ["started", "low", "high"]
+
+
+async def test_another_model_does_not_wait_behind_a_full_one(house: House) -> None:
+    queue = AdmissionQueue(lambda model, _: 0 if model.name == "full" else 1, eq, house.tasks.start)
+    turns = asyncio.ensure_future(anext(queue.turn(house.ticket(model="full")).gen))
+    await until(lambda: len(queue) == 1)
+    async with queue.turn(house.ticket(model="other")):
+        assert len(queue) == 1
+    turns.cancel()
+    await asyncio.gather(turns, return_exceptions=True)
+    assert len(queue) == 0
+
+
+async def test_who_contends_for_the_same_seats_has_no_turn_before_those_ahead(house: House) -> None:
+    house.come("model", house.ticket())
+    await waiting(house, 1)
+    ticket = dataclasses.replace(
+        house.ticket(), model=dataclasses.replace(MODEL, adapter=AdapterId("a", "d"))
+    )
+    assert house.queue.remaining_wait_s(ticket) == house.queue.seconds_per_end()
+    house.come("adapter", ticket)
+    await waiting(house, 2)
+    await house.free(1)
+    assert house.seated == ["model"]
+    await house.free(1)
+    assert house.seated == ["model", "adapter"]
+
+
+async def test_who_gives_up_leaves_the_queue_and_holds_no_seat(house: House) -> None:
+    async def sit() -> None:
+        async with house.queue.turn(house.ticket()):
+            raise AssertionError("it has given up")
+
+    gone = asyncio.create_task(sit())
+    await waiting(house, 1)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert len(house.queue) == 0
+    house.come("next", house.ticket())
+    await house.free(1)
+    assert house.seated == ["next"]
+
+
+async def test_the_expected_wait_is_that_of_the_queue_that_is_there(house: House) -> None:
+    house.come("low", house.ticket(LOW))
+    await waiting(house, 1)
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == 0.0  # nothing has ended yet: nobody can tell
+    for _ in range(4):
+        house.clock.advance(1.5)
+        house.queue.note_end()
+    assert house.queue.seconds_per_end() == pytest.approx(1.5)
+    house.come("normal", house.ticket(NORMAL))
+    await waiting(house, 2)
+    assert house.queue.expected_wait_s(MODEL, HIGH) == pytest.approx(1.5)
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == pytest.approx(3.0)
+    assert house.queue.expected_wait_s(MODEL, LOW) == pytest.approx(4.5)
+    assert house.queue.expected_wait_s(ModelIdentity("other"), LOW) == pytest.approx(1.5)
+
+
+async def test_a_fleet_that_stopped_is_not_as_fast_as_it_was(house: House) -> None:
+    house.come("first", house.ticket())
+    await waiting(house, 1)
+    for _ in range(3):
+        house.clock.advance(1.0)
+        house.queue.note_end()
+    house.clock.advance(9.0)
+    assert house.queue.seconds_per_end() == pytest.approx(3.0)
+
+
+async def test_an_hour_in_which_nobody_waited_does_not_make_the_next_one_wait_long(house: House) -> None:
+    house.come("first", house.ticket())
+    await waiting(house, 1)
+    house.clock.advance(1.0)
+    house.queue.note_end()
+    await house.free(1)
+    for _ in range(3):
+        house.clock.advance(1200.0)
+        house.queue.note_end()
+    house.seats = 0
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == pytest.approx(1.0)
+
+
+async def test_nobody_is_expected_to_wait_while_there_are_seats(house: House) -> None:
+    house.come("first", house.ticket())
+    await waiting(house, 1)
+    for _ in range(4):
+        house.clock.advance(2.0)
+        house.queue.note_end()
+    await house.free(1)
+    house.seats = 2
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == 0.0
+
+
+SECONDS_PER_END = 2.0
+
+
+async def busy(house: House) -> None:
+    """The house is full, one waits for ever, and seats come free every SECONDS_PER_END."""
+    house.come("patient", house.ticket(STARTED_CLASS, deadline_s=1e6))
+    await waiting(house, 1)
+    for _ in range(32):
+        house.clock.advance(SECONDS_PER_END)
+        house.queue.note_end()
+
+
+async def sent_away(house: House, ticket: Ticket) -> Overloaded:
+    with pytest.raises(Overloaded) as caught:
+        async with house.queue.turn(ticket):
+            pass
+    return caught.value
+
+
+async def test_who_is_overtaken_until_its_time_will_not_do_is_sent_away_with_a_hint(house: House) -> None:
+    await busy(house)
+    deadline_s = 2.5 * SECONDS_PER_END  # enough for a place behind the patient one
+    low = asyncio.ensure_future(sent_away(house, house.ticket(LOW, deadline_s)))
+    await waiting(house, 2)
+    for number in range(2):
+        house.come(f"high {number}", house.ticket(HIGH, deadline_s=1e6))
+    error = await low
+    assert error.reason == "wait"
+    assert error.retry_after_ms == round((4 * SECONDS_PER_END - deadline_s) * 1000)
+    assert len(house.queue) == 3
+
+
+@pytest.mark.parametrize(("slack_s", "stays"), [(0.01, True), (-0.01, False)])
+async def test_who_waits_is_given_the_benefit_of_the_doubt_and_no_more(
+    house: House, slack_s: float, stays: bool
+) -> None:
+    await busy(house)
+    late_s = 2 * SECONDS_PER_END / WAIT_DOUBT
+    house.come("late", house.ticket(NORMAL, late_s + slack_s))
+    for _ in range(2):  # the first time it has come, the second time the queue has been looked through
+        await sent_away(house, house.ticket(LOW, deadline_s=0.01))
+    assert len(house.queue) == (2 if stays else 1)
+
+
+async def test_a_request_that_its_client_has_tokens_of_is_not_sent_away(house: House) -> None:
+    await busy(house)
+    house.come("started", house.ticket(STARTED_CLASS, deadline_s=0.1))
+    await waiting(house, 2)
+    await house.free(2)
+    assert house.seated == ["started", "patient"]

@@ -1,0 +1,243 @@
+"""Placement and admission: pure choices from heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.fleet.placement import (
+    Candidate,
+    Need,
+    Placement,
+    choose_placement,
+    kv_groups,
+    leave_out,
+    leave_out_of_all,
+    missing_role,
+)
+from shared.errors import Unavailable
+from shared.kv_groups import ONE_GROUP, KvGroups
+from shared.messages import Heartbeat
+from tests.support.block_names import block_names
+
+HASHES = tuple(block_names([11, 12, 13, 14]))
+NEED = Need(HASHES, tokens=64, output_tokens=16)
+WINDOWED = KvGroups(0, 1, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    heartbeat: Heartbeat
+    cached: int = 0
+
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
+        return min(self.cached, len(block_hashes))
+
+
+def beat(
+    role: str,
+    instance: str,
+    *,
+    live: int = 0,
+    queued_tokens: int = 0,
+    tokens_per_s: float = 0.0,
+    free: int = 100,
+    layout: str = "",
+    groups: KvGroups = ONE_GROUP,
+) -> Heartbeat:
+    return Heartbeat(
+        role,
+        instance,
+        1,
+        "ready",
+        0,
+        "h",
+        1,
+        "",
+        "m",
+        layout,
+        8,
+        live,
+        0,
+        queued_tokens,
+        100,
+        free,
+        tokens_per_s,
+        0,
+        b"",
+        b"",
+        kv_groups=groups,
+    )
+
+
+def fleet(**roles: Sequence[View]) -> dict[str, Sequence[Candidate]]:
+    views: dict[str, Sequence[Candidate]] = {
+        role: [View(beat(role, f"{role}-0"))] for role in ("decode", "prefill", "detokenizer")
+    }
+    return {**views, **roles}
+
+
+def test_one_instance_of_each_role_is_chosen_and_no_speculator_is_none() -> None:
+    assert choose_placement(fleet(), NEED) == Placement("decode-0", "prefill-0", "detokenizer-0", "")
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill", "detokenizer"])
+def test_a_missing_role_is_named(role: str) -> None:
+    views = fleet(**{role: []})
+    assert missing_role(views) == role
+    with pytest.raises(Unavailable) as caught:
+        choose_placement(views, NEED)
+    assert caught.value.hop == role
+
+
+def test_what_is_shunned_is_left_out_where_another_is_there() -> None:
+    views = [View(beat("decode", "a")), View(beat("decode", "b", live=7))]
+    assert leave_out(views, {("decode", "a")}) == views[1:]
+    assert leave_out(views, {("prefill", "a")}) == views
+
+
+def test_where_all_are_shunned_they_are_used_anyway_and_what_matters_least_is_given_up_first() -> None:
+    views = [View(beat("decode", "a")), View(beat("decode", "b"))]
+    broken, full = {("decode", "a")}, {("decode", "b")}
+    assert leave_out(views, broken, full) == views[1:]
+    assert leave_out(views, full, broken) == views[:1]
+    assert leave_out(views, broken | full, set()) == views
+
+
+def test_what_is_shunned_is_used_where_no_other_pair_of_workers_has_one_kv_layout() -> None:
+    views = {
+        "decode": [View(beat("decode", "a", layout="one")), View(beat("decode", "b", layout="two"))],
+        "prefill": [View(beat("prefill", "a", layout="one"))],
+    }
+    assert leave_out_of_all(views, {("decode", "b")})["decode"] == views["decode"][:1]
+    assert leave_out_of_all(views, {("decode", "a")}) == views
+
+
+def test_a_worker_that_keeps_the_window_alone_has_room_where_one_that_keeps_all_has_none() -> None:
+    long = Need((), tokens=4096, output_tokens=16)
+    views = fleet(decode=[View(beat("decode", "all")), View(beat("decode", "windowed", groups=WINDOWED))])
+    assert choose_placement(views, long).decode == "windowed"
+
+
+def test_blocks_before_the_window_save_no_room() -> None:
+    """All but 2 of 256 blocks are known there, 65 of them in the window: what is left does not fit."""
+    need = Need(tuple(block_names(range(256))), tokens=4096, output_tokens=16)
+    tight = beat("decode", "a", free=1, live=0, groups=WINDOWED)
+    roomy = beat("decode", "b", free=100, live=7, groups=WINDOWED)
+    views = fleet(decode=[View(tight, cached=254), View(roomy)])
+    assert choose_placement(views, need).decode == "b"
+
+
+def test_a_worker_has_room_for_what_layers_with_a_window_keep_beside_the_others() -> None:
+    """4,096 tokens and those to come take 257 blocks of the first kind and 4 times 68 of the second."""
+    long = Need((), tokens=4096, output_tokens=16)
+    mixed = KvGroups(1, 4, 1024)
+    tight = View(beat("decode", "a", free=257 + 4 * 68 - 1, live=0, groups=mixed))
+    roomy = View(beat("decode", "b", free=257 + 4 * 68, live=7, groups=mixed))
+    assert choose_placement(fleet(decode=[tight, roomy]), long).decode == "b"
+
+
+def test_the_groups_of_a_model_are_those_of_all_its_decode_workers() -> None:
+    windowed, whole = (View(beat("decode", "a", groups=groups)) for groups in (WINDOWED, ONE_GROUP))
+    assert kv_groups([windowed, windowed], ModelIdentity("m")) == WINDOWED
+    assert kv_groups([windowed, whole], ModelIdentity("m")) == ONE_GROUP
+    assert kv_groups([], ModelIdentity("m")) == ONE_GROUP
+
+
+def test_equal_instances_take_turns() -> None:
+    views = fleet(decode=[View(beat("decode", name)) for name in "cab"])
+    chosen = [choose_placement(views, NEED, rotation=turn).decode for turn in range(6)]
+    assert chosen == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_the_same_view_and_turn_give_the_same_choice() -> None:
+    views = fleet(decode=[View(beat("decode", name)) for name in "ab"])
+    assert choose_placement(views, NEED, rotation=5) == choose_placement(views, NEED, rotation=5)
+
+
+def test_decode_prefers_the_one_that_has_the_prefix() -> None:
+    views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b"), cached=4)])
+    assert choose_placement(views, NEED).decode == "b"
+
+
+def test_a_much_busier_decode_loses_although_it_has_the_prefix() -> None:
+    views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b", live=6), cached=4)])
+    assert choose_placement(views, NEED).decode == "a"
+
+
+def test_decode_needs_room_for_all_blocks_that_it_does_not_have() -> None:
+    roomy, tight = View(beat("decode", "roomy", live=7, free=5)), View(beat("decode", "tight", free=4))
+    assert choose_placement(fleet(decode=[tight, roomy]), NEED).decode == "roomy"
+
+
+def test_decode_needs_no_room_for_all_that_an_answer_may_become() -> None:
+    long = Need(HASHES, tokens=64, output_tokens=1000)
+    few = View(beat("decode", "few", live=1, free=12))  # 64 tokens and 128
+    fewer = View(beat("decode", "fewer", free=11))
+    assert choose_placement(fleet(decode=[fewer, few]), long).decode == "few"
+
+
+def test_a_full_decode_is_the_last_choice_but_a_choice() -> None:
+    full = View(beat("decode", "a", live=8))
+    assert choose_placement(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"
+    assert choose_placement(fleet(decode=[full]), NEED).decode == "a"
+
+
+def test_prefill_goes_where_the_first_token_comes_soonest() -> None:
+    slow = View(beat("prefill", "slow", queued_tokens=0, tokens_per_s=100.0))
+    queued = View(beat("prefill", "queued", queued_tokens=300, tokens_per_s=1000.0))
+    cached = View(beat("prefill", "cached", queued_tokens=300, tokens_per_s=1000.0), cached=4)
+    assert choose_placement(fleet(prefill=[slow, queued]), NEED).prefill == "queued"
+    assert choose_placement(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
+
+
+@pytest.mark.parametrize("tokens_per_s", [0.0, 1000.0], ids=["unmeasured", "measured"])
+def test_of_two_prefills_of_the_same_rate_the_idle_one_beats_the_one_with_a_queue(
+    tokens_per_s: float,
+) -> None:
+    queued = View(beat("prefill", "a-queued", queued_tokens=300, tokens_per_s=tokens_per_s))
+    idle = View(beat("prefill", "b-idle", tokens_per_s=tokens_per_s))
+    for turn in range(2):
+        assert choose_placement(fleet(prefill=[queued, idle]), NEED, rotation=turn).prefill == "b-idle"
+
+
+def test_a_speculator_is_taken_by_load() -> None:
+    views = fleet(speculator=[View(beat("speculator", "a", live=2)), View(beat("speculator", "b"))])
+    assert choose_placement(views, NEED).speculator == "b"
+
+
+def test_a_prompt_without_a_full_block_can_be_placed() -> None:
+    assert choose_placement(fleet(), Need((), tokens=1, output_tokens=1)).decode == "decode-0"
+
+
+def test_a_placement_knows_who_it_uses_in_which_role() -> None:
+    placement = Placement("x", "y", "z", "")
+    assert placement.uses("decode", "x")
+    assert not placement.uses("prefill", "x")
+    assert not placement.uses("tokenizer", "x")
+
+
+def test_workers_with_different_kv_layouts_are_never_placed_together() -> None:
+    fleet = {
+        "decode": [
+            View(beat("decode", "d0", layout="int8")),
+            View(beat("decode", "d1", live=7, layout="bf16")),
+        ],
+        "prefill": [View(beat("prefill", "p0", layout="bf16")), View(beat("prefill", "p1", layout="fp8"))],
+        "detokenizer": [View(beat("detokenizer", "t0"))],
+    }
+    chosen = choose_placement(fleet, NEED)
+    assert (chosen.decode, chosen.prefill) == ("d1", "p0")
+
+
+def test_no_common_kv_layout_is_a_sentence() -> None:
+    fleet = {
+        "decode": [View(beat("decode", "d0", layout="int8"))],
+        "prefill": [View(beat("prefill", "p0", layout="bf16"))],
+        "detokenizer": [View(beat("detokenizer", "t0"))],
+    }
+    with pytest.raises(Unavailable, match="same KV layout"):
+        choose_placement(fleet, NEED)

@@ -1,0 +1,189 @@
+"""Where a prompt is computed: what the cost model chooses, and the edge of each of its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from services.gateway.fleet.placement import Need, Placement
+from services.gateway.fleet.prompt_path import (
+    MAX_EXTRA_STEPS,
+    MAX_LOCAL_S,
+    UNMEASURED_TOKENS,
+    PromptRates,
+    is_local_better,
+    on_shorter_path,
+    prompt_rates,
+    uncached_tokens,
+)
+from shared.messages import Heartbeat
+from tests.integration.gateway_peers import heartbeat
+from tests.support.block_names import block_names
+
+RATE = 4000.0
+STEP_US = 10_000
+MOST_TOKENS = 512
+FEW = round(RATE * MAX_EXTRA_STEPS * STEP_US / 1e6)
+"""What fits into the bound of streams that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    heartbeat: Heartbeat
+    cached: int = 0
+
+    def overlap(self, block_hashes: Sequence[bytes]) -> int:
+        return min(self.cached, len(block_hashes))
+
+
+def decode(cached: int = 0, **fields: object) -> View:
+    return View(heartbeat("decode", "decode-0", **{"prompt_tokens_per_s": RATE, **fields}), cached)
+
+
+def prefill(cached: int = 0, **fields: object) -> View:
+    return View(heartbeat("prefill", "prefill-0", **{"tokens_per_s": RATE, **fields}), cached)
+
+
+def prompt(tokens: int, *, scored: bool = False) -> Need:
+    return Need(tuple(block_names(range(1, 1 + tokens // 16))), tokens, 16, scored)
+
+
+def is_local(at: View, other: View, tokens: int, *, most_tokens: int = MOST_TOKENS) -> bool:
+    return is_local_better(at, other, prompt(tokens), most_tokens=most_tokens)
+
+
+def busy(cached: int = 0, **fields: object) -> View:
+    """A decode worker with streams."""
+    return decode(cached, **{"live": 4, "step_us": STEP_US, **fields})
+
+
+# ---- nobody is disturbed ----
+
+
+@pytest.mark.parametrize(("tokens", "local"), [(1, True), (MOST_TOKENS, True), (MOST_TOKENS + 1, False)])
+def test_a_decode_worker_at_rest_computes_what_is_not_too_long(tokens: int, local: bool) -> None:
+    assert is_local(decode(), prefill(), tokens) is local
+
+
+def test_what_is_cached_at_the_decode_worker_does_not_count() -> None:
+    assert is_local(decode(cached=96), prefill(), 2048)
+    assert not is_local(decode(cached=95), prefill(), 2048)
+
+
+def test_a_prompt_whose_prefix_is_at_the_prefill_worker_goes_there() -> None:
+    assert not is_local(decode(), prefill(cached=16), 400)
+
+
+def test_a_transfer_that_takes_longer_than_the_prefix_keeps_it_local() -> None:
+    saved_us = round(16 * 16 / RATE * 1e6)
+    assert not is_local(decode(transfer_us=saved_us - 1000), prefill(cached=16), 400)
+    assert is_local(decode(transfer_us=saved_us + 1000), prefill(cached=16), 400)
+
+
+def test_a_queue_at_the_prefill_worker_speaks_for_local() -> None:
+    assert not is_local(decode(), prefill(cached=16), 400)
+    assert is_local(decode(), prefill(cached=16, queued_tokens=300), 400)
+
+
+@pytest.mark.parametrize(("rate", "local"), [(512 / MAX_LOCAL_S, True), (511 / MAX_LOCAL_S, False)])
+def test_a_prompt_that_would_keep_who_joins_waiting_for_long_is_not_local(rate: float, local: bool) -> None:
+    slow = decode(prompt_tokens_per_s=rate)
+    assert is_local(slow, prefill(tokens_per_s=rate), 512) is local
+
+
+@pytest.mark.parametrize(("tokens", "local"), [(UNMEASURED_TOKENS, True), (UNMEASURED_TOKENS + 1, False)])
+def test_before_anything_was_measured_only_the_shortest_are_local(tokens: int, local: bool) -> None:
+    assert is_local(decode(prompt_tokens_per_s=0.0), prefill(tokens_per_s=0.0), tokens) is local
+
+
+def test_before_anything_was_measured_nothing_is_computed_beside_streams() -> None:
+    assert not is_local(busy(prompt_tokens_per_s=0.0), prefill(tokens_per_s=0.0), 1)
+
+
+# ---- streams run there ----
+
+
+@pytest.mark.parametrize(("tokens", "local"), [(FEW, True), (FEW + 1, False)])
+def test_beside_streams_a_prompt_may_cost_so_many_steps_of_theirs(tokens: int, local: bool) -> None:
+    assert is_local(busy(), prefill(queued_tokens=1000), tokens) is local
+
+
+def test_beside_streams_a_cold_long_prompt_is_never_local_however_long_prefill_would_take() -> None:
+    waiting = prefill(queued_tokens=30_000)
+    assert not is_local(busy(), waiting, 2048, most_tokens=1 << 20)
+
+
+def test_the_next_turn_of_a_chat_is_local_beside_streams() -> None:
+    assert is_local(busy(cached=125), prefill(), 2030)
+
+
+def test_prompts_that_are_computed_there_already_count() -> None:
+    assert is_local(busy(queued_tokens=FEW // 2), prefill(queued_tokens=1000), FEW // 2)
+    assert not is_local(busy(queued_tokens=FEW // 2 + 1), prefill(queued_tokens=1000), FEW // 2)
+
+
+def test_streams_whose_steps_nobody_has_seen_are_not_disturbed() -> None:
+    assert not is_local(busy(step_us=0), prefill(queued_tokens=1000), 1)
+
+
+def test_a_short_cold_prompt_does_not_wait_for_a_step_where_prefill_is_free() -> None:
+    assert not is_local(busy(), prefill(), 16)
+    assert is_local(busy(transfer_us=STEP_US), prefill(), 16)
+
+
+# ---- what it goes by ----
+
+
+def test_alike_workers_of_one_host_are_as_fast_as_the_faster_figure() -> None:
+    assert prompt_rates(decode(prompt_tokens_per_s=100.0).heartbeat, prefill().heartbeat) == PromptRates(
+        RATE, RATE
+    )
+
+
+@pytest.mark.parametrize("other", [prefill(host="elsewhere"), prefill(most_threads=7)])
+def test_workers_that_differ_are_as_fast_as_each_has_measured(other: View) -> None:
+    slow = decode(prompt_tokens_per_s=100.0)
+    assert prompt_rates(slow.heartbeat, other.heartbeat) == PromptRates(100.0, RATE)
+
+
+def test_who_has_not_measured_is_taken_to_be_as_fast_as_the_other() -> None:
+    elsewhere = decode(prompt_tokens_per_s=0.0, host="elsewhere").heartbeat
+    assert prompt_rates(elsewhere, prefill().heartbeat) == PromptRates(RATE, RATE)
+
+
+def test_the_last_token_is_computed_even_when_all_is_cached() -> None:
+    assert uncached_tokens(decode(cached=4), prompt(64)) == 16
+
+
+def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_whole() -> None:
+    assert uncached_tokens(decode(cached=4), prompt(64, scored=True)) == 64
+
+
+# ---- the placement ----
+
+PLACED = Placement("decode-0", "prefill-0", "detokenizer-0", "")
+
+
+def test_a_local_placement_has_no_prefill_worker() -> None:
+    fleet = {"decode": [decode()], "prefill": [prefill()]}
+    assert on_shorter_path(PLACED, fleet, prompt(64), most_tokens=64) == replace(PLACED, prefill="")
+    assert on_shorter_path(PLACED, fleet, prompt(64), most_tokens=63) == PLACED
+
+
+def test_the_instances_that_were_chosen_are_compared() -> None:
+    other = View(replace(decode().heartbeat, instance="decode-1", live=8))
+    fleet = {"decode": [other, decode()], "prefill": [prefill()]}
+    assert on_shorter_path(PLACED, fleet, prompt(64), most_tokens=64).prefill == ""
+    assert on_shorter_path(replace(PLACED, decode="decode-1"), fleet, prompt(64), most_tokens=64).prefill
+
+
+def test_with_no_tokens_allowed_nothing_is_local() -> None:
+    fleet = {"decode": [decode(cached=4)], "prefill": [prefill(queued_tokens=1000)]}
+    assert on_shorter_path(PLACED, fleet, prompt(64), most_tokens=0) == PLACED
+
+
+@pytest.mark.parametrize(("path", "role"), [("prefill-0", "prefill"), ("", "decode")])
+def test_the_first_token_comes_from_who_computes_the_prompt(path: str, role: str) -> None:
+    assert replace(PLACED, prefill=path).prompt_role == role

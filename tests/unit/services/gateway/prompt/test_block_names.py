@@ -1,0 +1,60 @@
+"""Names of a request's blocks: as its tokenizer gave them, continued, or made anew for other workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.prompt.block_names import BlockNames, usual_layout
+from shared.bus.fleet import InstanceView
+from shared.kv_hash import BlockHasher
+from shared.messages import Heartbeat
+from tests.support.block_names import hashes_of
+
+PROMPT = list(range(40))
+LOG = list(range(40, 70))
+
+
+@pytest.fixture
+def names() -> BlockNames:
+    return BlockNames(BlockHasher(), "layout", "tenant", hashes_of(PROMPT, "layout", "tenant"))
+
+
+@pytest.mark.parametrize("layout", ["layout", "other"])
+def test_every_layout_has_its_own_names_of_prompt_and_log(names: BlockNames, layout: str) -> None:
+    for ids in (PROMPT, PROMPT + LOG):
+        assert names.names_of(ids, layout) == tuple(hashes_of(ids, layout, "tenant"))
+
+
+def test_the_tokenizer_s_names_are_not_made_again() -> None:
+    told = hashes_of(PROMPT, "as the tokenizer", "said")
+    continued = BlockNames(BlockHasher(), "layout", "", told).names_of(PROMPT + LOG, "layout")
+    assert continued == tuple(hashes_of(PROMPT + LOG, "as the tokenizer", "said"))
+
+
+def test_the_names_of_an_adapter_are_those_of_no_model() -> None:
+    told = hashes_of(PROMPT, "layout", "tenant", "digest")
+    names = BlockNames(BlockHasher(), "layout", "tenant", told, adapter="digest")
+    for layout in ("layout", "other"):
+        of_adapter = names.names_of(PROMPT + LOG, layout)
+        assert of_adapter == tuple(hashes_of(PROMPT + LOG, layout, "tenant", "digest"))
+        assert not set(of_adapter) & set(hashes_of(PROMPT + LOG, layout, "tenant"))
+
+
+def view(instance: str, layout: str, model: str = "m") -> InstanceView:
+    beat = Heartbeat(
+        "decode", instance, 1, "ready", 0, "h", 1, "", model, layout, 8, 0, 0, 0, 9, 9, 0.0, 0, b"", b""
+    )
+    return InstanceView(beat, 0.0)
+
+
+def test_a_prompt_is_named_for_the_layout_that_most_workers_of_its_model_have() -> None:
+    views = [view("d0", "rare"), view("d1", "usual"), view("d2", "usual")]
+    others = [view(f"e{number}", "elsewhere", "another model") for number in range(3)]
+    assert usual_layout(views + others, ModelIdentity("m")) == "usual"
+    assert (
+        usual_layout(views[:2], ModelIdentity("m"))
+        == usual_layout(views[1::-1], ModelIdentity("m"))
+        == "rare"
+    )
+    assert usual_layout(others, ModelIdentity("m")) == ""
