@@ -15,7 +15,7 @@
     ├── DeadlineExpired       a deadline passed; names the hop
     │   └── NoAnswer          whoever was asked said nothing in time
     ├── Cancelled             somebody asked for it to stop
-    ├── StaleEpoch            a message of an earlier placement
+    ├── StaleEpoch            a message of an earlier route
     └── InternalError         a bug or a broken machine
         └── EngineFault       an engine failed over a batch that this request was in
 

@@ -8,9 +8,9 @@ ROLES = ("gateway", "tokenizer", "retriever", "prefill", "decode", "speculator",
 """In the order in which a stack starts them; each is `services/<role>`."""
 OPTIONAL_ROLES = ("retriever", "speculator")
 """A stack may have none of these."""
-PLACED_ROLES = ("decode", "prefill", "detokenizer")
+ROUTED_ROLES = ("decode", "prefill", "detokenizer")
 """Every request is placed on one instance of each; a missing role is named in this order."""
-REQUIRED_ROLES = ("tokenizer", *PLACED_ROLES)
+REQUIRED_ROLES = ("tokenizer", *ROUTED_ROLES)
 """What a gateway must see ready before it serves."""
 ENGINE_ROLES = ("prefill", "decode", "speculator")
 """Those that run an engine: they compute all the time and share the cores of a machine."""

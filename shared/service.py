@@ -186,7 +186,7 @@ class Service(Generic[C]):
         await self.fleet.listen(self.bus)
         self._resources.push_async_callback(self.fleet.stop)
         self._heartbeats = HeartbeatPublisher(self.bus, self.role, self.instance, self.heartbeat, rests=True)
-        await self._heartbeats.answer_roll_calls()
+        await self._heartbeats.answer_heartbeat_requests()
         self._resources.push_async_callback(self._heartbeats.stop)
         self._resources.push_async_callback(self._stop_children)
         self.supervisor.start_task("heartbeat", self._heartbeats.run)

@@ -16,9 +16,9 @@ from services.cli.stack_file import add_state_dir, stack_address, stack_credenti
 from shared.bus import Bus, Delivery
 from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.fleet_state import HEARTBEAT_S
-from shared.bus.subjects import FLEET_ALL, ROLL_CALL_ALL
+from shared.bus.subjects import FLEET_ALL, HEARTBEAT_REQUEST_ALL
 from shared.errors import InvalidRequest, PenstockError
-from shared.messages import Heartbeat, RollCall
+from shared.messages import Heartbeat, HeartbeatRequest
 from shared.quiet_end import run_loop
 from shared.roles import ROLES
 from shared.telemetry import logging
@@ -121,7 +121,7 @@ async def listening(address: BusAddress) -> AsyncIterator[tuple[Bus, Fleet]]:
     try:
         fleet = Fleet()
         await bus.serve(FLEET_ALL, fleet.receive)
-        await bus.publish(ROLL_CALL_ALL, RollCall(ROLES))
+        await bus.publish(HEARTBEAT_REQUEST_ALL, HeartbeatRequest(ROLES))
         yield bus, fleet
     finally:
         await bus.close()

@@ -11,10 +11,10 @@ with interrupts_end_at_once():
     from services.decode.actor import DecodeActor
     from services.decode.config import DecodeConfig
     from shared.bus.bulk import BulkConnection
-    from shared.bus.fleet_state import ROLL_CALL_S
+    from shared.bus.fleet_state import HEARTBEAT_REQUEST_S
     from shared.config import ConfigError
     from shared.engine import Engine
-    from shared.engine.core_board import WorkClass
+    from shared.engine.core_arbiter import WorkClass
     from shared.errors import InvalidRequest
     from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
     from shared.kv.receiver import KvReceiver
@@ -67,7 +67,9 @@ async def body(service: Service[DecodeConfig]) -> None:
 
     adapters = await load_adapters(service, config, model, engine)
     try:
-        await asyncio.sleep(ROLL_CALL_S)  # by then every prefill worker that may be named to us is known
+        await asyncio.sleep(
+            HEARTBEAT_REQUEST_S
+        )  # by then every prefill worker that may be named to us is known
         await serve_actor(
             service,
             lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror, adapters),

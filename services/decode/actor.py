@@ -137,7 +137,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._book.check_pace(job, self._pace.step_s)
         await self.replace_earlier(job, delivery.sender)
         if job.key in self._book.jobs:
-            raise StaleEpoch("this placement of the request is here already")
+            raise StaleEpoch("this route of the request is here already")
         self.take_in(job, reserve.adapter, lambda: self._book.add(job))
         if job.is_local:
             job.arrived_s = time.monotonic()
@@ -168,7 +168,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
     def _leave_out(self, level: DegradationLevel) -> None:
         if level is not self._drafts.level:
             self._drafts.level = level
-            self._driver.limit_lookups(longest_at(level, self._driver.engine.config.lookup_tokens))
+            self._driver.limit_ngrams(longest_at(level, self._driver.engine.config.ngram_tokens))
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A lost speculator costs only speed."""

@@ -36,7 +36,7 @@ class DecodeConfig(EngineServiceConfig):
     draft_batch_tokens: int = field_of(
         32, help="most draft tokens per step over the whole batch", minimum=0, maximum=1 << 16
     )
-    lookup_tokens: int = field_of(
+    ngram_tokens: int = field_of(
         -1,
         help="most tokens drafted from a request's own text per step, where no draft has come; 0 = none, "
         "-1 = 8 where answers stay the same bit for bit",
@@ -56,6 +56,6 @@ class DecodeConfig(EngineServiceConfig):
         return replace(
             config,
             max_step_ratio=self.max_step_ratio,
-            lookup_tokens=self.lookup_tokens,
-            lookup_batch_tokens=self.draft_batch_tokens,
+            ngram_tokens=self.ngram_tokens,
+            ngram_batch_tokens=self.draft_batch_tokens,
         )

@@ -91,9 +91,9 @@ class DecodeDriver(EngineDriver[None]):
         if proposals:
             self._orders.append(lambda _: self._proposals.update((each.key, each) for each in proposals))
 
-    def limit_lookups(self, longest: int) -> None:
+    def limit_ngrams(self, longest: int) -> None:
         """Let steps draft so many tokens at most from a sequence's own text."""
-        self._orders.append(lambda engine: engine.limit_lookups(longest))
+        self._orders.append(lambda engine: engine.limit_ngrams(longest))
 
     def take_report(self) -> StepReport | None:
         """The next of what the engine has done; None when the loop knows all of it. Raises what the engine

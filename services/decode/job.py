@@ -40,8 +40,8 @@ class DecodeJob(Job):
     num_outputs: int = 0  # tokens decoded here
     proposed_drafts: int = 0
     accepted_drafts: int = 0
-    proposed_lookups: int = 0  # of these, as are the next: found in its own text
-    accepted_lookups: int = 0
+    proposed_ngrams: int = 0  # of these, as are the next: found in its own text
+    accepted_ngrams: int = 0
 
     def awaited_too_long(self, now_s: float) -> bool:
         """Whether its client has had no token for longer than it waits."""

@@ -18,14 +18,14 @@ def job_output(job: DecodeJob, output: TokenOutput, now_s: float) -> JobOutput:
     job.proposed_drafts += output.proposed_drafts
     job.accepted_drafts += output.accepted_drafts
     if output.looked_up:
-        job.proposed_lookups += output.proposed_drafts
-        job.accepted_lookups += output.accepted_drafts
+        job.proposed_ngrams += output.proposed_drafts
+        job.accepted_ngrams += output.accepted_drafts
     if output.finish_reason is not None:
         marks += (
             Mark("count:draft_proposed", job.proposed_drafts),
             Mark("count:draft_accepted", job.accepted_drafts),
-            Mark("count:lookup_proposed", job.proposed_lookups),
-            Mark("count:lookup_accepted", job.accepted_lookups),
+            Mark("count:ngram_proposed", job.proposed_ngrams),
+            Mark("count:ngram_accepted", job.accepted_ngrams),
         )
     return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)
 

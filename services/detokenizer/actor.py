@@ -85,7 +85,7 @@ class DetokenizerActor(BusActor):
         if not envelope.request_id or not opened.gateway:
             raise InvalidRequest("Open needs a request_id in its envelope and a gateway")
         if delivery.sender not in ("", opened.gateway):
-            metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_route").inc()
             raise InvalidRequest(
                 f"{delivery.sender} opens a request for {opened.gateway}; a gateway opens its own"
             )

@@ -125,7 +125,7 @@ class RowsAhead:
 
 
 class DecoderSession:
-    """The decoder and stop matcher of one placement of a request."""
+    """The decoder and stop matcher of one route of a request."""
 
     def __init__(
         self, request_id: str, epoch: int, opened: Open, deadline: Deadline | None, tokenizer: TextTokenizer
@@ -154,7 +154,7 @@ class DecoderSession:
         self.stopped_in_replay = replayed.finish != ""
 
     def is_from_its_workers(self, row: TokenRow) -> bool:
-        """Whether a row comes from where this placement computes; one that does not say is believed."""
+        """Whether a row comes from where this route computes; one that does not say is believed."""
         return not row.sender or not self._senders or row.sender in self._senders
 
     def stop_row(self) -> DecodedRow:

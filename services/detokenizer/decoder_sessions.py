@@ -87,10 +87,10 @@ class DecoderSessions:
             deadline.check(HOP, self._clock)
         over = self._over.refuses(request_id, epoch, opened.gateway)
         if over:
-            raise Cancelled(f"this placement was over before it was opened ({over})", hop=HOP)
+            raise Cancelled(f"this route was over before it was opened ({over})", hop=HOP)
         current = self._sessions.get(request_id)
         if current is not None and current.gateway != opened.gateway:
-            _count("foreign_placement", 1)
+            _count("foreign_route", 1)
             raise InvalidRequest("another gateway has opened a request of this id; use ids of your own")
         if current is not None and epoch <= current.epoch:
             raise StaleEpoch(f"epoch {current.epoch} of this request is open already", hop=HOP)

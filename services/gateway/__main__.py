@@ -12,7 +12,7 @@ with interrupts_end_at_once():
     from services.gateway.asks.passage_asks import PassageAsks
     from services.gateway.asks.text_asks import TextAsks
     from services.gateway.asks.text_calls import TextCalls
-    from services.gateway.asks.token_spellings import SpellingBook
+    from services.gateway.asks.token_bytes_cache import TokenBytesCache
     from services.gateway.config import GatewayConfig
     from services.gateway.context import SessionContext
     from services.gateway.grpc.edge import InferenceEdge
@@ -21,7 +21,7 @@ with interrupts_end_at_once():
     from services.gateway.keys.key_gate import KeyGate
     from services.gateway.scrape_targets import SD_PATH, scrape_targets
     from services.gateway.session.client_cancels import ClientCancels
-    from services.gateway.session.front_door import FrontDoor
+    from services.gateway.session.ingress import Ingress
     from services.gateway.session.session_registry import SessionRegistry
     from services.gateway.shared_ports import LAST_CALLS_S, divert_new_connections
     from services.gateway.tasks import Tasks
@@ -45,17 +45,17 @@ async def body(service: Service[GatewayConfig]) -> None:
     fleet.on_lost(registry.on_instance_lost)
     fleet.working = registry.has_sessions
     await bus.serve(inbox(service.role, instance), registry.receive)
-    front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
+    ingress, client_cancels = Ingress(registry, key_gate, config), ClientCancels(context, registry)
     text_calls = TextCalls(context, key_gate)
     text_asks, passage_asks = TextAsks(text_calls), PassageAsks(text_calls)
-    edge = InferenceEdge(front_door, client_cancels, text_asks, passage_asks, config)
+    edge = InferenceEdge(ingress, client_cancels, text_asks, passage_asks, config)
     server = EdgeServer(edge, registry, text_calls, fleet, config)
     http_server = HttpServer.of(
-        front_door,
+        ingress,
         client_cancels,
         text_asks,
         passage_asks,
-        SpellingBook(text_asks),
+        TokenBytesCache(text_asks),
         server.can_serve,
         config,
     )

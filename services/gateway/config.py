@@ -94,15 +94,15 @@ class GatewayConfig(ServiceConfig):
         10.0, help="longest wait for an instance of a missing role", minimum=0.0, maximum=600.0
     )
     ask_timeout_s: float = field_of(
-        2.0, help="longest wait for a worker's answer to a placement", minimum=0.05, maximum=60.0
+        2.0, help="longest wait for a worker's answer to a route", minimum=0.05, maximum=60.0
     )
     stall_timeout_s: float = field_of(
         3.0,
-        help="silence after the first token before the request is placed anew",
+        help="silence after the first token before the request is routed anew",
         minimum=0.1,
         maximum=600.0,
     )
-    hold_check_s: float = field_of(
+    liveness_check_s: float = field_of(
         2.0,
         help="silence before the first token after which decode is asked whether it holds the request",
         minimum=0.05,

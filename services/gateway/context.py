@@ -10,9 +10,9 @@ from services.gateway.admission.pressure import Pressure
 from services.gateway.config import GatewayConfig
 from services.gateway.fleet.breakers import Breakers
 from services.gateway.fleet.canceller import Canceller
-from services.gateway.fleet.crash_suspects import CrashSuspects
 from services.gateway.fleet.model_identity import ModelIdentity, contends
-from services.gateway.fleet.placement import free_seats, leave_out, serving
+from services.gateway.fleet.poison_requests import PoisonRequests
+from services.gateway.fleet.routing import free_seats, leave_out, serving
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
 from services.gateway.question.question_rewriter import QuestionRewriter
 from services.gateway.request.prompt_limits import PromptLimits
@@ -35,7 +35,7 @@ class SessionContext:
     pressure: Pressure
     degradation: Degradation
     breakers: Breakers
-    crash_suspects: CrashSuspects
+    poison_requests: PoisonRequests
     question_rewriter: QuestionRewriter
     tasks: Tasks
 
@@ -65,7 +65,7 @@ class SessionContext:
         queue = AdmissionQueue(seats, contending, tasks.start)
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
-        suspects = CrashSuspects()
+        suspects = PoisonRequests()
         return cls(
             instance=instance,
             config=config,
@@ -77,7 +77,7 @@ class SessionContext:
             pressure=pressure,
             degradation=Degradation(),
             breakers=breakers,
-            crash_suspects=suspects,
+            poison_requests=suspects,
             question_rewriter=QuestionRewriter.of(config),
             tasks=tasks,
         )

@@ -10,7 +10,7 @@ with interrupts_end_at_once():
     from services.prefill.pool import PoolBuffer
     from shared.bus.bulk import BulkConnection
     from shared.engine import Engine
-    from shared.engine.core_board import WorkClass
+    from shared.engine.core_arbiter import WorkClass
     from shared.kv.callbacks import OnFailed, OnReleased
     from shared.kv.sender import KvSender
     from shared.service import Service, run_service

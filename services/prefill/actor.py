@@ -13,7 +13,7 @@ from services.prefill.driver import PrefillDriver
 from services.prefill.job import PrefillJob, deadline_passed, read_job
 from services.prefill.kv_announcer import KvAnnouncer
 from services.prefill.output import job_output
-from services.prefill.step_news import StepNews
+from services.prefill.step_events import StepEvents
 from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, PromptScores, StepResult
@@ -77,7 +77,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         engine = self._driver.engine
         self._book = PrefillBook(self._config, gateway_alive(self._service.fleet))
         self._sender = self._make_sender(engine, self._on_released, self._on_failed)
-        self._news = StepNews()
+        self._news = StepEvents()
         self._announcer = KvAnnouncer(self._sender, engine.layout.num_layers, self._news)
         return self._sender
 

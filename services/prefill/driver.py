@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from services.prefill.job import PrefillJob
-from services.prefill.step_news import StepNews
+from services.prefill.step_events import StepEvents
 from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
 from shared.errors import PenstockError
 from shared.worker.driver import EngineDriver
@@ -62,7 +62,7 @@ class PrefillDriver(EngineDriver[StepResult]):
     def has_work(self) -> bool:
         return self._joining is not None or self.computes_part or super().has_work
 
-    def begin_next_step(self, news: StepNews) -> None:
+    def begin_next_step(self, news: StepEvents) -> None:
         joining, self._joining = self._joining, None
 
         def step(engine: Engine) -> StepResult:

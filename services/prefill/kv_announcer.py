@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from services.prefill.job import PrefillJob
-from services.prefill.step_news import StepNews
+from services.prefill.step_events import StepEvents
 from shared.engine import BLOCK_TOKENS, AdmitResult, LayerCallback
 from shared.kv.sender import KvSender
 
@@ -22,7 +22,7 @@ def ready_blocks(start_token: int, end_token: int, num_tokens: int) -> tuple[int
 class KvAnnouncer:
     """Announces cells as they become final."""
 
-    def __init__(self, sender: KvSender, num_layers: int, news: StepNews) -> None:
+    def __init__(self, sender: KvSender, num_layers: int, news: StepEvents) -> None:
         self._sender = sender
         self._num_layers = num_layers
         self._news = news

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from services.retriever.agenda import Agenda, Asked, RetrieverWork
 from services.retriever.computing import WorkResult
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
@@ -23,6 +22,7 @@ from services.retriever.question import (
 )
 from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import NO_RERANKER, TextJob, check_texts
+from services.retriever.work_queue import Asked, RetrieverWork, WorkQueue
 from shared.actor import BusActor, Tombstones
 from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
@@ -81,7 +81,7 @@ class RetrieverActor(BusActor):
         self._corpora = corpora
         self._compute = compute
         self._reranker = reranker
-        self._agenda = Agenda(self._config.batch, self._config.batch_bytes)
+        self._work_queue = WorkQueue(self._config.batch, self._config.batch_bytes)
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._crash: BaseException | None = None
@@ -93,14 +93,14 @@ class RetrieverActor(BusActor):
             model=MODEL_NAME,
             context_tokens=MAX_TOKENS,
             capacity=self._config.max_queued,
-            live=self._agenda.computing,
-            queued=self.queued + self._agenda.waiting,
+            live=self._work_queue.computing,
+            queued=self.queued + self._work_queue.waiting,
             reranker=self._reranker,
             corpora=self._corpora.reports(),
         )
 
     def held(self) -> list[Held]:
-        return self._agenda.held()
+        return self._work_queue.held()
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class RetrieverActor(BusActor):
             return
         asked = accept_question(delivery, retrieve, corpus, self._end_of(delivery), self._config.soft_share)
         self._check_room()
-        self._agenda.add(asked)
+        self._work_queue.add(asked)
 
     def _on_texts(self, delivery: Delivery, message: Embed | RerankTexts) -> None:
         self._check_wanted(delivery)
@@ -138,7 +138,7 @@ class RetrieverActor(BusActor):
         end = self._end_of(delivery)
         end.check(HOP)
         self._check_room()
-        self._agenda.add(TextJob(delivery, message, end))
+        self._work_queue.add(TextJob(delivery, message, end))
 
     def _check_wanted(self, delivery: Delivery) -> None:
         """Raises Cancelled for what nobody waits for any more."""
@@ -150,9 +150,9 @@ class RetrieverActor(BusActor):
         return self.bus.deadline_of(delivery.envelope) or Deadline.after(self._config.default_budget_s)
 
     def _check_room(self) -> None:
-        if self._agenda.waiting >= self._config.max_queued:
+        if self._work_queue.waiting >= self._config.max_queued:
             raise Overloaded(
-                f"{self._agenda.waiting} questions are waiting already; try another retriever",
+                f"{self._work_queue.waiting} questions are waiting already; try another retriever",
                 retry_after_ms=100,
             )
 
@@ -161,12 +161,12 @@ class RetrieverActor(BusActor):
         self._tombstones.add(request_id, epoch, cancel.reason)
         held = [
             asked
-            for asked in self._agenda.everything()
+            for asked in self._work_queue.everything()
             if asked.request_id == request_id and asked.delivery.envelope.epoch <= epoch
         ]
         computed = False
         for asked in held:
-            computed |= self._agenda.forget(asked)
+            computed |= self._work_queue.forget(asked)
             await self.refuse(asked.delivery, cancelled(cancel.reason))
         return CancelAck(bool(held), "searching" if computed else "queued" if held else "")
 
@@ -176,14 +176,14 @@ class RetrieverActor(BusActor):
         """Answer what has reached its limit, then give the thread the next batch when it is free."""
         if self._crash is not None:
             raise self._crash
-        for asked in [asked for asked in self._agenda.everything() if asked.end.expired()]:
-            self._agenda.forget(asked)
+        for asked in [asked for asked in self._work_queue.everything() if asked.end.expired()]:
+            self._work_queue.forget(asked)
             await self._give(asked, asked.late_answer())
-        if self._work is None and (work := self._agenda.next_work()) is not None:
+        if self._work is None and (work := self._work_queue.next_work()) is not None:
             self._work = asyncio.create_task(self._run(work), name="retrieve")
             self._work.add_done_callback(self._on_done)
         self._set_timer()
-        metrics.QUEUE_DEPTH.labels(service=HOP).set(self._agenda.waiting)
+        metrics.QUEUE_DEPTH.labels(service=HOP).set(self._work_queue.waiting)
         return False
 
     async def _run(self, work: RetrieverWork) -> None:
@@ -201,12 +201,12 @@ class RetrieverActor(BusActor):
             failure = InternalError(f"{work.kind.value} failed; the retriever's log has the cause")
             answers = [failure] * len(work.asked)
         for asked, answer in zip(work.asked, answers, strict=True):
-            if not self._agenda.done(asked):  # it was answered at its limit, or cancelled
+            if not self._work_queue.done(asked):  # it was answered at its limit, or cancelled
                 continue
             if not isinstance(answer, Unranked):
                 await self._give(asked, answer)
             elif isinstance(asked, Question):
-                self._agenda.rerank_later(asked, answer)
+                self._work_queue.rerank_later(asked, answer)
                 if asked.retrieve.tell_first:
                     await tell_first(self.bus, asked)
         if panic is not None:
@@ -232,14 +232,14 @@ class RetrieverActor(BusActor):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if limits := [asked.end for asked in self._agenda.everything()]:
+        if limits := [asked.end for asked in self._work_queue.everything()]:
             self._timer = asyncio.get_running_loop().call_later(min(limits).remaining_s(), self.wake)
 
     async def on_stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for asked in self._agenda.everything():
-            self._agenda.forget(asked)
+        for asked in self._work_queue.everything():
+            self._work_queue.forget(asked)
             await self.refuse(asked.delivery, Unavailable("this retriever ends; ask another one"))
         if self._work is not None:
             self._work.cancel()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from services.retriever.agenda import RetrieverWork
 from services.retriever.passage_ranker import PassageRanker, Unranked
 from services.retriever.question import Question, SearchAsk
 from services.retriever.text_jobs import TextJob, TextWork
+from services.retriever.work_queue import RetrieverWork
 from shared.errors import PenstockError
 from shared.messages import Message, Retrieved
 

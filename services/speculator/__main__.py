@@ -8,7 +8,7 @@ with interrupts_end_at_once():
     from services.speculator.actor import SpeculatorActor
     from services.speculator.config import SpeculatorConfig
     from shared.config import ConfigError
-    from shared.engine.core_board import WorkClass
+    from shared.engine.core_arbiter import WorkClass
     from shared.service import Service, run_service
     from shared.text.default_model import find_default_model
     from shared.text.model_source import DEMO_MODEL, resolve_model

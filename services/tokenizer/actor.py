@@ -27,9 +27,9 @@ from shared.messages import (
     Detokenize,
     Detokenized,
     Envelope,
+    GetTokenBytes,
     Heartbeat,
     Held,
-    SpellTokens,
     Tokenize,
     Tokenized,
 )
@@ -81,8 +81,8 @@ class TokenizerActor(BusActor):
                     await self.bus.reply(delivery.envelope, self._answer_of(asked))
                 else:
                     self._queue(delivery)
-            case SpellTokens() as tokens:
-                await self.bus.reply(delivery.envelope, self._prompts.spell_tokens(tokens))
+            case GetTokenBytes() as tokens:
+                await self.bus.reply(delivery.envelope, self._prompts.token_bytes(tokens))
             case Cancel() as cancel:
                 ack = await self._cancel(delivery.envelope, cancel)
                 await self.bus.answer(delivery.envelope, ack)

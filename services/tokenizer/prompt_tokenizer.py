@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.tokenizer.told_chat import ChatTeller, ToldChat
+from services.tokenizer.chat_prompt_builder import BuiltChat, ChatPromptBuilder
 from shared.errors import InvalidRequest, TooLarge
 from shared.kv_hash import BlockHasher
 from shared.messages import (
@@ -14,10 +14,10 @@ from shared.messages import (
     ChatTurn,
     Detokenize,
     Detokenized,
-    SpellTokens,
+    GetTokenBytes,
+    TokenBytes,
     Tokenize,
     Tokenized,
-    TokenSpellings,
     pack_hashes,
     pack_ids,
     unpack_ids,
@@ -56,11 +56,11 @@ class PromptTokenizer:
         markers = self._tokenizer.special_ids_of(taught.markers)
         return replace(answer, tool_format=taught.name, marker_ids=tuple(markers.items()))
 
-    def spell_tokens(self, message: SpellTokens) -> TokenSpellings:
+    def token_bytes(self, message: GetTokenBytes) -> TokenBytes:
         """Raises InvalidRequest for an id that is none of the vocabulary."""
         token_ids = unpack_ids(message.token_ids)
         self._tokenizer.check_ids(token_ids)
-        return TokenSpellings(tuple(map(self._tokenizer.spelling, token_ids)))
+        return TokenBytes(tuple(map(self._tokenizer.token_bytes, token_ids)))
 
     @property
     def has_chat_template(self) -> bool:
@@ -76,21 +76,21 @@ class PromptTokenizer:
         self._tokenizer.check_ids(token_ids)
         return Detokenized(self._tokenizer.decode(token_ids))
 
-    def _told(self, message: Tokenize) -> ToldChat:
+    def _told(self, message: Tokenize) -> BuiltChat:
         given = (message.text is not None) + bool(message.chat) + (message.token_ids is not None)
         if given != 1:
             raise InvalidRequest(f"a prompt is text, chat or token ids; {given} of the three were sent")
         if message.token_ids is not None:
             token_ids = unpack_ids(message.token_ids)
             self._tokenizer.check_ids(token_ids)
-            return ToldChat(token_ids)
+            return BuiltChat(token_ids)
         if message.text is not None:
             self._room_beside((message.text,))
             ids = self._tokenizer.encode_text(message.text, add_special_tokens=message.add_special_tokens)
-            return ToldChat(ids)
+            return BuiltChat(ids)
         self._check_turns(message.chat)
         room_bytes = self._room_beside(_chat_texts(message))
-        teller = ChatTeller(self._tokenizer, message)
+        teller = ChatPromptBuilder(self._tokenizer, message)
         return teller.tell_head() if message.head_only else teller.tell(room_bytes)
 
     def _check_turns(self, turns: Sequence[ChatTurn]) -> None:

@@ -16,7 +16,7 @@ CONTROL_MESSAGES = (
     messages.Cancel,
     messages.Drain,
     messages.AuditRequest,
-    messages.HoldCheck,
+    messages.LivenessCheck,
     messages.KvAbort,
     messages.KvAbortAck,
     messages.DraftClose,

@@ -24,7 +24,7 @@ from shared.bus.fleet_state import (
 from shared.bus.own_lag import OwnLag
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import PenstockError, ProtocolError, Unavailable
-from shared.messages import Envelope, Heartbeat, RollCall, Snapshot, SnapshotRequest
+from shared.messages import Envelope, Heartbeat, HeartbeatRequest, Snapshot, SnapshotRequest
 from shared.roles import ROLES
 from shared.tasks import cancel_until_done
 
@@ -141,7 +141,7 @@ class FleetView:
     def _ask_heartbeat(self, view: InstanceView) -> None:
         self._state.expect(view)
         beat = view.heartbeat
-        self._start_call(self._call(subjects.roll_call(beat.role, beat.instance), RollCall()))
+        self._start_call(self._call(subjects.heartbeat_request(beat.role, beat.instance), HeartbeatRequest()))
 
     def _start_call(self, call: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(call, name="roll-call")
@@ -150,13 +150,13 @@ class FleetView:
         task.add_done_callback(_log_failure)
 
     async def _call_roll(self) -> None:
-        await self._call(subjects.ROLL_CALL_ALL, RollCall(tuple(self._roles)))
+        await self._call(subjects.HEARTBEAT_REQUEST_ALL, HeartbeatRequest(tuple(self._roles)))
 
-    async def _call(self, subject: str, call: RollCall) -> None:
+    async def _call(self, subject: str, call: HeartbeatRequest) -> None:
         try:
             await self._bus.publish(subject, call)
         except PenstockError as error:
-            log.warning("roll_call_failed", error=error.message)
+            log.warning("heartbeat_request_failed", error=error.message)
 
     def _ask_snapshot(self, bus: Bus, beat: Heartbeat) -> None:
         """One at a time per instance; a failed one is tried again at a heartbeat after SNAPSHOT_PAUSE_S."""
@@ -237,7 +237,7 @@ class HeartbeatPublisher:
 
     `status` is called once per heartbeat that goes out, so it may hand over "events since the last". With
     `rests` heartbeats become rare, and say so, when there has been nothing to tell of for REST_AFTER_S; who
-    does that answers roll calls (`answer_roll_calls`).
+    does that answers heartbeat requests (`answer_heartbeat_requests`).
     """
 
     def __init__(
@@ -265,14 +265,16 @@ class HeartbeatPublisher:
         self._moved_s = time.monotonic()
         self._changed.set()
 
-    async def answer_roll_calls(self) -> None:
+    async def answer_heartbeat_requests(self) -> None:
         """From now on whoever asks for our heartbeat gets it."""
-        await self._bus.serve(subjects.roll_call(self._role, self._instance), self._on_roll_call)
-        await self._bus.serve(subjects.ROLL_CALL_ALL, self._on_roll_call)
+        await self._bus.serve(
+            subjects.heartbeat_request(self._role, self._instance), self._on_heartbeat_request
+        )
+        await self._bus.serve(subjects.HEARTBEAT_REQUEST_ALL, self._on_heartbeat_request)
 
-    def _on_roll_call(self, delivery: Delivery) -> None:
+    def _on_heartbeat_request(self, delivery: Delivery) -> None:
         call = delivery.message
-        if isinstance(call, RollCall) and (not call.roles or self._role in call.roles):
+        if isinstance(call, HeartbeatRequest) and (not call.roles or self._role in call.roles):
             self.changed()
 
     async def stop(self) -> None:

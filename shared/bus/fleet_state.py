@@ -20,7 +20,7 @@ SUSPECT_AFTER_S = HEARTBEAT_S * MISSED_BEATS
 REST_HEARTBEAT_S = 2.0
 """Of one that has had nothing to do for REST_AFTER_S."""
 REST_AFTER_S = 5.0
-ROLL_CALL_S = 0.1
+HEARTBEAT_REQUEST_S = 0.1
 """Who begins to listen asks everybody for a heartbeat; so long the answers take on a busy machine."""
 MAX_NEXT_S = 10.0
 """Nobody is believed to come back later than that."""

@@ -19,13 +19,13 @@ from shared.bus.subjects import (
     ANY,
     CANCEL_ALL,
     FLEET_ALL,
-    ROLL_CALL_ALL,
+    HEARTBEAT_REQUEST_ALL,
     answers,
     everything_at,
     fleet,
+    heartbeat_request,
     inbox,
     kv,
-    roll_call,
     subject_of,
 )
 from shared.messages import Message
@@ -38,7 +38,7 @@ _KV_AGREEMENT = (messages.KvAbort, messages.KvAbortAck)
 
 MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     "gateway": {
-        "tokenizer": (messages.Tokenize, messages.Detokenize, messages.SpellTokens, messages.Cancel),
+        "tokenizer": (messages.Tokenize, messages.Detokenize, messages.GetTokenBytes, messages.Cancel),
         "retriever": (
             messages.Retrieve,
             messages.Embed,
@@ -48,7 +48,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
             messages.Cancel,
         ),
         "prefill": (messages.Prefill, messages.Warm, messages.Cancel),
-        "decode": (messages.Reserve, messages.HoldCheck, messages.Warm, messages.Cancel),
+        "decode": (messages.Reserve, messages.LivenessCheck, messages.Warm, messages.Cancel),
         "speculator": (messages.Cancel,),
         "detokenizer": (messages.Open, messages.Cancel),
         "gateway": (messages.ClientCancel,),
@@ -103,9 +103,9 @@ def role_user(role: str, instance: str = ANY) -> BusUser:
     publish += [
         subject_of(inbox(peer, ANY), messages.SnapshotRequest.__name__, instance) for peer in ENGINE_ROLES
     ]
-    publish += _roll_calls(instance)
+    publish += _heartbeat_requests(instance)
     subscribe = [everything_at(inbox(role, instance)), f"{answers(name)}.>"]
-    subscribe += [everything_at(roll_call(role, instance)), everything_at(ROLL_CALL_ALL)]
+    subscribe += [everything_at(heartbeat_request(role, instance)), everything_at(HEARTBEAT_REQUEST_ALL)]
     subscribe += [everything_at(fleet(followed, ANY)) for followed in FOLLOWED_ROLES[role]]
     subscribe += ["$SRV.*", f"$SRV.*.penstock-{role}", f"$SRV.*.penstock-{role}.*"]
     if role == "gateway":
@@ -123,7 +123,7 @@ def operator_user() -> BusUser:
     """May see the fleet and ask it what it holds, with stock NATS tools too; is never asked itself."""
     return BusUser(
         OPERATOR,
-        publish=(*_sends(OPERATOR, OPERATOR), *_roll_calls(OPERATOR), "$SRV.>"),
+        publish=(*_sends(OPERATOR, OPERATOR), *_heartbeat_requests(OPERATOR), "$SRV.>"),
         subscribe=(everything_at(FLEET_ALL), f"{answers(OPERATOR)}.>"),
         answers=False,
     )
@@ -137,8 +137,8 @@ def _sends(role: str, sender: str) -> list[str]:
     ]
 
 
-def _roll_calls(sender: str) -> list[str]:
-    return [subject_of(roll_call(ANY, ANY), messages.RollCall.__name__, sender)]
+def _heartbeat_requests(sender: str) -> list[str]:
+    return [subject_of(heartbeat_request(ANY, ANY), messages.HeartbeatRequest.__name__, sender)]
 
 
 def authorization(users: Iterable[tuple[BusUser, str]]) -> str:

@@ -7,7 +7,7 @@ that the server can refuse what the sender may not say (`shared.bus.permissions`
 
     penstock.<role>.<instance>              one instance: everything directed
     penstock.fleet.<role>.<instance>        the heartbeats of one instance
-    penstock.rollcall.<role>.<instance>     what asks one instance for its heartbeat; to "all.all" everyone
+    penstock.heartbeat_request.<role>.<instance>  asks one instance for its heartbeat, "all.all" everyone
     penstock.cancel                         cancel for everyone, the backstop of directed cancels
 
 KV chunks are no messages and have connections of their own: penstock.kv.<instance>.<incarnation>.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 ANY = "*"
 FLEET_ALL = "penstock.fleet.*.*"
 CANCEL_ALL = "penstock.cancel"
-ROLL_CALL_ALL = "penstock.rollcall.all.all"
+HEARTBEAT_REQUEST_ALL = "penstock.heartbeat_request.all.all"
 NOBODY = "-"
 """The sender of messages whose sender has no name: tools, and tests."""
 ANSWERS = "_INBOX"
@@ -35,8 +35,8 @@ def fleet(role: str, instance: str) -> str:
     return f"penstock.fleet.{role}.{instance}"
 
 
-def roll_call(role: str, instance: str) -> str:
-    return f"penstock.rollcall.{role}.{instance}"
+def heartbeat_request(role: str, instance: str) -> str:
+    return f"penstock.heartbeat_request.{role}.{instance}"
 
 
 def kv(instance: str, incarnation: int | str) -> str:

@@ -15,7 +15,7 @@ from shared.cores import usable_cores
 from shared.engine.adapters import AdapterInfo, AdapterRegistry
 from shared.engine.affinity import stay_on
 from shared.engine.backends import BackendName, backend_name, build_model, build_pool, is_native
-from shared.engine.core_board import CoreSeat
+from shared.engine.core_arbiter import CoreArbiter
 from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
 from shared.engine.engine_core import EngineCore
@@ -23,7 +23,7 @@ from shared.engine.input_processor import InputProcessor
 from shared.engine.intake import Intake, packed_of
 from shared.engine.loading.config import ModelConfig, load_model_config
 from shared.engine.loading.weights import LoadProgress
-from shared.engine.memory.allotment import Allotment
+from shared.engine.memory.allocation import Allocation
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.offload import OffloadStats, OffloadStore
@@ -58,7 +58,7 @@ __all__ = [
     "TokenOutput",
 ]
 
-LOOKUP_TOKENS = 8
+NGRAM_TOKENS = 8
 """Drafted of a sequence's own text at most, where nothing else is configured."""
 CHECK_BLOCKS = 4096
 """What an idle engine checks at a time; what waits for it waits no longer than that."""
@@ -90,7 +90,7 @@ class Engine(Intake):
         kv_pool = build_pool(config, self.model_config, pool_buffer)
         self.layout = kv_pool.layout
         self.config = config = replace(
-            config, kv_blocks=kv_pool.num_blocks, lookup_tokens=_lookup_tokens(config, self.model_config)
+            config, kv_blocks=kv_pool.num_blocks, ngram_tokens=_ngram_tokens(config, self.model_config)
         )
         input_processor = InputProcessor(
             config, self.model_config, hasher or BlockHasher(), self.layout.fingerprint()
@@ -99,15 +99,15 @@ class Engine(Intake):
         groups = self.layout.groups
         self.blocks = BlockPool(config.kv_blocks, groups.counts, prefix_cache=config.prefix_cache)
         self._check_from = 0
-        self._seat: CoreSeat | None = None
+        self._seat: CoreArbiter | None = None
         self._offloads = OffloadStore.of(config)
         self._model = build_model(config, self.model_config, kv_pool, self.max_model_len, on_loaded)
         adapters = AdapterRegistry(self._model, self.model_config, config)
         self._model_runner = ModelRunner(self._model)
         self.cost = CostModel(config.max_batch_tokens)
         offloader = Offloader(kv_pool, self._offloads, self.cost) if self._offloads else None
-        allotment = Allotment(self.blocks, groups.windows, config.max_batch_tokens)
-        block_manager = BlockManager(self.blocks, kv_pool.copy_block, offloader, allotment)
+        allocation = Allocation(self.blocks, groups.windows, config.max_batch_tokens)
+        block_manager = BlockManager(self.blocks, kv_pool.copy_block, offloader, allocation)
         scheduler = Scheduler(
             block_manager,
             self.cost,
@@ -115,12 +115,12 @@ class Engine(Intake):
             max_sequences=config.max_sequences,
             max_step_us=1000 * config.max_step_ms,
             max_step_ratio=config.max_step_ratio,
-            lookup_tokens=config.lookup_tokens,
-            lookup_batch_tokens=config.lookup_batch_tokens,
+            ngram_tokens=config.ngram_tokens,
+            ngram_batch_tokens=config.ngram_batch_tokens,
             now_us=now_us,
         )
         sampler = Sampler(self.model_config.vocab_size)
-        super().__init__(input_processor, adapters, kv_pool, allotment, block_manager, scheduler, sampler)
+        super().__init__(input_processor, adapters, kv_pool, allocation, block_manager, scheduler, sampler)
         self._core = EngineCore(
             self._model_runner,
             self._scheduler,
@@ -148,7 +148,7 @@ class Engine(Intake):
         sequence = self._scheduler.sequences.get(key)
         return sequence.tokens[position:] if sequence is not None else []
 
-    def limit_lookups(self, longest: int) -> None:
+    def limit_ngrams(self, longest: int) -> None:
         """From the next step on draft so many tokens at most from a sequence's own text; 0: none."""
         self._scheduler.lookups.longest = longest
 
@@ -184,7 +184,7 @@ class Engine(Intake):
 
     # --- work ---
 
-    def sit_down(self, seat: CoreSeat) -> None:
+    def share_cores(self, seat: CoreArbiter) -> None:
         """From now on share the cores of this host with those that have seats too."""
         self._seat = seat
         seat.lead()
@@ -286,7 +286,7 @@ class Engine(Intake):
             self._seat.close()
 
 
-def _lookup_tokens(config: EngineConfig, model: ModelConfig) -> int:
-    if config.lookup_tokens >= 0:
-        return config.lookup_tokens
-    return LOOKUP_TOKENS if config.deterministic or is_native(config, model) else 0
+def _ngram_tokens(config: EngineConfig, model: ModelConfig) -> int:
+    if config.ngram_tokens >= 0:
+        return config.ngram_tokens
+    return NGRAM_TOKENS if config.deterministic or is_native(config, model) else 0

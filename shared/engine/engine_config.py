@@ -29,7 +29,7 @@ _AT_LEAST_ZERO = (
     "offload_disk_mb",
     "weight_cache_mb",
     "max_adapters",
-    "lookup_batch_tokens",
+    "ngram_batch_tokens",
 )
 
 MAX_DRAFT_TOKENS = 64
@@ -56,9 +56,9 @@ class EngineConfig:
     stay, () for anywhere.
     max_model_len 0: the model's own limit.
     max_adapters: how many LoRA adapters may be loaded at once. max_adapter_rank: of a module of one.
-    lookup_tokens: most tokens that a step drafts for a sequence from its own text, where nobody else has and
+    ngram_tokens: most tokens that a step drafts for a sequence from its own text, where nobody else has and
     as far as that pays; 0: none, -1: 8 where a row's logits do not depend on the rows beside it, else none.
-    lookup_batch_tokens: for all sequences.
+    ngram_batch_tokens: for all sequences.
     """
 
     model_dir: str
@@ -87,8 +87,8 @@ class EngineConfig:
     cpus: tuple[int, ...] = ()
     max_adapters: int = 8
     max_adapter_rank: int = 64
-    lookup_tokens: int = 0
-    lookup_batch_tokens: int = 32
+    ngram_tokens: int = 0
+    ngram_batch_tokens: int = 32
 
     def validate(self) -> None:
         """Raise InvalidRequest for values out of range and for combinations that cannot be."""
@@ -106,8 +106,8 @@ class EngineConfig:
         for name in _AT_LEAST_ZERO:
             if not 0 <= getattr(self, name) < math.inf:
                 yield f"{name} must be 0 or more, not {getattr(self, name)}"
-        if not -1 <= self.lookup_tokens <= MAX_DRAFT_TOKENS:
-            yield f"lookup_tokens must be from -1 to {MAX_DRAFT_TOKENS}, not {self.lookup_tokens}"
+        if not -1 <= self.ngram_tokens <= MAX_DRAFT_TOKENS:
+            yield f"ngram_tokens must be from -1 to {MAX_DRAFT_TOKENS}, not {self.ngram_tokens}"
         for wrong, sentence in self._contradictions():
             if wrong:
                 yield sentence

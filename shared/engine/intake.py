@@ -8,7 +8,7 @@ from shared.engine.adapters import AdapterRegistry, LoadedAdapter
 from shared.engine.batch import PackedAdapter
 from shared.engine.engine_config import MAX_DRAFT_TOKENS
 from shared.engine.input_processor import InputProcessor
-from shared.engine.memory.allotment import Allotment
+from shared.engine.memory.allocation import Allocation
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvPool
 from shared.engine.model_runner import LayerCallback
@@ -29,7 +29,7 @@ class Intake:
         input_processor: InputProcessor,
         adapters: AdapterRegistry,
         kv_pool: KvPool,
-        allotment: Allotment,
+        allocation: Allocation,
         block_manager: BlockManager,
         scheduler: Scheduler,
         sampler: Sampler,
@@ -37,7 +37,7 @@ class Intake:
         self.kv_pool = kv_pool
         self._input_processor = input_processor
         self._adapters = adapters
-        self._allotment = allotment
+        self._allocation = allocation
         self._block_manager = block_manager
         self._scheduler = scheduler
         self._sampler = sampler
@@ -86,7 +86,7 @@ class Intake:
         sequence.on_layer = on_layer
         self._scheduler.check_room(key, priority)
         self._scheduler.check_time(sequence, deadline_us)
-        self._allotment.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
+        self._allocation.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
         self._add_sequence(sequence, priority, deadline_us)
         return AdmitResult.of(sequence)
 
@@ -94,7 +94,7 @@ class Intake:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
         self._scheduler.check_room(key)
-        num_cached = self._allotment.reserve_blocks(sequence, num_tokens)
+        num_cached = self._allocation.reserve_blocks(sequence, num_tokens)
         self._scheduler.sequences[key] = sequence
         return Reservation.of(sequence, num_cached)
 

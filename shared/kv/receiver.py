@@ -126,7 +126,7 @@ class KvReceiver:
             if earlier.key[1] >= epoch:
                 raise StaleEpoch(f"request {request_id} is already received under epoch {earlier.key[1]}")
             self.tell_sender(earlier, KvAbort(earlier.transfer, "replaced"))
-            replaced = StaleEpoch("the request was placed again under a new epoch")
+            replaced = StaleEpoch("the request was routed again under a new epoch")
             self.fail_transfer(earlier, replaced, tell=False)
         incoming = IncomingTransfer(
             request_id,

@@ -2,10 +2,10 @@
 
     packing     lists of ids and of block hashes as bytes
     envelope    what surrounds every message, and the two answers that any ask may get
-    adapters    low-rank changes of a model, as placements and heartbeats name them
+    adapters    low-rank changes of a model, as routes and heartbeats name them
     corpora     what a retriever says of its corpora
-    front_half  the gateway asks retriever and tokenizer
-    placement   the gateway places a request, cancels it, hears that it cannot go on
+    preprocessing  the gateway asks retriever and tokenizer
+    route   the gateway places a request, cancels it, hears that it cannot go on
     tokens      the hot path, from workers to detokenizer to gateway
     response_cache  answers that are known already
     kv          the control messages of KV transfers
@@ -26,38 +26,10 @@ from shared.messages.fleet import (
     BreakerReport,
     Drain,
     Heartbeat,
+    HeartbeatRequest,
     Held,
-    RollCall,
     Snapshot,
     SnapshotRequest,
-)
-from shared.messages.front_half import (
-    MAX_CORPUS_CHARS,
-    MAX_EMBED_TEXT_BYTES,
-    MAX_EMBED_TEXTS,
-    MAX_FILTER_CHARS,
-    MAX_FILTER_VALUES,
-    MAX_FILTERS,
-    MAX_QUERY_CHARS,
-    MAX_RERANK_TEXTS,
-    ChatTurn,
-    Detokenize,
-    Detokenized,
-    Embed,
-    Embedded,
-    Filters,
-    FoundFirst,
-    RerankTexts,
-    Retrieve,
-    Retrieved,
-    ScoredPassage,
-    SpellTokens,
-    TextScores,
-    Tokenize,
-    Tokenized,
-    TokenSpellings,
-    Tool,
-    ToolCall,
 )
 from shared.messages.kv import (
     KvAbort,
@@ -79,18 +51,33 @@ from shared.messages.packing import (
     unpack_hashes,
     unpack_ids,
 )
-from shared.messages.placement import (
-    WARM_EPOCH,
-    Cancel,
-    CancelAck,
-    ClientCancel,
-    HoldCheck,
-    HoldReport,
-    Lost,
-    Open,
-    Prefill,
-    Reserve,
-    Warm,
+from shared.messages.preprocessing import (
+    MAX_CORPUS_CHARS,
+    MAX_EMBED_TEXT_BYTES,
+    MAX_EMBED_TEXTS,
+    MAX_FILTER_CHARS,
+    MAX_FILTER_VALUES,
+    MAX_FILTERS,
+    MAX_QUERY_CHARS,
+    MAX_RERANK_TEXTS,
+    ChatTurn,
+    Detokenize,
+    Detokenized,
+    Embed,
+    Embedded,
+    Filters,
+    FoundFirst,
+    GetTokenBytes,
+    RerankTexts,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
+    TextScores,
+    TokenBytes,
+    Tokenize,
+    Tokenized,
+    Tool,
+    ToolCall,
 )
 from shared.messages.response_cache import (
     CACHE_DIGEST_BYTES,
@@ -105,16 +92,29 @@ from shared.messages.response_cache import (
     ResponseMissing,
     passage_bytes,
 )
+from shared.messages.routing import (
+    WARM_EPOCH,
+    Cancel,
+    CancelAck,
+    ClientCancel,
+    HoldReport,
+    LivenessCheck,
+    Lost,
+    Open,
+    Prefill,
+    Reserve,
+    Warm,
+)
 from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
 
 Message = (
     Accepted
     | Failure
-    | RollCall
+    | HeartbeatRequest
     | Tokenize
     | Tokenized
-    | SpellTokens
-    | TokenSpellings
+    | GetTokenBytes
+    | TokenBytes
     | Detokenize
     | Detokenized
     | Embed
@@ -135,7 +135,7 @@ Message = (
     | Cancel
     | CancelAck
     | ClientCancel
-    | HoldCheck
+    | LivenessCheck
     | HoldReport
     | Tokens
     | Text
@@ -208,9 +208,10 @@ __all__ = [
     "Failure",
     "Filters",
     "FoundFirst",
+    "GetTokenBytes",
     "Heartbeat",
+    "HeartbeatRequest",
     "Held",
-    "HoldCheck",
     "HoldReport",
     "KeepResponse",
     "KeptResponse",
@@ -224,6 +225,7 @@ __all__ = [
     "KvReady",
     "KvReceived",
     "KvSegment",
+    "LivenessCheck",
     "LookUpResponse",
     "Lost",
     "Mark",
@@ -238,14 +240,12 @@ __all__ = [
     "ResponseMissing",
     "Retrieve",
     "Retrieved",
-    "RollCall",
     "ScoredPassage",
     "Snapshot",
     "SnapshotRequest",
-    "SpellTokens",
     "Text",
     "TextScores",
-    "TokenSpellings",
+    "TokenBytes",
     "Tokenize",
     "Tokenized",
     "Tokens",

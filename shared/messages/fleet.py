@@ -95,7 +95,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class RollCall:
+class HeartbeatRequest:
     """Who listens to heartbeats → instances of `roles`, or one that rests: send yours now."""
 
     roles: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.messages.front_half import ScoredPassage
+from shared.messages.preprocessing import ScoredPassage
 
 CACHE_DIGEST_BYTES = 32
 MAX_KEPT_TOKENS = 4096

@@ -63,8 +63,8 @@ BREAKER_STATE = Gauge(
     ["instance"],
 )
 REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
-PLACEMENTS = Counter(
-    "penstock_placements_total",
+ROUTING_DECISIONS = Counter(
+    "penstock_routing_decisions_total",
     "Placements that workers took, by who computes the prompt: disaggregated (prefill) or local (decode).",
     ["path"],
 )
@@ -255,7 +255,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         HOP_SECONDS,
         HTTP_CONNECTIONS,
         INTER_TOKEN_LATENCY,
-        PLACEMENTS,
+        ROUTING_DECISIONS,
         PROMPT_TOKENS,
         QUEUE_DEPTH,
         REQUESTS,

@@ -305,7 +305,7 @@ def run_stages(stages: Sequence[DecoderStage], tokens: Iterable[str]) -> str:
     return "".join(tokens)
 
 
-def spell_token(token: str, factories: Sequence[DecoderStageFactory]) -> bytes:
+def token_bytes(token: str, factories: Sequence[DecoderStageFactory]) -> bytes:
     """What `token` adds to a text in front of it."""
     stages = [make() for make in factories]
     if any(isinstance(stage, ByteLevel) for stage in stages):

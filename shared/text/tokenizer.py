@@ -16,7 +16,7 @@ from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn, Tool
 from shared.text.chat_rendering import render_chat
 from shared.text.chat_template import ChatTemplate
-from shared.text.decoder_stages import DecoderStageFactory, spell_token, stage_factories
+from shared.text.decoder_stages import DecoderStageFactory, stage_factories, token_bytes
 from shared.text.incremental import IncrementalDecoder, PlainTexts
 from shared.text.retrieval_prompt import INSTRUCTED_FORM, RETRIEVAL_FORMS
 from shared.text.tool_formats import ToolFormat
@@ -192,12 +192,12 @@ class TextTokenizer:
         piece: str | None = self._tokenizer.id_to_token(token_id)
         return piece
 
-    def spelling(self, token_id: int) -> bytes:
+    def token_bytes(self, token_id: int) -> bytes:
         """What the id stands for by itself in the middle of a text; a special token is its own name."""
         token: str | None = self._tokenizer.id_to_token(token_id)
         if token is None or token_id in self._special_ids:
             return (token or "").encode()
-        return spell_token(token, self._stages)
+        return token_bytes(token, self._stages)
 
     def check_ids(self, token_ids: Sequence[int]) -> None:
         """Raise InvalidRequest when one of `token_ids` is not in the vocabulary."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shared.engine import LLM, SamplingParams
-from shared.engine.scheduling.prompt_lookup import PromptLookup
+from shared.engine.scheduling.ngram_index import NgramIndex
 
 LONGEST_DRAFT = 8
 STRIDE_TOKENS = 8
@@ -79,14 +79,14 @@ def accept_draft_model(draft: LLM, answers: Sequence[TargetAnswer]) -> DraftAcce
     )
 
 
-def accept_lookup(answers: Sequence[TargetAnswer]) -> DraftAcceptance:
+def accept_ngrams(answers: Sequence[TargetAnswer]) -> DraftAcceptance:
     """Of what decode workers draft from the text itself, where there is no draft model."""
     return _acceptance(pair for answer in answers for pair in _lookups(answer))
 
 
 def _lookups(answer: TargetAnswer) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """At every place: how the answer goes on, and what the text up to there says."""
-    lookup = PromptLookup()
+    lookup = NgramIndex()
     for place in answer.places:
         text = answer.text_at(place)
         lookup.index(text, len(text))

@@ -22,7 +22,7 @@ from shared.engine.loading.config import load_model_config
 from shared.errors import InvalidRequest
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.text.tokenizer import TextTokenizer
-from shared.training.acceptance import LONGEST_DRAFT, accept_draft_model, accept_lookup, target_answers
+from shared.training.acceptance import LONGEST_DRAFT, accept_draft_model, accept_ngrams, target_answers
 from shared.training.checkpoint import load_checkpoint, save_checkpoint
 from shared.training.draft_shape import plan_draft
 from shared.training.draft_start import start_draft
@@ -158,7 +158,7 @@ class DistillRun:
                 asked = prompts[:: max(1, len(prompts) // MEASURED_PROMPTS)][:MEASURED_PROMPTS]
                 answers = target_answers(target, asked, temperature, MEASURED_TOKENS, HELD_OUT_SEED)
                 found = MeasuredAcceptance(
-                    name, temperature, accept_draft_model(draft, answers), accept_lookup(answers)
+                    name, temperature, accept_draft_model(draft, answers), accept_ngrams(answers)
                 )
                 measured.append(found)
         times = measure_steps(target, draft, checks[0][1][0][:TIMED_PROMPT_TOKENS])

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """What placement goes by; fields as in `Heartbeat`."""
+    """What routing goes by; fields as in `Heartbeat`."""
 
     capacity: int
     live: int

@@ -13,7 +13,7 @@ from shared.config import ConfigError
 from shared.cores import usable_cores
 from shared.engine import Engine, EngineConfig
 from shared.engine.backends import is_native, why_not_native
-from shared.engine.core_board import CoreSeat, WorkClass
+from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
@@ -63,7 +63,7 @@ def build_engine(
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
     if elastic:
-        _sit_down(engine, work_class, Path(config.cores_dir), prompt_weight)
+        _share_cores(engine, work_class, Path(config.cores_dir), prompt_weight)
     engine.grammars.prepare()
     why = why_not_native(engine.config, engine.model_config)
     if why:
@@ -76,9 +76,9 @@ def _fixed_threads(config: EngineConfig) -> int:
     return max(1, usable_cores() // 2 // config.tensor_parallel)
 
 
-def _sit_down(engine: Engine, work_class: WorkClass, folder: Path, prompt_weight: float) -> None:
+def _share_cores(engine: Engine, work_class: WorkClass, folder: Path, prompt_weight: float) -> None:
     try:
-        engine.sit_down(CoreSeat(work_class, folder, prompt_weight=prompt_weight))
+        engine.share_cores(CoreArbiter(work_class, folder, prompt_weight=prompt_weight))
     except OSError as error:
         log.warning("cores_not_shared", why=str(error), threads=engine.config.threads)
 

@@ -1,4 +1,4 @@
-"""One placement of a request at a worker: what every worker with an engine knows of it. No I/O."""
+"""One route of a request at a worker: what every worker with an engine knows of it. No I/O."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Job:
 
 
 def checked_deadline(envelope: Envelope, deadline: Deadline | None, message: str, hop: str) -> Deadline:
-    """The deadline of a placement. Raises ProtocolError for a bad envelope, DeadlineExpired when too late."""
+    """The deadline of a route. Raises ProtocolError for a bad envelope, DeadlineExpired when too late."""
     if deadline is None or not envelope.request_id or not 0 < envelope.epoch <= MAX_EPOCH:
         raise ProtocolError(f"{message} needs a request_id, an epoch from 1 and a deadline in its envelope")
     deadline.check(hop)

@@ -1,4 +1,4 @@
-"""All jobs of a worker, and the rules that every placement obeys. No I/O."""
+"""All jobs of a worker, and the rules that every route obeys. No I/O."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class JobBook(Generic[J]):
         self._leases = GatewayLeases(is_alive)
 
     def check_epoch(self, request_id: str, epoch: int, gateway: str) -> None:
-        """Raises Cancelled or StaleEpoch when this placement is over before it came, InvalidRequest when the
+        """Raises Cancelled or StaleEpoch when this route is over before it came, InvalidRequest when the
         request is another gateway's."""
         reason = self.tombstones.refuses(request_id, epoch, gateway)
         if reason:
             raise Cancelled(f"the request was cancelled before it arrived ({reason})", hop=self._hop)
         if any(job.gateway != gateway for job in self.of_request(request_id)):
-            metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_route").inc()
             raise InvalidRequest("another gateway has placed a request of this id; use ids of your own")
         if any(job.epoch > epoch for job in self.of_request(request_id)):
             metrics.STALE_MESSAGES.inc()
-            raise StaleEpoch("a later placement of this request is here already", hop=self._hop)
+            raise StaleEpoch("a later route of this request is here already", hop=self._hop)
 
     def cancel(self, request_id: str, epoch: int, reason: str, sender: str = "") -> list[J]:
         """What a cancel of `sender` ends here: what that gateway has placed ("": it has not said who it is).
 
-        A placement of it up to this epoch that comes later is refused.
+        A route of it up to this epoch that comes later is refused.
         """
         self.tombstones.add(request_id, epoch, reason, by=sender)
         jobs = [job for job in self.of_request(request_id) if job.epoch <= epoch]

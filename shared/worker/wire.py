@@ -18,12 +18,12 @@ _PRIORITIES = {0: NORMAL_PRIORITY, 1: LOWEST_PRIORITY, 2: NORMAL_PRIORITY - 1}
 
 
 def sequence_key(request_id: str, epoch: int) -> str:
-    """The engine's name for one placement of a request."""
+    """The engine's name for one route of a request."""
     return f"{request_id}/{epoch}"
 
 
 def engine_priority(priority: int) -> int:
-    """The engine's name for a placement's priority. Raises InvalidRequest for one that does not exist."""
+    """The engine's name for a route's priority. Raises InvalidRequest for one that does not exist."""
     if priority not in _PRIORITIES:
         raise InvalidRequest(f"priority {priority} does not exist; send 0 (normal), 1 (low) or 2 (high)")
     return _PRIORITIES[priority]
@@ -53,7 +53,7 @@ def read_sequence(
     vocab_size: int,
     max_model_len: int,
 ) -> SequenceSpec:
-    """Unpack and check what a placement message says. Raises InvalidRequest or ProtocolError."""
+    """Unpack and check what a route message says. Raises InvalidRequest or ProtocolError."""
     spec = SequenceSpec(unpack_ids(token_ids), prompt_len, unpack_hashes(block_hashes), sampling)
     count = len(spec.token_ids)
     if not 1 <= prompt_len <= count:

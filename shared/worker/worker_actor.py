@@ -110,8 +110,8 @@ class WorkerActor(EngineActor, Generic[J]):
     def give_back(self, job: J, reason: str) -> None:
         """What the job holds, as its phase allows; nothing happens to one that is STOPPING."""
 
-    async def answer_pending(self, job: J, error: PenstockError) -> bool:  # noqa: ARG002 - a hook: where placements are answered at once, nobody waits
-        """Whether somebody still waited for the answer to the job's placement; it is `error` now."""
+    async def answer_pending(self, job: J, error: PenstockError) -> bool:  # noqa: ARG002 - a hook: where routes are answered at once, nobody waits
+        """Whether somebody still waited for the answer to the job's route; it is `error` now."""
         return False
 
     @abstractmethod
@@ -182,7 +182,7 @@ class WorkerActor(EngineActor, Generic[J]):
         match delivery.message:
             case messages.Cancel(reason):
                 await self._cancel(delivery, reason)
-            case messages.HoldCheck():
+            case messages.LivenessCheck():
                 await self._report_hold(delivery)
             case messages.Warm() as warm:
                 self._take_warm(delivery, warm)
@@ -193,7 +193,7 @@ class WorkerActor(EngineActor, Generic[J]):
         return UnknownMessage(f"a {self._service.role} worker has no use for {type(message).__name__}")
 
     async def replace_earlier(self, job: J, sender: str) -> None:
-        """Every placement passes here before the book takes it: earlier ones of its request end.
+        """Every route passes here before the book takes it: earlier ones of its request end.
 
         Raises Overloaded while draining, Cancelled or StaleEpoch when it comes too late, InvalidRequest where
         `sender` is not the gateway that it names.
@@ -337,5 +337,5 @@ class WorkerActor(EngineActor, Generic[J]):
 def _check_sender(sender: str, gateway: str) -> None:
     """Raises InvalidRequest where `sender`, if it has said who it is, is not the gateway that it names."""
     if sender not in ("", gateway):
-        metrics.DROPPED_MESSAGES.labels(reason="foreign_placement").inc()
+        metrics.DROPPED_MESSAGES.labels(reason="foreign_route").inc()
         raise InvalidRequest(f"{sender} places a request for {gateway}; a gateway places its own")

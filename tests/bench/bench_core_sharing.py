@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shared.engine import Engine, EngineConfig
-from shared.engine.core_board import CoreSeat, WorkClass
+from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.niceness import give_way
 from shared.sampling import SamplingParams
 from tests.bench.make_model import VOCAB_SIZE
@@ -45,9 +45,9 @@ class Reading:
     prompt_ms: float
 
 
-def engine_on(model: Path, seat: CoreSeat) -> Engine:
+def engine_on(model: Path, seat: CoreArbiter) -> Engine:
     engine = Engine(EngineConfig(model_dir=str(model), threads=0, kv_memory_mb=256))
-    engine.sit_down(seat)
+    engine.share_cores(seat)
     return engine
 
 
@@ -57,7 +57,7 @@ def random_prompt(tokens: int) -> list[int]:
 
 def compute_prompts(pipe: Connection, model: Path, folder: Path) -> None:
     """In a process of its own: for every number received, so many prompts; answers with what each took."""
-    engine = engine_on(model, CoreSeat(WorkClass.PREFILL, folder))
+    engine = engine_on(model, CoreArbiter(WorkClass.PREFILL, folder))
     pipe.send([])
     while count := pipe.recv():
         took_ms = []
@@ -129,7 +129,7 @@ def main() -> None:
         pipe, theirs = context.Pipe()
         child = context.Process(target=compute_prompts, args=(theirs, options.model, folder), daemon=True)
         child.start()
-        seats = {weight: CoreSeat(WorkClass.DECODE, folder, prompt_weight=weight) for weight in weights}
+        seats = {weight: CoreArbiter(WorkClass.DECODE, folder, prompt_weight=weight) for weight in weights}
         engine = engine_on(options.model, seats[weights[0]])
         pipe.recv()
         pipe.send(1)
@@ -137,7 +137,7 @@ def main() -> None:
         rounds: dict[float, list[Reading]] = {weight: [] for weight in weights}
         for _ in range(options.rounds):
             for weight in weights:
-                engine.sit_down(seats[weight])
+                engine.share_cores(seats[weight])
                 rounds[weight].append(measure(engine, pipe, options))
         pipe.send(0)
         child.join()

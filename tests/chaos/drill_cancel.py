@@ -1,7 +1,7 @@
 """Cancel at every phase, for every cause: one terminal event, nothing held, nobody disturbed (design §8).
 
 A phase is held open with SIGSTOP on the instance that the request waits for, or by its length; what happens
-within milliseconds (placement, transfer) is met by a sweep of cancels over the whole way to the first token.
+within milliseconds (route, transfer) is met by a sweep of cancels over the whole way to the first token.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTED_S = 2.0
 SETTLED_S = 0.2
 
 CAUSES = ("drop", "rpc", "id", "id twice", "id and rpc", "deadline")
-PHASES = ("seat", "retrieve", "tokenize", "place", "prefill", "decode", "relay", "replace")
+PHASES = ("seat", "retrieve", "tokenize", "route", "prefill", "decode", "relay", "replace")
 
 
 @dataclass(frozen=True, slots=True)

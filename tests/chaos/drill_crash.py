@@ -39,7 +39,7 @@ SOON_S = 0.03
 IDLE_LIMIT_S = 30.0
 PAUSE_LIMIT_S = 1.5
 ROOM = {"PENSTOCK_DECODE_MAX_SEQUENCES": "64"}
-"""A stream that is placed anew shall not have to wait for a seat."""
+"""A stream that is routed anew shall not have to wait for a seat."""
 DECODE_PREFILLS = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "512"}
 """Prompts are computed where their streams run, if nobody is hurt by it: most of 20 sent at once are not."""
 LATE_IDLE_S = 3.0
@@ -250,6 +250,6 @@ async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
                 await drill.cut(cable, role, moment, scale.cut_s)
     with drill_stack(models, environ={**ROOM, **DECODE_PREFILLS}) as stack:
         await hold_on(stack, LOCAL, report)
-        local = counted(stack.instances("gateway")[0], "penstock_placements_total", path="local")
+        local = counted(stack.instances("gateway")[0], "penstock_routing_decisions_total", path="local")
         report.claim("decode workers computed prompts of their own", f"{local:g}", holds=local > 0)
     return report

@@ -34,19 +34,19 @@ SKEW_TOLERANCE_S = 0.02
 LOAD = 3.0
 BARE_LIMIT = 0.01
 HOPS = {
-    "seat": {"placement", "decode"},
+    "seat": {"route", "decode"},
     "retrieve": {"retriever"},
     "tokenize": {"tokenizer"},
-    "place": {"placement", "detokenizer"},
+    "route": {"route", "detokenizer"},
     "prefill": {"prefill"},
     "decode": {"decode"},
 }
 """Whom an expiry in a phase may name."""
 ON_THE_WAY = {
     "seat": {"tokenizer"},
-    "place": {"tokenizer"},
-    "prefill": {"tokenizer", "placement", "detokenizer"},
-    "decode": {"tokenizer", "placement", "detokenizer", "prefill"},
+    "route": {"tokenizer"},
+    "prefill": {"tokenizer", "route", "detokenizer"},
+    "decode": {"tokenizer", "route", "detokenizer", "prefill"},
 }
 """Whom a request names that expired before it came into the phase, as happens on a busy machine: it says
 nothing of the phase, and is sent once more with twice the time."""

@@ -14,7 +14,7 @@ from tests.support.stack import Stack
 HELD_OPEN = {
     "retrieve": "retriever",
     "tokenize": "tokenizer",
-    "place": "detokenizer",
+    "route": "detokenizer",
     "replace": "decode",
 }
 """Whose standing still keeps a request in a phase; in the others it is its own length that does."""

@@ -14,7 +14,7 @@ TOLERANCE_SHARE = 0.01
 TOLERANCE_US = 1000
 REQUESTS = 15
 ROUNDS = 8
-FRONT_HALF = ("admit", "tokenize", "place")
+PREPROCESSING = ("admit", "tokenize", "route")
 
 
 def within(measured_us: int, summed_us: int) -> bool:
@@ -72,7 +72,7 @@ async def test_phases_sum_to_what_the_client_measured_for_ttft_and_total(
 
 async def test_the_phases_name_every_hop(get_stack: GetStack, oracle: Oracle) -> None:
     names = phases_of((await timed(get_stack(3, False, "auto"), oracle))[0])
-    assert {*FRONT_HALF, "prefill.queue", "prefill.compute", "kv.transfer", "decode"} <= names
+    assert {*PREPROCESSING, "prefill.queue", "prefill.compute", "kv.transfer", "decode"} <= names
 
 
 async def test_the_phases_of_a_prompt_that_decode_computes_name_no_transfer(
@@ -80,7 +80,7 @@ async def test_the_phases_of_a_prompt_that_decode_computes_name_no_transfer(
 ) -> None:
     """Asked again, it is cached there."""
     names = phases_of((await timed(get_stack(), oracle))[-1])
-    assert {*FRONT_HALF, "decode.prefill_queue", "decode.prefill_compute", "decode"} <= names
+    assert {*PREPROCESSING, "decode.prefill_queue", "decode.prefill_compute", "decode"} <= names
     assert not {"prefill.queue", "prefill.compute", "kv.transfer"} & names
 
 

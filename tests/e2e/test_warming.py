@@ -192,4 +192,4 @@ async def test_the_phases_of_the_timeline_still_partition_the_request(warmed: Wa
         at += phase.duration_us
     assert at == timeline.total_us
     names = [phase.name for phase in timeline.phases]
-    assert names.index("retrieve") < names.index("tokenize") < names.index("place")
+    assert names.index("retrieve") < names.index("tokenize") < names.index("route")

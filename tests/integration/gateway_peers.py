@@ -16,7 +16,7 @@ from services.gateway.admission.pressure import watch_pressure
 from services.gateway.asks.passage_asks import PassageAsks
 from services.gateway.asks.text_asks import TextAsks
 from services.gateway.asks.text_calls import TextCalls
-from services.gateway.asks.token_spellings import SpellingBook
+from services.gateway.asks.token_bytes_cache import TokenBytesCache
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.grpc.edge import InferenceEdge
@@ -24,7 +24,7 @@ from services.gateway.grpc.edge_server import EdgeServer
 from services.gateway.http.server import HttpServer
 from services.gateway.keys.key_gate import KeyGate
 from services.gateway.session.client_cancels import ClientCancels
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
 from services.gateway.tasks import Tasks
 from shared.bus import Bus, Delivery
@@ -206,7 +206,7 @@ class Fleet:
         assert isinstance(found, tuple)
         return found
 
-    async def placed_locally(self, epoch: int = 1) -> tuple[Envelope, Reserve]:
+    async def routed_locally(self, epoch: int = 1) -> tuple[Envelope, Reserve]:
         """The Reserve of `epoch`, once a decode worker has it and is to compute the prompt, and a detokenizer
         has its part."""
 
@@ -289,17 +289,17 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
     view.on_lost(registry.on_instance_lost)
     await bus.serve(inbox("gateway", GATEWAY), registry.receive)
     key_gate = KeyGate.of(config)
-    front_door, client_cancels = FrontDoor(registry, key_gate, config), ClientCancels(context, registry)
+    ingress, client_cancels = Ingress(registry, key_gate, config), ClientCancels(context, registry)
     text_calls = TextCalls(context, key_gate)
     text_asks, passage_asks = TextAsks(text_calls), PassageAsks(text_calls)
-    edge = InferenceEdge(front_door, client_cancels, text_asks, passage_asks, config)
+    edge = InferenceEdge(ingress, client_cancels, text_asks, passage_asks, config)
     server = EdgeServer(edge, registry, text_calls, view, config)
     http_server = HttpServer.of(
-        front_door,
+        ingress,
         client_cancels,
         text_asks,
         passage_asks,
-        SpellingBook(text_asks),
+        TokenBytesCache(text_asks),
         server.can_serve,
         config,
     )

@@ -17,10 +17,10 @@ from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.fleet_state import SUSPECT_AFTER_S
 from shared.bus.nats_server import NatsServer
-from shared.bus.subjects import ROLL_CALL_ALL, inbox, roll_call
+from shared.bus.subjects import HEARTBEAT_REQUEST_ALL, heartbeat_request, inbox
 from shared.bus.subjects import fleet as fleet_subject
 from shared.engine.memory.block_pool import BlockEvent
-from shared.messages import Heartbeat, RollCall, Snapshot, SnapshotRequest
+from shared.messages import Heartbeat, HeartbeatRequest, Snapshot, SnapshotRequest
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support import metric
 from tests.support.block_names import block_names, pack_names
@@ -410,7 +410,7 @@ class Resting(Member):
     @classmethod
     async def join(cls, url: str, incarnation: int = 1) -> Resting:
         member = cls(await Bus.connect(url, name=cls.instance), incarnation)
-        await member.publisher.answer_roll_calls()
+        await member.publisher.answer_heartbeat_requests()
         member.publisher.start()
         return member
 
@@ -441,10 +441,10 @@ async def test_who_rests_is_known_to_a_newcomer_who_asks(resting: Resting, liste
     await watch.view.stop()
 
 
-async def test_a_roll_call_for_other_roles_wakes_nobody(resting: Resting, listener: Bus) -> None:
+async def test_a_heartbeat_request_for_other_roles_wakes_nobody(resting: Resting, listener: Bus) -> None:
     await until(lambda: resting.beats)
-    await listener.publish(ROLL_CALL_ALL, RollCall(("prefill",)))
-    await listener.publish(roll_call("decode", "decode-0"), RollCall())
+    await listener.publish(HEARTBEAT_REQUEST_ALL, HeartbeatRequest(("prefill",)))
+    await listener.publish(heartbeat_request("decode", "decode-0"), HeartbeatRequest())
     await until(lambda: resting.beats == 2)
     await listener.flush()
     assert resting.beats == 2

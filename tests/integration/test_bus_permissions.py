@@ -40,7 +40,7 @@ from tests.support.wait import until
 MESSAGES = [message.__name__ for message in typing.get_args(Message)]
 ANSWERS = {
     "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "HoldReport", "KvSegment", "Snapshot",
-    "AuditReport", "Detokenized", "Embedded", "TokenSpellings", "ResponseFound", "ResponseMissing",
+    "AuditReport", "Detokenized", "Embedded", "TokenBytes", "ResponseFound", "ResponseMissing",
     "TextScores",
 }  # fmt: skip
 """What nobody may send but to who has asked."""
@@ -69,7 +69,7 @@ def directed(role: str, message: str, sender: str) -> str:
 
 def test_the_table_has_every_message_or_it_is_an_answer() -> None:
     listed = {message.__name__ for row in MAY_SEND.values() for sent in row.values() for message in sent}
-    elsewhere = {"Heartbeat", "RollCall", "SnapshotRequest"}
+    elsewhere = {"Heartbeat", "HeartbeatRequest", "SnapshotRequest"}
     assert listed | ANSWERS | elsewhere == set(MESSAGES)
     assert not ANSWERS & (listed | elsewhere)
 

@@ -256,7 +256,7 @@ async def test_credentials_of_another_instance_exit_1_with_a_sentence(start: Sta
             PENSTOCK_NATS_URL=closed.url, PENSTOCK_NATS_CREDENTIALS=str(tmp_path / "other.toml")
         )
         assert await process.exit_code() == 1
-    assert "does not let this user read penstock.rollcall.retriever.retriever-0" in process.stderr
+    assert "does not let this user read penstock.heartbeat_request.retriever.retriever-0" in process.stderr
 
 
 async def test_credentials_that_cannot_be_read_exit_2_with_a_sentence(start: Start) -> None:

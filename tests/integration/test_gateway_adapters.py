@@ -80,7 +80,7 @@ async def answered(peers: Fleet, running: Running, request: pb.GenerateRequest) 
     asked = asyncio.create_task(generate(running.stub, request))
     local = bool(running.registry._context.config.local_prefill_tokens)
     envelope, message = (
-        await peers.placed_locally()
+        await peers.routed_locally()
         if local
         else await peers.placed(prefill=f"prefill-{len(running.fleet.instances('prefill')) - 1}")
     )

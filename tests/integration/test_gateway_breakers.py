@@ -94,7 +94,7 @@ async def test_one_request_probes_and_its_progress_brings_the_worker_back(nats_u
         await until(lambda: all(session.state.phase == "prefill" for session in sessions))
         assert reserves(peers, "decode-0") == asked + 1
         assert states(running) == [("decode-0", "half-open")]  # it was taken, and nothing has come of it
-        (probe,) = [s for s in sessions if s.state.placement and s.state.placement.decode == "decode-0"]
+        (probe,) = [s for s in sessions if s.state.route and s.state.route.decode == "decode-0"]
         await peers.text(probe.request_id, 5, "a", epoch=probe.state.epoch)
         await until(lambda: probe.state.epoch_tokens == 1)
         assert states(running) == [("decode-0", "half-open")]  # that token was prefill's

@@ -1,4 +1,4 @@
-"""What of a request's time each hop of the front half may take, and what becomes of the rest."""
+"""What of a request's time each hop of the preprocessing may take, and what becomes of the rest."""
 
 from __future__ import annotations
 

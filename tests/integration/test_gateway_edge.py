@@ -190,7 +190,7 @@ async def _tolerant(call: AsyncIterator[pb.GenerateEvent]) -> AsyncIterator[pb.G
 
 @pytest.mark.parametrize(
     ("silent", "hop"),
-    [(Tokenize, "tokenizer"), (Reserve, "placement"), (None, "prefill")],
+    [(Tokenize, "tokenizer"), (Reserve, "route"), (None, "prefill")],
 )
 async def test_a_passed_deadline_names_the_hop_it_passed_in(
     nats_url: str, silent: type[Message] | None, hop: str

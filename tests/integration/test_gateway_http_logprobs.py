@@ -10,12 +10,12 @@ import pytest
 from shared.bus.subjects import inbox
 from shared.errors import Unavailable
 from shared.messages import (
+    GetTokenBytes,
     Message,
     PromptLogprobs,
-    SpellTokens,
+    TokenBytes,
     Tokenize,
     Tokenized,
-    TokenSpellings,
     pack_hashes,
     pack_ids,
     unpack_ids,
@@ -28,10 +28,10 @@ from tests.support.http import events
 
 def spelled(message: Message) -> Answer:
     """Half of a character for 300 and 301, else the character of the id."""
-    if not isinstance(message, SpellTokens):
+    if not isinstance(message, GetTokenBytes):
         return default_answer(message)
     bytes_of = {300: b"\xc3", 301: b"\xa9"}
-    return TokenSpellings(
+    return TokenBytes(
         tuple(bytes_of.get(each) or chr(each).encode() for each in unpack_ids(message.token_ids))
     )
 
@@ -77,7 +77,7 @@ async def test_logprobs_of_a_text_are_columns_and_come_in_each_chunk_of_a_stream
 
 async def test_spellings_are_asked_for_once_and_of_another_tokenizer_when_one_fails(nats_url: str) -> None:
     def fails(message: Message) -> Answer:
-        return Unavailable("not now") if isinstance(message, SpellTokens) else default_answer(message)
+        return Unavailable("not now") if isinstance(message, GetTokenBytes) else default_answer(message)
 
     async with edge(nats_url) as here:
         await here.peers.add("tokenizer", 1)
@@ -91,7 +91,7 @@ async def test_spellings_are_asked_for_once_and_of_another_tokenizer_when_one_fa
                 envelope.request_id, 5, "é", ids=(300, 301), logprobs=LOGPROBS, finish="stop"
             )
             assert (await reply).status == 200
-        assert len(here.peers["tokenizer-1"].of(SpellTokens)) == 1
+        assert len(here.peers["tokenizer-1"].of(GetTokenBytes)) == 1
 
 
 PROMPT_LOGPROBS = PromptLogprobs(1, tuple(TokenLogprob(ord(each), -1.0, ((120, -0.5),)) for each in "ello"))

@@ -73,18 +73,18 @@ def begin(running: Running, message: pb.GenerateRequest) -> asyncio.Task[Answere
     return asyncio.create_task(generate(running.stub, message))
 
 
-def placements(path: str) -> float:
-    return metric.value("penstock_placements_total", path=path)
+def routes(path: str) -> float:
+    return metric.value("penstock_routing_decisions_total", path=path)
 
 
 # ---- what is sent ----
 
 
 async def test_a_short_prompt_of_an_idle_fleet_is_left_to_decode(nats_url: str) -> None:
-    before = placements("local")
+    before = routes("local")
     async with serving(nats_url) as (peers, running):
         call = begin(running, ask(SHORT))
-        envelope, reserve = await peers.placed_locally()
+        envelope, reserve = await peers.routed_locally()
         answer = await finish(peers, call, envelope.request_id, 5)
         (_, opened) = peers["detokenizer-0"].of(Open)[0]
     assert answer.outcome == "finished"
@@ -94,29 +94,29 @@ async def test_a_short_prompt_of_an_idle_fleet_is_left_to_decode(nats_url: str) 
     assert (opened.prefill, opened.decode) == ("", "decode-0")
     assert answer.end is not None
     assert answer.end.usage.cached_tokens == 3  # as decode said
-    assert placements("local") == before + 1
+    assert routes("local") == before + 1
 
 
 async def test_with_the_path_switched_off_every_prompt_goes_to_prefill(nats_url: str) -> None:
-    before = placements("disaggregated")
+    before = routes("disaggregated")
     async with serving(nats_url, local_prefill_tokens=0) as (peers, running):
         call = begin(running, ask(SHORT))
         envelope, _ = await peers.placed()
         await finish(peers, call, envelope.request_id, 5)
-    assert placements("disaggregated") == before + 1
+    assert routes("disaggregated") == before + 1
 
 
 async def test_its_phases_are_those_of_decode(nats_url: str) -> None:
     async with serving(nats_url) as (peers, running):
         call = begin(running, ask(SHORT))
-        envelope, _ = await peers.placed_locally()
+        envelope, _ = await peers.routed_locally()
         marks = (Mark("decode.prefill_queue", 0), Mark("decode.prefill_compute", 1))
         await peers.text(envelope.request_id, 5, "a", marks=marks)
         answer = await finish(peers, call, envelope.request_id, 6)
     assert answer.end is not None
     names = [phase.name for phase in answer.end.timeline.phases]
-    assert names[names.index("place") :] == [
-        "place",
+    assert names[names.index("route") :] == [
+        "route",
         "decode.prefill_queue",
         "decode.prefill_compute",
         "bus",
@@ -155,7 +155,7 @@ async def test_the_next_turn_whose_prefix_is_at_decode_is_computed_there_beside_
             prefix_event_id=len(known),
         )
         call = begin(running, ask(LONG + "and a little more"))
-        envelope, _ = await peers.placed_locally()
+        envelope, _ = await peers.routed_locally()
         await finish(peers, call, envelope.request_id, len(LONG) + 17)
 
 
@@ -175,12 +175,12 @@ async def test_who_asks_again_at_once_finds_the_decode_worker_free(nats_url: str
     """Its heartbeat still shows the first request."""
     async with serving(nats_url) as (peers, running):
         first = begin(running, ask(SHORT))
-        envelope, _ = await peers.placed_locally()
+        envelope, _ = await peers.routed_locally()
         await says(peers, running, "decode-0", live=1)
         await finish(peers, first, envelope.request_id, 5)
         peers["decode-0"].got.clear()
         second = begin(running, ask(SHORT))
-        envelope, _ = await peers.placed_locally()
+        envelope, _ = await peers.routed_locally()
         await finish(peers, second, envelope.request_id, 5)
 
 
@@ -197,7 +197,7 @@ async def test_a_decode_worker_that_refuses_a_prompt_is_replaced_by_another(nats
         await running.knows("decode", 2)
         await says(peers, running, "decode-1", live=0, queued=1)
         call = begin(running, ask(SHORT))
-        envelope, reserve = await peers.placed_locally(epoch=2)
+        envelope, reserve = await peers.routed_locally(epoch=2)
         answer = await finish(peers, call, envelope.request_id, 5, epoch=2)
     assert answer.outcome == "finished"
     assert peers["decode-1"].of(Reserve) == [(envelope, reserve)]
@@ -208,12 +208,12 @@ async def test_a_decode_worker_that_dies_over_a_prompt_is_replaced_with_the_toke
 ) -> None:
     async with serving(nats_url) as (peers, running):
         call = begin(running, ask(SHORT, max_tokens=9))
-        envelope, _ = await peers.placed_locally()
+        envelope, _ = await peers.routed_locally()
         await peers.text(envelope.request_id, 5, "ab")
         await peers.add("decode", 1)
         await running.knows("decode", 2)
         await peers["decode-0"].stop()
-        _, again = await peers.placed_locally(epoch=2)
+        _, again = await peers.routed_locally(epoch=2)
         answer = await finish(peers, call, envelope.request_id, 7, epoch=2)
     assert answer.text == "aba"
     assert unpack_ids(again.token_ids) == [ord(letter) for letter in SHORT + "ab"]
@@ -225,7 +225,7 @@ async def test_a_decode_worker_that_dies_over_a_prompt_is_replaced_with_the_toke
 async def test_the_loss_of_a_prefill_worker_does_not_concern_it(nats_url: str) -> None:
     async with serving(nats_url) as (peers, running):
         call = begin(running, ask(SHORT))
-        envelope, _ = await peers.placed_locally()
+        envelope, _ = await peers.routed_locally()
         await peers["prefill-0"].stop()
         await running.knows("prefill", 0)
         answer = await finish(peers, call, envelope.request_id, 5)
@@ -238,7 +238,7 @@ async def test_a_deadline_that_passes_over_the_prompt_names_decode(nats_url: str
         message = ask(SHORT)
         message.ttft_deadline_ms = 1000
         call = begin(running, message)
-        await peers.placed_locally()
+        await peers.routed_locally()
         answer = await call
         await until(lambda: set(peers.cancels()) == {"decode-0", "detokenizer-0"})
     assert answer.outcome == "expired"
@@ -253,7 +253,7 @@ async def test_how_likely_the_prompt_was_is_heard_from_decode_alone(nats_url: st
     before = metric.value("penstock_dropped_messages_total", reason="foreign_text")
     async with serving(nats_url) as (peers, running):
         call = begin(running, ask(SHORT, prompt_logprobs=0))
-        envelope, reserve = await peers.placed_locally()
+        envelope, reserve = await peers.routed_locally()
         told = PromptLogprobs(1, tuple(_scores(SHORT)))
         for sender in ("prefill-0", "decode-0"):
             await publish_as(sender, nats_url, told, envelope.request_id)

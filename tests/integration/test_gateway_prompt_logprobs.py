@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client import AsyncClient
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.scope import told_prompt
+from services.gateway.scope import prompt_logprobs_buffer
 from shared.bus.subjects import inbox
 from shared.messages import Envelope, Prefill, PromptLogprobs, Reserve, pack_hashes
 from shared.sampling import NO_LOGPROBS, TokenLogprob
@@ -140,7 +140,7 @@ async def test_a_placement_after_them_is_not_asked_for_them_again(nats_url: str)
 async def test_rows_that_wait_too_long_are_bounded_and_come_again(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(told_prompt, "MAX_HELD_ROWS", 2)
+    monkeypatch.setattr(prompt_logprobs_buffer, "MAX_HELD_ROWS", 2)
     early = value("penstock_dropped_messages_total", reason="too_early")
     async with serving(nats_url) as (peers, running):
         reading = asyncio.create_task(read(running, ask(HELLO, prompt_logprobs=1)))
@@ -172,7 +172,7 @@ async def test_a_prompt_of_one_token_has_only_its_place(nats_url: str) -> None:
 async def test_more_of_them_than_a_gateway_keeps_are_refused(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, limit: int, status: str
 ) -> None:
-    monkeypatch.setattr(told_prompt, "MAX_PROMPT_LOGPROBS", limit)
+    monkeypatch.setattr(prompt_logprobs_buffer, "MAX_PROMPT_LOGPROBS", limit)
     async with serving(nats_url) as (peers, running):
         calling = asyncio.create_task(generate(running.stub, ask("hel", prompt_logprobs=4)))
         if status == "OK":

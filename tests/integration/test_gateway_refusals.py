@@ -19,7 +19,7 @@ KINDS: dict[str, type[Message]] = {"decode-0": Reserve, "prefill-0": Prefill, "d
 
 
 def refuse(peers: Fleet, instance: str, times: int) -> None:
-    """The instance is full for the first placements, and takes the next one."""
+    """The instance is full for the first routes, and takes the next one."""
     left = times
 
     def answer(message: Message) -> Answer:
@@ -106,7 +106,7 @@ async def test_an_error_nobody_expects_ends_the_request_and_gives_everything_bac
         def broken(*_: object) -> None:
             raise ZeroDivisionError("a bug")
 
-        monkeypatch.setattr("services.gateway.scope.session_state.SessionState.placed", broken)
+        monkeypatch.setattr("services.gateway.scope.session_state.SessionState.routed", broken)
         answer = await generate(running.stub, ask("hello"))
         await until(holding(peers, 1))
         await is_idle(running)

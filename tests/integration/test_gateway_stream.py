@@ -121,7 +121,7 @@ async def test_the_timeline_partitions_what_the_client_waited_for(nats_url: str)
         await peers.text(envelope.request_id, 6, "b", marks=(Mark("kv.transfer", 4), Mark("decode.queue", 5)))
         counts = (
             *(Mark("count:draft_proposed", 8), Mark("count:draft_accepted", 6)),
-            *(Mark("count:lookup_proposed", 5), Mark("count:lookup_accepted", 4)),
+            *(Mark("count:ngram_proposed", 5), Mark("count:ngram_accepted", 4)),
         )
         await peers.text(envelope.request_id, 7, "c", finish="stop", marks=counts)
         answer = await call
@@ -133,12 +133,12 @@ async def test_the_timeline_partitions_what_the_client_waited_for(nats_url: str)
         at_us += phase.duration_us
     assert at_us == timeline.total_us
     names = [phase.name for phase in timeline.phases]
-    assert names[:3] == ["admit", "tokenize", "place"]
+    assert names[:3] == ["admit", "tokenize", "route"]
     assert {"prefill.queue", "prefill.compute", "detokenize", "bus", "deliver", "decode", "finish"} <= set(
         names
     )
     assert (usage.draft_tokens, usage.accepted_draft_tokens) == (8, 6)
-    assert (usage.lookup_draft_tokens, usage.accepted_lookup_draft_tokens) == (5, 4)
+    assert (usage.ngram_draft_tokens, usage.accepted_ngram_draft_tokens) == (5, 4)
 
 
 async def test_retrieved_passages_go_into_the_last_user_turn_and_to_the_client(nats_url: str) -> None:

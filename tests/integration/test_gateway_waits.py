@@ -10,7 +10,7 @@ import grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.session.session import Session
 from shared.bus import Delivery
-from shared.messages import HoldCheck, HoldReport, Message, Prefill, Reserve
+from shared.messages import HoldReport, LivenessCheck, Message, Prefill, Reserve
 from tests.integration.gateway_peers import Answer, ask, default_answer, fleet, gateway
 from tests.support.client import generate
 from tests.support.wait import until
@@ -19,12 +19,12 @@ from tests.support.wait import until
 
 
 def let_go(message: Message) -> Answer:
-    return HoldReport(held=False) if isinstance(message, HoldCheck) else default_answer(message)
+    return HoldReport(held=False) if isinstance(message, LivenessCheck) else default_answer(message)
 
 
 async def test_a_request_that_nobody_holds_and_whose_only_row_was_lost_is_placed_anew(nats_url: str) -> None:
     """Its TTFT deadline is a minute away."""
-    async with fleet(nats_url) as peers, gateway(nats_url, hold_check_s=0.05) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, liveness_check_s=0.05) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello", max_tokens=1)))
         envelope, _ = await peers.placed()
         peers["decode-0"].answers = let_go
@@ -36,13 +36,13 @@ async def test_a_request_that_nobody_holds_and_whose_only_row_was_lost_is_placed
 
 async def test_a_request_that_decode_holds_waits_for_its_first_token(nats_url: str) -> None:
     def held(message: Message) -> Answer:
-        return HoldReport(held=True) if isinstance(message, HoldCheck) else default_answer(message)
+        return HoldReport(held=True) if isinstance(message, LivenessCheck) else default_answer(message)
 
-    async with fleet(nats_url) as peers, gateway(nats_url, hold_check_s=0.05) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, liveness_check_s=0.05) as running:
         peers["decode-0"].answers = held
         call = asyncio.create_task(generate(running.stub, ask("hello", max_tokens=1)))
         envelope, _ = await peers.placed()
-        await until(lambda: len(peers["decode-0"].of(HoldCheck)) >= 3)
+        await until(lambda: len(peers["decode-0"].of(LivenessCheck)) >= 3)
         await peers.text(envelope.request_id, 5, "a", finish="length")
         answer = await call
         assert len(peers["prefill-0"].of(Prefill)) == 1
@@ -50,14 +50,14 @@ async def test_a_request_that_decode_holds_waits_for_its_first_token(nats_url: s
 
 
 async def test_a_last_row_that_comes_behind_the_answer_of_who_let_go_counts(nats_url: str) -> None:
-    async with fleet(nats_url) as peers, gateway(nats_url, hold_check_s=0.05) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, liveness_check_s=0.05) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello", max_tokens=1)))
         envelope, _ = await peers.placed()
         sent: list[asyncio.Task[None]] = []
 
         def late(delivery: Delivery) -> None:
             peers["decode-0"].receive(delivery)
-            if isinstance(delivery.message, HoldCheck):
+            if isinstance(delivery.message, LivenessCheck):
                 row = peers.text(envelope.request_id, 5, "a", finish="length")
                 sent.append(asyncio.create_task(row))
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from services.retriever.actor import RetrieverActor
-from services.retriever.agenda import RetrieverWork
 from services.retriever.computing import WorkResult
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
@@ -23,6 +22,7 @@ from services.retriever.passage_ranker import Unranked
 from services.retriever.question import MAX_K, Question, SearchAsk
 from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import TextJob
+from services.retriever.work_queue import RetrieverWork
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import FLEET_ALL, inbox

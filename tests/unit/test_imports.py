@@ -132,7 +132,7 @@ ENGINE_ORDER = (
     "torch_backend",
     "native",
     "step_pacer",
-    "core_board",
+    "core_arbiter",
     "cuda",
     "tensor_parallel",
     "backends",

@@ -16,7 +16,7 @@ SHARED_FUNCTION_NAMES = {
     "main": "what a program does; one per module that is run",
     "body": "what `run_service` runs; one per service",
     "read": "a model family's way to read a config; one per family",
-    "read_job": "a worker's way to check a placement; prefill and decode have the same files",
+    "read_job": "a worker's way to check a route; prefill and decode have the same files",
     "job_output": "a worker's share of a step; prefill and decode have the same files",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from services.gateway.admission.admission_queue import LOWEST_CLASS, too_long
 from services.gateway.admission.degradation import FALL_SHARE, RISE_AT
-from services.gateway.fleet.placement import Candidate
+from services.gateway.fleet.routing import Candidate
 from shared.degradation import DegradationLevel
 from shared.errors import DeadlineExpired, Overloaded
 from shared.kv_hash import HASH_BLOCK_TOKENS

@@ -1,4 +1,4 @@
-"""Who is placed next when the seats at decode are taken: by class, deadline and arrival."""
+"""Who is routed next when the seats at decode are taken: by class, deadline and arrival."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """A request that wants to be placed. `blocks`: the KV blocks that it may come to need."""
+    """A request that wants to be routed. `blocks`: the KV blocks that it may come to need."""
 
     model: ModelIdentity
     priority_class: int
@@ -80,7 +80,7 @@ class AdmissionQueue:
 
     @asynccontextmanager
     async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
-        """Wait for a seat, then hold on to it until the placement has been tried.
+        """Wait for a seat, then hold on to it until the route has been tried.
 
         Raises Overloaded when meanwhile so many have overtaken the request that its time will not do.
         """

@@ -13,7 +13,7 @@ from services.gateway.admission.admission import queued_s
 from services.gateway.admission.admission_queue import LOWEST_CLASS, AdmissionQueue
 from services.gateway.admission.degradation import Degradation
 from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.fleet.placement import Candidate, serving
+from services.gateway.fleet.routing import Candidate, serving
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

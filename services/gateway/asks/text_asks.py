@@ -10,8 +10,8 @@ from functools import partial
 
 from services.gateway.asks.text_calls import TextCall, TextCalls, check_model_name, checked_bytes
 from services.gateway.fleet.model_identity import find_model
-from services.gateway.fleet.placement import serving
 from services.gateway.fleet.request_client import unexpected_answer
+from services.gateway.fleet.routing import serving
 from services.gateway.fleet.served_models import EMBEDDING_ROLE, ServedModel, served_models
 from services.gateway.prompt.preprocessor import tokenize_message
 from services.gateway.request.request import MAX_TOKEN_ID, Request, served_model, split_model
@@ -25,10 +25,10 @@ from shared.messages import (
     Detokenized,
     Embed,
     Embedded,
+    GetTokenBytes,
     Message,
-    SpellTokens,
+    TokenBytes,
     Tokenized,
-    TokenSpellings,
     pack_ids,
     unpack_ids,
 )
@@ -112,28 +112,28 @@ class TextAsks:
                 call.used_tokens = sum(found.tokens)
         return replace(found, model=model)
 
-    async def spell(self, model: str, token_ids: Sequence[int], deadline: Deadline) -> Sequence[bytes]:
+    async def token_bytes(self, model: str, token_ids: Sequence[int], deadline: Deadline) -> Sequence[bytes]:
         """The bytes that ids stand for, each by itself. Of a request that has been admitted: in no limits."""
         with self._calls.begun(deadline) as call:
-            ids = SpellTokens(pack_ids(token_ids))
-            _, answer = await self._ask_model(call, "tokenizer", model, ids, is_placed=True)
-        if not isinstance(answer, TokenSpellings) or len(answer.spellings) != len(token_ids):
+            ids = GetTokenBytes(pack_ids(token_ids))
+            _, answer = await self._ask_model(call, "tokenizer", model, ids, is_routed=True)
+        if not isinstance(answer, TokenBytes) or len(answer.token_bytes) != len(token_ids):
             raise unexpected_answer(answer, "tokenizer")
-        return answer.spellings
+        return answer.token_bytes
 
     async def _ask_model(
-        self, call: TextCall, role: str, wanted_model: str, message: Message, *, is_placed: bool = False
+        self, call: TextCall, role: str, wanted_model: str, message: Message, *, is_routed: bool = False
     ) -> tuple[str, Message]:
         """The name of the model and the answer of an instance that has it; raises NotFound where none has.
 
-        An adapter has the tokenizer of its model. `is_placed`: of a request that goes on when its adapter is
+        An adapter has the tokenizer of its model. `is_routed`: of a request that goes on when its adapter is
         there no more.
         """
         found = await self._calls.ready(call, role, partial(self._fleet.instances, role))
         served = {view.heartbeat.model for view in found}
         named, adapter = split_model(wanted_model, served) if role == "tokenizer" else (wanted_model, "")
         model = served_model(named, served)
-        if adapter and not is_placed:
+        if adapter and not is_routed:
             find_model(wanted_model, self._fleet.instances)
         answer = await self._calls.ask_any(call, role, message, partial(self._having, role, model))
         return f"{model}:{adapter}" if adapter else model, answer

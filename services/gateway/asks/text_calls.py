@@ -1,6 +1,6 @@
 """Calls that place nothing: what they share, whatever they ask for.
 
-Such a call is no request: nothing is placed and nothing kept. It has a deadline, counts in the limits of its
+Such a call is no request: nothing is routed and nothing kept. It has a deadline, counts in the limits of its
 key, is asked elsewhere when an instance fails, and is cancelled when its client is gone.
 """
 

@@ -13,7 +13,7 @@ REFUSED_S = 0.3
 GONE_S = 0.75
 """How long an instance that did not answer is avoided: by then the fleet view knows whether it is dead."""
 FAILED_S = 5.0
-"""How long an instance that failed a placement is avoided, where there is another."""
+"""How long an instance that failed a route is avoided, where there is another."""
 FIRST_BACKOFF_S = 0.005
 MAX_BACKOFF_S = 0.25
 

@@ -15,7 +15,7 @@ from shared.roles import TARGET_ROLES
 SUDDEN_S = 3.0
 """An engine that dies in silence may have died of what it was given this long before, not of older work."""
 PROVEN_TOKENS = 4
-"""A request with so many tokens of a new placement is past what an engine failed over: that may have kept
+"""A request with so many tokens of a new route is past what an engine failed over: that may have kept
 only the tokens of its last step from being delivered."""
 STAYS_REMEMBERED = 8
 """It takes a moment until a dead worker's next life tells that it died; a request may have moved on twice."""
@@ -58,27 +58,27 @@ class CrashRecord:
         self.strikes = 0
         self.named = False
         """A worker's last words named it: a strike that is no coincidence in time."""
-        self.placed_s = 0.0
+        self.routed_s = 0.0
         self._clock = clock
         self._stays: deque[Stay] = deque(maxlen=STAYS_REMEMBERED)
         self._struck_epoch = WARM_EPOCH - 1
 
     def begin_epoch(self, views: Iterable[InstanceView], prompt_role: str = "prefill") -> None:
-        """It is placed on `views`; the one of `prompt_role` computes the prompt."""
+        """It is routed to `views`; the one of `prompt_role` computes the prompt."""
         self._leave()
-        self.placed_s = self._clock.monotonic_s()
+        self.routed_s = self._clock.monotonic_s()
         self._stays += [
-            Stay(view, self.placed_s, role == prompt_role)
+            Stay(view, self.routed_s, role == prompt_role)
             for view in views
             if (role := view.heartbeat.role) in TARGET_ROLES
         ]
 
     def begin_warm(self, view: InstanceView) -> None:
-        """The one of `view` may compute the beginning of its prompt, until the first placement."""
+        """The one of `view` may compute the beginning of its prompt, until the first route."""
         self._stays.append(Stay(view, self._clock.monotonic_s(), computes_prompt=True))
 
     def note_tokens(self, epoch: int, tokens: int) -> None:
-        """So many came of this placement."""
+        """So many came of this route."""
         for stay in self._here():
             stay.tokens = tokens
         if tokens >= PROVEN_TOKENS and epoch > self._struck_epoch:

@@ -1,4 +1,4 @@
-"""What a request takes that does not say: found once, before its placement."""
+"""What a request takes that does not say: found once, before its route."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.gateway.fleet.placement import Candidate, Need, Placement
+from services.gateway.fleet.routing import Candidate, Need, RoutingDecision
 from shared.kv_hash import HASH_BLOCK_TOKENS, max_cached_blocks
 from shared.messages import Heartbeat
 
@@ -75,13 +75,13 @@ def is_local_better(decode: Candidate, prefill: Candidate, need: Need, *, most_t
 
 
 def on_shorter_path(
-    placement: Placement, fleet: Mapping[str, Sequence[Candidate]], need: Need, *, most_tokens: int
-) -> Placement:
-    """`placement`, on instances of `fleet`, without its prefill worker where `is_local_better`; never with
+    route: RoutingDecision, fleet: Mapping[str, Sequence[Candidate]], need: Need, *, most_tokens: int
+) -> RoutingDecision:
+    """`route`, on instances of `fleet`, without its prefill worker where `is_local_better`; never with
     `most_tokens` 0."""
     decode, prefill = (
-        next(view for view in fleet[role] if view.heartbeat.instance == placement.instance_of(role))
+        next(view for view in fleet[role] if view.heartbeat.instance == route.instance_of(role))
         for role in ("decode", "prefill")
     )
     local = most_tokens > 0 and is_local_better(decode, prefill, need, most_tokens=most_tokens)
-    return replace(placement, prefill="") if local else placement
+    return replace(route, prefill="") if local else route

@@ -20,7 +20,7 @@ FORGOTTEN_AFTER_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Load:
-    """One placement's part at one instance. `answered_s`: when it said yes or no, None until then."""
+    """One route's part at one instance. `answered_s`: when it said yes or no, None until then."""
 
     role: str
     instance: str

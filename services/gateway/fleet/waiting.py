@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from shared.deadline import Deadline
 from shared.errors import Unavailable
-from shared.roles import PLACED_ROLES, TARGET_ROLES
+from shared.roles import ROUTED_ROLES, TARGET_ROLES
 
 POLL_S = 0.02
 """As often as heartbeats of one instance can come."""
@@ -23,16 +23,16 @@ async def wait_for_instances(views: Callable[[], Sequence[V]], role: str, deadli
     return found
 
 
-async def wait_for_placed_roles(
+async def wait_for_routed_roles(
     views: Callable[[str], Sequence[V]], deadline: Deadline, *, adapter: str = ""
 ) -> Mapping[str, Sequence[V]]:
-    """By role, once every role that a request is placed on has an instance at the same time.
+    """By role, once every role that a request is routed to has an instance at the same time.
 
     Raises Unavailable naming the first role that has none at the deadline. `adapter`: what workers must have
     loaded, "" for nothing.
     """
     while True:
-        fleet = {role: views(role) for role in PLACED_ROLES}
+        fleet = {role: views(role) for role in ROUTED_ROLES}
         missing = [role for role, found in fleet.items() if not found]
         if not missing:
             return fleet

@@ -16,7 +16,7 @@ from services.gateway.request.choices import choices_of
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.client_cancels import ClientCancels
-from services.gateway.session.front_door import FrontDoor, note_refusal
+from services.gateway.session.ingress import Ingress, note_refusal
 from shared.errors import PenstockError
 
 Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
@@ -25,24 +25,22 @@ Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
 class InferenceEdge(TextEdge):
     def __init__(
         self,
-        front_door: FrontDoor,
+        ingress: Ingress,
         client_cancels: ClientCancels,
         text_asks: TextAsks,
         passage_asks: PassageAsks,
         config: GatewayConfig,
     ) -> None:
-        super().__init__(text_asks, passage_asks, front_door, config)
+        super().__init__(text_asks, passage_asks, ingress, config)
         self._client_cancels = client_cancels
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
         arrived = RequestTimeline(request.client_sent_unix_us)
         failed: PenstockError | None
         try:
-            key = self._front_door.identify(call_authorization(call))
+            key = self._ingress.identify(call_authorization(call))
             requests = choices_of(request)
-            sessions = CallSessions.open(
-                self._front_door, key, requests, call_remaining_s=call.time_remaining()
-            )
+            sessions = CallSessions.open(self._ingress, key, requests, call_remaining_s=call.time_remaining())
         except PenstockError as error:
             await _refuse(arrived, error, call)
             failed = error
@@ -59,7 +57,7 @@ class InferenceEdge(TextEdge):
         self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
     ) -> pb.CancelResponse:
         try:
-            key = self._front_door.identify(call_authorization(call))
+            key = self._ingress.identify(call_authorization(call))
             found = await self._client_cancels.cancel_request(request.request_id, tenant=key.tenant)
         except PenstockError as error:
             await abort_call(call, error)

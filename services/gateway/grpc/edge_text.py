@@ -15,7 +15,7 @@ from services.gateway.fleet.served_models import ServedModel
 from services.gateway.grpc.edge_status import abort_call
 from services.gateway.request.prompt_passages import retrieved_passage
 from services.gateway.scope.budget import answerable_s
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from shared.deadline import Deadline
 from shared.errors import PenstockError
 from shared.sampling_defaults import SamplingDefault
@@ -31,12 +31,12 @@ class TextEdge(rpc.InferenceServicer):
         self,
         text_asks: TextAsks,
         passage_asks: PassageAsks,
-        front_door: FrontDoor,
+        ingress: Ingress,
         config: GatewayConfig,
     ) -> None:
         self._text_asks = text_asks
         self._passage_asks = passage_asks
-        self._front_door = front_door
+        self._ingress = ingress
         self._config = config
 
     async def ListModels(  # noqa: N802 - gRPC's name
@@ -45,7 +45,7 @@ class TextEdge(rpc.InferenceServicer):
         context: AnyCall,
     ) -> pb.ListModelsResponse:
         try:
-            self._front_door.identify(call_authorization(context))
+            self._ingress.identify(call_authorization(context))
         except PenstockError as error:
             await abort_call(context, error)
         return pb.ListModelsResponse(models=[_model(model) for model in self._text_asks.models()])
@@ -55,8 +55,8 @@ class TextEdge(rpc.InferenceServicer):
     ) -> pb.TokenizeResponse:
         deadline = self._deadline(context.time_remaining())
         try:
-            key = self._front_door.identify(call_authorization(context))
-            valid = self._front_door.validate(_as_prompt(request))
+            key = self._ingress.identify(call_authorization(context))
+            valid = self._ingress.validate(_as_prompt(request))
             special = not request.HasField("add_special_tokens") or request.add_special_tokens
             found = await self._text_asks.tokenize(key, valid, deadline, add_special_tokens=special)
         except PenstockError as error:
@@ -68,7 +68,7 @@ class TextEdge(rpc.InferenceServicer):
     ) -> pb.DetokenizeResponse:
         deadline = self._deadline(context.time_remaining())
         try:
-            key = self._front_door.identify(call_authorization(context))
+            key = self._ingress.identify(call_authorization(context))
             found = await self._text_asks.detokenize(key, request.model, request.token_ids, deadline)
         except PenstockError as error:
             await abort_call(context, error)
@@ -77,7 +77,7 @@ class TextEdge(rpc.InferenceServicer):
     async def Embed(self, request: pb.EmbedRequest, context: AnyCall) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
         deadline = self._deadline(context.time_remaining())
         try:
-            key = self._front_door.identify(call_authorization(context))
+            key = self._ingress.identify(call_authorization(context))
             found = await self._text_asks.embed(key, request.model, request.texts, deadline)
         except PenstockError as error:
             await abort_call(context, error)
@@ -95,7 +95,7 @@ class TextEdge(rpc.InferenceServicer):
     ) -> pb.RetrieveResponse:
         deadline = self._deadline(context.time_remaining())
         try:
-            key = self._front_door.identify(call_authorization(context))
+            key = self._ingress.identify(call_authorization(context))
             found = await self._passage_asks.retrieve(key, read_passage_query(request), deadline)
         except PenstockError as error:
             await abort_call(context, error)
@@ -111,7 +111,7 @@ class TextEdge(rpc.InferenceServicer):
     ) -> pb.RerankResponse:
         deadline = self._deadline(context.time_remaining())
         try:
-            key = self._front_door.identify(call_authorization(context))
+            key = self._ingress.identify(call_authorization(context))
             found = await self._passage_asks.rerank(
                 key,
                 request.model,

@@ -13,7 +13,7 @@ from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.http.fields.penstock_options import FIELD, read_penstock_options
 from services.gateway.request.request import MAX_DEADLINE_MS
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.errors import PenstockError
@@ -23,14 +23,14 @@ Find = Callable[[ApiKey, JsonFields, Deadline], Coroutine[Any, Any, Any]]
 
 
 class AskPages:
-    def __init__(self, front_door: FrontDoor, config: GatewayConfig) -> None:
-        self._front_door = front_door
+    def __init__(self, ingress: Ingress, config: GatewayConfig) -> None:
+        self._ingress = ingress
         self._config = config
 
     async def _answer(self, call: HttpCall, find: Find, names: FieldNames = ()) -> web.Response:
         """`names`: what of the contract has another name on this page."""
         try:
-            key = self._front_door.identify(call.authorization)
+            key = self._ingress.identify(call.authorization)
             body = await call.read_json()
             return call.json(await find(key, body, self._deadline(body, call.headers)))
         except PenstockError as error:

@@ -12,11 +12,11 @@ from services.gateway.config import GatewayConfig
 from services.gateway.http.completions.call import HttpCall
 from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.completions.event_stream import EventStream
-from services.gateway.http.completions.token_text import Spell
+from services.gateway.http.completions.token_text import FetchTokenBytes
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import PenstockOptions
 from services.gateway.session.call_sessions import CallSessions
-from services.gateway.session.front_door import FrontDoor, note_refusal
+from services.gateway.session.ingress import Ingress, note_refusal
 from services.gateway.session.response_relay import ResponseWriter
 from shared.errors import PenstockError
 
@@ -48,24 +48,24 @@ class CallAnswer(Protocol):
 
 A = TypeVar("A", bound=AskedCall)
 ReadBody = Callable[[JsonFields, Mapping[str, str], int], A]
-BeginAnswer = Callable[[str, A, EventStream, Spell], CallAnswer]
+BeginAnswer = Callable[[str, A, EventStream, FetchTokenBytes], CallAnswer]
 
 
 class CompletionCalls:
-    def __init__(self, front_door: FrontDoor, spell: Spell, config: GatewayConfig) -> None:
-        self._front_door = front_door
-        self._spell = spell
+    def __init__(self, ingress: Ingress, fetch_bytes: FetchTokenBytes, config: GatewayConfig) -> None:
+        self._ingress = ingress
+        self._fetch_bytes = fetch_bytes
         self._config = config
 
     async def answer(self, call: HttpCall, read: ReadBody[A], begin: BeginAnswer[A]) -> web.StreamResponse:
         """`begin` gets the id of the first request."""
         names: FieldNames = ()
         try:
-            key = self._front_door.identify(call.authorization)
+            key = self._ingress.identify(call.authorization)
             asked = read(await call.read_json(), call.headers, self._config.default_max_tokens)
             names = asked.field_names
             salt = asked.options.cache_salt
-            sessions = CallSessions.open(self._front_door, key, asked.requests, cache_salt=salt)
+            sessions = CallSessions.open(self._ingress, key, asked.requests, cache_salt=salt)
         except PenstockError as error:
             note_refusal(error)
             return call.error(error, names=names)
@@ -79,7 +79,7 @@ class CompletionCalls:
     ) -> web.StreamResponse:
         headers = {REQUEST_ID: sessions.request_id}
         events = EventStream(call, headers)
-        answer = begin(sessions.request_id, asked, events, self._spell)
+        answer = begin(sessions.request_id, asked, events, self._fetch_bytes)
         failed = await sessions.relay_all(answer.writers)
         if failed is not None and not events.started:
             return call.error(failed, headers, asked.field_names)

@@ -18,7 +18,7 @@ from services.gateway.http.completions.text_completion import TextShape
 from services.gateway.http.responses.response_object import ID_PREFIX as RESPONSE_ID_PREFIX
 from services.gateway.request.request import served_model
 from services.gateway.session.client_cancels import ClientCancels
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from shared.errors import PenstockError, Unavailable
 from shared.telemetry.metrics import RoleMetrics
 
@@ -32,12 +32,12 @@ class Pages:
 
     def __init__(
         self,
-        front_door: FrontDoor,
+        ingress: Ingress,
         client_cancels: ClientCancels,
         text_asks: TextAsks,
         can_serve: Callable[[], bool],
     ) -> None:
-        self._front_door = front_door
+        self._ingress = ingress
         self._client_cancels = client_cancels
         self._text_asks = text_asks
         self._can_serve = can_serve
@@ -55,7 +55,7 @@ class Pages:
     async def metrics(self, call: HttpCall) -> web.Response:
         """They name tenants, so that where there are keys they need one."""
         try:
-            self._front_door.identify(call.authorization)
+            self._ingress.identify(call.authorization)
         except PenstockError as error:
             return call.error(error)
         return call.page(await asyncio.to_thread(generate_latest, self._metrics), CONTENT_TYPE_LATEST)
@@ -63,7 +63,7 @@ class Pages:
     async def models(self, call: HttpCall) -> web.Response:
         """Those that answer come first: many programs take the first of the list."""
         try:
-            self._front_door.identify(call.authorization)
+            self._ingress.identify(call.authorization)
         except PenstockError as error:
             return call.error(error)
         models = sorted(self._text_asks.models(), key=lambda model: model.embeds)
@@ -71,7 +71,7 @@ class Pages:
 
     async def model(self, call: HttpCall, name: str) -> web.Response:
         try:
-            self._front_door.identify(call.authorization)
+            self._ingress.identify(call.authorization)
             served = {model.name: model for model in self._text_asks.models()}
             if not served:
                 raise Unavailable("no model is served now: retry later", hop="decode")
@@ -84,7 +84,7 @@ class Pages:
         for prefix in ID_PREFIXES:
             request_id = request_id.removeprefix(prefix)
         try:
-            key = self._front_door.identify(call.authorization)
+            key = self._ingress.identify(call.authorization)
             if not await self._client_cancels.cancel_request(request_id, tenant=key.tenant):
                 raise NoSuchRequest(f"there is no request {request_id[:80]}, or none any more")
         except PenstockError as error:

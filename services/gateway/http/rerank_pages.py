@@ -20,7 +20,7 @@ from services.gateway.http.ask_pages import AskPages
 from services.gateway.http.completions.call import HttpCall
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.http.fields.penstock_options import FIELD
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.errors import TooLarge
@@ -36,8 +36,8 @@ _TEXTS_NAME = re.compile(r"^texts(?=\[| has )")
 
 
 class RerankPages(AskPages):
-    def __init__(self, front_door: FrontDoor, passage_asks: PassageAsks, config: GatewayConfig) -> None:
-        super().__init__(front_door, config)
+    def __init__(self, ingress: Ingress, passage_asks: PassageAsks, config: GatewayConfig) -> None:
+        super().__init__(ingress, config)
         self._passage_asks = passage_asks
 
     async def rerank(self, call: HttpCall, version: str | None) -> web.Response:

@@ -32,7 +32,7 @@ ANY_ORIGIN = "*"
 Handler = Callable[..., Awaitable[web.StreamResponse]]
 
 
-class Router:
+class HttpRouter:
     def __init__(
         self,
         completions: CompletionCalls,

@@ -14,17 +14,17 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from services.gateway.asks.passage_asks import PassageAsks
 from services.gateway.asks.text_asks import TextAsks
-from services.gateway.asks.token_spellings import SpellingBook
+from services.gateway.asks.token_bytes_cache import TokenBytesCache
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.pages import Pages
 from services.gateway.http.rerank_pages import RerankPages
-from services.gateway.http.router import Router
+from services.gateway.http.router import HttpRouter
 from services.gateway.http.text_pages import TextPages
 from services.gateway.http.vector_store_pages import VectorStorePages
 from services.gateway.session.client_cancels import ClientCancels
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from shared.errors import Unavailable
 from shared.telemetry import metrics
 
@@ -66,20 +66,20 @@ class HttpServer:
     @classmethod
     def of(
         cls,
-        front_door: FrontDoor,
+        ingress: Ingress,
         client_cancels: ClientCancels,
         text_asks: TextAsks,
         passage_asks: PassageAsks,
-        spelling_book: SpellingBook,
+        token_bytes_cache: TokenBytesCache,
         can_serve: Callable[[], bool],
         config: GatewayConfig,
     ) -> Self:
-        pages = Pages(front_door, client_cancels, text_asks, can_serve)
-        completions = CompletionCalls(front_door, spelling_book.spellings_of, config)
-        text_pages = TextPages(front_door, text_asks, config)
-        rerank_pages = RerankPages(front_door, passage_asks, config)
-        vector_stores = VectorStorePages(front_door, passage_asks, config)
-        router = Router(completions, text_pages, rerank_pages, vector_stores, pages, config)
+        pages = Pages(ingress, client_cancels, text_asks, can_serve)
+        completions = CompletionCalls(ingress, token_bytes_cache.bytes_of, config)
+        text_pages = TextPages(ingress, text_asks, config)
+        rerank_pages = RerankPages(ingress, passage_asks, config)
+        vector_stores = VectorStorePages(ingress, passage_asks, config)
+        router = HttpRouter(completions, text_pages, rerank_pages, vector_stores, pages, config)
         return cls(router.answer, config)
 
     async def start(self) -> None:

@@ -19,7 +19,7 @@ from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import FIELD
 from services.gateway.http.fields.sampling_fields import TOKEN_IDS, wrong_choice
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 
@@ -28,8 +28,8 @@ _EMBEDDING_NAMES: FieldNames = ((re.compile(r"^texts(?=\[| has )"), "input"),)
 
 
 class TextPages(AskPages):
-    def __init__(self, front_door: FrontDoor, text_asks: TextAsks, config: GatewayConfig) -> None:
-        super().__init__(front_door, config)
+    def __init__(self, ingress: Ingress, text_asks: TextAsks, config: GatewayConfig) -> None:
+        super().__init__(ingress, config)
         self._text_asks = text_asks
 
     async def embeddings(self, call: HttpCall) -> web.Response:
@@ -67,7 +67,7 @@ class TextPages(AskPages):
 
     async def _tokenize(self, key: ApiKey, body: JsonFields, deadline: Deadline) -> Mapping[str, Any]:
         special = body.flag("add_special_tokens", default=True)
-        prompt = self._front_door.validate(_prompt(body))
+        prompt = self._ingress.validate(_prompt(body))
         found = await self._text_asks.tokenize(key, prompt, deadline, add_special_tokens=special)
         context = {model.name: model.context_tokens for model in self._text_asks.models()}
         longest = context.get(found.model) or None

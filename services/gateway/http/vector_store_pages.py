@@ -19,7 +19,7 @@ from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.http.fields.penstock_options import FIELD
 from services.gateway.request.retrieval_use import read_corpus_name, read_filters
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.joined_warnings import joined_warnings
@@ -43,8 +43,8 @@ class _Result:
 
 
 class VectorStorePages(AskPages):
-    def __init__(self, front_door: FrontDoor, passage_asks: PassageAsks, config: GatewayConfig) -> None:
-        super().__init__(front_door, config)
+    def __init__(self, ingress: Ingress, passage_asks: PassageAsks, config: GatewayConfig) -> None:
+        super().__init__(ingress, config)
         self._passage_asks = passage_asks
 
     async def search(self, call: HttpCall, corpus: str) -> web.Response:

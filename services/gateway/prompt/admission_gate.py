@@ -8,7 +8,7 @@ from services.gateway.admission.admission import check_class, check_ttft, check_
 from services.gateway.admission.admission_queue import CLASSES
 from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity, find_model
-from services.gateway.fleet.placement import serving
+from services.gateway.fleet.routing import serving
 from services.gateway.request.prompt_passages import prompt_room_tokens
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from services.gateway.fleet.avoided_instances import AvoidedInstances, backoff_s
-from services.gateway.fleet.placement import cheapest_instance, leave_out, load_cost
+from services.gateway.fleet.routing import cheapest_instance, leave_out, load_cost
 from services.gateway.scope.session_state import is_final
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline

@@ -1,4 +1,4 @@
-"""Names of the blocks of one request, as the workers that it may be placed on call them."""
+"""Names of the blocks of one request, as the workers that it may be routed to call them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.fleet.placement import serving
+from services.gateway.fleet.routing import serving
 from shared.bus.fleet import InstanceView
 from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher
 

@@ -16,7 +16,7 @@ import structlog
 
 from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
-from services.gateway.fleet.placement import leave_out
+from services.gateway.fleet.routing import leave_out
 from services.gateway.prompt.response_key import response_key
 from services.gateway.request.request import Request
 from services.gateway.scope.session_state import SessionState

@@ -1,4 +1,4 @@
-"""A request on its way to its first placement: model, passages, ids, and what its client is told of them."""
+"""A request on its way to its first route: model, passages, ids, and what its client is told of them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from services.gateway.prompt.warmer import Warmer
 from services.gateway.request.prompt_passages import left_out_warning, retrieved_passage
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
+from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer, check_prompt_logprobs
 from services.gateway.scope.report import count_degraded
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.scope.response_buffer import ResponseBuffer
 from services.gateway.scope.session_state import SessionState
 from services.gateway.scope.token_log import TokenLog
-from services.gateway.scope.told_prompt import ToldPrompt, check_prompt_logprobs
 from shared.errors import InvalidRequest
 from shared.joined_warnings import joined_warnings
 from shared.kv_hash import BlockHasher
@@ -49,7 +49,7 @@ class ReadPrompt:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """What is placed: `request` as its model's tokenizer has made it."""
+    """What is routed: `request` as its model's tokenizer has made it."""
 
     request: Request
     model: ModelIdentity
@@ -83,7 +83,7 @@ class Preparation:
     async def prepare_prompt(
         self, request_id: str, request: Request, budget: Budget, allowance: Allowance
     ) -> PreparedPrompt | None:
-        """None: an earlier answer was found and is on its way out. Raises why it cannot be placed."""
+        """None: an earlier answer was found and is on its way out. Raises why it cannot be routed."""
         model = await self._preprocessor.admit_request(request.model)
         self._state.model = model.served_name
         self._timeline.mark_phase("admit")
@@ -166,7 +166,7 @@ class Preparation:
                 sampling=sampling_in_force(request.sampling),
             )
         )
-        self._state.phase = "place"
+        self._state.phase = "route"
         reusable = prompt.block_hashes if self._state.told.complete else ()
         self._gate.check_prompt(model, budget, len(prompt.token_ids), reusable)
         self._gate.check_turn(model, request, budget)  # others may have come in the meantime
@@ -183,7 +183,7 @@ class Preparation:
         self._timeline.mark_phase("cache")
         if kept.tool_format in FORMATS:
             self._response.read_calls(FORMATS[kept.tool_format])
-        state.model, state.log, state.told = kept.model, TokenLog(kept.prompt_tokens), ToldPrompt()
+        state.model, state.log, state.told = kept.model, TokenLog(kept.prompt_tokens), PromptLogprobsBuffer()
         self._response.put_prompt(
             pb.PromptInfo(
                 request_id=request_id,
@@ -235,5 +235,5 @@ class Preparation:
         if request.sampling.prompt_logprobs == NO_LOGPROBS:
             return
         check_prompt_logprobs(request.sampling, len(prompt_ids))
-        self._state.told = ToldPrompt.wanted(len(prompt_ids))
+        self._state.told = PromptLogprobsBuffer.wanted(len(prompt_ids))
         self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])

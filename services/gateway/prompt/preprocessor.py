@@ -1,4 +1,4 @@
-"""A request before its placement: ask a retriever and a tokenizer, elsewhere again when one fails."""
+"""A request before its route: ask a retriever and a tokenizer, elsewhere again when one fails."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import partial
 from services.gateway.context import SessionContext
 from services.gateway.fleet.avoided_instances import AvoidedInstances
 from services.gateway.fleet.model_identity import ModelIdentity, find_model, with_adapter
-from services.gateway.fleet.placement import serving
-from services.gateway.fleet.placement_trials import speaks_against
 from services.gateway.fleet.request_client import RequestClient, unexpected_answer
+from services.gateway.fleet.route_trials import speaks_against
+from services.gateway.fleet.routing import serving
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.prompt.ask_in_turn import ask_in_turn
 from services.gateway.question.searched_question import searched_question

@@ -17,7 +17,7 @@ import structlog
 from services.gateway.context import SessionContext
 from services.gateway.fleet.crash_record import CrashRecord
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
-from services.gateway.fleet.placement import Need, Placement
+from services.gateway.fleet.routing import Need, RoutingDecision
 from services.gateway.fleet.sent_load import LoadedView
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.block_names import usual_layout
@@ -113,18 +113,18 @@ class Warmer:
         if prompt.block_hashes[: len(self._warmed)] != self._warmed:
             self._cancel()
 
-    def placed(self, placement: Placement) -> None:
+    def routed(self, route: RoutingDecision) -> None:
         """Its prompt is elsewhere, or where it was warmed: there it takes the place of what is warmed."""
-        if self._warmed_at != (placement.prompt_role, placement.instance_of(placement.prompt_role)):
+        if self._warmed_at != (route.prompt_role, route.instance_of(route.prompt_role)):
             self._cancel()
         self._warmed_at = None
 
     def on_lost(self, lost: Lost, sender: str) -> None:
-        """An engine failed over what was only to be warmed: a strike, as that of a placement would be."""
+        """An engine failed over what was only to be warmed: a strike, as that of a route would be."""
         if not any(sender in ("", instance) for _, instance in self._asked):
             metrics.STALE_MESSAGES.inc()
         elif isinstance(error_from_code(lost.code, lost.message), EngineFault):
-            self._context.crash_suspects.note_fault(self._crash_record, WARM_EPOCH)
+            self._context.poison_requests.note_fault(self._crash_record, WARM_EPOCH)
 
     # ---- inside ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from shared.kv_hash import HASH_BLOCK_TOKENS, HASH_BYTES
 
 ID_BYTES = 4
 IDS_SHARE = 0.75
-"""Of a placement's message. The rest is for sampling options: at a megabyte, for all at their own limits."""
+"""Of one message to a worker. The rest is for sampling options, for all of them at their own limits."""
 TEXT_SHARE = 31 / 32
 """Of a tokenizer's message. The rest is for what surrounds the texts."""
 

@@ -40,7 +40,7 @@ class RequestTimeline:
         self._timeline.mark(phase)
 
     def add_row(self, marks: tuple[Mark, ...]) -> None:
-        """Note the marks of a row of text; the first row of a placement closes the way to its token."""
+        """Note the marks of a row of text; the first row of a route closes the way to its token."""
         if self._streaming and not marks:
             return
         for mark in marks:
@@ -60,7 +60,7 @@ class RequestTimeline:
             self._timeline.first_token()
 
     def mark_lost(self) -> None:
-        """The placement failed: what it did so far ends here, another one begins."""
+        """The route failed: what it did so far ends here, another one begins."""
         if self._streaming:
             self._timeline.split("decode", self._parts(DECODE_PARTS))
         else:

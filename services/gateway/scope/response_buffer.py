@@ -16,7 +16,7 @@ from shared.text.tool_formats import ToolFormat
 MAX_EVENT_LOGPROBS = 4096
 """Of a prompt, in one event: with twenty more beside each it is a megabyte; clients take four."""
 PROMPT_S = 0.003
-"""How long what is told of a prompt waits for the placement of its request."""
+"""How long what is told of a prompt waits for the route of its request."""
 
 
 @dataclass(frozen=True, slots=True)

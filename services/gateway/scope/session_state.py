@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from services.gateway.fleet.placement import Placement
+from services.gateway.fleet.routing import RoutingDecision
+from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
 from services.gateway.scope.token_log import Arrival, TokenLog
-from services.gateway.scope.told_prompt import ToldPrompt
 from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLarge
-from shared.roles import PLACED_ROLES, hop_of_phase
+from shared.roles import ROUTED_ROLES, hop_of_phase
 
 FINAL_ERRORS = (InvalidRequest, TooLarge)
 """What no other worker would answer differently: the request ends with it."""
@@ -26,13 +26,13 @@ class RowVerdict(Enum):
 
 @dataclass(slots=True)
 class SessionState:
-    """Phases: admit → [retrieve] → tokenize → place → prefill → decode → ended, and back to place.
+    """Phases: admit → [retrieve] → tokenize → route → prefill → decode → ended, and back to route.
 
-    `model` is empty until it is known. `epoch` counts placements from 1; `asks` counts what retrievers and
+    `model` is empty until it is known. `epoch` counts routes from 1; `asks` counts what retrievers and
     tokenizers were asked, for whom it is the epoch. `holders` are the instances, as (role, instance),
     that may hold something of the latest of either, and who warms the prompt; `retriever_ask` is the last
     retriever that was asked, and as which. `epoch_tokens` came under this epoch; `fruitless` counts the last
-    placements that failed without a token.
+    routes that failed without a token.
     """
 
     max_tokens: int
@@ -41,9 +41,9 @@ class SessionState:
     epoch: int = 0
     asks: int = 0
     retriever_ask: tuple[str, int] = ("", 0)
-    placement: Placement | None = None
+    route: RoutingDecision | None = None
     log: TokenLog = field(default_factory=lambda: TokenLog(0))
-    told: ToldPrompt = field(default_factory=ToldPrompt)
+    told: PromptLogprobsBuffer = field(default_factory=PromptLogprobsBuffer)
     holders: set[tuple[str, str]] = field(default_factory=set)
     epoch_tokens: int = 0
     replacements: int = 0
@@ -64,23 +64,23 @@ class SessionState:
         instance, asked = self.retriever_ask
         return epoch == asked and sender in ("", instance) and ("retriever", instance) in self.holders
 
-    def begin_epoch(self, placement: Placement) -> None:
-        """A new placement: what comes under an earlier epoch is stale from now on."""
+    def begin_epoch(self, route: RoutingDecision) -> None:
+        """A new route: what comes under an earlier epoch is stale from now on."""
         self.epoch += 1
-        self.placement = placement
+        self.route = route
         self.holders = set()
         self.epoch_tokens = 0
         self.told.release()  # what waits is of an earlier one
-        self.phase = "place"
+        self.phase = "route"
 
     def count_replacement(self) -> None:
-        """The placement failed; call it before the next one begins."""
+        """The route failed; call it before the next one begins."""
         self.replacements += 1
         self.fruitless = 0 if self.epoch_tokens else self.fruitless + 1
 
-    def placed(self) -> None:
+    def routed(self) -> None:
         """All three workers accepted; a token may already have come."""
-        if self.phase == "place":
+        if self.phase == "route":
             self.phase = "prefill"
 
     def take_holders(self) -> set[tuple[str, str]]:
@@ -104,12 +104,12 @@ class SessionState:
         return RowVerdict.RELAY
 
     def is_from(self, sender: str, *roles: str) -> bool:
-        """Whether `sender` is an instance of this placement; one that does not say who it is, is believed."""
-        placement = self.placement
-        if not sender or placement is None:
+        """Whether `sender` is an instance of this route; one that does not say who it is, is believed."""
+        route = self.route
+        if not sender or route is None:
             return True
         for role in roles:  # noqa: SIM110 - asked for every row of text
-            if placement.instance_of(role) == sender:
+            if route.instance_of(role) == sender:
                 return True
         return False
 
@@ -119,11 +119,11 @@ class SessionState:
         A speculator is never needed. Prefill is needed until its KV has arrived, which shows in the
         second token of the epoch: the first one is prefill's own.
         """
-        if self.placement is None or self.finish or not self.placement.uses(role, instance):
+        if self.route is None or self.finish or not self.route.uses(role, instance):
             return False
         if role == "prefill":
             return self.epoch_tokens < 2
-        return role in PLACED_ROLES
+        return role in ROUTED_ROLES
 
     @property
     def running(self) -> bool:
@@ -146,9 +146,9 @@ class SessionState:
     def expired(self, kind: str = "") -> DeadlineExpired:
         """The error of a deadline that passed now; `kind` where it is not told by what has come."""
         kind = kind or ("total" if self.log.ids else "first-token or total")
-        hop = "placement" if self.phase == "place" else hop_of_phase(self.phase)
-        if hop == "prefill" and self.placement is not None:
-            hop = self.placement.prompt_role
+        hop = "route" if self.phase == "route" else hop_of_phase(self.phase)
+        if hop == "prefill" and self.route is not None:
+            hop = self.route.prompt_role
         return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)
 
 

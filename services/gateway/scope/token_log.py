@@ -35,7 +35,7 @@ class TokenLog:
         """What `count` ids from `position` on are: only those that begin exactly where the log ends go on.
 
         A row that overlaps the end cannot be cut, as its text belongs to all its ids: it is a gap,
-        and a new placement brings both.
+        and a new route brings both.
         """
         end = self.prompt_tokens + len(self.ids)
         if position == end:

@@ -10,7 +10,7 @@ from typing import Self
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.outcome import Outcome
-from services.gateway.session.front_door import FrontDoor
+from services.gateway.session.ingress import Ingress
 from services.gateway.session.response_relay import ResponseWriter, relay_response
 from services.gateway.session.session import Session
 from shared.api_key_file import ApiKey
@@ -34,7 +34,7 @@ class CallSessions:
     @classmethod
     def open(
         cls,
-        front_door: FrontDoor,
+        ingress: Ingress,
         key: ApiKey,
         requests: Sequence[pb.GenerateRequest],
         *,
@@ -46,7 +46,7 @@ class CallSessions:
         sessions = cls(opened)
         try:
             for request in requests:
-                session, budget = front_door.open_session(
+                session, budget = ingress.open_session(
                     key, request, call_remaining_s=call_remaining_s, cache_salt=cache_salt
                 )
                 opened.append(OpenSession(session, budget))

@@ -1,7 +1,7 @@
 """The session: the supervisor of one request, from its admission to its one terminal event.
 
 The pipeline streams by itself; the session relays what comes, and when a part fails, stalls or is
-lost it places the request anew with everything generated so far. What arrives for the client is taken in
+lost it routes the request anew with everything generated so far. What arrives for the client is taken in
 synchronously (`intake`), so a token waits for nothing but its client.
 """
 
@@ -15,7 +15,7 @@ import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.context import SessionContext
-from services.gateway.fleet.crash_suspects import culprit_error
+from services.gateway.fleet.poison_requests import poison_request_error
 from services.gateway.fleet.request_client import InstanceGone, RequestClient
 from services.gateway.keys.rate_limits import Allowance
 from services.gateway.prompt.admission_gate import AdmissionGate
@@ -30,8 +30,8 @@ from services.gateway.scope.report import report_end
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.scope.response_buffer import ResponseBuffer
 from services.gateway.scope.session_state import SessionState, is_final
-from services.gateway.session.placement_watch import PlacementWatch
-from services.gateway.session.placer import Placer
+from services.gateway.session.route_watch import RouteWatch
+from services.gateway.session.router import Router
 from services.gateway.session.text_intake import TextIntake
 from shared.deadline import Deadline
 from shared.errors import (
@@ -44,7 +44,7 @@ from shared.errors import (
     error_from_code,
 )
 from shared.messages import WARM_EPOCH, Lost
-from shared.roles import PLACED_ROLES, TARGET_ROLES
+from shared.roles import ROUTED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
@@ -75,16 +75,16 @@ class Session:
         self.timeline = RequestTimeline(request.client_sent_unix_us)
         self._context = context
         self._gate = gate
-        self._suspects = context.crash_suspects
+        self._suspects = context.poison_requests
         self._budget = budget
         self._allowance = allowance
         self._rotation = rotation
         self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
-        self._crash_record = context.crash_suspects.open_record(request_id)
+        self._crash_record = context.poison_requests.open_record(request_id)
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._cached = CachedResponse(context, request_id, request)
-        self._watch = PlacementWatch(
+        self._watch = RouteWatch(
             self.state,
             context.config,
             self._request_client,
@@ -120,26 +120,26 @@ class Session:
         if epoch != self.state.epoch:
             metrics.STALE_MESSAGES.inc()
             return
-        if not self.state.is_from(sender, *PLACED_ROLES):
+        if not self.state.is_from(sender, *ROUTED_ROLES):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_lost").inc()
             return
         hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
         trouble = error_from_code(lost.code, lost.message, hop=hop)
         if isinstance(trouble, EngineFault) and self._suspects.note_fault(self._crash_record, epoch):
-            self.end_as_culprit(hop)  # before it is placed once more
+            self.end_as_poison_request(hop)  # before it is routed once more
         else:
-            self._watch.fail_placement(trouble)
+            self._watch.fail_route(trouble)
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
         self._request_client.stop_asking(role, instance)
         if self.state.needs(role, instance):
-            self._watch.fail_placement(InstanceGone(f"{instance} is gone", hop=role))
+            self._watch.fail_route(InstanceGone(f"{instance} is gone", hop=role))
 
-    def end_as_culprit(self, hop: str) -> None:
+    def end_as_poison_request(self, hop: str) -> None:
         """The request took engines down."""
         log.warning("request_convicted", request_id=self.request_id, epoch=self.state.epoch)
-        self._interrupt(culprit_error(hop))
+        self._interrupt(poison_request_error(hop))
 
     def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
@@ -230,7 +230,7 @@ class Session:
         if prompt is None:
             return self.state.finish
         self.request = prompt.request
-        placer = Placer(
+        router = Router(
             self._context,
             prompt.request,
             self.state,
@@ -245,25 +245,25 @@ class Session:
         try:
             while True:
                 await self._suspects.take_turn(self._crash_record)
-                await placer.place_request(self._deadline, self._asked)
-                trouble = await self._watch.until_over(placer.trials)
+                await router.route_request(self._deadline, self._asked)
+                trouble = await self._watch.until_over(router.trials)
                 if trouble is None:
                     return self.state.finish
-                placer.avoid_failed(trouble)
+                router.avoid_failed(trouble)
                 if self._begin_replacement(trouble):
                     return "length"
         finally:
-            placer.end()
+            router.end()
 
-    # ---- placed: watched, and placed anew -----------------------------------------------------------
+    # ---- routed: watched, and routed anew -----------------------------------------------------------
 
     def _asked(self) -> None:
-        self.timeline.mark_phase("place")
-        if self.state.placement is not None:
-            self.warmer.placed(self.state.placement)
+        self.timeline.mark_phase("route")
+        if self.state.route is not None:
+            self.warmer.routed(self.state.route)
 
     def _begin_replacement(self, trouble: PenstockError) -> bool:
-        """Cancel the failed placement; True when nothing is left to generate. Progress earns another try."""
+        """Cancel the failed route; True when nothing is left to generate. Progress earns another try."""
         late = isinstance(trouble, DeadlineExpired) and self._deadline.remaining_s() < LATE_S
         if is_final(trouble) or late:
             raise trouble
@@ -274,7 +274,7 @@ class Session:
             if isinstance(trouble, DeadlineExpired):  # no worker can do it in the time that is left
                 raise trouble
             times = self.state.fruitless + 1
-            raise Unavailable(f"placed {times} times in vain: {trouble.message}; retry", hop=trouble.hop)
+            raise Unavailable(f"routed {times} times in vain: {trouble.message}; retry", hop=trouble.hop)
         self.state.count_replacement()
         log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
         return False
@@ -327,8 +327,8 @@ class Session:
             cached_tokens=self.state.cached_tokens,
             draft_tokens=counts["draft_proposed"],
             accepted_draft_tokens=counts["draft_accepted"],
-            lookup_draft_tokens=counts["lookup_proposed"],
-            accepted_lookup_draft_tokens=counts["lookup_accepted"],
+            ngram_draft_tokens=counts["ngram_proposed"],
+            accepted_ngram_draft_tokens=counts["ngram_accepted"],
             replacements=self.state.replacements,
         )
 

@@ -174,9 +174,9 @@ class SessionRegistry:
     def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A worker died, restarted or went silent."""
         log.info("instance_lost", peer_role=role, peer=instance, why=why)
-        culprit = self._context.crash_suspects.note_death(role, instance) if why == "restarted" else ""
-        if culprit in self._live:
-            self._live[culprit].end_as_culprit(role)
+        poison = self._context.poison_requests.note_death(role, instance) if why == "restarted" else ""
+        if poison in self._live:
+            self._live[poison].end_as_poison_request(role)
         for session in list(self._live.values()):
             session.on_instance_lost(role, instance)
 

@@ -1,4 +1,4 @@
-"""What the placed workers send for the client of one request, taken in as it comes: nothing here waits."""
+"""What the routed workers send for the client of one request, taken in as it comes: nothing here waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.scope.response_buffer import ResponseBuffer
 from services.gateway.scope.session_state import RowVerdict, SessionState
 from services.gateway.scope.text_row import TextRow
-from services.gateway.session.placement_watch import PlacementWatch
+from services.gateway.session.route_watch import RouteWatch
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import Cancelled, Unavailable
 from shared.messages import PromptLogprobs
@@ -26,7 +26,7 @@ class TextIntake:
         state: SessionState,
         response: ResponseBuffer,
         timeline: RequestTimeline,
-        watch: PlacementWatch,
+        watch: RouteWatch,
         refuse: Callable[[Cancelled], None],
     ) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -65,22 +65,22 @@ class TextIntake:
             metrics.DROPPED_MESSAGES.labels(reason="duplicate").inc()
         else:
             metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
-            self._watch.fail_placement(Unavailable("tokens were lost on the way", hop="bus"))
+            self._watch.fail_route(Unavailable("tokens were lost on the way", hop="bus"))
 
     def on_prompt_logprobs(self, epoch: int, message: PromptLogprobs, sender: str) -> None:
         """The text waits until all of them are there."""
         if self._closed or epoch != self._state.epoch:
             metrics.STALE_MESSAGES.inc()
             return
-        placement = self._state.placement
-        if placement is not None and not self._state.is_from(sender, placement.prompt_role):
+        route = self._state.route
+        if route is not None and not self._state.is_from(sender, route.prompt_role):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
             return
         fresh = self._state.told.take(message.position, message.logprobs)
         if fresh is None:
             metrics.DROPPED_MESSAGES.labels(reason="gap").inc()
             lost = "log-probabilities of the prompt were lost on the way"
-            self._watch.fail_placement(Unavailable(lost, hop="bus"))
+            self._watch.fail_route(Unavailable(lost, hop="bus"))
             return
         self._response.put_prompt_logprobs(fresh)
         now_s = SYSTEM_CLOCK.monotonic_s()

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from shared.engine.block_table import NO_BLOCK, BlockTable, in_order
-from shared.engine.memory.allotment import Allotment
+from shared.engine.memory.allocation import Allocation
 from shared.engine.memory.block_naming import BlockNaming
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.offloader import Offloader
@@ -44,20 +44,20 @@ class BlockManager:
         blocks: BlockPool,
         copy_block: Callable[[int, int], None],
         offloader: Offloader | None,
-        allotment: Allotment,
+        allocation: Allocation,
     ) -> None:
         self._blocks = blocks
         self._copy_block = copy_block
         self._offloader = offloader
-        self._allotment = allotment
-        self._naming = BlockNaming(blocks, allotment)
+        self._allocation = allocation
+        self._naming = BlockNaming(blocks, allocation)
         self.commit = self._naming.commit
 
     # --- coming and going ---
 
     def cached_tokens(self, sequence: LiveSequence) -> int:
         """How many of its tokens the prefix cache would save it from computing."""
-        return len(self._allotment.reusable(sequence.reusable_names)[0]) * HASH_BLOCK_TOKENS
+        return len(self._allocation.reusable(sequence.reusable_names)[0]) * HASH_BLOCK_TOKENS
 
     def can_share(self, source: LiveSequence, num_computed: int) -> bool:
         """Whether `source` still holds what rows from `num_computed` on read."""
@@ -92,7 +92,7 @@ class BlockManager:
         lengths = [full if cut else len(table.blocks) for table in sequence.tables]
         missing = [max(0, blocks_for(num_tokens) - length) for length in lengths]
         if not self.can_share(sequence, computed) or any(
-            table.window.tokens and more > self._allotment.most_turning(table.window)
+            table.window.tokens and more > self._allocation.most_turning(table.window)
             for table, more in zip(sequence.tables, missing, strict=True)
         ):
             self._start_over(sequence, num_tokens, full)
@@ -109,7 +109,7 @@ class BlockManager:
     def _start_over(self, sequence: LiveSequence, num_tokens: int, max_cached: int) -> None:
         self._blocks.free(sequence.all_blocks)
         try:
-            self._allotment.allocate_blocks(sequence, num_tokens, max_cached)
+            self._allocation.allocate_blocks(sequence, num_tokens, max_cached)
         except Overloaded:
             sequence.tables = [
                 BlockTable(table.group, table.window, self._blocks.allocate(1)) for table in sequence.tables
@@ -171,7 +171,7 @@ class BlockManager:
         sees."""
         index, num_tokens = sequence.num_computed // HASH_BLOCK_TOKENS, len(sequence.tokens)
         for table in sequence.tables:
-            reach = self._allotment.reach(table.window, sequence.num_computed, num_tokens)
+            reach = self._allocation.reach(table.window, sequence.num_computed, num_tokens)
             if reach > table.num_given * HASH_BLOCK_TOKENS or not self._blocks.is_own(table.blocks[index]):
                 return False
         return True
@@ -188,7 +188,7 @@ class BlockManager:
             if index < len(table.blocks) and not self._blocks.is_own(table.blocks[index])
         ]
         ends = (
-            blocks_for(self._allotment.reach(table.window, sequence.num_computed, num_tokens))
+            blocks_for(self._allocation.reach(table.window, sequence.num_computed, num_tokens))
             for table in sequence.tables
         )
         missing = [max(0, end - len(table.blocks)) for table, end in zip(sequence.tables, ends, strict=True)]
@@ -227,10 +227,10 @@ class BlockManager:
 
     def can_resume(self, sequence: LiveSequence) -> bool:
         """Whether there are blocks for it, with what was offloaded and, should that be lost, without."""
-        found = self._allotment.reusable(sequence.reusable_names)
+        found = self._allocation.reusable(sequence.reusable_names)
         num_cached = len(found[0]) * HASH_BLOCK_TOKENS
         places = {num_cached, max(num_cached, sequence.offloaded_tokens)}
-        return all(self._allotment.fits(sequence, found, place) for place in places)
+        return all(self._allocation.fits(sequence, found, place) for place in places)
 
     def landed(self, sequence: LiveSequence) -> bool:
         """What `resume` brings back is at hand; where it is not, it is being read from now on."""
@@ -238,10 +238,10 @@ class BlockManager:
 
     def resume(self, sequence: LiveSequence) -> None:
         """Blocks for its tokens, filled from the prefix cache and from where it was offloaded to."""
-        found = self._allotment.reusable(sequence.reusable_names)
+        found = self._allocation.reusable(sequence.reusable_names)
         num_computed = len(found[0]) * HASH_BLOCK_TOKENS
         saved = self._offloader.take(sequence, num_computed) if self._offloader is not None else None
-        self._allotment.resume(sequence, found, num_computed if saved is None else saved.num_tokens)
+        self._allocation.resume(sequence, found, num_computed if saved is None else saved.num_tokens)
         sequence.status = SequenceStatus.ACTIVE
         if saved is not None:
             saved.fill(sequence)

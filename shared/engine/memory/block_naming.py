@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shared.engine.block_table import NO_BLOCK, BlockTable
-from shared.engine.memory.allotment import Allotment
+from shared.engine.memory.allocation import Allocation
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.sequence import LiveSequence
 from shared.errors import InternalError
@@ -15,9 +15,9 @@ from shared.kv_hash import HASH_BLOCK_TOKENS
 class BlockNaming:
     """Of all sequences, group by group."""
 
-    def __init__(self, blocks: BlockPool, allotment: Allotment) -> None:
+    def __init__(self, blocks: BlockPool, allocation: Allocation) -> None:
         self._blocks = blocks
-        self._allotment = allotment
+        self._allocation = allocation
         self._unnamed: dict[tuple[bytes, int], int] = {}
         """Blocks of a turnover, by the names that they will get and their groups."""
 
@@ -107,7 +107,7 @@ class BlockNaming:
         table.num_passed = first
         if turnover is None:
             return
-        given = max(turnover.first, first) + self._allotment.most_turning(table.window)
+        given = max(turnover.first, first) + self._allocation.most_turning(table.window)
         given = min(turnover.end, given)
         table.blocks[turnover.given : given] = self._blocks.allocate(given - turnover.given)
         turnover.given = given

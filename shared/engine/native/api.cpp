@@ -180,7 +180,7 @@ int penstock_share(const Board* board, int number) {
 
 // From now on the threads of this process are those of a seat; null: they are all that are asked for.
 void penstock_join(Board* board, int number) {
-  Crew::shared().join(board, number);
+  ThreadPool::shared().join(board, number);
 }
 
 // Reads `count` floats once, every thread its share; returns their sum so that nothing is optimised away.

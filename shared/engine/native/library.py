@@ -123,7 +123,7 @@ class LowRankShape(ctypes.Structure):
 
 
 class SeatShape(ctypes.Structure):
-    """Twin of Seat in board.h, its size included."""
+    """Twin of Seat in core_arbiter.h, its size included."""
 
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("work_class", "cores", "limit", "process")),
@@ -135,7 +135,7 @@ class SeatShape(ctypes.Structure):
 
 
 class PromptsShape(ctypes.Structure):
-    """Twin of Prompts in board.h."""
+    """Twin of Prompts in core_arbiter.h."""
 
     _fields_ = [(name, ctypes.c_uint32) for name in ("requests", "moves")]
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "crew.h"
+#include "thread_pool.h"
 #include "memory.h"
 #include "tile.h"
 

@@ -10,7 +10,7 @@
 // Rows are drawn side by side.
 #include <numeric>
 
-#include "crew.h"
+#include "thread_pool.h"
 #include "thresholds.h"
 
 namespace {

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
-from shared.engine.memory.allotment import RETRY_AFTER_MS
+from shared.engine.memory.allocation import RETRY_AFTER_MS
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts
-from shared.engine.scheduling.lookup_drafts import LookupDrafts
+from shared.engine.scheduling.ngram_drafts import NgramDrafts
+from shared.engine.scheduling.ngram_index import NO_GUESS, Guess
 from shared.engine.scheduling.order import (
     NORMAL_PRIORITY,
     PATIENCE_US,
@@ -20,7 +21,6 @@ from shared.engine.scheduling.order import (
     keeps_blocks,
     precedence,
 )
-from shared.engine.scheduling.prompt_lookup import NO_GUESS, Guess
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.engine.step_pacer import OwnRequests
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
@@ -117,8 +117,8 @@ class Scheduler:
     """Decode rows first, then drafts, then prefill chunks by precedence; see `order`.
 
     `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
-    how many times as long as without them; 0: no limit. `lookup_tokens`: the most that are drafted from a
-    sequence's own text, `lookup_batch_tokens`: in a step.
+    how many times as long as without them; 0: no limit. `ngram_tokens`: the most that are drafted from a
+    sequence's own text, `ngram_batch_tokens`: in a step.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class Scheduler:
         max_sequences: int,
         max_step_us: float = 0.0,
         max_step_ratio: float = 0.0,
-        lookup_tokens: int = 0,
-        lookup_batch_tokens: int = 0,
+        ngram_tokens: int = 0,
+        ngram_batch_tokens: int = 0,
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
-        self.lookups = LookupDrafts(lookup_tokens, lookup_batch_tokens)
+        self.lookups = NgramDrafts(ngram_tokens, ngram_batch_tokens)
         self._block_manager = block_manager
         self._cost = cost
         self._prompt_order = PromptOrder(cost)

@@ -9,9 +9,9 @@ import pytest
 from shared.roles import (
     ENGINE_ROLES,
     OPTIONAL_ROLES,
-    PLACED_ROLES,
     REQUIRED_ROLES,
     ROLES,
+    ROUTED_ROLES,
     TARGET_ROLES,
     hop_of_phase,
 )
@@ -25,7 +25,7 @@ def test_every_role_is_a_service_and_every_service_with_a_configuration_is_a_rol
 
 
 def test_every_list_is_part_of_the_roles_and_what_is_required_is_not_optional() -> None:
-    for roles in (OPTIONAL_ROLES, PLACED_ROLES, REQUIRED_ROLES, ENGINE_ROLES, TARGET_ROLES):
+    for roles in (OPTIONAL_ROLES, ROUTED_ROLES, REQUIRED_ROLES, ENGINE_ROLES, TARGET_ROLES):
         assert set(roles) <= set(ROLES)
     assert set(REQUIRED_ROLES).isdisjoint(OPTIONAL_ROLES)
     assert set(TARGET_ROLES) <= set(ENGINE_ROLES)
@@ -38,7 +38,7 @@ def test_every_list_is_part_of_the_roles_and_what_is_required_is_not_optional() 
         ("admit", "gateway"),
         ("retrieve", "retriever"),
         ("tokenize", "tokenizer"),
-        ("place", "gateway"),
+        ("route", "gateway"),
         ("prefill.queue", "prefill"),
         ("prefill.compute", "prefill"),
         ("detokenize", "detokenizer"),

@@ -13,7 +13,7 @@ from services.gateway.http.completions.choice import Choice
 from services.gateway.http.completions.completion import AnswerShape, AskedCompletion
 from services.gateway.http.completions.error_object import error_object
 from services.gateway.http.completions.event_stream import EventStream, TextFrame
-from services.gateway.http.completions.token_text import Spell
+from services.gateway.http.completions.token_text import FetchTokenBytes
 from services.gateway.http.fields.penstock_part import penstock_part
 from shared.errors import PenstockError
 
@@ -27,7 +27,7 @@ class Answer:
         request_id: str,
         completion: AskedCompletion,
         events: EventStream,
-        spell: Spell,
+        fetch_bytes: FetchTokenBytes,
     ) -> None:
         self._id = shape.id_prefix + request_id
         self._shape = shape
@@ -40,7 +40,7 @@ class Answer:
             Choice,
             shape=shape,
             sender=self if completion.stream else None,
-            spell=spell,
+            fetch_bytes=fetch_bytes,
             logprobs=completion.requests[0].sampling.HasField("logprobs"),
         )
         self.writers = [make(index, echo) for index, echo in enumerate(completion.echoes)]

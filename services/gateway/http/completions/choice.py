@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completions.completion import AnswerShape, Echo
 from services.gateway.http.completions.token_text import (
-    Spell,
+    FetchTokenBytes,
     TokenText,
+    bytes_of_ids,
     show_token,
-    spell_ids,
-    spell_logprobs,
+    texts_of_logprobs,
 )
 from services.gateway.http.fields.chat_tools import add_calls
 
@@ -41,7 +41,7 @@ class Choice:
         echo: Echo,
         shape: AnswerShape,
         sender: ChunkSender | None,
-        spell: Spell,
+        fetch_bytes: FetchTokenBytes,
         *,
         logprobs: bool,
     ) -> None:
@@ -54,7 +54,7 @@ class Choice:
         self._echoed = echo.text
         self._shape = shape
         self._sender = sender
-        self._spell = spell
+        self._fetch_bytes = fetch_bytes
         self._logprobs = logprobs
         self._prompt_tokens: list[TokenText] = []
         self._texts: list[str] = []
@@ -72,11 +72,11 @@ class Choice:
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
         self.prompt = prompt
         if self._echo.token_ids:
-            spelled = await spell_ids(self._spell, prompt.model, self._echo.token_ids)
-            self._echoed = show_token(b"".join(spelled))
+            token_bytes = await bytes_of_ids(self._fetch_bytes, prompt.model, self._echo.token_ids)
+            self._echoed = show_token(b"".join(token_bytes))
 
     async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
-        tokens = await spell_logprobs(self._spell, self.prompt.model, told.logprobs)
+        tokens = await texts_of_logprobs(self._fetch_bytes, self.prompt.model, told.logprobs)
         if told.position == 0:
             tokens[0] = replace(tokens[0], logprob=None)
         self._prompt_tokens += tokens
@@ -92,7 +92,7 @@ class Choice:
             return
         tokens = None
         if self._logprobs:
-            tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
+            tokens = await texts_of_logprobs(self._fetch_bytes, self.prompt.model, delta.logprobs)
         if self._sender is None:
             self._keep(delta, tokens)
             return

@@ -8,9 +8,9 @@ from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
 
-Spell = Callable[[str, Sequence[int]], Awaitable[Sequence[bytes]]]
+FetchTokenBytes = Callable[[str, Sequence[int]], Awaitable[Sequence[bytes]]]
 """The bytes that ids of a model stand for."""
-MAX_SPELLED_AT_ONCE = 1 << 14
+MAX_IDS_AT_ONCE = 1 << 14
 """Ids of one question to a tokenizer: with their spellings they are far below a message's limit."""
 
 
@@ -33,21 +33,23 @@ def show_token(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-async def spell_ids(spell: Spell, model: str, token_ids: Sequence[int]) -> list[bytes]:
+async def bytes_of_ids(fetch_bytes: FetchTokenBytes, model: str, token_ids: Sequence[int]) -> list[bytes]:
     """One for each id; each is asked for once, and not too many at a time."""
     ordered = sorted(set(token_ids))
     texts: dict[int, bytes] = {}
-    for start in range(0, len(ordered), MAX_SPELLED_AT_ONCE):
-        part = ordered[start : start + MAX_SPELLED_AT_ONCE]
-        texts |= zip(part, await spell(model, part), strict=True)
+    for start in range(0, len(ordered), MAX_IDS_AT_ONCE):
+        part = ordered[start : start + MAX_IDS_AT_ONCE]
+        texts |= zip(part, await fetch_bytes(model, part), strict=True)
     return [texts[token_id] for token_id in token_ids]
 
 
-async def spell_logprobs(spell: Spell, model: str, logprobs: Sequence[pb.Logprob]) -> list[TokenText]:
+async def texts_of_logprobs(
+    fetch_bytes: FetchTokenBytes, model: str, logprobs: Sequence[pb.Logprob]
+) -> list[TokenText]:
     ids = {logprob.token_id for logprob in logprobs}
     ids |= {top.token_id for logprob in logprobs for top in logprob.top}
     ordered = list(ids)
-    texts = dict(zip(ordered, await spell_ids(spell, model, ordered), strict=True))
+    texts = dict(zip(ordered, await bytes_of_ids(fetch_bytes, model, ordered), strict=True))
     return [
         TokenText(
             texts[logprob.token_id],

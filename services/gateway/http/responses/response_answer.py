@@ -11,7 +11,7 @@ from aiohttp import web
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completions.error_object import error_object
 from services.gateway.http.completions.event_stream import EventStream
-from services.gateway.http.completions.token_text import Spell, TokenText, spell_logprobs
+from services.gateway.http.completions.token_text import FetchTokenBytes, TokenText, texts_of_logprobs
 from services.gateway.http.fields.penstock_part import penstock_part
 from services.gateway.http.responses.response_items import Happened, ResponseItems
 from services.gateway.http.responses.response_object import ResponseObject, status_of
@@ -22,14 +22,16 @@ from shared.errors import PenstockError
 class ResponseAnswer:
     """A `CallAnswer`, and the writer of its one session."""
 
-    def __init__(self, request_id: str, asked: AskedResponse, events: EventStream, spell: Spell) -> None:
+    def __init__(
+        self, request_id: str, asked: AskedResponse, events: EventStream, fetch_bytes: FetchTokenBytes
+    ) -> None:
         self.prompt = pb.PromptInfo()
         self.end = pb.Terminal()
         self._asked = asked
         self._object = ResponseObject(request_id, asked, int(time.time()))
         self._items = ResponseItems(request_id)
         self._events = events
-        self._spell = spell if asked.sampling.HasField("logprobs") else None
+        self._fetch_bytes = fetch_bytes if asked.sampling.HasField("logprobs") else None
         self._sent = 0
 
     @property
@@ -48,8 +50,8 @@ class ResponseAnswer:
     async def write_text(self, event: pb.GenerateEvent) -> None:
         delta = event.text
         tokens: Sequence[TokenText] = ()
-        if self._spell is not None:
-            tokens = await spell_logprobs(self._spell, self.prompt.model, delta.logprobs)
+        if self._fetch_bytes is not None:
+            tokens = await texts_of_logprobs(self._fetch_bytes, self.prompt.model, delta.logprobs)
         await self._tell(self._items.add(delta, tokens))
 
     async def write_end(self, end: pb.Terminal) -> None:

@@ -21,8 +21,8 @@ from shared.messages import (
     DraftClose,
     DraftCommit,
     Failure,
-    HoldCheck,
     HoldReport,
+    LivenessCheck,
     Lost,
     Message,
     Reserve,
@@ -120,7 +120,7 @@ class Worker(DecodeActor):
         """A request whose text repeats itself, at an engine that takes a row for cheap."""
         engine = self._driver.engine
         engine.cost.last_coefficients = lambda: (1000.0, 1.0, 1.0, 0.0)  # type: ignore[method-assign]
-        engine.limit_lookups(4)
+        engine.limit_ngrams(4)
         await self.decode(max_tokens=LOOPING_TOKENS + 1, allowed_ids=(6,))
 
     def hear_pressure(self, level: int) -> None:
@@ -262,8 +262,8 @@ async def test_under_pressure_half_as_much_is_looked_up_and_then_nothing(
 ) -> None:
     told: list[int] = []
     engine = worker._driver.engine
-    monkeypatch.setattr(engine, "limit_lookups", told.append)
-    monkeypatch.setattr(engine, "config", replace(engine.config, lookup_tokens=8))
+    monkeypatch.setattr(engine, "limit_ngrams", told.append)
+    monkeypatch.setattr(engine, "config", replace(engine.config, ngram_tokens=8))
     await worker.decode()
     for level in (1, 1, 2, 7, 0):
         worker.hear_pressure(level)
@@ -420,7 +420,7 @@ async def test_decode_says_whether_it_holds_a_request_at_an_epoch(worker: Worker
     await worker.step()
 
     async def holds(epoch: int) -> Message:
-        await worker.send(HoldCheck(), epoch=epoch)
+        await worker.send(LivenessCheck(), epoch=epoch)
         return worker.sent.to(REPLY)[-1]
 
     assert await holds(1) == HoldReport(held=True)

@@ -181,6 +181,6 @@ def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None
     assert [(mark.phase, mark.duration_us) for mark in last.marks] == [
         ("count:draft_proposed", 5),
         ("count:draft_accepted", 2),
-        ("count:lookup_proposed", 2),
-        ("count:lookup_accepted", 1),
+        ("count:ngram_proposed", 2),
+        ("count:ngram_accepted", 1),
     ]

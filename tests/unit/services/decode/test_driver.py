@@ -14,7 +14,7 @@ from services.decode.driver import MAX_UNTAKEN_REPORTS, DecodeDriver, StepReport
 from services.decode.job import DecodeJob, read_job
 from shared.deadline import Deadline
 from shared.engine import StepResult
-from shared.engine.core_board import CoreSeat, WorkClass
+from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.native.library import library
 from shared.engine.step_pacer import REMEMBERED_STEPS
 from shared.messages import Envelope, Reserve, pack_ids
@@ -206,14 +206,14 @@ async def test_orders_that_come_in_a_pause_are_carried_out_in_it(
     driver: DecodeDriver, tmp_path: Path
 ) -> None:
     clock = FakeClock()
-    seat = CoreSeat(WorkClass.DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
-    prompts = CoreSeat(WorkClass.PREFILL, tmp_path)
+    seat = CoreArbiter(WorkClass.DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    prompts = CoreArbiter(WorkClass.PREFILL, tmp_path)
     for _ in range(REMEMBERED_STEPS):
         seat.begin_step()
         clock.advance(0.08)
         seat.end_step()
     prompts.begin_step()
-    driver.engine.sit_down(seat)
+    driver.engine.share_cores(seat)
     one, other = job("one", NORMAL, 30.0), job("other", NORMAL, 30.0)
     driver.seat([one], [])
     driver.seat([], [one])

@@ -16,8 +16,8 @@ from shared.messages import (
     CancelAck,
     DraftOpen,
     Failure,
-    HoldCheck,
     HoldReport,
+    LivenessCheck,
     Message,
     PromptLogprobs,
     Reserve,
@@ -170,8 +170,8 @@ async def test_its_time_is_told_as_a_prompt_at_decode(worker: LocalWorker) -> No
         "decode.prefill_compute",
         "count:draft_proposed",
         "count:draft_accepted",
-        "count:lookup_proposed",
-        "count:lookup_accepted",
+        "count:ngram_proposed",
+        "count:ngram_accepted",
     ]
 
 
@@ -290,7 +290,7 @@ async def test_a_full_engine_answers_at_once_and_keeps_nothing(worker: LocalWork
     (refusal,) = worker.replies()
     assert isinstance(refusal, Failure)
     assert (refusal.code, refusal.hop) == ("overloaded", "decode")
-    await worker.send(HoldCheck(), "other")
+    await worker.send(LivenessCheck(), "other")
     assert worker.replies()[-1] == HoldReport(held=False)
 
 

@@ -16,7 +16,7 @@ from services.prefill.queue import PATIENCE_S
 from shared.bus import Delivery
 from shared.bus.bulk import BulkConnection
 from shared.engine import Engine
-from shared.engine.core_board import CoreSeat, WorkClass
+from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.native.library import library
 from shared.errors import InvalidRequest
 from shared.kv.callbacks import OnFailed, OnReleased
@@ -325,9 +325,9 @@ async def test_a_prompt_that_the_engine_refuses_is_lost_once(
 async def test_who_shares_the_cores_knows_how_many_prompts_have_no_first_token(
     worker: Worker, tmp_path: Path
 ) -> None:
-    other = CoreSeat(WorkClass.DECODE, tmp_path)
-    seat = CoreSeat(WorkClass.PREFILL, tmp_path)
-    worker._driver.engine.sit_down(seat)
+    other = CoreArbiter(WorkClass.DECODE, tmp_path)
+    seat = CoreArbiter(WorkClass.PREFILL, tmp_path)
+    worker._driver.engine.share_cores(seat)
     seat.compute(now=True)
     for number, request_id in enumerate("abc"):
         await worker.place(request_id)

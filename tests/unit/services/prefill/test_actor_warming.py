@@ -94,7 +94,7 @@ async def test_a_cancel_ends_it_and_refuses_a_later_one(worker: Worker) -> None:
     assert cached_blocks(worker) == 1
     with pytest.raises(Cancelled):
         await warm(worker)
-    await worker.place()  # its placement comes after that
+    await worker.place()  # its route comes after that
 
 
 async def test_it_ends_with_its_gateway(worker: Worker) -> None:

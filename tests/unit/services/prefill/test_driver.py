@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.prefill.driver import PrefillDriver
 from services.prefill.job import read_job
-from services.prefill.step_news import StepNews
+from services.prefill.step_events import StepEvents
 from shared.deadline import Deadline
 from shared.kv_hash import BlockHasher
 from shared.messages import Envelope, Prefill, pack_ids
@@ -46,7 +46,7 @@ async def test_a_part_that_is_warmed_is_no_result_and_moves_layer_by_layer_too(t
     prefix = WarmPrefix("r", "gateway-0", Deadline.after(60.0), tuple(IDS), hashes)
     driver.order_part(prefix, 0)
     moved = driver.activity.moved
-    driver.begin_next_step(StepNews())
+    driver.begin_next_step(StepEvents())
     await until(driver.take_result)
     assert driver.activity.moved == moved + driver.engine.layout.num_layers + 1
     assert driver.take_part() == WarmPart(prefix, 32)

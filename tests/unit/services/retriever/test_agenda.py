@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
-from services.retriever.agenda import Agenda, WorkKind
 from services.retriever.passage_ranker import Unranked
 from services.retriever.question import Question, accept_question
 from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import TextJob
+from services.retriever.work_queue import WorkKind, WorkQueue
 from shared.bus import Delivery
 from shared.deadline import Deadline
 from shared.messages import Embed, Envelope, RerankTexts, Retrieve, Retrieved
@@ -28,21 +28,21 @@ def texts(name: str, *, ranked: bool = False) -> TextJob:
     return TextJob(Delivery(Envelope(name), message), message, Deadline.after(60))
 
 
-def names(agenda: Agenda) -> list[str]:
+def names(work_queue: WorkQueue) -> list[str]:
     """Of what is done next, until nothing waits."""
     found = []
-    while (work := agenda.next_work()) is not None:
+    while (work := work_queue.next_work()) is not None:
         found.append(f"{work.kind.value} {' '.join(asked.request_id for asked in work.asked)}")
-        assert all(agenda.done(asked) for asked in work.asked)
+        assert all(work_queue.done(asked) for asked in work.asked)
     return found
 
 
-def agenda() -> Agenda:
-    return Agenda(batch=16, batch_bytes=2048)
+def work_queue() -> WorkQueue:
+    return WorkQueue(batch=16, batch_bytes=2048)
 
 
 def test_searches_rerankings_and_texts_take_turns() -> None:
-    made = agenda()
+    made = work_queue()
     for name in ("r1", "r2"):
         made.rerank_later(question(name), FOUND)
     for name in ("t1", "t2"):
@@ -52,14 +52,14 @@ def test_searches_rerankings_and_texts_take_turns() -> None:
 
 
 def test_questions_that_wait_are_searched_for_together() -> None:
-    made = agenda()
+    made = work_queue()
     for name in ("a", "b", "c"):
         made.add(question(name))
     assert names(made) == ["searching a b c"]
 
 
 def test_what_is_reranked_comes_with_what_was_found() -> None:
-    made = agenda()
+    made = work_queue()
     made.rerank_later(question("a"), FOUND)
     work = made.next_work()
     assert work is not None
@@ -67,7 +67,7 @@ def test_what_is_reranked_comes_with_what_was_found() -> None:
 
 
 def test_all_that_is_held_is_told_with_its_phase() -> None:
-    made = agenda()
+    made = work_queue()
     made.add(texts("scored", ranked=True))
     made.next_work()
     made.add(question("new"))
@@ -79,7 +79,7 @@ def test_all_that_is_held_is_told_with_its_phase() -> None:
 
 
 def test_what_is_forgotten_is_dropped_wherever_it_is() -> None:
-    made = agenda()
+    made = work_queue()
     computed = question("computed")
     made.add(computed)
     made.next_work()

@@ -10,9 +10,9 @@ import pytest
 from shared.bus import Receive
 from shared.bus.fleet import ATTENTIVE_S, SWEEP_S, FleetView, InstanceView
 from shared.bus.fleet_state import HEARTBEAT_S, REST_HEARTBEAT_S, SUSPECT_AFTER_S
-from shared.bus.subjects import ROLL_CALL_ALL, roll_call
+from shared.bus.subjects import HEARTBEAT_REQUEST_ALL, heartbeat_request
 from shared.deadline import ClockOffsets
-from shared.messages import Heartbeat, Message, RollCall
+from shared.messages import Heartbeat, HeartbeatRequest, Message
 from shared.roles import ROLES
 from tests.support.clock import FakeClock
 from tests.support.wait import until
@@ -132,13 +132,13 @@ async def test_who_has_placed_something_looks_often_to_know_its_own_lag(watch: W
 
 
 async def test_who_begins_to_listen_and_who_comes_back_asks_everybody(watch: Watch) -> None:
-    assert watch.bus.sent == [(ROLL_CALL_ALL, RollCall(ROLES))]
+    assert watch.bus.sent == [(HEARTBEAT_REQUEST_ALL, HeartbeatRequest(ROLES))]
     watch.bus.reconnected()
     await until(lambda: len(watch.bus.sent) == 2)
     assert watch.bus.sent[1] == watch.bus.sent[0]
 
 
-ASKED = (roll_call("decode", "decode-0"), RollCall())
+ASKED = (heartbeat_request("decode", "decode-0"), HeartbeatRequest())
 
 
 async def test_one_that_rests_is_asked_when_work_goes_to_it_and_then_suspected_as_soon_as_any(

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def looking(folder: Path, **fields: int) -> Engine:
     """An engine that takes a row for cheap, whatever this machine says."""
-    engine = make_engine(folder, lookup_tokens=8, **fields)
+    engine = make_engine(folder, ngram_tokens=8, **fields)
     engine.cost.last_coefficients = lambda: (1000.0, 1.0, 1.0, 0.0)  # type: ignore[method-assign]
     return engine
 
@@ -71,8 +71,8 @@ def test_a_text_that_repeats_itself_takes_fewer_steps_and_says_where_its_drafts_
 
 def test_unless_told_otherwise_it_is_looked_up_where_rows_do_not_depend_on_each_other(folder: Path) -> None:
     def longest(backend: str, *, deterministic: bool) -> int:
-        engine = make_engine(folder, lookup_tokens=-1, backend=backend, deterministic=deterministic)
-        return engine.config.lookup_tokens
+        engine = make_engine(folder, ngram_tokens=-1, backend=backend, deterministic=deterministic)
+        return engine.config.ngram_tokens
 
     assert longest("torch", deterministic=False) == 0
     assert longest("torch", deterministic=True) == 8
@@ -81,9 +81,9 @@ def test_unless_told_otherwise_it_is_looked_up_where_rows_do_not_depend_on_each_
 
 def test_a_number_of_tokens_that_cannot_be_is_refused(folder: Path) -> None:
     for number in (-2, MAX_DRAFT_TOKENS + 1):
-        with pytest.raises(InvalidRequest, match="lookup_tokens must be from -1 to 64"):
-            make_engine(folder, lookup_tokens=number)
-    assert make_engine(folder, lookup_tokens=MAX_DRAFT_TOKENS).config.lookup_tokens == MAX_DRAFT_TOKENS
+        with pytest.raises(InvalidRequest, match="ngram_tokens must be from -1 to 64"):
+            make_engine(folder, ngram_tokens=number)
+    assert make_engine(folder, ngram_tokens=MAX_DRAFT_TOKENS).config.ngram_tokens == MAX_DRAFT_TOKENS
 
 
 def test_a_sequence_that_is_drafted_for_is_not_looked_up(folder: Path) -> None:
@@ -97,10 +97,10 @@ def test_a_sequence_that_is_drafted_for_is_not_looked_up(folder: Path) -> None:
 
 def test_lookups_end_and_begin_when_the_engine_is_told(folder: Path) -> None:
     engine = looking(folder)
-    engine.limit_lookups(0)
+    engine.limit_ngrams(0)
     admit(engine, "a", REPEATED, replace(GREEDY, logit_bias=tuple((number, 50.0) for number in (3, 4))))
     assert not any(output.looked_up for _ in range(20) for output in engine.step().outputs)
-    engine.limit_lookups(2)
+    engine.limit_ngrams(2)
     outputs = [output for _ in range(5) for output in engine.step().outputs]
     assert max(output.proposed_drafts for output in outputs) == 2
 

@@ -125,21 +125,21 @@ def test_the_spellings_of_tokens_add_up_to_the_text_they_stand_for(kind: str) ->
     tokenizer = text_tokenizer(kind)
     for text in SAMPLES[:2]:
         ids = tokenizer.encode_text(f"a {text}")
-        spelled = b"".join(map(tokenizer.spelling, ids)).decode()
+        spelled = b"".join(map(tokenizer.token_bytes, ids)).decode()
         assert spelled.removesuffix("</s>").removeprefix("<s>").strip() == tokenizer.decode(ids).strip()
 
 
 def test_a_special_token_is_spelled_as_its_own_name_and_an_id_without_a_token_as_nothing() -> None:
     tokenizer = text_tokenizer("byte_level")
     special = id_of("byte_level", "</s>")
-    assert tokenizer.spelling(special) == b"</s>"
-    assert tokenizer.spelling(tokenizer.vocab_size) == b""
+    assert tokenizer.token_bytes(special) == b"</s>"
+    assert tokenizer.token_bytes(tokenizer.vocab_size) == b""
 
 
 def test_a_byte_of_a_character_is_spelled_as_that_byte() -> None:
     for kind in ("byte_level", "byte_fallback"):
         token_id = byte_id(kind, 0xE4)
-        assert text_tokenizer(kind).spelling(token_id) == b"\xe4"
+        assert text_tokenizer(kind).token_bytes(token_id) == b"\xe4"
 
 
 def test_truncation_and_padding_of_a_training_run_are_not_kept(tmp_path: Path) -> None:

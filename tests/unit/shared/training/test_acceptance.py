@@ -14,7 +14,7 @@ from shared.training.acceptance import (
     DraftAcceptance,
     TargetAnswer,
     accept_draft_model,
-    accept_lookup,
+    accept_ngrams,
     target_answers,
 )
 from shared.training.draft_worth import worth_of
@@ -48,7 +48,7 @@ def test_another_model_is_seldom_right(llm: LLM, tmp_path: Path) -> None:
 
 def test_a_lookup_is_right_in_a_text_that_repeats_itself() -> None:
     answer = TargetAnswer((1, 2, 3, 4), (5, *(1, 2, 3, 4, 5) * 8), SamplingParams())
-    accepted = accept_lookup([answer])
+    accepted = accept_ngrams([answer])
     assert accepted.together[0] >= 0.8
 
 
@@ -56,7 +56,7 @@ def test_shares_are_of_the_drafts_that_got_there() -> None:
     said = tuple(range(100, 101 + 3 * LONGEST_DRAFT))
     # at the first place the lookup finds two right tokens and a wrong one, at the others nothing
     prompt = (55, *said[:3], 77, 55)
-    accepted = accept_lookup([TargetAnswer(prompt, said, SamplingParams())])
+    accepted = accept_ngrams([TargetAnswer(prompt, said, SamplingParams())])
     assert accepted.drafts == 3
     assert accepted.together[:3] == pytest.approx((1 / 3, 1 / 3, 0.0))
     assert accepted.alone[:4] == pytest.approx((1 / 3, 1.0, 0.0, 0.0))

@@ -15,7 +15,7 @@ from shared.config import ConfigError
 from shared.cores import usable_cores
 from shared.engine import Engine
 from shared.engine.affinity import MAX_CPU
-from shared.engine.core_board import WorkClass
+from shared.engine.core_arbiter import WorkClass
 from shared.engine.native.library import library
 from shared.engine.sampling.grammar import Grammars
 from shared.errors import InvalidRequest, PenstockError

@@ -214,11 +214,11 @@ async def test_a_gateway_cannot_replace_what_another_one_has_placed(
     worker: Worker, gateway: str, sender: str
 ) -> None:
     worker.add("r", gateway="gateway-0")
-    before = value("penstock_dropped_messages_total", reason="foreign_placement")
+    before = value("penstock_dropped_messages_total", reason="foreign_route")
     with pytest.raises(InvalidRequest, match=r"of your own|places its own"):
         await worker.replace_earlier(worker.made("r", 2, gateway=gateway), sender)
     assert worker.jobs == ["r/1"]
-    assert value("penstock_dropped_messages_total", reason="foreign_placement") == before + 1
+    assert value("penstock_dropped_messages_total", reason="foreign_route") == before + 1
 
 
 async def test_a_new_placement_ends_earlier_ones_of_its_request_alone(worker: Worker) -> None:

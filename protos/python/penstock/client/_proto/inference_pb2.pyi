@@ -422,24 +422,24 @@ class Terminal(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timeline: _Optional[_Union[Timeline, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "draft_tokens", "accepted_draft_tokens", "replacements", "lookup_draft_tokens", "accepted_lookup_draft_tokens")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "draft_tokens", "accepted_draft_tokens", "replacements", "ngram_draft_tokens", "accepted_ngram_draft_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REPLACEMENTS_FIELD_NUMBER: _ClassVar[int]
-    LOOKUP_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_LOOKUP_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NGRAM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_NGRAM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     draft_tokens: int
     accepted_draft_tokens: int
     replacements: int
-    lookup_draft_tokens: int
-    accepted_lookup_draft_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., replacements: _Optional[int] = ..., lookup_draft_tokens: _Optional[int] = ..., accepted_lookup_draft_tokens: _Optional[int] = ...) -> None: ...
+    ngram_draft_tokens: int
+    accepted_ngram_draft_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., replacements: _Optional[int] = ..., ngram_draft_tokens: _Optional[int] = ..., accepted_ngram_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class Timeline(_message.Message):
     __slots__ = ("ttft_us", "total_us", "phases")

@@ -12,7 +12,7 @@ from services.gateway.admission.admission_queue import CLASSES, AdmissionQueue, 
 from services.gateway.admission.degradation import Degradation
 from services.gateway.admission.pressure import BUDGETS_REMEMBERED, RESTS_AFTER, Pressure, watch_pressure
 from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.fleet.placement import Candidate
+from services.gateway.fleet.routing import Candidate
 from services.gateway.fleet.sent_load import LoadedView
 from services.gateway.tasks import Tasks
 from shared.bus.fleet import InstanceView

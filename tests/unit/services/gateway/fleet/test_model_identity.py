@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from services.gateway.fleet.model_identity import MAX_NAMED, ModelIdentity, contends, find_model, with_adapter
-from services.gateway.fleet.placement import serving
+from services.gateway.fleet.routing import serving
 from shared.bus.fleet import InstanceView
 from shared.errors import NotFound
 from shared.messages import AdapterId, AdapterReport, Heartbeat

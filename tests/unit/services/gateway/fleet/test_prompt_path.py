@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from services.gateway.fleet.placement import Need, Placement
 from services.gateway.fleet.prompt_path import (
     MAX_EXTRA_STEPS,
     MAX_LOCAL_S,
@@ -18,6 +17,7 @@ from services.gateway.fleet.prompt_path import (
     prompt_rates,
     uncached_tokens,
 )
+from services.gateway.fleet.routing import Need, RoutingDecision
 from shared.messages import Heartbeat
 from tests.integration.gateway_peers import heartbeat
 from tests.support.block_names import block_names
@@ -161,9 +161,9 @@ def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_whole() -> None
     assert uncached_tokens(decode(cached=4), prompt(64, scored=True)) == 64
 
 
-# ---- the placement ----
+# ---- the route ----
 
-PLACED = Placement("decode-0", "prefill-0", "detokenizer-0", "")
+PLACED = RoutingDecision("decode-0", "prefill-0", "detokenizer-0", "")
 
 
 def test_a_local_placement_has_no_prefill_worker() -> None:

@@ -202,7 +202,7 @@ def durations(timeline: RequestTimeline) -> list[tuple[str, int]]:
 def test_the_phases_partition_the_request() -> None:
     clock = FakeClock()
     timeline = RequestTimeline(clock.unix_us() - 500, clock)
-    for phase in ("admit", "tokenize", "place"):
+    for phase in ("admit", "tokenize", "route"):
         clock.advance(0.001)
         timeline.mark_phase(phase)
     clock.advance(0.010)
@@ -218,7 +218,7 @@ def test_the_phases_partition_the_request() -> None:
         ("client", 500),
         ("admit", 1000),
         ("tokenize", 1000),
-        ("place", 1000),
+        ("route", 1000),
         ("prefill.queue", 2000),
         ("prefill.compute", 5000),
         ("detokenize", 100),
@@ -250,7 +250,7 @@ def test_a_client_time_that_cannot_be_is_left_out(offset_us: int) -> None:
 def test_an_answer_that_ends_with_its_first_row_is_delivered_before_it_finishes() -> None:
     clock = FakeClock()
     timeline = RequestTimeline(0, clock)
-    timeline.mark_phase("place")
+    timeline.mark_phase("route")
     clock.advance(0.002)
     timeline.add_row(())
     timeline.mark_last_row()
@@ -263,16 +263,16 @@ def test_an_answer_that_ends_with_its_first_row_is_delivered_before_it_finishes(
 def test_a_lost_placement_is_a_phase_and_the_next_one_starts_anew() -> None:
     clock = FakeClock()
     timeline = RequestTimeline(0, clock)
-    timeline.mark_phase("place")
+    timeline.mark_phase("route")
     clock.advance(0.002)
     timeline.mark_lost()
-    timeline.mark_phase("place")
+    timeline.mark_phase("route")
     clock.advance(0.003)
     timeline.add_row((Mark("prefill.compute", 1000),))
     timeline.mark_delivered()
     clock.advance(0.004)
     timeline.mark_lost()
-    timeline.mark_phase("place")
+    timeline.mark_phase("route")
     clock.advance(0.005)
     timeline.add_row((Mark("prefill.compute", 2000),))
     timeline.mark_last_row()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from services.gateway.fleet.placement import Placement
+from services.gateway.fleet.routing import RoutingDecision
 from services.gateway.scope.session_state import RowVerdict, SessionState, is_final
 from services.gateway.scope.token_log import Arrival, TokenLog
 from shared.errors import InvalidRequest, NotFound, Overloaded, TooLarge, Unavailable
 
-PLACEMENT = Placement("decode-0", "prefill-0", "detokenizer-0", "speculator-0")
+ROUTE = RoutingDecision("decode-0", "prefill-0", "detokenizer-0", "speculator-0")
 
 
 def placed(max_tokens: int = 10) -> SessionState:
     state = SessionState(max_tokens, log=TokenLog(5))
-    state.begin_epoch(PLACEMENT)
-    state.placed()
+    state.begin_epoch(ROUTE)
+    state.routed()
     return state
 
 
@@ -72,7 +72,7 @@ def test_a_row_that_skips_a_position_is_a_gap_and_is_not_logged() -> None:
 
 def test_a_row_of_another_epoch_is_stale() -> None:
     state = placed()
-    state.begin_epoch(PLACEMENT)
+    state.begin_epoch(ROUTE)
     assert row(state, 5, epoch=1) is RowVerdict.STALE
     assert row(state, 5, epoch=3) is RowVerdict.STALE
     assert row(state, 5, epoch=2) is RowVerdict.RELAY
@@ -96,7 +96,7 @@ def test_a_new_epoch_keeps_the_log_and_forgets_the_holders() -> None:
     state.holders.add(("decode", "decode-0"))
     assert state.take_holders() == {("decode", "decode-0")}
     assert state.take_holders() == set()
-    state.begin_epoch(PLACEMENT)
+    state.begin_epoch(ROUTE)
     assert (state.epoch, state.log.next_position, state.epoch_tokens) == (2, 6, 0)
 
 
@@ -139,7 +139,7 @@ def test_prefill_is_needed_again_after_a_new_placement() -> None:
     state = placed()
     for position in range(5, 9):
         row(state, position)
-    state.begin_epoch(PLACEMENT)
+    state.begin_epoch(ROUTE)
     assert state.needs("prefill", "prefill-0")
 
 
@@ -157,7 +157,7 @@ def test_a_request_with_all_its_tokens_is_complete() -> None:
         ("admit", "gateway"),
         ("retrieve", "retriever"),
         ("tokenize", "tokenizer"),
-        ("place", "placement"),
+        ("route", "route"),
         ("prefill", "prefill"),
         ("decode", "decode"),
     ],

@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from shared.config import ConfigError
 from shared.engine import load_model_config
-from shared.engine.core_board import WorkClass
+from shared.engine.core_arbiter import WorkClass
 from shared.engine.torch_backend.rope import rope_table
 from shared.errors import InvalidRequest
 from shared.worker.config import EngineServiceConfig

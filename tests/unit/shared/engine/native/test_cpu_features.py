@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from services.decode.config import DecodeConfig
 from shared.engine import EngineConfig, load_model_config
 from shared.engine.backends import backend_name, why_not_native
-from shared.engine.core_board import WorkClass
+from shared.engine.core_arbiter import WorkClass
 from shared.engine.native import library as native_library
 from shared.engine.native.cpu_features import KERNEL_FEATURES, VARIABLE, usable_features
 from shared.engine.native.library import library, why_no_library

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.scheduling.prompt_lookup import (
+from shared.engine.scheduling.ngram_index import (
     LONGEST_MATCH,
     MAX_PLACES,
     NO_GUESS,
     SHORTEST_MATCH,
     WINDOW_TOKENS,
     Guess,
-    PromptLookup,
+    NgramIndex,
 )
 
 FEW_IDS = st.lists(st.integers(0, 3), max_size=120)
@@ -22,7 +22,7 @@ FEW_IDS = st.lists(st.integers(0, 3), max_size=120)
 
 
 def looked_up(tokens: Sequence[int], most: int = 6) -> Guess:
-    lookup = PromptLookup()
+    lookup = NgramIndex()
     lookup.index(tokens, len(tokens))
     return lookup.look_up(tokens, most)
 
@@ -55,7 +55,7 @@ def test_what_is_found_is_what_a_search_of_the_whole_text_finds(tokens: list[int
 
 @given(FEW_IDS, st.lists(st.integers(0, 9), max_size=60))
 def test_a_text_that_was_taken_in_bit_by_bit_is_the_same(tokens: list[int], pieces: list[int]) -> None:
-    lookup = PromptLookup()
+    lookup = NgramIndex()
     taken = sum(lookup.index(tokens, most) for most in [*pieces, len(tokens)])
     assert taken == max(0, len(tokens) - 1)
     assert lookup.look_up(tokens, 5) == looked_up(tokens, 5)
@@ -94,7 +94,7 @@ def test_what_lies_behind_the_window_is_forgotten() -> None:
 
 
 def test_a_text_of_any_length_takes_80_kilobytes_at_most() -> None:
-    lookup = PromptLookup()
+    lookup = NgramIndex()
     tokens = list(range(2 * WINDOW_TOKENS + 5))
     assert lookup.index(tokens, len(tokens)) == len(tokens) - 1
     assert sum(len(each) * each.itemsize for each in (lookup._latest, lookup._before)) == 80 * 1024

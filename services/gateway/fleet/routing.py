@@ -12,7 +12,7 @@ from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.kv_room import blocks_ahead
 from shared.messages import Heartbeat
-from shared.roles import PLACED_ROLES, REQUIRED_ROLES
+from shared.roles import REQUIRED_ROLES, ROUTED_ROLES
 
 DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
 """Taken for an instance that has not measured its rate yet; only the comparison matters."""
@@ -21,7 +21,7 @@ MISSING_PREFIX_WEIGHT = 0.5
 
 
 class Candidate(Protocol):
-    """What placement needs of an InstanceView."""
+    """What routing needs of an InstanceView."""
 
     @property
     def heartbeat(self) -> Heartbeat: ...
@@ -33,7 +33,7 @@ C = TypeVar("C", bound=Candidate)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is to be placed: `tokens` of prompt and log; `output_tokens` may still come. `scored`: how likely
+    """What is to be routed: `tokens` of prompt and log; `output_tokens` may still come. `scored`: how likely
     the prompt's tokens are is wanted, so that all of them are computed, cached or not."""
 
     block_hashes: tuple[bytes, ...]
@@ -43,7 +43,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RoutingDecision:
     """Instance ids; prefill is "" when decode computes the prompt, speculator when none is ready."""
 
     decode: str
@@ -57,7 +57,7 @@ class Placement:
         return "prefill" if self.prefill else "decode"
 
     def instance_of(self, role: str) -> str:
-        """ "" for a role that no request is placed on."""
+        """ "" for a role that no request is routed to."""
         match role:
             case "detokenizer":
                 return self.detokenizer
@@ -100,7 +100,7 @@ def kv_groups(decodes: Sequence[Candidate], model: ModelIdentity) -> KvGroups:
 
 def missing_role(fleet: Mapping[str, Sequence[Candidate]]) -> str:
     """The first of the roles to place on with no instance, else ""."""
-    return next((role for role in PLACED_ROLES if not fleet.get(role)), "")
+    return next((role for role in ROUTED_ROLES if not fleet.get(role)), "")
 
 
 def leave_out(views: Sequence[C], *shunned: Collection[tuple[str, str]]) -> Sequence[C]:
@@ -126,12 +126,12 @@ def leave_out_of_all(
     return left if layouts[0] & layouts[1] else fleet
 
 
-def choose_placement(
+def choose_route(
     fleet: Mapping[str, Sequence[Candidate]],
     need: Need,
     *,
     rotation: int = 0,
-) -> Placement:
+) -> RoutingDecision:
     """The cheapest instance of every role; equals take turns by `rotation`.
 
     Raises Unavailable naming a role that has no instance.
@@ -157,7 +157,7 @@ def choose_placement(
     decode = cheapest_instance(decodes, lambda view: _decode_cost(view, need), rotation)
     layout = {view.heartbeat.layout for view in decodes if view.heartbeat.instance == decode}
     prefills = usable("prefill", layout)
-    return Placement(
+    return RoutingDecision(
         decode=decode,
         prefill=cheapest_instance(prefills, lambda view: _prefill_cost(view, need), rotation),
         detokenizer=pick("detokenizer", load_cost),

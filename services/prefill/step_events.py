@@ -12,7 +12,7 @@ PATIENT_S = 0.001
 """How long news may wait for more before the loop hears of it."""
 
 
-class StepNews:
+class StepEvents:
     """The loop is the one on which this was made.
 
     Loop and thread compute in turns, so that a loop woken by every layer of a short step makes that step

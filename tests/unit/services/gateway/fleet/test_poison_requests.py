@@ -1,4 +1,4 @@
-"""Strikes, turns and the culprit: who is struck by an engine's end, and who is not."""
+"""Strikes, turns and the poison request: who is struck by an engine's end, and who is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from services.gateway.fleet.crash_record import PROVEN_TOKENS, STAYS_REMEMBERED, SUDDEN_S, CrashRecord
-from services.gateway.fleet.crash_suspects import MAX_TURN_S, TURN_S, CrashSuspects
+from services.gateway.fleet.poison_requests import MAX_TURN_S, TURN_S, PoisonRequests
 from shared.bus.fleet import InstanceView
 from tests.integration.gateway_peers import heartbeat
 from tests.support.clock import FakeClock
@@ -17,7 +17,7 @@ from tests.support.wait import until
 class Court:
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.suspects = CrashSuspects(self.clock)
+        self.suspects = PoisonRequests(self.clock)
 
     def view(self, role: str, **fields: object) -> InstanceView:
         """Heard of now."""
@@ -127,12 +127,12 @@ def test_who_had_left_before_is_not_struck_and_who_left_because_of_it_is(court: 
 
 
 def test_the_one_that_alone_was_struck_twice_is_the_culprit(court: Court) -> None:
-    culprit, neighbour = court.suspects.open_record("culprit"), court.suspects.open_record("neighbour")
-    court.stay(culprit, "decode", 1)
+    poison, neighbour = court.suspects.open_record("poison request"), court.suspects.open_record("neighbour")
+    court.stay(poison, "decode", 1)
     assert court.suspects.note_death("decode", "decode-0") == ""
-    for record in (culprit, neighbour):
+    for record in (poison, neighbour):
         court.stay(record, "decode", 1)
-    assert court.suspects.note_death("decode", "decode-0") == "culprit"
+    assert court.suspects.note_death("decode", "decode-0") == "poison request"
 
 
 def test_of_several_that_were_struck_twice_none_is_the_culprit_before_they_took_turns(court: Court) -> None:
@@ -177,13 +177,13 @@ async def test_suspects_are_placed_one_after_another(court: Court) -> None:
     assert not court.suspects.note_fault(first, 2)
 
 
-@pytest.mark.parametrize(("is_placed", "turn_s"), [(True, TURN_S), (False, MAX_TURN_S)])
-async def test_a_turn_is_bounded(court: Court, is_placed: bool, turn_s: float) -> None:
+@pytest.mark.parametrize(("is_routed", "turn_s"), [(True, TURN_S), (False, MAX_TURN_S)])
+async def test_a_turn_is_bounded(court: Court, is_routed: bool, turn_s: float) -> None:
     first, second = (court.suspects.open_record(name) for name in ("first", "second"))
     for record in (first, second):
         court.suspects.note_fault(record, 1)
     await court.suspects.take_turn(first)
-    if is_placed:
+    if is_routed:
         first.begin_epoch([])
     waiting = asyncio.create_task(court.suspects.take_turn(second))
     court.clock.advance(turn_s - 0.01)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shared.engine.cost_model import CostModel, Features
-from shared.engine.scheduling.prompt_lookup import (
+from shared.engine.scheduling.ngram_index import (
     LONGEST_MATCH,
     NO_GUESS,
     SHORTEST_MATCH,
     Guess,
-    PromptLookup,
+    NgramIndex,
 )
 from shared.engine.sequence import LiveSequence
 
@@ -33,7 +33,7 @@ class _Row:
     __slots__ = ("chances", "left_out", "lookup")
 
     def __init__(self) -> None:
-        self.lookup = PromptLookup()
+        self.lookup = NgramIndex()
         self.chances = list(STARTING_CHANCES)
         self.left_out = 0
 
@@ -48,7 +48,7 @@ class _Row:
         return count
 
 
-class LookupDrafts:
+class NgramDrafts:
     """`longest`: most tokens per sequence and step, 0 for none; `batch_tokens`: most in a step."""
 
     def __init__(self, longest: int, batch_tokens: int) -> None:

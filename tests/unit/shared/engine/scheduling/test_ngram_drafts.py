@@ -6,13 +6,13 @@ import itertools
 
 from shared.engine import SamplingParams
 from shared.engine.cost_model import CostModel, Features
-from shared.engine.scheduling.lookup_drafts import (
+from shared.engine.scheduling.ngram_drafts import (
     INDEXED_PER_STEP_US,
     LEAST_SHARE_US,
     RETRY_AFTER,
-    LookupDrafts,
+    NgramDrafts,
 )
-from shared.engine.scheduling.prompt_lookup import NO_GUESS
+from shared.engine.scheduling.ngram_index import NO_GUESS
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.kv_hash import BlockHasher
 
@@ -46,8 +46,8 @@ class Known(CostModel):
         return self._told
 
 
-def begun(cost: CostModel, *, longest: int = 8, batch_tokens: int = 32, rows: int = 1) -> LookupDrafts:
-    lookups = LookupDrafts(longest, batch_tokens)
+def begun(cost: CostModel, *, longest: int = 8, batch_tokens: int = 32, rows: int = 1) -> NgramDrafts:
+    lookups = NgramDrafts(longest, batch_tokens)
     assert lookups.begin_step(cost, Features(rows, rows, 0))
     return lookups
 
@@ -111,36 +111,36 @@ def test_a_sequence_that_is_gone_is_forgotten() -> None:
 
 def test_where_a_row_costs_what_a_token_saves_nobody_looks() -> None:
     full = Features(8, 8, 0)
-    assert LookupDrafts(8, 32).begin_step(CHEAP_ROWS, full)
-    assert not LookupDrafts(8, 32).begin_step(cost_of(1_000, 5_000), full)
+    assert NgramDrafts(8, 32).begin_step(CHEAP_ROWS, full)
+    assert not NgramDrafts(8, 32).begin_step(cost_of(1_000, 5_000), full)
 
 
 def test_where_steps_are_too_short_for_looking_nobody_looks() -> None:
     def looks(share_us: int) -> bool:
-        return LookupDrafts(8, 32).begin_step(Known(share_us - 10, 10), Features(1, 1, 0))
+        return NgramDrafts(8, 32).begin_step(Known(share_us - 10, 10), Features(1, 1, 0))
 
     assert looks(LEAST_SHARE_US)
     assert not looks(LEAST_SHARE_US - 1)
 
 
 def test_a_row_that_was_never_seen_beside_its_sequence_costs_what_the_two_cost_together() -> None:
-    lookups = LookupDrafts(8, 32)
+    lookups = NgramDrafts(8, 32)
     assert lookups.begin_step(Known(1_000, 0, sequence_us=500), Features(1, 1, 0))
     assert len(lookups.draft(decoding(LOOP), 8).token_ids) == 4  # 0.8 ** 4 is more than 500 / 1500
     assert not lookups.begin_step(Known(1_000, 0, sequence_us=10_000), Features(1, 1, 0))
 
 
 def test_while_it_is_not_known_what_a_row_costs_nobody_looks() -> None:
-    assert not LookupDrafts(8, 32).begin_step(CostModel(512), Features(1, 1, 0))
+    assert not NgramDrafts(8, 32).begin_step(CostModel(512), Features(1, 1, 0))
 
 
 def test_nobody_looks_where_nothing_may_be_drafted_or_nobody_decodes() -> None:
-    assert not LookupDrafts(0, 32).begin_step(CHEAP_ROWS, Features(1, 1, 0))
-    assert not LookupDrafts(8, 32).begin_step(CHEAP_ROWS, Features(0, 0, 0))
+    assert not NgramDrafts(0, 32).begin_step(CHEAP_ROWS, Features(1, 1, 0))
+    assert not NgramDrafts(8, 32).begin_step(CHEAP_ROWS, Features(0, 0, 0))
 
 
 def test_a_long_prompt_is_taken_in_over_several_steps() -> None:
-    lookups = LookupDrafts(8, 32)
+    lookups = NgramDrafts(8, 32)
     tokens = [*range(10, 4010), *range(10, 30)]
     sequence, steps = decoding(tokens), 0
     while True:

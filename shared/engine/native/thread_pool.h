@@ -16,7 +16,7 @@
 #include <system_error>
 #include <thread>
 
-#include "board.h"
+#include "core_arbiter.h"
 
 namespace penstock {
 
@@ -32,11 +32,11 @@ inline void futex_wake(std::atomic<uint32_t>& word, int count) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
-class Crew {
+class ThreadPool {
  public:
   // Of this process. Never destroyed: its threads end with the process, asleep.
-  static Crew& shared() {
-    static Crew* crew = new Crew;
+  static ThreadPool& shared() {
+    static ThreadPool* crew = new ThreadPool;
     return *crew;
   }
 
@@ -75,7 +75,7 @@ class Crew {
   // Fewer come where the system has no more threads.
   void hire(int threads) {
     try {
-      for (; helpers_ < threads - 1; ++helpers_) std::thread(&Crew::help, this, helpers_ + 1).detach();
+      for (; helpers_ < threads - 1; ++helpers_) std::thread(&ThreadPool::help, this, helpers_ + 1).detach();
     } catch (const std::system_error&) {
     }
   }
@@ -204,11 +204,11 @@ class Crew {
 // the caller does all by itself.
 class Team {
  public:
-  explicit Team(int threads) : turn_(Crew::shared().turn_, std::defer_lock) {
+  explicit Team(int threads) : turn_(ThreadPool::shared().turn_, std::defer_lock) {
     if (threads > 1 && turn_.try_lock()) {
       threads_ = std::min(threads, MAX_THREADS);
-      Crew::shared().hire(threads_);
-      Crew::shared().look_at_board();
+      ThreadPool::shared().hire(threads_);
+      ThreadPool::shared().look_at_board();
     }
   }
 
@@ -216,7 +216,7 @@ class Team {
   int most() const { return threads_; }
   // How many may compute at the moment.
   int size() const {
-    return std::min<int>(threads_, Crew::shared().allowed_.load(std::memory_order_relaxed));
+    return std::min<int>(threads_, ThreadPool::shared().allowed_.load(std::memory_order_relaxed));
   }
 
   // Calls work(first, last, rank) until [0, count) is covered, `grain` at a time. What was written before it
@@ -246,13 +246,13 @@ class Team {
     if (threads_ == 1 || items < 2) {
       meanwhile();
       if (count > 0) work(0, count, 0);
-      Crew::shared().move();
+      ThreadPool::shared().move();
       return;
     }
     const Split<Work> split{count, grain, &work};
-    Crew::shared().open_round(&Split<Work>::run, &split, items, threads_, stretches);
+    ThreadPool::shared().open_round(&Split<Work>::run, &split, items, threads_, stretches);
     meanwhile();
-    Crew::shared().finish_round(items);
+    ThreadPool::shared().finish_round(items);
   }
 
   template <class Work>

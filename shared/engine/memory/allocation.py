@@ -33,7 +33,7 @@ class Share(NamedTuple):
         return self.num_next + self.num_last
 
 
-class Allotment:
+class Allocation:
     """`windows` are those of the groups of layers; no step has more than `max_rows` rows."""
 
     def __init__(self, blocks: BlockPool, windows: Sequence[KvWindow], max_rows: int) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from services.tokenizer.chat_prompt_builder import MAX_PASSAGES_OF_PROMPT
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
-from services.tokenizer.told_chat import MAX_TOLD_PASSAGES
 from shared.errors import PenstockError
 from shared.kv_hash import BlockHasher
 from shared.messages import ChatTurn, Tokenize, Tokenized, unpack_ids
@@ -116,12 +116,12 @@ def test_the_head_is_what_the_prompts_of_all_passages_begin_with(
 
 
 def test_as_many_passages_as_are_allowed_are_taken(prompts: PromptTokenizer) -> None:
-    answer = prompts.tokenize_prompt(replace(ASKED, passages=("a",) * MAX_TOLD_PASSAGES))
-    assert answer.passage_places == tuple(range(1, MAX_TOLD_PASSAGES + 1))
+    answer = prompts.tokenize_prompt(replace(ASKED, passages=("a",) * MAX_PASSAGES_OF_PROMPT))
+    assert answer.passage_places == tuple(range(1, MAX_PASSAGES_OF_PROMPT + 1))
 
 
 WRONG = {
-    "too many": replace(ASKED, passages=("a",) * (MAX_TOLD_PASSAGES + 1)),
+    "too many": replace(ASKED, passages=("a",) * (MAX_PASSAGES_OF_PROMPT + 1)),
     "place named twice": replace(ASKED, passage_order=(0, 1, 1)),
     "place of no passage": replace(ASKED, passage_order=(0, 1, 3)),
     "place left out": replace(ASKED, passage_order=(0, 1)),

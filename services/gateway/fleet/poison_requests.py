@@ -1,13 +1,13 @@
 """A request that takes engines down: it, and not its neighbours, ends after the second one.
 
-Whoever was being computed in an engine that failed is a suspect, neighbours too. Suspects are placed one
-after another: the next when the one before has shown by its tokens that it was not it. So a second failure
-has one suspect that was there and had not shown so: it is the culprit.
+Whoever was being computed in an engine that failed is a suspect, neighbours too. Suspects are routed one
+after another: the next when the one before has shown by its tokens that it was not it. So a second
+failure has one suspect that was there and had not shown so: it is the poison request.
 
 A worker's last words name whom its engine was computing. One that dies without a word names nobody; then
-the evidence is weaker: a request is struck when it had just begun to be computed, and is the culprit when it
-alone was struck twice. Where several were, they take turns as well. A stream that got tokens of its placement
-is never struck by a silent death, so that killed workers do not end it.
+the evidence is weaker: a request is struck when it had just begun to be computed, and is the poison
+request when it alone was struck twice. Where several were, they take turns as well. A stream that got
+tokens of its route is never struck by a silent death, so that killed workers do not end it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shared.errors import InternalError
 
 log = structlog.get_logger()
 
-CULPRIT_STRIKES = 2
+POISON_STRIKES = 2
 TURN_S = 5.0
-"""A suspect that has been placed and has shown nothing by then does not keep the others waiting."""
+"""A suspect that has been routed and has shown nothing by then does not keep the others waiting."""
 MAX_TURN_S = 30.0
-"""Nor does one that is not placed by then: the engines may still be starting again."""
+"""Nor does one that is not routed by then: the engines may still be starting again."""
 
 
-class CrashSuspects:
+class PoisonRequests:
     """The records of all requests of this gateway. Two gateways' suspects do not wait for each other."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -48,7 +48,7 @@ class CrashSuspects:
         self._end_turn(record)
 
     async def take_turn(self, record: CrashRecord) -> None:
-        """Before a placement: a suspect waits until no other one is on trial."""
+        """Before a route: a suspect waits until no other one is on trial."""
         self._end_turn(record)
         while _is_suspect(record) and self._on_trial() is not None:  # noqa: ASYNC110 - time ends it, too
             await asyncio.sleep(POLL_S)
@@ -56,20 +56,20 @@ class CrashSuspects:
             self._turn_of, self._taken_s = record, self._clock.monotonic_s()
 
     def note_tokens(self, record: CrashRecord, epoch: int, tokens: int) -> None:
-        """So many came of its latest placement."""
+        """So many came of its latest route."""
         record.note_tokens(epoch, tokens)
         if not record.strikes:
             self._end_turn(record)
 
     def note_fault(self, record: CrashRecord, epoch: int) -> bool:
-        """A worker named the request in its last words; True when it is the culprit."""
+        """A worker named the request in its last words; True when it is the poison request."""
         record.note_fault(epoch)
-        return record.strikes >= CULPRIT_STRIKES and record is self._turn_of
+        return record.strikes >= POISON_STRIKES and record is self._turn_of
 
     def note_death(self, role: str, instance: str) -> str:
-        """An instance lives anew and had not said that it ends; the culprit's id, "" for none."""
+        """An instance lives anew and had not said that it ends; the poison request's id, "" for none."""
         struck = [record for record in self._records.values() if record.note_death(role, instance)]
-        guilty = [record for record in struck if record.strikes >= CULPRIT_STRIKES]
+        guilty = [record for record in struck if record.strikes >= POISON_STRIKES]
         if len(guilty) > 1:
             guilty = [record for record in guilty if record is self._turn_of]
         return guilty[0].request_id if guilty else ""
@@ -80,8 +80,8 @@ class CrashSuspects:
         if record is None:
             return None
         until_s = self._taken_s + MAX_TURN_S
-        if record.placed_s >= self._taken_s:
-            until_s = min(until_s, record.placed_s + TURN_S)
+        if record.routed_s >= self._taken_s:
+            until_s = min(until_s, record.routed_s + TURN_S)
         return record if self._clock.monotonic_s() < until_s else None
 
     def _end_turn(self, record: CrashRecord) -> None:
@@ -90,11 +90,11 @@ class CrashSuspects:
 
 
 def _is_suspect(record: CrashRecord) -> bool:
-    return record.named or record.strikes >= CULPRIT_STRIKES
+    return record.named or record.strikes >= POISON_STRIKES
 
 
-def culprit_error(hop: str) -> InternalError:
+def poison_request_error(hop: str) -> InternalError:
     """What a request ends with that took engines down."""
     return InternalError(
-        f"{CULPRIT_STRIKES} workers failed while they computed this request: it is not tried again", hop=hop
+        f"{POISON_STRIKES} workers failed while they computed this request: it is not tried again", hop=hop
     )

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from shared.cores import usable_cores
-from shared.engine import Engine, core_board
-from shared.engine.core_board import HEADER_BYTES, LOOK_EVERY_S, SEATS, CoreSeat, WorkClass
+from shared.engine import Engine, core_arbiter
+from shared.engine.core_arbiter import HEADER_BYTES, LOOK_EVERY_S, SEATS, CoreArbiter, WorkClass
 from shared.engine.native.library import PromptsShape, SeatShape, library
 from shared.engine.step_pacer import REMEMBERED_STEPS, OwnRequests, WaitingPrompts
 from tests.support.clock import FakeClock
@@ -131,14 +131,14 @@ def test_a_quota_is_shared_by_those_that_have_it_together(cgroup: int, share: in
 
 
 def test_alone_a_process_has_all_cores(tmp_path: Path) -> None:
-    seat = CoreSeat(PREFILL, tmp_path)
+    seat = CoreArbiter(PREFILL, tmp_path)
     seat.compute(now=True)
     assert seat.threads == seat.most == usable_cores()
     seat.close()
 
 
 def test_two_processes_of_one_folder_share_the_cores(tmp_path: Path) -> None:
-    prefill, decode = CoreSeat(PREFILL, tmp_path), CoreSeat(DECODE, tmp_path)
+    prefill, decode = CoreArbiter(PREFILL, tmp_path), CoreArbiter(DECODE, tmp_path)
     decode.compute(now=True)
     assert prefill.threads == max(1, usable_cores() // 2)
     decode.close()
@@ -147,9 +147,9 @@ def test_two_processes_of_one_folder_share_the_cores(tmp_path: Path) -> None:
 
 
 def test_a_seat_that_was_left_is_taken_again(tmp_path: Path) -> None:
-    first, second = CoreSeat(DECODE, tmp_path), CoreSeat(DECODE, tmp_path)
+    first, second = CoreArbiter(DECODE, tmp_path), CoreArbiter(DECODE, tmp_path)
     first.close()
-    third = CoreSeat(DECODE, tmp_path)
+    third = CoreArbiter(DECODE, tmp_path)
     assert (third.number, second.number) == (first.number, first.number + 1)
     third.close()
     second.close()
@@ -159,13 +159,13 @@ def test_a_process_that_was_killed_while_it_computed_is_forgotten(tmp_path: Path
     code = f"""
 import sys
 from pathlib import Path
-from shared.engine.core_board import CoreSeat, WorkClass
-CoreSeat(WorkClass.DECODE, Path({str(tmp_path)!r})).compute(now=True)
+from shared.engine.core_arbiter import CoreArbiter, WorkClass
+CoreArbiter(WorkClass.DECODE, Path({str(tmp_path)!r})).compute(now=True)
 print("computing", flush=True)
 sys.stdin.read()
 """
     clock = FakeClock()
-    seat = CoreSeat(PREFILL, tmp_path, monotonic_s=clock.monotonic_s)
+    seat = CoreArbiter(PREFILL, tmp_path, monotonic_s=clock.monotonic_s)
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -187,7 +187,7 @@ sys.stdin.read()
 
 def test_a_process_that_stands_still_is_forgotten_until_its_next_step(tmp_path: Path) -> None:
     clock = FakeClock()
-    seat, other = CoreSeat(PREFILL, tmp_path, monotonic_s=clock.monotonic_s), CoreSeat(DECODE, tmp_path)
+    seat, other = CoreArbiter(PREFILL, tmp_path, monotonic_s=clock.monotonic_s), CoreArbiter(DECODE, tmp_path)
     other.begin_step()
     for _ in range(2):
         assert seat.threads == max(1, usable_cores() // 2)
@@ -201,28 +201,28 @@ def test_a_process_that_stands_still_is_forgotten_until_its_next_step(tmp_path: 
 
 
 def test_without_a_free_seat_a_process_is_told(tmp_path: Path) -> None:
-    seats = [CoreSeat(DECODE, tmp_path) for _ in range(SEATS)]
+    seats = [CoreArbiter(DECODE, tmp_path) for _ in range(SEATS)]
     with pytest.raises(OSError, match=f"all {SEATS} seats"):
-        CoreSeat(DECODE, tmp_path)
+        CoreArbiter(DECODE, tmp_path)
     for seat in seats:
         seat.close()
 
 
 def test_a_board_has_all_of_its_memory_before_anybody_writes_to_it(tmp_path: Path) -> None:
     """A page that a full disk has no room for kills who writes to it."""
-    path = tmp_path / f"penstock-cores-{os.geteuid()}-{core_board.LAYOUT}"
+    path = tmp_path / f"penstock-cores-{os.geteuid()}-{core_arbiter.LAYOUT}"
     path.touch()  # as one leaves it that was killed before it could make it larger
-    CoreSeat(DECODE, tmp_path).close()
+    CoreArbiter(DECODE, tmp_path).close()
     status = path.stat()
     assert status.st_blocks * 512 >= status.st_size >= HEADER_BYTES + SEATS * ctypes.sizeof(SeatShape)
 
 
 def test_a_board_that_is_somebody_elses_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "theirs").touch()
-    name = f"penstock-cores-{os.geteuid()}-{core_board.LAYOUT}"
+    name = f"penstock-cores-{os.geteuid()}-{core_arbiter.LAYOUT}"
     (tmp_path / name).symlink_to(tmp_path / "theirs")
     with pytest.raises(OSError, match=name):
-        CoreSeat(DECODE, tmp_path)
+        CoreArbiter(DECODE, tmp_path)
     assert (tmp_path / "theirs").stat().st_size == 0
 
 
@@ -304,11 +304,11 @@ def test_an_engine_whose_last_sequence_is_released_gives_the_cores_back(tmp_path
     other.close()
 
 
-def seated(folder: Path) -> tuple[Engine, CoreSeat, CoreSeat]:
+def seated(folder: Path) -> tuple[Engine, CoreArbiter, CoreArbiter]:
     """An engine on a seat, and somebody else's."""
     engine = make_engine(save_random_model(folder / "model"), threads=0)
-    seat, other = CoreSeat(DECODE, folder), CoreSeat(PREFILL, folder)
-    engine.sit_down(seat)
+    seat, other = CoreArbiter(DECODE, folder), CoreArbiter(PREFILL, folder)
+    engine.share_cores(seat)
     return engine, seat, other
 
 
@@ -341,7 +341,7 @@ def test_prompts_wait_for_cores_that_they_could_use(
 
 
 def test_a_prefill_engine_that_computes_has_one_prompt_at_least(tmp_path: Path) -> None:
-    prefill, decode = CoreSeat(PREFILL, tmp_path), CoreSeat(DECODE, tmp_path)
+    prefill, decode = CoreArbiter(PREFILL, tmp_path), CoreArbiter(DECODE, tmp_path)
     prefill.begin_step()
     assert decode.prompts == WaitingPrompts(1)
     prefill.serve(4)
@@ -354,8 +354,8 @@ def test_a_prefill_engine_that_computes_has_one_prompt_at_least(tmp_path: Path) 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_engine_moves_while_it_computes(threads: int, tmp_path: Path) -> None:
     engine = make_engine(save_random_model(tmp_path / "model"), threads=threads)
-    prefill, decode = CoreSeat(PREFILL, tmp_path), CoreSeat(DECODE, tmp_path)
-    engine.sit_down(prefill)
+    prefill, decode = CoreArbiter(PREFILL, tmp_path), CoreArbiter(DECODE, tmp_path)
+    engine.share_cores(prefill)
     moves = set()
     for number in range(3):
         admit(engine, str(number), [1, 2, 3], GREEDY)
@@ -376,7 +376,7 @@ class SkippingClock:
         return time.monotonic() + self.skipped_s
 
 
-def steps(seat: CoreSeat, clock: FakeClock | SkippingClock) -> None:
+def steps(seat: CoreArbiter, clock: FakeClock | SkippingClock) -> None:
     """As many as it takes to know how long one is."""
     for _ in range(REMEMBERED_STEPS):
         seat.begin_step()
@@ -387,7 +387,7 @@ def steps(seat: CoreSeat, clock: FakeClock | SkippingClock) -> None:
         seat.end_step()
 
 
-def pauses_after_steps(seat: CoreSeat, clock: SkippingClock) -> bool:
+def pauses_after_steps(seat: CoreArbiter, clock: SkippingClock) -> bool:
     """Whether it leaves the cores to others before its next step; it goes on at last in any case."""
     steps(seat, clock)
     assert seat.pause(OwnRequests(1))
@@ -400,10 +400,10 @@ def prefilling(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     code = f"""
 from pathlib import Path
 from shared.engine import Engine, EngineConfig
-from shared.engine.core_board import CoreSeat, WorkClass
+from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.sampling import SamplingParams
 engine = Engine(EngineConfig({str(save_random_model(tmp_path / "model"))!r}, threads=0, kv_blocks=16))
-engine.sit_down(CoreSeat(WorkClass.PREFILL, Path({str(tmp_path)!r})))
+engine.share_cores(CoreArbiter(WorkClass.PREFILL, Path({str(tmp_path)!r})))
 def admit(key):
     engine.admit(key, [1, 2, 3], 3, SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True))
 admit("first")
@@ -429,7 +429,7 @@ def test_prompts_get_their_part_and_hold_nobody_once_their_process_is_lost(
     lost_by: signal.Signals, prefilling: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     clock = SkippingClock()
-    seat = CoreSeat(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    seat = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
     for _ in range(2):
         assert any(pauses_after_steps(seat, clock) for _ in range(100))
     prefilling.send_signal(lost_by)
@@ -443,11 +443,11 @@ def test_prompts_get_their_part_and_hold_nobody_once_their_process_is_lost(
 
 
 @pytest.fixture
-def standing(tmp_path: Path) -> Iterator[tuple[CoreSeat, CoreSeat]]:
+def standing(tmp_path: Path) -> Iterator[tuple[CoreArbiter, CoreArbiter]]:
     """Seats of prefill and decode, both in the midst of work, on a clock that stands still from now on."""
     clock = FakeClock()
-    prefill = CoreSeat(PREFILL, tmp_path)
-    decode = CoreSeat(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    prefill = CoreArbiter(PREFILL, tmp_path)
+    decode = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
     prefill.begin_step()
     steps(decode, clock)
     yield prefill, decode
@@ -455,28 +455,32 @@ def standing(tmp_path: Path) -> Iterator[tuple[CoreSeat, CoreSeat]]:
     decode.close()
 
 
-async def paused(decode: CoreSeat) -> asyncio.Future[bool]:
+async def paused(decode: CoreArbiter) -> asyncio.Future[bool]:
     """What comes of its pause, which has begun."""
     pause = asyncio.ensure_future(asyncio.to_thread(decode.pause, OwnRequests(1)))
     await until(lambda: not decode._seats[decode.number].computing)
     return pause
 
 
-async def test_a_pause_ends_with_the_last_prompt(standing: tuple[CoreSeat, CoreSeat]) -> None:
+async def test_a_pause_ends_with_the_last_prompt(standing: tuple[CoreArbiter, CoreArbiter]) -> None:
     prefill, decode = standing
     pause = await paused(decode)
     prefill.compute(now=False)
     assert await asyncio.wait_for(pause, 10.0)
 
 
-async def test_a_pause_ends_early_for_what_else_there_is_to_do(standing: tuple[CoreSeat, CoreSeat]) -> None:
+async def test_a_pause_ends_early_for_what_else_there_is_to_do(
+    standing: tuple[CoreArbiter, CoreArbiter],
+) -> None:
     _, decode = standing
     pause = await paused(decode)
     decode.rouse()
     assert not await asyncio.wait_for(pause, 10.0)
 
 
-async def test_who_was_roused_before_its_pause_does_not_begin_it(standing: tuple[CoreSeat, CoreSeat]) -> None:
+async def test_who_was_roused_before_its_pause_does_not_begin_it(
+    standing: tuple[CoreArbiter, CoreArbiter],
+) -> None:
     _, decode = standing
     decode.rouse()
     assert not decode.pause(OwnRequests(1))

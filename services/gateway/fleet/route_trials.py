@@ -1,17 +1,17 @@
-"""What a placement tells of the instances that it is on."""
+"""What a route tells of the instances that it is on."""
 
 from __future__ import annotations
 
 from services.gateway.fleet.breakers import Breakers, Trial
-from services.gateway.fleet.placement import Placement
 from services.gateway.fleet.request_client import InstanceGone
+from services.gateway.fleet.routing import RoutingDecision
 from shared.bus.fleet import FleetView, InstanceView
 from shared.errors import InternalError, NoAnswer, PenstockError, ProtocolError, Unavailable
-from shared.roles import PLACED_ROLES
+from shared.roles import ROUTED_ROLES
 
 
-class PlacementTrials:
-    """One trial per placed role, of the latest placement of one request."""
+class RouteTrials:
+    """One trial per routed role, of the latest route of one request."""
 
     def __init__(self, breakers: Breakers, fleet: FleetView, request_id: str) -> None:
         self._breakers = breakers
@@ -19,10 +19,10 @@ class PlacementTrials:
         self._request_id = request_id
         self._trials: dict[str, Trial] = {}
         self.views: dict[str, InstanceView] = {}
-        """By role, as they were when the placement began: of this life of each."""
+        """By role, as they were when the route began: of this life of each."""
 
-    def begin(self, placement: Placement) -> None:
-        found = {role: self._fleet.get(role, placement.instance_of(role)) for role in PLACED_ROLES}
+    def begin(self, route: RoutingDecision) -> None:
+        found = {role: self._fleet.get(role, route.instance_of(role)) for role in ROUTED_ROLES}
         self.views = {role: view for role, view in found.items() if view is not None}
         self._trials = {
             role: self._breakers.begin_trial(view, self._request_id) for role, view in self.views.items()
@@ -42,7 +42,7 @@ class PlacementTrials:
             trial.fail(silent=isinstance(error, NoAnswer | Unavailable))
 
     def end(self) -> None:
-        """The placement is over; of whom nothing was learned, nothing is said."""
+        """The route is over; of whom nothing was learned, nothing is said."""
         for trial in self._trials.values():
             trial.end()
 
@@ -56,7 +56,7 @@ def speaks_against(error: PenstockError) -> bool:
     """Whether an instance broke or fell silent.
 
     Not: it is full, the request is at fault, the request's time is up. Whom the fleet view has lost is not
-    placed on anyway, and a restarted one starts anew.
+    routed to anyway, and a restarted one starts anew.
     """
     return isinstance(error, NoAnswer | Unavailable | InternalError | ProtocolError) and not isinstance(
         error, InstanceGone

@@ -1,4 +1,4 @@
-"""A placement without a token yet: is it still held? Where it is not, the row that ended it is lost."""
+"""A route without a token yet: is it still held? Where it is not, the row that ended it is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAST_ROW_S = 0.25
 
 
 async def is_forgotten(ask: Callable[[], Awaitable[Message]], arrived: asyncio.Event) -> bool:
-    """Whether `ask` (a HoldCheck) says that nobody works on the request, and nothing arrives all the same.
+    """Return whether `ask`, a LivenessCheck, hears that nobody works on the request and nothing arrives.
 
     Returns at once when something arrives. Who does not answer is not taken for one who has forgotten.
     """

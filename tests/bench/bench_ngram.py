@@ -1,6 +1,6 @@
 """What drafting from a request's own text brings: tokens per step and second, without and with it in turns.
 
-    python -m tests.bench.bench_lookup --model DIR|FILE [--batch 1,8] [--temperature T] [--prompts N]
+    python -m tests.bench.bench_ngram --model DIR|FILE [--batch 1,8] [--temperature T] [--prompts N]
 
 In process, decode steps alone: chats (first turns of MT-bench), code (HumanEval) and questions about passages
 of the documentation, as a stack's retriever finds them; `random` ids at temperature 1, where nothing is to be
@@ -31,7 +31,7 @@ from tests.bench.bench_answers import document_passages
 from tests.bench.document_questions import read_questions
 from tests.support.data import data_dir
 
-LOOKUP_TOKENS = 8
+NGRAM_TOKENS = 8
 MAX_PROMPT_TOKENS = 1024
 KINDS = ("chat", "code", "passages")
 RANDOM = "random"
@@ -106,19 +106,19 @@ def measure(
     """Groups of `batch` prompts, each without and with lookups, who is first in turns."""
     groups = [prompts[first : first + batch] for first in range(0, len(prompts), batch)]
     groups = [group for group in groups if len(group) == batch]
-    sums = {0: Decoded(), LOOKUP_TOKENS: Decoded()}
+    sums = {0: Decoded(), NGRAM_TOKENS: Decoded()}
     ratios: list[float] = []
     for number, group in enumerate(groups * rounds):
         pair: dict[int, tuple[Decoded, list[list[int]]]] = {}
-        order = (0, LOOKUP_TOKENS) if number % 2 else (LOOKUP_TOKENS, 0)
+        order = (0, NGRAM_TOKENS) if number % 2 else (NGRAM_TOKENS, 0)
         for longest in order:
-            engine.limit_lookups(longest)
+            engine.limit_ngrams(longest)
             pair[longest] = decode(engine, group, params)
             sums[longest].add(pair[longest][0])
-        if pair[0][1] != pair[LOOKUP_TOKENS][1]:
+        if pair[0][1] != pair[NGRAM_TOKENS][1]:
             sys.exit("the answers differ")
-        ratios.append(pair[0][0].cpu_us / pair[LOOKUP_TOKENS][0].cpu_us)
-    without, with_ = sums[0], sums[LOOKUP_TOKENS]
+        ratios.append(pair[0][0].cpu_us / pair[NGRAM_TOKENS][0].cpu_us)
+    without, with_ = sums[0], sums[NGRAM_TOKENS]
     return {
         "tokens_per_s_without": 1e6 * without.tokens / without.us,
         "tokens_per_s": 1e6 * with_.tokens / with_.us,
@@ -153,7 +153,7 @@ def main() -> None:
     llm = LLM(
         options.model,
         threads=options.threads,
-        lookup_tokens=LOOKUP_TOKENS,
+        ngram_tokens=NGRAM_TOKENS,
         max_sequences=most,
         max_batch_tokens=max(512, most),
         kv_blocks=most * (MAX_PROMPT_TOKENS + options.tokens + 32) // 16 + 2 * most,

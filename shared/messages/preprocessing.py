@@ -1,4 +1,4 @@
-"""What the gateway asks retriever and tokenizer: for the front half of a request, or for a client itself."""
+"""Questions of the gateway to retriever and tokenizer, for a request's preprocessing or for a client."""
 
 from __future__ import annotations
 
@@ -200,14 +200,14 @@ class FoundFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class SpellTokens:
+class GetTokenBytes:
     """gateway → tokenizer: what does each of these ids stand for?"""
 
     token_ids: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class TokenSpellings:
+class TokenBytes:
     """One for each id: bytes, since a character may be spread over several tokens."""
 
-    spellings: tuple[bytes, ...]
+    token_bytes: tuple[bytes, ...]

@@ -15,23 +15,23 @@ from services.gateway.context import SessionContext
 from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
 from services.gateway.fleet.crash_record import CrashRecord
 from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.fleet.placement import (
+from services.gateway.fleet.prompt_path import on_shorter_path
+from services.gateway.fleet.request_client import RequestClient, unexpected_answer
+from services.gateway.fleet.route_trials import RouteTrials
+from services.gateway.fleet.routing import (
     Need,
-    Placement,
-    choose_placement,
+    RoutingDecision,
+    choose_route,
     kv_groups,
     leave_out_of_all,
     serving,
 )
-from services.gateway.fleet.placement_trials import PlacementTrials
-from services.gateway.fleet.prompt_path import on_shorter_path
-from services.gateway.fleet.request_client import RequestClient, unexpected_answer
 from services.gateway.fleet.sent_load import Load
-from services.gateway.fleet.waiting import POLL_S, wait_for_placed_roles
+from services.gateway.fleet.waiting import POLL_S, wait_for_routed_roles
 from services.gateway.prompt.block_names import BlockNames
 from services.gateway.request.request import Request
 from services.gateway.scope.session_state import SessionState, is_final
-from services.gateway.session.placement_messages import placement_messages
+from services.gateway.session.route_messages import route_messages
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
@@ -39,7 +39,7 @@ from shared.kv_groups import KvGroups
 from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.kv_room import blocks_ahead
 from shared.messages import Accepted, Message
-from shared.roles import PLACED_ROLES
+from shared.roles import ROUTED_ROLES
 from shared.sampling import NO_LOGPROBS
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -55,7 +55,7 @@ class Refused(Exception):
         self.error = error
 
 
-class Placer:
+class Router:
     """Places one request, as often as needed. `cancel_epoch(reason)` tells the holders of a failed epoch."""
 
     def __init__(
@@ -89,10 +89,10 @@ class Placer:
         self._rotation = rotation
         self._cancel_epoch = cancel_epoch
         self._avoided = AvoidedInstances()
-        self.trials = PlacementTrials(self._breakers, self._fleet, self._request_id)
+        self.trials = RouteTrials(self._breakers, self._fleet, self._request_id)
         self._arrived_s = SYSTEM_CLOCK.monotonic_s()
 
-    async def place_request(self, deadline: Deadline, asked: Callable[[], None]) -> None:
+    async def route_request(self, deadline: Deadline, asked: Callable[[], None]) -> None:
         """Return when all its workers hold the request; `asked` is called when they have been asked.
 
         Who finds all full waits its turn again, as long as the deadline lets it come. Raises what no worker
@@ -105,7 +105,7 @@ class Placer:
         for attempt in itertools.count():
             async with self._admission_queue.turn(ticket):
                 until = until or Deadline.after(self._wait_s(deadline))
-                refused = await self._try_placement(deadline, until, attempt, asked)
+                refused = await self._try_route(deadline, until, attempt, asked)
             if refused is None:
                 return
             if isinstance(refused.error, Overloaded):
@@ -120,20 +120,20 @@ class Placer:
                 until = None
             await self._back_off(refused.role, attempt)
 
-    async def _try_placement(
+    async def _try_route(
         self, deadline: Deadline, until: Deadline, attempt: int, asked: Callable[[], None]
     ) -> Refused | None:
         """One epoch: None when all have taken it, or when it is not needed any more."""
-        placement = await self._choose(until, attempt)
+        route = await self._choose(until, attempt)
         if self._state.finish:
-            return None  # the last row of the failed placement came while we waited
-        self._state.begin_epoch(placement)
-        self.trials.begin(placement)
-        self._crash_record.begin_epoch(self.trials.views.values(), placement.prompt_role)
-        layout = self._layout_of(placement)
+            return None  # the last row of the failed route came while we waited
+        self._state.begin_epoch(route)
+        self.trials.begin(route)
+        self._crash_record.begin_epoch(self.trials.views.values(), route.prompt_role)
+        layout = self._layout_of(route)
         ids, hashes = self._sequence(layout)  # only now: until the new epoch, rows of the old one count
         try:
-            await self._ask_all(placement, ids, hashes, deadline, asked)
+            await self._ask_all(route, ids, hashes, deadline, asked)
         except Refused as refused:
             self.trials.end()
             self._cancel_epoch("replaced")
@@ -141,8 +141,8 @@ class Placer:
                 raise refused.error from refused
             self._avoid(refused)
             return refused
-        self._state.placed()
-        metrics.PLACEMENTS.labels(path="disaggregated" if placement.prefill else "local").inc()
+        self._state.routed()
+        metrics.ROUTING_DECISIONS.labels(path="disaggregated" if route.prefill else "local").inc()
         return None
 
     def _wait_s(self, deadline: Deadline) -> float:
@@ -166,7 +166,7 @@ class Placer:
             await asyncio.sleep(POLL_S)
 
     def avoid_failed(self, trouble: PenstockError) -> None:
-        """The placement failed: its replacement goes elsewhere than to who failed it, if there is another."""
+        """The route failed: its replacement goes elsewhere than to who failed it, if there is another."""
         if trouble.hop in self.trials.views:
             self._avoided.add_failed(self.trials.views[trouble.hop])
         self.trials.fail(trouble.hop, trouble)
@@ -192,24 +192,24 @@ class Placer:
         ids = self._prompt_ids + tuple(self._state.log.ids)
         return ids, self._block_names.names_of(ids, layout)
 
-    def _layout_of(self, placement: Placement) -> str:
+    def _layout_of(self, route: RoutingDecision) -> str:
         """The KV layout of the chosen workers; any will do when they are gone since."""
-        view = self._fleet.get("decode", placement.decode)
+        view = self._fleet.get("decode", route.decode)
         return view.heartbeat.layout if view is not None else self._block_names.layout
 
-    async def _choose(self, until: Deadline, attempt: int) -> Placement:
-        """A placement on instances that may be tried now; waits for roles that have none."""
-        placed = await wait_for_placed_roles(self._usable, until, adapter=self._model.adapter.name)
-        views = [view for found in placed.values() for view in found]
+    async def _choose(self, until: Deadline, attempt: int) -> RoutingDecision:
+        """A route on instances that may be tried now; waits for roles that have none."""
+        routed = await wait_for_routed_roles(self._usable, until, adapter=self._model.adapter.name)
+        views = [view for found in routed.values() for view in found]
         shunned = self._breakers.shunned(views, self._request_id) | self._avoided.failed(views)
-        preferred = leave_out_of_all(placed, shunned, self._avoided.refused(views))
+        preferred = leave_out_of_all(routed, shunned, self._avoided.refused(views))
         usable = {**preferred, "speculator": self._usable("speculator")}
         fleet = {role: [self._sent_load.with_sent(view) for view in found] for role, found in usable.items()}
         ids, hashes = self._sequence(self._block_names.layout)
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
         need = Need(hashes, len(ids), left, scored=self._wants_scores)
-        placement = choose_placement(fleet, need, rotation=self._rotation + attempt)
-        return on_shorter_path(placement, fleet, need, most_tokens=self._config.local_prefill_tokens)
+        route = choose_route(fleet, need, rotation=self._rotation + attempt)
+        return on_shorter_path(route, fleet, need, most_tokens=self._config.local_prefill_tokens)
 
     @property
     def _wants_scores(self) -> bool:
@@ -218,8 +218,8 @@ class Placer:
     def end(self) -> None:
         """The request is over."""
         self.trials.end()
-        if self._state.finish and self._state.placement is not None:
-            self._sent_load.end("decode", self._state.placement.decode)
+        if self._state.finish and self._state.route is not None:
+            self._sent_load.end("decode", self._state.route.decode)
 
     def _usable(self, role: str) -> list[InstanceView]:
         """Instances of `role` that serve the model and are not known to be gone."""
@@ -227,7 +227,7 @@ class Placer:
 
     async def _ask_all(
         self,
-        placement: Placement,
+        route: RoutingDecision,
         ids: tuple[int, ...],
         hashes: tuple[bytes, ...],
         deadline: Deadline,
@@ -237,8 +237,8 @@ class Placer:
 
         A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
         """
-        messages = placement_messages(
-            placement,
+        messages = route_messages(
+            route,
             self._request,
             self._state.log,
             self._state.told,
@@ -248,11 +248,11 @@ class Placer:
             deadline,
             self._model.adapter,
         )
-        loads = self._note_sent(placement, ids, hashes)
+        loads = self._note_sent(route, ids, hashes)
         asks = [
             asyncio.create_task(
-                self._ask_one(role, placement.instance_of(role), message, deadline, loads[role]),
-                name=f"ask-{placement.instance_of(role)}",
+                self._ask_one(role, route.instance_of(role), message, deadline, loads[role]),
+                name=f"ask-{route.instance_of(role)}",
             )
             for role, message in messages.items()
         ]
@@ -269,24 +269,24 @@ class Placer:
             raise _gravest(errors)
 
     def _note_sent(
-        self, placement: Placement, ids: tuple[int, ...], hashes: tuple[bytes, ...]
+        self, route: RoutingDecision, ids: tuple[int, ...], hashes: tuple[bytes, ...]
     ) -> dict[str, Load]:
         """By role. Until heartbeats show it, others are not sent there as if nothing had been."""
-        role = placement.prompt_role
-        computes = self._fleet.get(role, placement.instance_of(role))
+        role = route.prompt_role
+        computes = self._fleet.get(role, route.instance_of(role))
         cached = 0 if computes is None else computes.overlap(hashes) * HASH_BLOCK_TOKENS
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
         blocks = {"decode": blocks_ahead(len(ids), left, self._kv_groups)}
         tokens = {role: len(ids) - cached}
-        roles = [placed for placed in PLACED_ROLES if placement.instance_of(placed)]
+        roles = [routed for routed in ROUTED_ROLES if route.instance_of(routed)]
         return {
-            placed: self._sent_load.add(
-                placed,
-                placement.instance_of(placed),
-                tokens=tokens.get(placed, 0),
-                blocks=blocks.get(placed, 0),
+            routed: self._sent_load.add(
+                routed,
+                route.instance_of(routed),
+                tokens=tokens.get(routed, 0),
+                blocks=blocks.get(routed, 0),
             )
-            for placed in roles
+            for routed in roles
         }
 
     async def _ask_one(
@@ -312,8 +312,8 @@ class Placer:
         if not isinstance(answer, Accepted):
             raise Refused(role, instance, unexpected_answer(answer, role))
         self._sent_load.took(load)
-        placement = self._state.placement
-        if placement is not None and role == placement.prompt_role and not self._state.replacements:
+        route = self._state.route
+        if route is not None and role == route.prompt_role and not self._state.replacements:
             self._state.cached_tokens = answer.cached_tokens
 
     def _avoid(self, refused: Refused) -> None:

@@ -1,4 +1,4 @@
-// Who of this host computes now: memory that its processes share, a seat for each. engine/core_board.py makes
+// Who of this host computes now: memory that its processes share, a seat for each. engine/core_arbiter.py makes
 // it and says when somebody's seat is empty again.
 #pragma once
 

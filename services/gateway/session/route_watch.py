@@ -1,4 +1,4 @@
-"""Watching one placement: until the last row has come, or why the request must be placed anew."""
+"""Watching one route: until the last row has come, or why the request must be routed anew."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable
 
 from services.gateway.config import GatewayConfig
 from services.gateway.fleet.crash_record import PROVEN_TOKENS, CrashRecord
-from services.gateway.fleet.crash_suspects import CrashSuspects
-from services.gateway.fleet.hold_check import is_forgotten
-from services.gateway.fleet.placement_trials import PlacementTrials
+from services.gateway.fleet.liveness_check import is_forgotten
+from services.gateway.fleet.poison_requests import PoisonRequests
 from services.gateway.fleet.request_client import RequestClient
+from services.gateway.fleet.route_trials import RouteTrials
 from services.gateway.scope.session_state import SessionState
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import PenstockError, Unavailable
-from shared.messages import HoldCheck, Message
+from shared.messages import LivenessCheck, Message
 
 TRANSFER_STALL_S = 10.0
 """Silence between the first token and the second: longer than the transfer's own timers take to say so."""
 
 
-class PlacementWatch:
-    """Of one request, through all its placements. `deadline()` is the one in force."""
+class RouteWatch:
+    """Of one request, through all its routes. `deadline()` is the one in force."""
 
     def __init__(
         self,
         state: SessionState,
         config: GatewayConfig,
         request_client: RequestClient,
-        suspects: CrashSuspects,
+        suspects: PoisonRequests,
         crash_record: CrashRecord,
         deadline: Callable[[], Deadline],
     ) -> None:
@@ -45,19 +45,19 @@ class PlacementWatch:
         self._arrived = asyncio.Event()
 
     def note_arrival(self, now_s: float) -> None:
-        """A row of the placement has come. One of many in the middle of an answer wakes nobody."""
+        """A row of the route has come. One of many in the middle of an answer wakes nobody."""
         self._heard_s = now_s
         if self._noted_tokens < PROVEN_TOKENS or self._state.finish or self._crash_record.strikes:
             self._arrived.set()
 
-    def fail_placement(self, trouble: PenstockError) -> None:
+    def fail_route(self, trouble: PenstockError) -> None:
         """It cannot go on. The first trouble of an epoch counts."""
         if self._trouble_epoch < self._state.epoch and not self._state.finish:
             self._trouble, self._trouble_epoch = trouble, self._state.epoch
             self._arrived.set()
 
-    async def until_over(self, trials: PlacementTrials) -> PenstockError | None:
-        """None when the last row has come, else why the request must be placed anew."""
+    async def until_over(self, trials: RouteTrials) -> PenstockError | None:
+        """None when the last row has come, else why the request must be routed anew."""
         while True:
             self._heard_s = SYSTEM_CLOCK.monotonic_s()
             self._noted_tokens = self._state.epoch_tokens
@@ -88,23 +88,23 @@ class PlacementWatch:
         return True
 
     async def _ask_hold(self) -> Message:
-        assert self._state.placement is not None
+        assert self._state.route is not None
         return await self._request_client.ask_instance(
             "decode",
-            self._state.placement.decode,
-            HoldCheck(),
+            self._state.route.decode,
+            LivenessCheck(),
             self._deadline().shrink(self._config.ask_timeout_s),
             epoch=self._state.epoch,
         )
 
     def _stall_s(self) -> float:
-        """How long this placement may be silent in the phase it is in.
+        """How long this route may be silent in the phase it is in.
 
         Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
-        earlier placement; but somebody has to hold it. After its first token, KV is transferred, and both
+        earlier route; but somebody has to hold it. After its first token, KV is transferred, and both
         ends watch over that.
         """
         if self._state.epoch_tokens == 0:
-            return self._config.hold_check_s
+            return self._config.liveness_check_s
         stall_s = self._config.stall_timeout_s
         return stall_s if self._state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)

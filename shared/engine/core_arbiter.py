@@ -1,8 +1,8 @@
 """How the processes that compute on one host agree about its cores: a file in memory with a seat for each.
 
 A seat says what kind of work its process does, on which CPUs, and whether it computes now; from that every
-process knows how many threads it has (`Board::share` in native/board.h), and decode when its next step may
-begin while prompts wait (`step_pacer.py`). A seat is held by a lock on its
+process knows how many threads it has (`Board::share` in native/core_arbiter.h), and decode when its next
+step may begin while prompts wait (`step_pacer.py`). A seat is held by a lock on its
 bytes of the file: the kernel drops it with its process, in whatever container that lived, and the seat is
 free again. Who cannot have a seat computes with all of its threads.
 """
@@ -42,7 +42,7 @@ class WorkClass(IntEnum):
     PREFILL = 2
 
 
-class CoreSeat:
+class CoreArbiter:
     """The place of one process on the board. Its methods are for one thread."""
 
     def __init__(

@@ -37,7 +37,7 @@ class RetrieverWork:
     unranked: Unranked | None = None
 
 
-class Agenda:
+class WorkQueue:
     """Everything that is asked for is in exactly one place: it waits to be searched for, to be reranked or
     for its texts, or it is being computed."""
 

@@ -12,20 +12,20 @@ from shared.text.passage_room import fitting_places, utf8_bytes
 from shared.text.retrieval_prompt import passage_line, retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
 
-MAX_TOLD_PASSAGES = 64
+MAX_PASSAGES_OF_PROMPT = 64
 HEAD_PROBES = ("A", "7")
 """Passages that begin so differently that what their prompts share is what all prompts share."""
 
 
 @dataclass(frozen=True, slots=True)
-class ToldChat:
+class BuiltChat:
     """`passage_places` are those of `Tokenized`."""
 
     token_ids: list[int]
     passage_places: tuple[int, ...] = ()
 
 
-class ChatTeller:
+class ChatPromptBuilder:
     """Of one `Tokenize` that has a chat."""
 
     def __init__(self, tokenizer: TextTokenizer, message: Tokenize) -> None:
@@ -33,15 +33,15 @@ class ChatTeller:
         self._tokenizer = tokenizer
         self._message = message
         count = len(message.passages)
-        if count > MAX_TOLD_PASSAGES:
-            raise TooLarge(f"{count} passages are over the limit of {MAX_TOLD_PASSAGES}; send fewer")
+        if count > MAX_PASSAGES_OF_PROMPT:
+            raise TooLarge(f"{count} passages are over the limit of {MAX_PASSAGES_OF_PROMPT}; send fewer")
         self._order = message.passage_order or tuple(range(count))
         if sorted(self._order) != list(range(count)):
             raise InvalidRequest(f"passage_order is no order of {count} passages; name each place once")
         if message.max_passage_tokens < 0 or message.room_tokens < 0:
             raise InvalidRequest("max_passage_tokens and room_tokens are at least 0; 0 leaves them open")
 
-    def tell(self, room_bytes: int) -> ToldChat:
+    def tell(self, room_bytes: int) -> BuiltChat:
         """With the best passages that fit: into `room_bytes` of UTF-8, then into the message's limits.
 
         Their tokens are counted line by line, as they stand in the prompt; the prompt is measured whole.
@@ -59,16 +59,16 @@ class ChatTeller:
             places = places[:-1]
             token_ids = self._encode(places)
         standing = self._standing(places)
-        return ToldChat(
+        return BuiltChat(
             token_ids,
             tuple(standing.index(place) + 1 if place in standing else 0 for place in range(len(sizes))),
         )
 
-    def tell_head(self) -> ToldChat:
+    def tell_head(self) -> BuiltChat:
         """The ids with which the chat begins, whatever passages its question is going to be told with."""
         first, second = (self._encode_told([probe]) for probe in HEAD_PROBES)
         same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
-        return ToldChat([token_id for token_id, _ in same])
+        return BuiltChat([token_id for token_id, _ in same])
 
     def _fitting(self, places: Sequence[int], tokens: int, room: int) -> tuple[int, ...]:
         """Of `places`, with which the prompt has so many tokens, those that fit."""

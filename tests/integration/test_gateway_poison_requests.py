@@ -34,7 +34,7 @@ async def placed(session: Session, epoch: int) -> None:
 
 
 async def say(peers: Fleet, session: Session, text: str, finish: str = "") -> None:
-    """Tokens of the session's placement come, and are relayed."""
+    """Tokens of the session's route come, and are relayed."""
     state = session.state
     await peers.text(session.request_id, state.log.next_position, text, epoch=state.epoch, finish=finish)
     wanted = state.log.next_position + len(text)
@@ -51,15 +51,15 @@ async def test_a_request_that_two_decode_workers_die_of_ends_and_its_neighbours_
         neighbours = [await place(running, f"neighbour {number}") for number in range(2)]
         for session, _ in neighbours:
             await say(peers, session, SOME)
-        culprit, its_call = await place(running, "culprit")
+        poison, its_call = await place(running, "poison request")
         for life in (2, 3):
-            await say(peers, culprit, "a")  # prefill's own token; decode dies over the next one
+            await say(peers, poison, "a")  # prefill's own token; decode dies over the next one
             crash(peers["decode-0"], life)
             for session, _ in neighbours:
                 await placed(session, life)
                 await say(peers, session, SOME)
             if life == 2:
-                await placed(culprit, life)
+                await placed(poison, life)
         answer = await its_call
         for session, _ in neighbours:
             await say(peers, session, "end", finish="stop")
@@ -76,17 +76,17 @@ async def test_of_those_named_in_last_words_one_after_another_is_tried_until_the
 ) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         innocent, innocent_call = await place(running, "innocent")
-        culprit, culprit_call = await place(running, "culprit")
-        for session in (innocent, culprit):
+        poison, poison_call = await place(running, "poison request")
+        for session in (innocent, poison):
             await say(peers, session, SOME)
             await peers.lost(session.request_id, 1, "engine_fault")
         await placed(innocent, 2)
-        assert culprit.state.epoch == 1
+        assert poison.state.epoch == 1
         await say(peers, innocent, SOME)  # it is past what the engine failed over
-        await placed(culprit, 2)
-        for session in (innocent, culprit):
+        await placed(poison, 2)
+        for session in (innocent, poison):
             await peers.lost(session.request_id, 2, "engine_fault")
-        answer = await culprit_call
+        answer = await poison_call
         await placed(innocent, 3)
         await say(peers, innocent, "end", finish="stop")
         other = await innocent_call
@@ -132,4 +132,4 @@ async def test_who_is_cancelled_on_trial_lets_the_next_suspect_go(nats_url: str)
         await say(peers, second, "end", finish="stop")
         assert (await second_call).outcome == "finished"
         assert (await first_call).outcome == "cancelled"
-        assert not running.registry._context.crash_suspects._records
+        assert not running.registry._context.poison_requests._records

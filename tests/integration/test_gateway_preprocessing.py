@@ -1,4 +1,4 @@
-"""Whoever has work of a request queued before its placement is told when nobody waits for it any more."""
+"""Whoever has work of a request queued before its route is told when nobody waits for it any more."""
 
 from __future__ import annotations
 

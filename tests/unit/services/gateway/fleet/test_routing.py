@@ -1,4 +1,4 @@
-"""Placement and admission: pure choices from heartbeats."""
+"""RoutingDecision and admission: pure choices from heartbeats."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import pytest
 
 from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.fleet.placement import (
+from services.gateway.fleet.routing import (
     Candidate,
     Need,
-    Placement,
-    choose_placement,
+    RoutingDecision,
+    choose_route,
     kv_groups,
     leave_out,
     leave_out_of_all,
@@ -81,7 +81,7 @@ def fleet(**roles: Sequence[View]) -> dict[str, Sequence[Candidate]]:
 
 
 def test_one_instance_of_each_role_is_chosen_and_no_speculator_is_none() -> None:
-    assert choose_placement(fleet(), NEED) == Placement("decode-0", "prefill-0", "detokenizer-0", "")
+    assert choose_route(fleet(), NEED) == RoutingDecision("decode-0", "prefill-0", "detokenizer-0", "")
 
 
 @pytest.mark.parametrize("role", ["decode", "prefill", "detokenizer"])
@@ -89,7 +89,7 @@ def test_a_missing_role_is_named(role: str) -> None:
     views = fleet(**{role: []})
     assert missing_role(views) == role
     with pytest.raises(Unavailable) as caught:
-        choose_placement(views, NEED)
+        choose_route(views, NEED)
     assert caught.value.hop == role
 
 
@@ -119,7 +119,7 @@ def test_what_is_shunned_is_used_where_no_other_pair_of_workers_has_one_kv_layou
 def test_a_worker_that_keeps_the_window_alone_has_room_where_one_that_keeps_all_has_none() -> None:
     long = Need((), tokens=4096, output_tokens=16)
     views = fleet(decode=[View(beat("decode", "all")), View(beat("decode", "windowed", groups=WINDOWED))])
-    assert choose_placement(views, long).decode == "windowed"
+    assert choose_route(views, long).decode == "windowed"
 
 
 def test_blocks_before_the_window_save_no_room() -> None:
@@ -128,7 +128,7 @@ def test_blocks_before_the_window_save_no_room() -> None:
     tight = beat("decode", "a", free=1, live=0, groups=WINDOWED)
     roomy = beat("decode", "b", free=100, live=7, groups=WINDOWED)
     views = fleet(decode=[View(tight, cached=254), View(roomy)])
-    assert choose_placement(views, need).decode == "b"
+    assert choose_route(views, need).decode == "b"
 
 
 def test_a_worker_has_room_for_what_layers_with_a_window_keep_beside_the_others() -> None:
@@ -137,7 +137,7 @@ def test_a_worker_has_room_for_what_layers_with_a_window_keep_beside_the_others(
     mixed = KvGroups(1, 4, 1024)
     tight = View(beat("decode", "a", free=257 + 4 * 68 - 1, live=0, groups=mixed))
     roomy = View(beat("decode", "b", free=257 + 4 * 68, live=7, groups=mixed))
-    assert choose_placement(fleet(decode=[tight, roomy]), long).decode == "b"
+    assert choose_route(fleet(decode=[tight, roomy]), long).decode == "b"
 
 
 def test_the_groups_of_a_model_are_those_of_all_its_decode_workers() -> None:
@@ -149,49 +149,49 @@ def test_the_groups_of_a_model_are_those_of_all_its_decode_workers() -> None:
 
 def test_equal_instances_take_turns() -> None:
     views = fleet(decode=[View(beat("decode", name)) for name in "cab"])
-    chosen = [choose_placement(views, NEED, rotation=turn).decode for turn in range(6)]
+    chosen = [choose_route(views, NEED, rotation=turn).decode for turn in range(6)]
     assert chosen == ["a", "b", "c", "a", "b", "c"]
 
 
 def test_the_same_view_and_turn_give_the_same_choice() -> None:
     views = fleet(decode=[View(beat("decode", name)) for name in "ab"])
-    assert choose_placement(views, NEED, rotation=5) == choose_placement(views, NEED, rotation=5)
+    assert choose_route(views, NEED, rotation=5) == choose_route(views, NEED, rotation=5)
 
 
 def test_decode_prefers_the_one_that_has_the_prefix() -> None:
     views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b"), cached=4)])
-    assert choose_placement(views, NEED).decode == "b"
+    assert choose_route(views, NEED).decode == "b"
 
 
 def test_a_much_busier_decode_loses_although_it_has_the_prefix() -> None:
     views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b", live=6), cached=4)])
-    assert choose_placement(views, NEED).decode == "a"
+    assert choose_route(views, NEED).decode == "a"
 
 
 def test_decode_needs_room_for_all_blocks_that_it_does_not_have() -> None:
     roomy, tight = View(beat("decode", "roomy", live=7, free=5)), View(beat("decode", "tight", free=4))
-    assert choose_placement(fleet(decode=[tight, roomy]), NEED).decode == "roomy"
+    assert choose_route(fleet(decode=[tight, roomy]), NEED).decode == "roomy"
 
 
 def test_decode_needs_no_room_for_all_that_an_answer_may_become() -> None:
     long = Need(HASHES, tokens=64, output_tokens=1000)
     few = View(beat("decode", "few", live=1, free=12))  # 64 tokens and 128
     fewer = View(beat("decode", "fewer", free=11))
-    assert choose_placement(fleet(decode=[fewer, few]), long).decode == "few"
+    assert choose_route(fleet(decode=[fewer, few]), long).decode == "few"
 
 
 def test_a_full_decode_is_the_last_choice_but_a_choice() -> None:
     full = View(beat("decode", "a", live=8))
-    assert choose_placement(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"
-    assert choose_placement(fleet(decode=[full]), NEED).decode == "a"
+    assert choose_route(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"
+    assert choose_route(fleet(decode=[full]), NEED).decode == "a"
 
 
 def test_prefill_goes_where_the_first_token_comes_soonest() -> None:
     slow = View(beat("prefill", "slow", queued_tokens=0, tokens_per_s=100.0))
     queued = View(beat("prefill", "queued", queued_tokens=300, tokens_per_s=1000.0))
     cached = View(beat("prefill", "cached", queued_tokens=300, tokens_per_s=1000.0), cached=4)
-    assert choose_placement(fleet(prefill=[slow, queued]), NEED).prefill == "queued"
-    assert choose_placement(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
+    assert choose_route(fleet(prefill=[slow, queued]), NEED).prefill == "queued"
+    assert choose_route(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
 
 
 @pytest.mark.parametrize("tokens_per_s", [0.0, 1000.0], ids=["unmeasured", "measured"])
@@ -201,23 +201,23 @@ def test_of_two_prefills_of_the_same_rate_the_idle_one_beats_the_one_with_a_queu
     queued = View(beat("prefill", "a-queued", queued_tokens=300, tokens_per_s=tokens_per_s))
     idle = View(beat("prefill", "b-idle", tokens_per_s=tokens_per_s))
     for turn in range(2):
-        assert choose_placement(fleet(prefill=[queued, idle]), NEED, rotation=turn).prefill == "b-idle"
+        assert choose_route(fleet(prefill=[queued, idle]), NEED, rotation=turn).prefill == "b-idle"
 
 
 def test_a_speculator_is_taken_by_load() -> None:
     views = fleet(speculator=[View(beat("speculator", "a", live=2)), View(beat("speculator", "b"))])
-    assert choose_placement(views, NEED).speculator == "b"
+    assert choose_route(views, NEED).speculator == "b"
 
 
 def test_a_prompt_without_a_full_block_can_be_placed() -> None:
-    assert choose_placement(fleet(), Need((), tokens=1, output_tokens=1)).decode == "decode-0"
+    assert choose_route(fleet(), Need((), tokens=1, output_tokens=1)).decode == "decode-0"
 
 
 def test_a_placement_knows_who_it_uses_in_which_role() -> None:
-    placement = Placement("x", "y", "z", "")
-    assert placement.uses("decode", "x")
-    assert not placement.uses("prefill", "x")
-    assert not placement.uses("tokenizer", "x")
+    route = RoutingDecision("x", "y", "z", "")
+    assert route.uses("decode", "x")
+    assert not route.uses("prefill", "x")
+    assert not route.uses("tokenizer", "x")
 
 
 def test_workers_with_different_kv_layouts_are_never_placed_together() -> None:
@@ -229,7 +229,7 @@ def test_workers_with_different_kv_layouts_are_never_placed_together() -> None:
         "prefill": [View(beat("prefill", "p0", layout="bf16")), View(beat("prefill", "p1", layout="fp8"))],
         "detokenizer": [View(beat("detokenizer", "t0"))],
     }
-    chosen = choose_placement(fleet, NEED)
+    chosen = choose_route(fleet, NEED)
     assert (chosen.decode, chosen.prefill) == ("d1", "p0")
 
 
@@ -240,4 +240,4 @@ def test_no_common_kv_layout_is_a_sentence() -> None:
         "detokenizer": [View(beat("detokenizer", "t0"))],
     }
     with pytest.raises(Unavailable, match="same KV layout"):
-        choose_placement(fleet, NEED)
+        choose_route(fleet, NEED)

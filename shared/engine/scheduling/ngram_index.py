@@ -38,7 +38,7 @@ class Guess(NamedTuple):
 NO_GUESS = Guess((), 0)
 
 
-class PromptLookup:
+class NgramIndex:
     """The places of one text, which only grows. It keeps none of the tokens: callers bring them each time."""
 
     __slots__ = ("_before", "_latest", "num_indexed")

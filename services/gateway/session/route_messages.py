@@ -1,24 +1,24 @@
-"""What the three workers of a placement are asked."""
+"""What the three workers of a route are asked."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from services.gateway.fleet.placement import Placement
+from services.gateway.fleet.routing import RoutingDecision
 from services.gateway.request.request import Request
+from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
 from services.gateway.scope.token_log import TokenLog
-from services.gateway.scope.told_prompt import ToldPrompt
 from shared.deadline import Deadline
 from shared.messages import AdapterId, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
 from shared.sampling import NO_LOGPROBS
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
 
-def placement_messages(
-    placement: Placement,
+def route_messages(
+    route: RoutingDecision,
     request: Request,
     log: TokenLog,
-    told: ToldPrompt,
+    told: PromptLogprobsBuffer,
     gateway: str,
     ids: tuple[int, ...],
     hashes: tuple[bytes, ...],
@@ -37,8 +37,8 @@ def placement_messages(
         block_hashes=packed_hashes,
         sampling=to_tell,
         gateway=gateway,
-        detokenizer=placement.detokenizer,
-        decode=placement.decode,
+        detokenizer=route.detokenizer,
+        decode=route.decode,
         priority=request.priority,
         first_token_us=first_token.to_unix_us(),
         adapter=adapter,
@@ -50,23 +50,23 @@ def placement_messages(
         emitted_chars=log.emitted_chars,
         next_position=log.next_position,
         stop=request.stop,
-        prefill=placement.prefill,
-        decode=placement.decode,
+        prefill=route.prefill,
+        decode=route.decode,
         shown_ids=request.shown_ids,
     )
     reserve = Reserve(
         token_ids=token_ids,
         prompt_len=len(prompt_ids),
         block_hashes=packed_hashes,
-        sampling=untold if placement.prefill else to_tell,
+        sampling=untold if route.prefill else to_tell,
         gateway=gateway,
-        detokenizer=placement.detokenizer,
-        prefill=placement.prefill,
-        speculator=placement.speculator,
+        detokenizer=route.detokenizer,
+        prefill=route.prefill,
+        speculator=route.speculator,
         priority=request.priority,
         inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
         adapter=adapter,
     )
-    if placement.prefill:
+    if route.prefill:
         return {"prefill": prefill, "detokenizer": opened, "decode": reserve}
     return {"decode": reserve, "detokenizer": opened}

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 SEED_BITS = 63
 
 
-class FrontDoor:
+class Ingress:
     def __init__(self, registry: SessionRegistry, key_gate: KeyGate, config: GatewayConfig) -> None:
         self._registry = registry
         self._key_gate = key_gate

@@ -26,7 +26,7 @@ def check_prompt_logprobs(sampling: SamplingParams, prompt_tokens: int) -> None:
 
 
 @dataclass(slots=True)
-class ToldPrompt:
+class PromptLogprobsBuffer:
     """`next_position` is that of the next prompt token to be told; those of a prompt that nobody wants to be
     told of are told already."""
 
@@ -35,7 +35,7 @@ class ToldPrompt:
     _held: list[tuple[TextRow, str]] = field(default_factory=list)
 
     @classmethod
-    def wanted(cls, prompt_tokens: int) -> ToldPrompt:
+    def wanted(cls, prompt_tokens: int) -> PromptLogprobsBuffer:
         """Nothing comes before the first token, so that there is nothing to be told of it."""
         return cls(prompt_tokens, 1)
 
@@ -44,7 +44,7 @@ class ToldPrompt:
         return self.next_position >= self.prompt_tokens
 
     def take(self, position: int, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenLogprob] | None:
-        """What is new of it: nothing, when a placement repeats what an earlier one has told. None: some are
+        """What is new of it: nothing, when a route repeats what an earlier one has told. None: some are
         missing before it."""
         if position > self.next_position:
             return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from services.prefill.step_news import PATIENT_S, StepNews
+from services.prefill.step_events import PATIENT_S, StepEvents
 from tests.support.clock import FakeClock
 
 
 async def test_news_of_a_short_step_wait_for_whoever_takes_its_result() -> None:
     clock = FakeClock()
-    news, heard = StepNews(clock), list[str]()
+    news, heard = StepEvents(clock), list[str]()
     news.begin_step()
     news.tell(lambda: heard.append("first"))
     clock.advance(PATIENT_S / 2)
@@ -23,7 +23,7 @@ async def test_news_of_a_short_step_wait_for_whoever_takes_its_result() -> None:
 
 async def test_news_of_a_long_step_wake_the_loop() -> None:
     clock, woken = FakeClock(), asyncio.Event()
-    news, heard = StepNews(clock), list[str]()
+    news, heard = StepEvents(clock), list[str]()
     news.begin_step()
     news.tell(lambda: heard.append("first"))
     clock.advance(2 * PATIENT_S)
@@ -35,7 +35,7 @@ async def test_news_of_a_long_step_wake_the_loop() -> None:
 
 async def test_a_woken_loop_is_left_alone_for_as_long_again() -> None:
     clock = FakeClock()
-    news, heard = StepNews(clock), list[str]()
+    news, heard = StepEvents(clock), list[str]()
     news.begin_step()
     clock.advance(2 * PATIENT_S)
     news.tell(lambda: heard.append("first"))

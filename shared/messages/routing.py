@@ -8,7 +8,7 @@ from shared.messages.adapters import NO_ADAPTER, AdapterId
 from shared.sampling import SamplingParams
 
 WARM_EPOCH = 0
-"""What is warmed for a request comes before all of its placements."""
+"""What is warmed for a request comes before all of its routes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Warm:
     ready, as long as there is nothing else to do. No reply.
 
     Its envelope names the request, WARM_EPOCH, and the deadline from which on nobody has a use for it. A
-    later one of the same request takes its place, a cancel or any placement ends it. `adapter` as in
+    later one of the same request takes its place, a cancel or any route ends it. `adapter` as in
     `Reserve`.
     """
 
@@ -133,7 +133,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldCheck:
+class LivenessCheck:
     """gateway → decode (ask): do you work on this request at this epoch?"""
 
 
