@@ -23,8 +23,8 @@ from shared.text.default_model import find_default_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED_DRAFT = REPOSITORY / "shared" / "demo" / "models" / "draft"
-DOCUMENTATION = REPOSITORY / "services"
-"""The pages beside the services: what the shipped stack answers questions about."""
+DOCUMENTS = REPOSITORY / "shared" / "demo" / "documents"
+"""Pages about Penstock: the shipped stack answers questions about them."""
 
 MAX_INSTANCES = 64
 """Per role; more processes than that on one machine is a typing error."""
@@ -250,7 +250,7 @@ def _defaults_of(role: str, instances: int, draft: str, state_dir: Path) -> dict
         ports = {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
         return ports | {"share_ports": instances > 1}
     if role == "retriever":
-        return {"corpus": (str(DOCUMENTATION),), "state_dir": str(state_dir)}
+        return {"corpus": (str(DOCUMENTS),), "state_dir": str(state_dir)}
     if role not in ENGINE_ROLES:
         return {}
     adapters = {"adapter_file": str(state_dir / ADAPTER_FILE_NAME)}

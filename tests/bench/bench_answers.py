@@ -38,7 +38,7 @@ from shared.text.tokenizer import TextTokenizer
 from tests.bench.document_questions import DocumentQuestion, is_refusal, is_right, read_questions
 from tests.bench.squad_f1 import squad_f1
 
-DOCUMENTS = Path(__file__).parents[2] / "services"
+DOCUMENTS = Path(__file__).parents[2] / "shared" / "demo" / "documents"
 RETRIEVED = 3
 MAX_ANSWER_TOKENS = 80
 MAX_CHAT_TOKENS = 200

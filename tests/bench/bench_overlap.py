@@ -74,7 +74,8 @@ def questions_of(corpus: str, options: argparse.Namespace, folder: Path) -> tupl
     """What is indexed, and questions about it without end."""
     if corpus == "docs":
         asked = [question.question for question in read_questions("all")]
-        return str(REPOSITORY / "services"), (f"{each} ({n})" for n in range(1000) for each in asked)
+        documents = REPOSITORY / "shared" / "demo" / "documents"
+        return str(documents), (f"{each} ({n})" for n in range(1000) for each in asked)
     folder.mkdir()
     return str(folder), iter(copy_books(Path(options.books), folder, options.passages))
 

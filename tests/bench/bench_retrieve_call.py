@@ -21,7 +21,7 @@ import torch
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.launcher.options import DOCUMENTATION
+from services.launcher.options import DOCUMENTS
 from services.retriever.config import RetrieverConfig
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
@@ -109,9 +109,7 @@ async def measured(stack: Stack, options: argparse.Namespace) -> dict[str, list[
     """Milliseconds of each call, by way; the first round warms up and is left out."""
     embedder = Embedder.load()
     with tempfile.TemporaryDirectory(prefix="penstock-retrieve-call-") as folder:
-        built = build_index(
-            str(DOCUMENTATION), Path(folder), embedder, lambda *_: None, waiting=lambda _: None
-        )
+        built = build_index(str(DOCUMENTS), Path(folder), embedder, lambda *_: None, waiting=lambda _: None)
     table = built.index.table
     texts = [table.passage(row % len(table)).text for row in range(options.texts)]
     questions = [each.question for each in read_questions("all")]

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.bench.document_questions import read_questions
 from tests.bench.ranking_scores import Gains
 
-DOCUMENTS = Path(__file__).parents[2] / "services"
+DOCUMENTS = Path(__file__).parents[2] / "shared" / "demo" / "documents"
 CORPUS_NAME = "corpus.jsonl"
 LANGUAGES = ("en", "de", "ru", "ar", "hi", "th", "zh")
 

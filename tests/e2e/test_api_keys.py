@@ -1,4 +1,4 @@
-"""A stack with API keys: the README's commands, and tenants that share no KV."""
+"""A stack with API keys: its page's commands, and tenants that share no KV."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ async def test_no_key_is_in_any_log_metric_or_command_line_of_a_stack(stack: Sta
 
 
 def commands_of(section: str) -> list[str]:
-    text = (REPOSITORY / "README.md").read_text().split(f"## {section}\n", 1)[1].split("\n## ", 1)[0]
+    page = (REPOSITORY / "services" / "gateway" / "README.md").read_text()
+    text = page.split(f"## {section}\n", 1)[1].split("\n## ", 1)[0]
     (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     return [line.split(" #")[0].strip() for line in block.splitlines()]
 

@@ -372,8 +372,9 @@ async def test_curl_gets_whole_answers_and_streams(stack: Stack) -> None:
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
 
 
-async def test_the_openai_clients_of_the_readme_run_as_printed(stack: Stack) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+async def test_the_openai_clients_of_the_page_run_as_printed(stack: Stack) -> None:
+    page = (REPOSITORY / "services" / "gateway" / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     programs = [block for block in blocks if "openai" in block]
     printed = (
         r"\w+[\s\S]*\n\[\d+ prompt tokens, \d+ more\]",
@@ -385,8 +386,8 @@ async def test_the_openai_clients_of_the_readme_run_as_printed(stack: Stack) -> 
         assert re.search(pattern, output)
 
 
-async def test_the_search_that_the_readme_prints_finds_what_it_asks_for(stack: Stack) -> None:
-    page = (REPOSITORY / "README.md").read_text()
+async def test_the_search_that_the_page_prints_finds_what_it_asks_for(stack: Stack) -> None:
+    page = (REPOSITORY / "services" / "retriever" / "README.md").read_text()
     (asked,) = re.findall(r"curl http://127\.0\.0\.1:8000(/v1/vector_stores/\S+) -d '(.*)'", page)
     async with http_client(stack.http) as client:
         reply = await call(client, asked[0], json.loads(asked[1]))

@@ -1,4 +1,4 @@
-"""The configuration that the README prints runs a stack as it stands there."""
+"""The configuration that the pages print runs a stack as it stands there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.support.client import request as prompt
 from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
 
+CONFIGURATION_PAGE = REPOSITORY / "services" / "README.md"
+GATEWAY_PAGE = REPOSITORY / "services" / "gateway" / "README.md"
 TIMEOUT_S = 60
 SMALL = ("--corpus", "none", "--retriever", "0", "--draft", "none")
 
@@ -31,7 +33,7 @@ def left_open(ids: list[int], **sampling: Any) -> pb.GenerateRequest:
 
 @pytest.fixture
 def printed(tmp_path: Path) -> Path:
-    (example,) = re.findall(r"```toml\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    (example,) = re.findall(r"```toml\n(.*?)```", CONFIGURATION_PAGE.read_text(), re.DOTALL)
     file = tmp_path / "penstock.toml"
     file.write_text(example)
     return file
@@ -69,7 +71,7 @@ async def test_a_stack_draws_as_its_model_s_generation_config_says_and_tells_so(
 
 
 def test_what_the_readme_says_of_sampling_in_the_environment_counts(tmp_path: Path) -> None:
-    words = re.findall(r"(PENSTOCK_MODEL_DEFAULT_SAMPLING)=(\S+)", (REPOSITORY / "README.md").read_text())
+    words = re.findall(r"(PENSTOCK_MODEL_DEFAULT_SAMPLING)=(\S+)", GATEWAY_PAGE.read_text())
     expected = ({"temperature": 1.0, "top_p": 1.0}, {"temperature": 0.7, "top_k": 40})
     for (variable, word), values in zip(words, expected, strict=True):
         shown = shown_config(tmp_path, {variable: word})["decode"]["default_sampling"]["in_force"]

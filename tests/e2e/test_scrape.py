@@ -15,7 +15,7 @@ from tests.support.data import REPOSITORY
 from tests.support.stack import METRICS_TIMEOUT_S, metrics_of
 from tests.support.wait import until
 
-README = (REPOSITORY / "README.md").read_text()
+PAGE = (REPOSITORY / "shared" / "telemetry" / "README.md").read_text()
 
 
 def page(address: str, path: str, method: str = "GET") -> tuple[str, str]:
@@ -26,8 +26,8 @@ def page(address: str, path: str, method: str = "GET") -> tuple[str, str]:
 
 
 def discovery_path() -> str:
-    """As the snippet in the README has it."""
-    (path,) = re.findall(r"- url: http://[^/\s]+(/\S+)", README)
+    """As the snippet on the page has it."""
+    (path,) = re.findall(r"- url: http://[^/\s]+(/\S+)", PAGE)
     return str(path)
 
 

@@ -1,4 +1,4 @@
-"""What a newcomer types: the README's client, `penstock ask | status | audit`, the demo."""
+"""What a newcomer types: the page's client, `penstock ask | status | audit`, the demo."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ async def penstock(stack: Stack, *arguments: str) -> tuple[int, str]:
     return await run("-m", "services.cli", *arguments, "--state-dir", str(stack.state_dir))
 
 
-async def test_the_client_of_the_readme_runs_as_printed(get_stack: GetStack) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+GATEWAY_PAGE = REPOSITORY / "services" / "gateway" / "README.md"
+
+
+async def test_the_client_on_the_gateway_s_page_runs_as_printed(get_stack: GetStack) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", GATEWAY_PAGE.read_text(), re.DOTALL)
     (client,) = [block for block in blocks if "import grpc" in block]
     assert len(client.splitlines()) <= 20
     code, output = await run("-c", client.replace("127.0.0.1:50051", get_stack().grpc))

@@ -1,6 +1,9 @@
-"""The numbers on the pages beside the services, which `make demo` answers from, are those of the code."""
+"""Pages are short and linked to what exists; those that `make demo` answers from have the code's numbers."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
@@ -39,5 +42,52 @@ SENTENCES = [
 
 @pytest.mark.parametrize(("service", "sentence"), SENTENCES)
 def test_a_page_says_what_is_so(service: str, sentence: str) -> None:
-    page = (REPOSITORY / "services" / service / "README.md").read_text()
+    page = (REPOSITORY / "shared" / "demo" / "documents" / service / "README.md").read_text()
     assert sentence.replace("%", " percent") in " ".join(page.split())
+
+
+README_LINES = 150
+PARAGRAPH_WORDS = 90
+ROOMS = ("README.md", *(f"{room}/README.md" for room in (
+    "services", "services/gateway", "services/retriever", "services/cli", "shared/telemetry", "shared/bus",
+)))  # fmt: skip
+PAGES = [
+    path
+    for path in sorted(REPOSITORY.rglob("*.md"))
+    if not any(part.startswith(".") or part == "node_modules" for part in path.relative_to(REPOSITORY).parts)
+]
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(REPOSITORY).as_posix()
+
+
+def anchors_of(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_first_page_is_read_in_five_minutes() -> None:
+    assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize("page", ROOMS)
+def test_no_paragraph_is_longer_than_a_reader_s_breath(page: str) -> None:
+    text = FENCED.sub("", (REPOSITORY / page).read_text("utf-8"))
+    paragraphs = [part for part in re.split(r"\n\n|\n(?=[*|] )", text) if not part.startswith("|")]
+    assert [part[:60] for part in paragraphs if len(part.split()) > PARAGRAPH_WORDS] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", page.read_text("utf-8"))):
+        path, _, anchor = target.partition("#")
+        if re.match(r"\w+:", target):
+            continue
+        place = (page.parent / path) if path else page
+        if not place.exists() or (anchor and anchor not in anchors_of(place)):
+            dead.append(target)
+    assert dead == []

@@ -17,7 +17,7 @@ from tests.bench.document_questions import (
     read_questions,
 )
 
-SERVICES = Path(__file__).parents[3] / "services"
+DOCUMENTS = Path(__file__).parents[3] / "shared" / "demo" / "documents"
 MEMORY = DocumentQuestion("doc-x", "How much?", "x.md", "1,024 MB", (r"\b1024 ?mb\b",), False)
 NOTHING = DocumentQuestion("none-x", "Who?", "", "", (), False)
 
@@ -33,7 +33,7 @@ def test_sixty_can_be_answered_and_ten_cannot_half_of_each_held_out() -> None:
 def test_each_answer_stands_in_its_page_and_is_accepted() -> None:
     for question in read_questions("all"):
         if question.is_answerable:
-            page = (SERVICES / question.page).read_text(encoding="utf-8")
+            page = (DOCUMENTS / question.page).read_text(encoding="utf-8")
             assert is_right(question, question.answer), question
             found = any(
                 re.search(pattern, " ".join(page.lower().split()))

@@ -43,7 +43,8 @@ def test_the_default_is_one_of_each_with_the_shipped_models_and_documentation() 
     options = parse_options([], {})
     assert set(options.counts.values()) == {1}
     assert (options.model, options.draft) == ("", str(SHIPPED_DRAFT))
-    assert options.settings["retriever"]["corpus"].value == (str(REPOSITORY / "services"),)
+    documents = REPOSITORY / "shared" / "demo" / "documents"
+    assert options.settings["retriever"]["corpus"].value == (str(documents),)
     assert options.settings["decode"]["kv_transport"].value == "auto"
     assert (options.grpc_host, options.grpc_port, options.problems) == ("127.0.0.1", 50051, ())
     assert options.http_port == 8000

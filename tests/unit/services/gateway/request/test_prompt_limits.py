@@ -91,6 +91,6 @@ def test_all_messages_of_a_chat_count_together() -> None:
         USUAL.check_request(longer)
 
 
-def test_the_readme_says_the_limits_of_the_usual_megabyte() -> None:
-    readme = (REPOSITORY / "README.md").read_text()
-    assert f"{USUAL.max_ids:,} of them or {USUAL.max_text_bytes:,} bytes of text" in " ".join(readme.split())
+def test_the_page_says_the_limits_of_the_usual_megabyte() -> None:
+    page = (REPOSITORY / "services" / "gateway" / "README.md").read_text()
+    assert f"{USUAL.max_ids:,} of them or {USUAL.max_text_bytes:,} bytes of text" in " ".join(page.split())
