@@ -124,6 +124,11 @@ class Grammar:
             raise InvalidRequest(f"{name} is empty: kind {self.kind} takes a text")
 
 
+FILTERS = ("top_k", "top_p", "min_p")
+"""Parameters that leave the likeliest ids of a row, in the order in which they apply. Both samplers of the
+engine, that in torch operations and that in C++, have each of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn and when a sequence ends.
@@ -197,7 +202,7 @@ class SamplingParams:
 
     @property
     def filters(self) -> bool:
-        """Whether top-k, top-p or min-p may rule ids out."""
+        """True when one of FILTERS may rule ids out; written out, since every draw asks."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
     def validate(self, vocab_size: int | None = None, *, names: Mapping[str, str] = NAMED_AS_HERE) -> None:

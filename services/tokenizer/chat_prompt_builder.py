@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from shared.errors import InvalidRequest, TooLarge
 from shared.messages import MAX_PROMPT_TOKENS, Tokenize
@@ -13,8 +12,6 @@ from shared.text.retrieval_prompt import passage_line, retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
 
 MAX_PASSAGES_OF_PROMPT = 64
-HEAD_PROBES = ("A", "7")
-"""Passages that begin so differently that what their prompts share is what all prompts share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class ChatPromptBuilder:
         if message.max_passage_tokens < 0 or message.room_tokens < 0:
             raise InvalidRequest("max_passage_tokens and room_tokens are at least 0; 0 leaves them open")
 
-    def tell(self, room_bytes: int) -> BuiltChat:
+    def build(self, room_bytes: int) -> BuiltChat:
         """With the best passages that fit: into `room_bytes` of UTF-8, then into the message's limits.
 
         Their tokens are counted line by line, as they stand in the prompt; the prompt is measured whole.
@@ -64,12 +61,6 @@ class ChatPromptBuilder:
             tuple(standing.index(place) + 1 if place in standing else 0 for place in range(len(sizes))),
         )
 
-    def tell_head(self) -> BuiltChat:
-        """The ids with which the chat begins, whatever passages its question is going to be told with."""
-        first, second = (self._encode_told([probe]) for probe in HEAD_PROBES)
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
-        return BuiltChat([token_id for token_id, _ in same])
-
     def _fitting(self, places: Sequence[int], tokens: int, room: int) -> tuple[int, ...]:
         """Of `places`, with which the prompt has so many tokens, those that fit."""
         lines = [passage_line(place + 1, self._message.passages[place]) for place in places]
@@ -82,9 +73,9 @@ class ChatPromptBuilder:
         return [place for place in self._order if place in places]
 
     def _encode(self, places: Sequence[int]) -> list[int]:
-        return self._encode_told([self._message.passages[place] for place in self._standing(places)])
+        return self._encode_passages([self._message.passages[place] for place in self._standing(places)])
 
-    def _encode_told(self, passages: Sequence[str]) -> list[int]:
+    def _encode_passages(self, passages: Sequence[str]) -> list[int]:
         """With these passages part of the question, in the form that the model was taught."""
         message, turns = self._message, self._message.chat
         if passages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,17 +38,15 @@ class PromptTokenizer:
 
     def tokenize_prompt(self, message: Tokenize) -> Tokenized:
         """Raises InvalidRequest for a prompt that cannot be used, TooLarge for one over a limit."""
-        started_ns = time.perf_counter_ns()
-        told = self._told(message)
-        token_ids = told.token_ids
+        prompt = self._build_prompt(message)
+        token_ids = prompt.token_ids
         if not token_ids:
             raise InvalidRequest("the prompt has no tokens; send some text")
         if len(token_ids) > MAX_PROMPT_TOKENS:
             raise TooLarge(f"a prompt of {len(token_ids)} tokens is over the limit of {MAX_PROMPT_TOKENS}")
         seed = self._hasher.seed(message.layout, message.tenant, message.adapter)
         hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
-        took_us = (time.perf_counter_ns() - started_ns) // 1000
-        answer = Tokenized(pack_ids(token_ids), hashes, took_us, passage_places=told.passage_places)
+        answer = Tokenized(pack_ids(token_ids), hashes, passage_places=prompt.passage_places)
         if not message.tools:
             return answer
         taught = self._tokenizer.tool_format
@@ -76,7 +73,7 @@ class PromptTokenizer:
         self._tokenizer.check_ids(token_ids)
         return Detokenized(self._tokenizer.decode(token_ids))
 
-    def _told(self, message: Tokenize) -> BuiltChat:
+    def _build_prompt(self, message: Tokenize) -> BuiltChat:
         given = (message.text is not None) + bool(message.chat) + (message.token_ids is not None)
         if given != 1:
             raise InvalidRequest(f"a prompt is text, chat or token ids; {given} of the three were sent")
@@ -90,8 +87,7 @@ class PromptTokenizer:
             return BuiltChat(ids)
         self._check_turns(message.chat)
         room_bytes = self._room_beside(_chat_texts(message))
-        teller = ChatPromptBuilder(self._tokenizer, message)
-        return teller.tell_head() if message.head_only else teller.tell(room_bytes)
+        return ChatPromptBuilder(self._tokenizer, message).build(room_bytes)
 
     def _check_turns(self, turns: Sequence[ChatTurn]) -> None:
         if len(turns) > MAX_TURNS:

@@ -37,14 +37,6 @@ class LeaseTable(Generic[K]):
         """Hold `key` for `owner` from now on; a second grant renews and may change the owner."""
         self._leases[key] = _Lease(owner, self._until_s())
 
-    def renew(self, key: K) -> bool:
-        """False when there is no such lease (any more)."""
-        lease = self._leases.get(key)
-        if lease is None:
-            return False
-        lease.until_s = self._until_s()
-        return True
-
     def renew_owner(self, owner: str) -> None:
         """The owner gave a sign of life: everything held for it goes on."""
         until_s = self._until_s()

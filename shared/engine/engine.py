@@ -267,10 +267,6 @@ class Engine(Intake):
         """Compiles what sequences may be held to; may be used from another thread than the engine's."""
         return self._input_processor.grammars
 
-    def predict_prefill_us(self, num_tokens: int, cached_tokens: int = 0) -> float:
-        """How long a prompt would take to compute, alone; 0 until enough steps were seen."""
-        return self.cost.prefill_us(num_tokens, cached_tokens)
-
     @property
     def offload_stats(self) -> OffloadStats | None:
         """What waits outside of the pool, None where nothing may."""

@@ -63,7 +63,7 @@ class Tokenize:
     the last turn of a chat, a question, is to be answered from, best first; they stand in the prompt in
     `passage_order`, places among them (() as they come). As many of them are put in, whole ones, as there is
     room for: within `max_passage_tokens` (0 any number), in a prompt of `room_tokens` (0 as many as any may
-    have). `head_only`: the ids alone with which the prompt begins, whatever its passages will be.
+    have).
     """
 
     text: str | None = None
@@ -79,7 +79,6 @@ class Tokenize:
     passage_order: tuple[int, ...] = ()
     max_passage_tokens: int = 0
     room_tokens: int = 0
-    head_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,6 @@ class Tokenized:
 
     token_ids: bytes
     block_hashes: bytes
-    tokenize_us: int
     tool_format: str = ""
     marker_ids: tuple[tuple[str, int], ...] = ()
     passage_places: tuple[int, ...] = ()

@@ -81,7 +81,6 @@ def tokenized(message: Tokenize) -> Tokenized:
     return Tokenized(
         pack_ids(ids),
         pack_hashes(hashes_of(ids, message.layout, message.tenant, message.adapter)),
-        10,
         passage_places=tuple(range(1, len(message.passages) + 1)),
     )
 

@@ -141,7 +141,7 @@ async def test_tokens_before_the_text_of_an_echo_begin_where_it_does(nats_url: s
     def with_beginning(message: Message) -> Answer:
         if isinstance(message, Tokenize):
             ids = [2, *map(ord, "ello")]
-            return Tokenized(pack_ids(ids), pack_hashes(()), 10)
+            return Tokenized(pack_ids(ids), pack_hashes(()))
         return spelled(message)
 
     async with edge(nats_url) as here:

@@ -51,7 +51,7 @@ async def test_the_longest_text_reaches_a_tokenizer_and_one_more_byte_is_refused
     nats_url: str, kind: str
 ) -> None:
     def answers(message: Message) -> Answer:
-        return Tokenized(pack_ids([7]), b"", 10) if isinstance(message, Tokenize) else default_answer(message)
+        return Tokenized(pack_ids([7]), b"") if isinstance(message, Tokenize) else default_answer(message)
 
     def body(size: int) -> dict[str, Any]:
         return (

@@ -28,7 +28,7 @@ def teaching(message: Message) -> Answer:
         return default_answer(message)
     plain = tokenized(message)
     markers = (("</tool_call>", MARKER_ID),)
-    return type(plain)(plain.token_ids, plain.block_hashes, plain.tokenize_us, "hermes", markers)
+    return type(plain)(plain.token_ids, plain.block_hashes, "hermes", markers)
 
 
 def teach(here: Edge) -> None:

@@ -55,7 +55,7 @@ def tokenized(message: Message) -> Answer:
     ids = ids_of(message)
     hashes = pack_hashes(hashes_of(ids, message.layout, message.tenant, message.adapter))
     places = tuple(range(1, len(message.passages) + 1))
-    return Tokenized(pack_ids(ids), hashes, 10, passage_places=places)
+    return Tokenized(pack_ids(ids), hashes, passage_places=places)
 
 
 def silent(message: Message) -> Answer:

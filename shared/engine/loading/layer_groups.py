@@ -52,6 +52,3 @@ class LayerGroups:
         windowed = [window for window in self.windows if window.tokens]
         tokens = windowed[0].tokens if windowed else 0
         return KvGroups(self.count - len(windowed), len(windowed), tokens)
-
-    def layers_of(self, group: int) -> list[int]:
-        return [layer for layer, own in enumerate(self.group_of) if own == group]

@@ -19,7 +19,7 @@ from shared.engine.sampling.id_bits import unpacked
 from shared.engine.sampling.logprobs import Logprobs
 from shared.engine.sampling.native_sampler import NativeSampler
 from shared.engine.sampling.noise import gumbel_noise
-from shared.sampling import SamplingParams, TokenLogprob
+from shared.sampling import FILTERS, SamplingParams, TokenLogprob
 
 NOISE_PASS_ELEMENTS = 1 << 16  # noise is made in pieces that stay in the cache
 NUCLEUS_FIRST_LOOK = 256
@@ -117,19 +117,32 @@ def _perturbed(logits: Tensor, rows: Sequence[DrawRow]) -> Tensor:
 
 
 def restrict(scores: Tensor, params: SamplingParams) -> None:
-    """Mask ids of one row [vocab] with -inf, in place: top-k, then top-p, then min-p of what is left.
+    """Mask ids of one row [vocab] with -inf, in place: each filter of what the one before has left.
 
     top-k keeps the k likeliest ids, top-p the fewest likeliest ids whose probabilities reach top_p, both
     with every id that ties with the last one kept; min-p keeps ids at least min_p times as likely as the
     likeliest.
     """
-    if 0 < params.top_k < len(scores):
-        kth = torch.topk(scores, params.top_k).values[-1]
-        scores.masked_fill_(scores < kth, -torch.inf)
-    if params.top_p < 1.0:
-        scores.masked_fill_(scores < _nucleus_floor(scores, params.top_p), -torch.inf)
-    if params.min_p > 0.0:
-        scores.masked_fill_(scores < scores.max() + math.log(params.min_p), -torch.inf)
+    for name in FILTERS:
+        floor = FLOORS[name](scores, params)
+        if floor is not None:
+            scores.masked_fill_(scores < floor, -torch.inf)
+
+
+def _top_k_floor(scores: Tensor, params: SamplingParams) -> Tensor | None:
+    return torch.topk(scores, params.top_k).values[-1] if 0 < params.top_k < len(scores) else None
+
+
+def _top_p_floor(scores: Tensor, params: SamplingParams) -> Tensor | None:
+    return _nucleus_floor(scores, params.top_p) if params.top_p < 1.0 else None
+
+
+def _min_p_floor(scores: Tensor, params: SamplingParams) -> Tensor | None:
+    return scores.max() + math.log(params.min_p) if params.min_p > 0.0 else None
+
+
+FLOORS = {"top_k": _top_k_floor, "top_p": _top_p_floor, "min_p": _min_p_floor}
+"""By the name of a filter: the least score that it keeps, None where it is off."""
 
 
 def _nucleus_floor(scores: Tensor, top_p: float) -> Tensor:

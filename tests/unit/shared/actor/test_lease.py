@@ -42,17 +42,6 @@ def test_the_owner_s_heartbeat_renews_its_leases_and_no_others() -> None:
     assert leases.expired() == ["r2"]
 
 
-def test_renewing_one_lease_tells_whether_it_was_there() -> None:
-    clock = FakeClock()
-    leases = table(clock)
-    leases.grant("r1", "gateway-0")
-    clock.advance(8)
-    assert leases.renew("r1")
-    assert not leases.renew("r2")
-    clock.advance(8)
-    assert leases.expired() == []
-
-
 def test_dropping_an_unknown_lease_is_fine() -> None:
     leases = table(FakeClock())
     leases.drop("never granted")

@@ -8,11 +8,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shared.demo.invent import default_vocabulary
-from shared.demo.pair_scores import MODELS, agreement, exact_answers, example_ids, held_out_examples
 from shared.demo.prompt import BOS, CHAT_TEMPLATE, END, chat_text
 from shared.text.retrieval_prompt import CONTEXT_FORM, retrieval_prompt
 from shared.training.llama import Llama
 from shared.training.llama_files import load_model
+from tests.support.pair_scores import MODELS, agreement, exact_answers, example_ids, held_out_examples
 
 MAX_BYTES = 40_000_000
 ROLES = ("target", "draft")

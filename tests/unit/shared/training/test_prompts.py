@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from shared.demo.pair_scores import MODELS
 from shared.engine import LLM
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
@@ -19,6 +18,7 @@ from shared.training.prompts import (
     read_prompts,
     split_held_out,
 )
+from tests.support.pair_scores import MODELS
 
 TOKENIZER = TextTokenizer.load(MODELS / "target")
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shared.engine.sampling.draw import native_sampler, penalise, pick
+from shared.engine.sampling.draw import FLOORS, native_sampler, penalise, pick
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_bits import bits_of
-from shared.engine.sampling.native_sampler import NativeSampler
-from shared.sampling import SamplingParams
+from shared.engine.sampling.native_sampler import PACKED_FILTERS, NativeSampler
+from shared.sampling import FILTERS, PARAMETERS, SamplingParams
 from tests.support.native_draws import (
     ROWS,
     assert_equal_draws,
@@ -154,3 +154,24 @@ def test_penalties_are_bitwise_the_same(native: NativeSampler, vocab_size: int) 
         penalise(expected, params, counts)
         native.penalise(row, params, counts.seen, counts.output)
         assert torch.equal(row, expected)
+
+
+STRICT = {"top_k": 1, "top_p": 1e-6, "min_p": 1.0}
+"""Of each filter a value with which only the likeliest id is left."""
+
+
+def test_both_samplers_have_every_filter() -> None:
+    assert set(FLOORS) == set(PACKED_FILTERS) == set(FILTERS) == set(STRICT)
+    assert set(FILTERS) < set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_each_filter_alone_is_obeyed_by_both_samplers(native: NativeSampler, name: str) -> None:
+    logits = torch.randn((64, 1000), generator=torch.Generator().manual_seed(1))
+    params = replace(SamplingParams(temperature=5.0), **{name: STRICT[name]})
+    assert params.filters
+    rows = [DrawRow(replace(params, seed=seed), position=seed) for seed in range(64)]
+    likeliest = logits.argmax(-1).tolist()
+    assert native.pick(logits.clone(), rows) == pick(logits.clone(), rows) == likeliest
+    open_rows = [row._replace(params=replace(row.params, **{name: PARAMETERS[name].default})) for row in rows]
+    assert native.pick(logits.clone(), open_rows) != likeliest

@@ -182,10 +182,10 @@ def test_drafts_that_cost_more_than_they_save_are_left_out(folder: Path) -> None
 
 def test_predicted_prefill_times_grow_with_what_is_not_cached(folder: Path) -> None:
     engine = make_engine(folder)
-    assert engine.predict_prefill_us(100) == 0
+    assert engine.cost.prefill_us(100, 0) == 0
     knowing(engine, step_us=1000, token_us=100)
-    assert engine.predict_prefill_us(100) == pytest.approx(11_000, rel=0.05)
-    assert engine.predict_prefill_us(100, 90) == pytest.approx(2000, rel=0.05)
+    assert engine.cost.prefill_us(100, 0) == pytest.approx(11_000, rel=0.05)
+    assert engine.cost.prefill_us(100, 90) == pytest.approx(2000, rel=0.05)
 
 
 # --- the prefix cache ---

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
@@ -14,8 +13,9 @@ from shared.demo.examples import Example, make_example
 from shared.demo.invent import Inventor, Vocabulary
 from shared.demo.prompt import END
 from shared.training.llama import Llama
+from tests.support.data import REPOSITORY
 
-MODELS = Path(__file__).parent / "models"
+MODELS = REPOSITORY / "shared" / "demo" / "models"
 MAX_FACTS = 6
 MAX_FILLERS = 8
 
