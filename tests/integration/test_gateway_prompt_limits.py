@@ -86,7 +86,7 @@ async def test_a_text_of_more_tokens_than_the_bus_carries_is_a_413(nats_url: str
 
         def answers(message: Message) -> Answer:
             if isinstance(message, Tokenize):
-                return Tokenized(pack_ids([7] * (most + 1)), pack_hashes([b"h" * 16] * (most // 16)), 10)
+                return Tokenized(pack_ids([7] * (most + 1)), pack_hashes([b"h" * 16] * (most // 16)))
             return default_answer(message)
 
         here.peers["tokenizer-0"].answers = answers

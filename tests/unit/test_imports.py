@@ -164,6 +164,7 @@ GATEWAY_ORDER = (
     "scope",
     "admission",
     "context",
+    "request_scope",
     "prompt",
     "session",
     "asks",

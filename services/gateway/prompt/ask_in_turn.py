@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from services.gateway.fleet.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.fleet.routing import cheapest_instance, leave_out, load_cost
@@ -11,19 +12,20 @@ from services.gateway.scope.session_state import is_final
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
-from shared.messages import Message
+
+T = TypeVar("T")
 
 
 async def ask_in_turn(
     role: str,
     usable: Callable[[AvoidedInstances], Awaitable[Sequence[InstanceView]]],
     shunned: Callable[[Sequence[InstanceView]], set[tuple[str, str]]],
-    ask: Callable[[InstanceView, int], Awaitable[Message]],
+    ask: Callable[[InstanceView, int], Awaitable[T]],
     end: Deadline,
     *,
     max_asks: int,
     turn: int,
-) -> Message:
+) -> T:
     """The first answer. `ask` is told how many are left to be asked, its own instance among them: with 1 that
     has all the time there is. Instances that are `shunned` come behind the others, and of equals those that
     `turn` names.

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import structlog
 
-from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.fleet.routing import leave_out
 from services.gateway.prompt.response_key import response_key
 from services.gateway.request.request import Request
+from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import SessionState
 from shared.bus.subjects import inbox
 from shared.cache_modes import SEMANTIC
@@ -60,10 +60,10 @@ class MissedLookup:
 
 
 class CachedResponse:
-    def __init__(self, context: SessionContext, request_id: str, request: Request) -> None:
-        self._context = context
-        self._request_id = request_id
-        self._request = request
+    def __init__(self, scope: RequestScope) -> None:
+        self._context = scope.context
+        self._request_id = scope.request_id
+        self._request = scope.request
         self._missed: MissedLookup | None = None
         self._passages: tuple[ScoredPassage, ...] = ()
         self._prompt_places: tuple[int, ...] = ()

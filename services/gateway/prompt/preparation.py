@@ -6,23 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.context import SessionContext
 from services.gateway.fleet.default_sampling import defaults_in_force, sampling_in_force, settle_sampling
-from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.keys.rate_limits import Allowance
+from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.block_names import BlockNames, usual_layout
 from services.gateway.prompt.cached_response import CachedResponse
-from services.gateway.prompt.preprocessor import Preprocessor, Prompt
+from services.gateway.prompt.preprocessor import FoundPassages, Preprocessor, Prompt
 from services.gateway.prompt.warmer import Warmer
 from services.gateway.request.prompt_passages import left_out_warning, retrieved_passage
 from services.gateway.request.request import Request
-from services.gateway.scope.budget import Budget
+from services.gateway.request_scope import RequestScope
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer, check_prompt_logprobs
 from services.gateway.scope.report import count_degraded
-from services.gateway.scope.request_timeline import RequestTimeline
-from services.gateway.scope.response_buffer import ResponseBuffer
-from services.gateway.scope.session_state import SessionState
+from services.gateway.scope.session_state import RequestPhase
 from services.gateway.scope.token_log import TokenLog
 from shared.errors import InvalidRequest
 from shared.joined_warnings import joined_warnings
@@ -42,6 +38,9 @@ class ReadPrompt:
     prompt: Prompt
     layout: str
     found: Retrieved
+    retriever: str
+    retrieval_query: str
+    """As in `FoundPassages`."""
     prompt_places: tuple[int, ...]
     """Of the passages found, as in `Prompt`."""
     warning: str
@@ -62,36 +61,33 @@ class Preparation:
 
     def __init__(
         self,
-        context: SessionContext,
+        scope: RequestScope,
         gate: AdmissionGate,
         preprocessor: Preprocessor,
         warmer: Warmer,
-        state: SessionState,
-        response: ResponseBuffer,
-        timeline: RequestTimeline,
         cached: CachedResponse,
     ) -> None:
-        self._context = context
+        self._scope = scope
+        self._context = scope.context
         self._gate = gate
         self._preprocessor = preprocessor
         self._warmer = warmer
-        self._state = state
-        self._response = response
-        self._timeline = timeline
+        self._state = scope.state
+        self._response = scope.response
+        self._timeline = scope.timeline
         self._cached = cached
 
-    async def prepare_prompt(
-        self, request_id: str, request: Request, budget: Budget, allowance: Allowance
-    ) -> PreparedPrompt | None:
+    async def prepare_prompt(self) -> PreparedPrompt | None:
         """None: an earlier answer was found and is on its way out. Raises why it cannot be routed."""
+        request = self._scope.request
         model = await self._preprocessor.admit_request(request.model)
-        self._state.model = model.served_name
+        self._state.begin_phase(RequestPhase.ADMIT, model.served_name)
         self._timeline.mark_phase("admit")
         request = settle_sampling(request, defaults_in_force(model, self._context.fleet.instances))
         self._cached.settle(request)
         read = await self._cached.look_up_beside(model, self._read_prompt(request, model))
         if isinstance(read, ResponseFound):
-            self._answer_from_cache(request_id, request, read)
+            self._answer_from_cache(request, read)
             return None
         if request.cache.wanted:
             self._timeline.mark_phase("cache")
@@ -100,29 +96,29 @@ class Preparation:
                 read.prompt_places,
                 "" if read.prompt.tool_format is None else read.prompt.tool_format.name,
                 degraded=read.found.degraded or read.warning,
-                retriever=self._preprocessor.retriever,
-                retrieval_query=self._preprocessor.retrieval_query,
+                retriever=read.retriever,
+                retrieval_query=read.retrieval_query,
             )
-        return self._prepare(request_id, request, budget, allowance, read)
+        return self._prepare(request, read)
 
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
-        found = await self._retrieve_passages(request, model)
-        told = model
+        asked = await self._retrieve_passages(request, model)
+        found, told = asked.retrieved, model
         if found.passages:
-            told = self._preprocessor.take_adapter(self._context.config.retrieval_adapter)
-        self._state.phase = "tokenize"
+            adapter = self._context.config.retrieval_adapter
+            told = with_adapter(model, adapter, self._context.fleet.instances)
+        self._state.begin_phase(RequestPhase.TOKENIZE)
         layout, prompt = await self._tokenize(request, told, found.passages)
         places = prompt.passage_places
         if found.passages and not any(places):
             self._check_goes_without(request, told, prompt)
-            self._preprocessor.keep_to(model)
             layout, prompt = await self._tokenize(request, model, ())
             told = model
-        self._state.model = told.served_name
+        self._state.begin_phase(RequestPhase.TOKENIZE, told.served_name)
         self._warmer.settle(prompt)
         self._timeline.mark_phase("tokenize")
         warning = joined_warnings(found.warning, left_out_warning(places, request.retrieval))
-        return ReadPrompt(told, prompt, layout, found, places, warning)
+        return ReadPrompt(told, prompt, layout, found, asked.retriever, asked.query, places, warning)
 
     async def _tokenize(
         self, request: Request, model: ModelIdentity, passages: tuple[ScoredPassage, ...]
@@ -144,29 +140,27 @@ class Preparation:
                 "retrieval.max_tokens where it is set, or let retrieval degrade"
             )
 
-    def _prepare(
-        self, request_id: str, request: Request, budget: Budget, allowance: Allowance, read: ReadPrompt
-    ) -> PreparedPrompt:
-        model, prompt = read.model, read.prompt
+    def _prepare(self, request: Request, read: ReadPrompt) -> PreparedPrompt:
+        model, prompt, budget = read.model, read.prompt, self._scope.budget
         if prompt.tool_format is not None:
             request = self._hold_to_calls(request, prompt.tool_format, prompt.marker_ids)
-        allowance.count_prompt(len(prompt.token_ids))
+        self._scope.allowance.count_prompt(len(prompt.token_ids))
         self._gate.check_tokens(model, len(prompt.token_ids))
         self._begin_log(request, prompt.token_ids)
         self._response.put_prompt(
             pb.PromptInfo(
-                request_id=request_id,
+                request_id=self._scope.request_id,
                 model=model.served_name,
                 prompt_tokens=len(prompt.token_ids),
                 seed=request.sampling.seed,
                 passages=map(retrieved_passage, read.found.passages, read.prompt_places),
                 degraded=read.found.degraded,
                 warning=read.warning,
-                retrieval_query=self._preprocessor.retrieval_query,
+                retrieval_query=read.retrieval_query,
                 sampling=sampling_in_force(request.sampling),
             )
         )
-        self._state.phase = "route"
+        self._state.begin_phase(RequestPhase.ROUTE)
         reusable = prompt.block_hashes if self._state.told.complete else ()
         self._gate.check_prompt(model, budget, len(prompt.token_ids), reusable)
         self._gate.check_turn(model, request, budget)  # others may have come in the meantime
@@ -176,17 +170,16 @@ class Preparation:
         )
         return PreparedPrompt(request, model, prompt.token_ids, block_names)
 
-    def _answer_from_cache(self, request_id: str, request: Request, found: ResponseFound) -> None:
+    def _answer_from_cache(self, request: Request, found: ResponseFound) -> None:
         """All of it at once; the session ends as that of the answer did."""
         self._preprocessor.cancel_asks()
-        kept, state = found.response, self._state
+        kept = found.response
         self._timeline.mark_phase("cache")
         if kept.tool_format in FORMATS:
             self._response.read_calls(FORMATS[kept.tool_format])
-        state.model, state.log, state.told = kept.model, TokenLog(kept.prompt_tokens), PromptLogprobsBuffer()
         self._response.put_prompt(
             pb.PromptInfo(
-                request_id=request_id,
+                request_id=self._scope.request_id,
                 model=kept.model,
                 prompt_tokens=kept.prompt_tokens,
                 seed=kept.seed,
@@ -200,23 +193,22 @@ class Preparation:
         )
         ids = tuple(unpack_ids(kept.token_ids))
         self._response.put_text(kept.prompt_tokens, ids, kept.text, ())
-        state.log.append(ids, kept.text)
-        state.finish = kept.finish
+        self._state.take_earlier_answer(kept.model, kept.prompt_tokens, ids, kept.text, kept.finish)
 
-    async def _retrieve_passages(self, request: Request, model: ModelIdentity) -> Retrieved:
+    async def _retrieve_passages(self, request: Request, model: ModelIdentity) -> FoundPassages:
         """What of its prompt can be known before is computed meanwhile."""
         if not request.retrieval.passages:
-            return NOTHING_ASKED
-        self._state.phase = "retrieve"
+            return FoundPassages(NOTHING_ASKED)
+        self._state.begin_phase(RequestPhase.RETRIEVE)
         level = self._context.degradation.level
         self._warmer.begin(model)
         try:
             found = await self._preprocessor.retrieve_passages(
-                request, level, tell_first=self._warmer.wants_first
+                request, model, level, tell_first=self._warmer.wants_first
             )
         finally:
             await self._warmer.stop()
-        count_degraded(found.degraded)
+        count_degraded(found.retrieved.degraded)
         self._timeline.mark_phase("retrieve")
         return found
 
@@ -231,9 +223,10 @@ class Preparation:
 
     def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
         """What the client is going to be told, beginning with its own prompt where it wants that."""
-        self._state.log = TokenLog(len(prompt_ids), texts=[] if self._cached.keeps else None)
+        log = TokenLog(len(prompt_ids), texts=[] if self._cached.keeps else None)
         if request.sampling.prompt_logprobs == NO_LOGPROBS:
+            self._state.begin_log(log, PromptLogprobsBuffer())
             return
         check_prompt_logprobs(request.sampling, len(prompt_ids))
-        self._state.told = PromptLogprobsBuffer.wanted(len(prompt_ids))
+        self._state.begin_log(log, PromptLogprobsBuffer.wanted(len(prompt_ids)))
         self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from services.gateway.context import SessionContext
 from services.gateway.fleet.avoided_instances import AvoidedInstances
-from services.gateway.fleet.model_identity import ModelIdentity, find_model, with_adapter
-from services.gateway.fleet.request_client import RequestClient, unexpected_answer
+from services.gateway.fleet.model_identity import ModelIdentity, find_model
+from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import speaks_against
 from services.gateway.fleet.routing import serving
 from services.gateway.fleet.waiting import wait_for_instances
@@ -18,8 +17,8 @@ from services.gateway.prompt.ask_in_turn import ask_in_turn
 from services.gateway.question.searched_question import searched_question
 from services.gateway.request.prompt_passages import standing_order
 from services.gateway.request.request import Request
-from services.gateway.scope.budget import Budget
-from services.gateway.scope.session_state import SessionState, is_final
+from services.gateway.request_scope import RequestScope
+from services.gateway.scope.session_state import is_final
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
@@ -67,58 +66,45 @@ class Prompt:
     passage_places: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FoundPassages:
+    """Answer of a retriever. `retriever`: who found the passages, "" for nobody. `query`: what was searched
+    for, where that is not the question or its beginning."""
+
+    retrieved: Retrieved
+    retriever: str = ""
+    query: str = ""
+
+
 class Preprocessor:
-    def __init__(
-        self,
-        context: SessionContext,
-        request_id: str,
-        state: SessionState,
-        request_client: RequestClient,
-        budget: Budget,
-        rotation: int,
-    ) -> None:
-        self._context = context
-        self._fleet = context.fleet
-        self._config = context.config
-        self._breakers = context.breakers
-        self._request_id = request_id
-        self._state = state
-        self._request_client = request_client
-        self._budget = budget
-        self._rotation = rotation
-        self._model: ModelIdentity  # from `admit_request` on
+    def __init__(self, scope: RequestScope) -> None:
+        self._context = scope.context
+        self._fleet = scope.context.fleet
+        self._config = scope.context.config
+        self._breakers = scope.context.breakers
+        self._request_id = scope.request_id
+        self._state = scope.state
+        self._request_client = scope.request_client
+        self._budget = scope.budget
+        self._rotation = scope.rotation
         self._read: tuple[Tokenize, Prompt] | None = None
         """What was tokenized last, and what came of it."""
-        self.retriever = ""
-        """Who found the passages."""
-        self.retrieval_query = ""
-        """What was searched for, where that is not the question or its beginning."""
 
     async def admit_request(self, wanted_model: str) -> ModelIdentity:
         """The model, once there is a worker; raises NotFound when it is not served."""
         workers = partial(self._fleet.instances, "decode")
         await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
-        self._model = find_model(wanted_model, self._fleet.instances)
-        return self._model
-
-    def take_adapter(self, adapter: str) -> ModelIdentity:
-        """The model from here on: with that adapter, where it has it and was asked for without any."""
-        self._model = with_adapter(self._model, adapter, self._fleet.instances)
-        return self._model
-
-    def keep_to(self, model: ModelIdentity) -> None:
-        """As it was before an adapter was taken, whose passages had no room."""
-        self._model = model
+        return find_model(wanted_model, self._fleet.instances)
 
     async def retrieve_passages(
-        self, request: Request, level: DegradationLevel, *, tell_first: bool = False
-    ) -> Retrieved:
+        self, request: Request, model: ModelIdentity, level: DegradationLevel, *, tell_first: bool = False
+    ) -> FoundPassages:
         """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
         rather than late ones. `tell_first`: the session is to hear of them before they are reranked."""
         use = request.retrieval
         wanted = use.passages
         if use.may_degrade and level >= DegradationLevel.RETRIEVAL:
-            return NOT_RETRIEVED
+            return FoundPassages(NOT_RETRIEVED)
         if use.may_degrade and level >= DegradationLevel.RETRIEVAL_DEPTH:
             wanted = math.ceil(DEPTH_SHARE * wanted)
         share_s = self._config.retrieve_share * self._budget.first_token_s
@@ -134,28 +120,30 @@ class Preprocessor:
             filters=use.filters,
             tell_first=tell_first,
         )
-        found = await self._ask_retriever(question, share_s, end)
-        if self.retriever and not request.question.lstrip().startswith(asked.query):
-            self.retrieval_query = asked.query
+        found, retriever = await self._ask_retriever(question, model, share_s, end)
+        differs = not request.question.lstrip().startswith(asked.query)
         fewer = FEWER_PASSAGES if wanted < use.passages else ""
-        return replace(
-            found,
-            degraded=found.degraded or fewer,
-            warning=joined_warnings(asked.warning, found.warning),
+        warning = joined_warnings(asked.warning, found.warning)
+        return FoundPassages(
+            replace(found, degraded=found.degraded or fewer, warning=warning),
+            retriever,
+            asked.query if retriever and differs else "",
         )
 
-    async def _ask_retriever(self, question: Retrieve, share_s: float, end: Deadline) -> Retrieved:
-        """Passages, and what the retriever left out itself."""
+    async def _ask_retriever(
+        self, question: Retrieve, model: ModelIdentity, share_s: float, end: Deadline
+    ) -> tuple[Retrieved, str]:
+        """Passages with what the retriever left out itself, and its instance."""
         try:
             wait_s = 0.0 if question.may_degrade else self._wait_s()
-            answer = await self._ask_any("retriever", question, share_s, end, wait_s)
+            answer, retriever = await self._ask_any("retriever", question, model, share_s, end, wait_s)
         except PenstockError as error:
             if is_final(error) or not question.may_degrade or self._budget.first_token.expired():
                 raise
-            return NOT_RETRIEVED
+            return NOT_RETRIEVED, ""
         if not isinstance(answer, Retrieved):
             raise unexpected_answer(answer, "retriever")
-        return answer
+        return answer, retriever
 
     def cancel_asks(self) -> None:
         """What has been asked is not needed any more."""
@@ -178,9 +166,12 @@ class Preprocessor:
         Raises InvalidRequest for what the model's tokenizer does not take.
         """
         if request.token_ids is not None and len(request.token_ids) <= MAX_IDS_NAMED_HERE:
-            vocab_tokens = max((view.heartbeat.vocab_tokens for view in self._tokenizers()), default=0)
+            vocab_tokens = max(
+                (view.heartbeat.vocab_tokens for view in self._serving("tokenizer", model)), default=0
+            )
             if vocab_tokens:
-                return self._name_blocks(request.token_ids, vocab_tokens, request.cache_scope, layout)
+                seed = self._hasher.seed(layout, request.cache_scope, model.adapter.digest)
+                return self._name_blocks(request.token_ids, vocab_tokens, seed)
         sizes = [utf8_bytes(passage.text) for passage in passages]
         room_bytes = self._context.prompt_limits.max_text_bytes - request.prompt_bytes if passages else 0
         sent = fitting_places(sizes, room_bytes)
@@ -194,7 +185,8 @@ class Preprocessor:
         if self._read is not None and self._read[0] == asked:
             return self._read[1]
         share_s = self._config.tokenize_share * self._budget.first_token_s
-        answer = await self._ask_any("tokenizer", asked, share_s, self._budget.first_token, self._wait_s())
+        end = self._budget.first_token
+        answer, _ = await self._ask_any("tokenizer", asked, model, share_s, end, self._wait_s())
         if not isinstance(answer, Tokenized) or len(answer.passage_places) != len(sent):
             raise unexpected_answer(answer, "tokenizer")
         places = dict(zip(sent, answer.passage_places, strict=True))
@@ -210,15 +202,17 @@ class Preprocessor:
         self._read = asked, prompt
         return prompt
 
-    def _name_blocks(self, token_ids: tuple[int, ...], vocab_tokens: int, scope: str, layout: str) -> Prompt:
+    @property
+    def _hasher(self) -> BlockHasher:
+        return BlockHasher.of(self._config.fleet_key)
+
+    def _name_blocks(self, token_ids: tuple[int, ...], vocab_tokens: int, seed: bytes) -> Prompt:
         """What a tokenizer would answer to ids, without the way there."""
         check_vocabulary(token_ids, vocab_tokens)
-        hasher = BlockHasher.of(self._config.fleet_key)
-        names = hasher.block_hashes(token_ids, hasher.seed(layout, scope, self._model.adapter.digest))
-        return Prompt(token_ids, tuple(names))
+        return Prompt(token_ids, tuple(self._hasher.block_hashes(token_ids, seed)))
 
-    def _tokenizers(self) -> list[InstanceView]:
-        return serving(self._fleet.instances("tokenizer"), "tokenizer", self._model)
+    def _serving(self, role: str, model: ModelIdentity) -> list[InstanceView]:
+        return serving(self._fleet.instances(role), role, model)
 
     def _wait_s(self) -> float:
         """How long to wait for a role without a ready instance: one may be restarting."""
@@ -226,21 +220,23 @@ class Preprocessor:
         return min(self._config.admit_wait_s, self._config.place_share * remaining_s)
 
     async def _ask_any(
-        self, role: str, message: Message, share_s: float, end: Deadline, wait_s: float
-    ) -> Message:
-        """Ask one instance after another until one answers or `end`.
+        self, role: str, message: Message, model: ModelIdentity, share_s: float, end: Deadline, wait_s: float
+    ) -> tuple[Message, str]:
+        """Ask one instance after another until one answers or `end`; return the answer and who gave it.
 
         While others are left, each has `share_s`, and never more than its part of what is left until `end`: a
         silent one leaves time for the next. The last one has all the time there is.
         """
 
         async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
-            ready = partial(self._usable, role, avoided)
+            def ready() -> list[InstanceView]:
+                return avoided.not_gone(self._serving(role, model))
+
             return await wait_for_instances(ready, role, Deadline.after(wait_s))
 
-        async def ask(view: InstanceView, left: int) -> Message:
+        async def ask(view: InstanceView, left: int) -> tuple[Message, str]:
             part = end if left == 1 else end.shrink(min(share_s, end.remaining_s() / left))
-            return await self._ask_one(view, message, part, end)
+            return await self._ask_one(view, message, part, end), view.heartbeat.instance
 
         shunned = partial(self._breakers.shunned, request_id=self._request_id)
         return await ask_in_turn(role, usable, shunned, ask, end, max_asks=MAX_ASKS, turn=self._rotation)
@@ -262,33 +258,28 @@ class Preprocessor:
                 role, instance, message, end, epoch=self._state.asks, work_ends=work_ends
             )
             trial.succeed()
-            if role == "retriever":
-                self.retriever = instance
         except PenstockError as error:
             if is_final(error):
                 trial.succeed()
             elif speaks_against(error) and (patient or not isinstance(error, NoAnswer)):
                 trial.fail(silent=isinstance(error, NoAnswer | Unavailable))
             if not isinstance(error, NoAnswer):
-                self._state.holders.discard(holder)
+                self._state.let_go(*holder)
             elif not self._budget.first_token.expired():
                 self._cancel_ask(holder)
             raise
         finally:
             trial.end()
-        self._state.holders.discard(holder)
+        self._state.let_go(*holder)
         return answer
 
     def _cancel_ask(self, holder: tuple[str, str]) -> None:
         """Who did not answer in its share need not any more; meanwhile the next one is asked."""
-        self._state.holders.discard(holder)
+        self._state.let_go(*holder)
         work = self._context.canceller.cancel_holders(
             self._request_id, self._state.asks, [holder], "replaced"
         )
         self._context.tasks.start(f"cancel-{self._request_id}", work)
-
-    def _usable(self, role: str, avoided: AvoidedInstances) -> list[InstanceView]:
-        return avoided.not_gone(serving(self._fleet.instances(role), role, self._model))
 
 
 def tokenize_message(request: Request, passages: Sequence[ScoredPassage]) -> Tokenize:

@@ -14,8 +14,6 @@ from typing import Any
 
 import structlog
 
-from services.gateway.context import SessionContext
-from services.gateway.fleet.crash_record import CrashRecord
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.fleet.routing import Need, RoutingDecision
 from services.gateway.fleet.sent_load import LoadedView
@@ -23,10 +21,8 @@ from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.block_names import usual_layout
 from services.gateway.prompt.likely_worker import likely_worker
 from services.gateway.prompt.preprocessor import Preprocessor, Prompt
-from services.gateway.request.request import Request
 from services.gateway.request.retrieval_use import WARM_LIKELY, WARM_OFF
-from services.gateway.scope.budget import Budget
-from services.gateway.scope.session_state import SessionState
+from services.gateway.request_scope import RequestScope
 from shared.bus.subjects import inbox
 from shared.degradation import DegradationLevel
 from shared.errors import EngineFault, PenstockError, error_from_code
@@ -47,27 +43,16 @@ USUAL_PASSAGE_TOKENS = 96
 class Warmer:
     """Of one request. `begin` and `stop` enclose its retrieval; between them nothing waits for it."""
 
-    def __init__(
-        self,
-        context: SessionContext,
-        gate: AdmissionGate,
-        request_id: str,
-        request: Request,
-        state: SessionState,
-        preprocessor: Preprocessor,
-        crash_record: CrashRecord,
-        budget: Budget,
-        rotation: int,
-    ) -> None:
-        self._context = context
+    def __init__(self, scope: RequestScope, gate: AdmissionGate, preprocessor: Preprocessor) -> None:
+        self._context = scope.context
         self._gate = gate
-        self._request_id = request_id
-        self._request = request
-        self._state = state
+        self._request_id = scope.request_id
+        self._request = scope.request
+        self._state = scope.state
         self._preprocessor = preprocessor
-        self._crash_record = crash_record
-        self._budget = budget
-        self._rotation = rotation
+        self._crash_record = scope.crash_record
+        self._budget = scope.budget
+        self._rotation = scope.rotation
         self._model: ModelIdentity
         self._begun = False
         self._task: asyncio.Task[None] | None = None
@@ -178,7 +163,7 @@ class Warmer:
         self._warmed_at = target
         self._asked.add(target)
         self._warmed = hashes
-        self._state.holders.add(target)
+        self._state.hold_at(*target)
         self._crash_record.begin_warm(worker.view)
         ids = prompt.token_ids[: blocks * HASH_BLOCK_TOKENS]
         warm = Warm(pack_ids(ids), pack_hashes(hashes), self._context.instance, self._model.adapter)
@@ -208,7 +193,7 @@ class Warmer:
         if self._warmed_at is None:
             return
         holder, self._warmed_at = self._warmed_at, None
-        self._state.holders.discard(holder)
+        self._state.let_go(*holder)
         work = self._context.canceller.cancel_holders(self._request_id, WARM_EPOCH, [holder], "replaced")
         self._context.tasks.start(f"cancel-{self._request_id}", work)
 

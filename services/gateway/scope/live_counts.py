@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from services.gateway.scope.session_state import SessionState
+from services.gateway.scope.session_state import RequestPhase, SessionState
 from shared.telemetry import metrics
 
 
@@ -16,7 +16,9 @@ class LiveCounts:
         self._models: set[str] = set()
 
     def show(self, states: Iterable[SessionState]) -> None:
-        counts = Counter((state.model, state.running) for state in states if state.phase != "ended")
+        counts = Counter(
+            (state.model, state.running) for state in states if state.phase is not RequestPhase.ENDED
+        )
         self._models |= {model for model, _ in counts}
         for model in self._models:
             metrics.REQUESTS_RUNNING.labels(model=model).set(counts[model, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 
 from services.gateway.fleet.routing import RoutingDecision
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
@@ -13,6 +13,18 @@ from shared.roles import ROUTED_ROLES, hop_of_phase
 
 FINAL_ERRORS = (InvalidRequest, TooLarge)
 """What no other worker would answer differently: the request ends with it."""
+
+
+class RequestPhase(StrEnum):
+    """The part of its way that a request is on; the names are those of the timeline and of `Held`."""
+
+    ADMIT = "admit"
+    RETRIEVE = "retrieve"
+    TOKENIZE = "tokenize"
+    ROUTE = "route"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    ENDED = "ended"
 
 
 class RowVerdict(Enum):
@@ -37,7 +49,7 @@ class SessionState:
 
     max_tokens: int
     model: str = ""
-    phase: str = "admit"
+    phase: RequestPhase = RequestPhase.ADMIT
     epoch: int = 0
     asks: int = 0
     retriever_ask: tuple[str, int] = ("", 0)
@@ -50,6 +62,37 @@ class SessionState:
     fruitless: int = 0
     cached_tokens: int = 0
     finish: str = ""
+
+    def begin_phase(self, phase: RequestPhase, model: str = "") -> None:
+        """Enter `phase`; from now on the request is for `model`, where that is said."""
+        self.phase = phase
+        self.model = model or self.model
+
+    def begin_log(self, log: TokenLog, told: PromptLogprobsBuffer) -> None:
+        """The prompt is known: `log` continues it, `told` waits for log-probabilities of it."""
+        self.log, self.told = log, told
+
+    def take_earlier_answer(
+        self, model: str, prompt_tokens: int, ids: tuple[int, ...], text: str, finish: str
+    ) -> None:
+        """An answer of `model` that was given before is that of this request, all at once."""
+        self.model, self.told = model, PromptLogprobsBuffer()
+        self.log = TokenLog(prompt_tokens)
+        self.log.append(ids, text)
+        self.finish = finish
+
+    def hold_at(self, role: str, instance: str) -> None:
+        """The instance may hold something of the request from now on."""
+        self.holders.add((role, instance))
+
+    def let_go(self, role: str, instance: str) -> None:
+        """The instance holds nothing of the request; one that is unknown is fine."""
+        self.holders.discard((role, instance))
+
+    def note_cached(self, tokens: int) -> None:
+        """So many tokens of the prompt were cached where it was first computed."""
+        if not self.replacements:
+            self.cached_tokens = tokens
 
     def begin_ask(self, role: str, instance: str) -> tuple[str, str]:
         """The instance is about to be asked; returns it as one of the holders."""
@@ -71,7 +114,7 @@ class SessionState:
         self.holders = set()
         self.epoch_tokens = 0
         self.told.release()  # what waits is of an earlier one
-        self.phase = "route"
+        self.phase = RequestPhase.ROUTE
 
     def count_replacement(self) -> None:
         """The route failed; call it before the next one begins."""
@@ -80,8 +123,8 @@ class SessionState:
 
     def routed(self) -> None:
         """All three workers accepted; a token may already have come."""
-        if self.phase == "route":
-            self.phase = "prefill"
+        if self.phase is RequestPhase.ROUTE:
+            self.phase = RequestPhase.PREFILL
 
     def take_holders(self) -> set[tuple[str, str]]:
         """The instances to be told that it is over; nobody is told twice."""
@@ -92,7 +135,7 @@ class SessionState:
         self, epoch: int, position: int, ids: tuple[int, ...], text: str, finish: str
     ) -> RowVerdict:
         """Take one row of text in; only what continues the log is to be relayed."""
-        if epoch != self.epoch or self.finish or self.phase == "ended":
+        if epoch != self.epoch or self.finish or self.phase is RequestPhase.ENDED:
             return RowVerdict.STALE
         arrival = self.log.arrival(position, len(ids))
         if arrival is not Arrival.NEXT:
@@ -100,7 +143,7 @@ class SessionState:
         self.log.append(ids, text)
         self.epoch_tokens += len(ids)
         self.finish = finish
-        self.phase = "decode"
+        self.phase = RequestPhase.DECODE
         return RowVerdict.RELAY
 
     def is_from(self, sender: str, *roles: str) -> bool:
@@ -128,7 +171,7 @@ class SessionState:
     @property
     def running(self) -> bool:
         """Whether workers have it, rather than that it waits for them."""
-        return self.phase in ("prefill", "decode")
+        return self.phase in (RequestPhase.PREFILL, RequestPhase.DECODE)
 
     @property
     def complete(self) -> bool:
@@ -141,12 +184,12 @@ class SessionState:
         return self.log.prompt_tokens + len(self.log.ids) if self.epoch else 0
 
     def end_session(self) -> None:
-        self.phase = "ended"
+        self.phase = RequestPhase.ENDED
 
     def expired(self, kind: str = "") -> DeadlineExpired:
         """The error of a deadline that passed now; `kind` where it is not told by what has come."""
         kind = kind or ("total" if self.log.ids else "first-token or total")
-        hop = "route" if self.phase == "route" else hop_of_phase(self.phase)
+        hop = "route" if self.phase is RequestPhase.ROUTE else hop_of_phase(self.phase)
         if hop == "prefill" and self.route is not None:
             hop = self.route.prompt_role
         return DeadlineExpired(f"the {kind} deadline passed: allow more time or ask for less", hop=hop)

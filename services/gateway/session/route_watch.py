@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from services.gateway.config import GatewayConfig
-from services.gateway.fleet.crash_record import PROVEN_TOKENS, CrashRecord
+from services.gateway.fleet.crash_record import PROVEN_TOKENS
 from services.gateway.fleet.liveness_check import is_forgotten
-from services.gateway.fleet.poison_requests import PoisonRequests
-from services.gateway.fleet.request_client import RequestClient
 from services.gateway.fleet.route_trials import RouteTrials
-from services.gateway.scope.session_state import SessionState
+from services.gateway.request_scope import RequestScope
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import PenstockError, Unavailable
 from shared.messages import LivenessCheck, Message
@@ -23,20 +20,12 @@ TRANSFER_STALL_S = 10.0
 class RouteWatch:
     """Of one request, through all its routes. `deadline()` is the one in force."""
 
-    def __init__(
-        self,
-        state: SessionState,
-        config: GatewayConfig,
-        request_client: RequestClient,
-        suspects: PoisonRequests,
-        crash_record: CrashRecord,
-        deadline: Callable[[], Deadline],
-    ) -> None:
-        self._state = state
-        self._config = config
-        self._request_client = request_client
-        self._suspects = suspects
-        self._crash_record = crash_record
+    def __init__(self, scope: RequestScope, deadline: Callable[[], Deadline]) -> None:
+        self._state = scope.state
+        self._config = scope.context.config
+        self._request_client = scope.request_client
+        self._poison_requests = scope.context.poison_requests
+        self._crash_record = scope.crash_record
         self._deadline = deadline
         self._trouble: PenstockError | None = None
         self._trouble_epoch = 0
@@ -62,7 +51,7 @@ class RouteWatch:
             self._heard_s = SYSTEM_CLOCK.monotonic_s()
             self._noted_tokens = self._state.epoch_tokens
             trials.note_progress(self._state.epoch_tokens, finished=bool(self._state.finish))
-            self._suspects.note_tokens(self._crash_record, self._state.epoch, self._state.epoch_tokens)
+            self._poison_requests.note_tokens(self._crash_record, self._state.epoch, self._state.epoch_tokens)
             if self._state.finish:
                 return None
             if self._trouble is not None and self._trouble_epoch == self._state.epoch:

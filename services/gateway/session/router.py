@@ -11,12 +11,9 @@ from collections.abc import Callable, Sequence
 
 from services.gateway.admission.admission import check_wait
 from services.gateway.admission.admission_queue import CLASSES, STARTED_CLASS, Ticket
-from services.gateway.context import SessionContext
 from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
-from services.gateway.fleet.crash_record import CrashRecord
-from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.prompt_path import on_shorter_path
-from services.gateway.fleet.request_client import RequestClient, unexpected_answer
+from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import RouteTrials
 from services.gateway.fleet.routing import (
     Need,
@@ -28,9 +25,9 @@ from services.gateway.fleet.routing import (
 )
 from services.gateway.fleet.sent_load import Load
 from services.gateway.fleet.waiting import POLL_S, wait_for_routed_roles
-from services.gateway.prompt.block_names import BlockNames
-from services.gateway.request.request import Request
-from services.gateway.scope.session_state import SessionState, is_final
+from services.gateway.prompt.preparation import PreparedPrompt
+from services.gateway.request_scope import RequestScope
+from services.gateway.scope.session_state import is_final
 from services.gateway.session.route_messages import route_messages
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
@@ -59,34 +56,24 @@ class Router:
     """Places one request, as often as needed. `cancel_epoch(reason)` tells the holders of a failed epoch."""
 
     def __init__(
-        self,
-        context: SessionContext,
-        request: Request,
-        state: SessionState,
-        request_client: RequestClient,
-        crash_record: CrashRecord,
-        cancel_epoch: Callable[[str], None],
-        *,
-        model: ModelIdentity,
-        prompt_ids: tuple[int, ...],
-        block_names: BlockNames,
-        rotation: int,
+        self, scope: RequestScope, prepared: PreparedPrompt, cancel_epoch: Callable[[str], None]
     ) -> None:
-        self._request = request
-        self._state = state
+        context = scope.context
+        self._request = prepared.request
+        self._state = scope.state
         self._gateway = context.instance
-        self._model = model
-        self._prompt_ids = prompt_ids
-        self._block_names = block_names
+        self._model = prepared.model
+        self._prompt_ids = prepared.token_ids
+        self._block_names = prepared.block_names
         self._fleet = context.fleet
         self._config = context.config
-        self._request_client = request_client
+        self._request_client = scope.request_client
         self._sent_load = context.sent_load
         self._admission_queue = context.admission_queue
         self._breakers = context.breakers
-        self._crash_record = crash_record
-        self._request_id = crash_record.request_id
-        self._rotation = rotation
+        self._crash_record = scope.crash_record
+        self._request_id = scope.request_id
+        self._rotation = scope.rotation
         self._cancel_epoch = cancel_epoch
         self._avoided = AvoidedInstances()
         self.trials = RouteTrials(self._breakers, self._fleet, self._request_id)
@@ -293,7 +280,7 @@ class Router:
         self, role: str, instance: str, message: Message, deadline: Deadline, load: Load
     ) -> None:
         # Noted before it is sent: from then on the instance may hold something.
-        self._state.holders.add((role, instance))
+        self._state.hold_at(role, instance)
         try:
             answer = await self._request_client.ask_instance(
                 role, instance, message, deadline.shrink(self._config.ask_timeout_s), epoch=self._state.epoch
@@ -306,15 +293,15 @@ class Router:
             raise Refused(role, instance, late) from error
         except PenstockError as error:
             if not isinstance(error, Unavailable):
-                self._state.holders.discard((role, instance))
+                self._state.let_go(role, instance)
             self.trials.fail(role, error)
             raise Refused(role, instance, error) from error
         if not isinstance(answer, Accepted):
             raise Refused(role, instance, unexpected_answer(answer, role))
         self._sent_load.took(load)
         route = self._state.route
-        if route is not None and role == route.prompt_role and not self._state.replacements:
-            self._state.cached_tokens = answer.cached_tokens
+        if route is not None and role == route.prompt_role:
+            self._state.note_cached(answer.cached_tokens)
 
     def _avoid(self, refused: Refused) -> None:
         view = self._fleet.get(refused.role, refused.instance)

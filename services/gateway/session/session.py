@@ -16,7 +16,7 @@ import structlog
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.context import SessionContext
 from services.gateway.fleet.poison_requests import poison_request_error
-from services.gateway.fleet.request_client import InstanceGone, RequestClient
+from services.gateway.fleet.request_client import InstanceGone
 from services.gateway.keys.rate_limits import Allowance
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.cached_response import CachedResponse
@@ -24,12 +24,11 @@ from services.gateway.prompt.preparation import Preparation
 from services.gateway.prompt.preprocessor import Preprocessor
 from services.gateway.prompt.warmer import Warmer
 from services.gateway.request.request import Request
+from services.gateway.request_scope import RequestScope
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import report_end
-from services.gateway.scope.request_timeline import RequestTimeline
-from services.gateway.scope.response_buffer import ResponseBuffer
-from services.gateway.scope.session_state import SessionState, is_final
+from services.gateway.scope.session_state import is_final
 from services.gateway.session.route_watch import RouteWatch
 from services.gateway.session.router import Router
 from services.gateway.session.text_intake import TextIntake
@@ -68,45 +67,24 @@ class Session:
         allowance: Allowance,
         rotation: int,
     ) -> None:
+        self._scope = scope = RequestScope.open(context, request_id, request, budget, allowance, rotation)
         self.request_id = request_id
         self.request = request
-        self.state = SessionState(request.sampling.max_tokens)
-        self.response = ResponseBuffer(context.config.max_buffered_tokens)
-        self.timeline = RequestTimeline(request.client_sent_unix_us)
+        self.state = scope.state
+        self.response = scope.response
+        self.timeline = scope.timeline
         self._context = context
         self._gate = gate
-        self._suspects = context.poison_requests
+        self._poison_requests = context.poison_requests
         self._budget = budget
-        self._allowance = allowance
-        self._rotation = rotation
-        self._request_client = RequestClient(context.bus, context.instance, request_id, budget.total)
-        self._crash_record = context.poison_requests.open_record(request_id)
+        self._crash_record = scope.crash_record
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._cached = CachedResponse(context, request_id, request)
-        self._watch = RouteWatch(
-            self.state,
-            context.config,
-            self._request_client,
-            self._suspects,
-            self._crash_record,
-            lambda: self._deadline,
-        )
-        self.intake = TextIntake(self.state, self.response, self.timeline, self._watch, self._interrupt)
-        self._preprocessor = Preprocessor(
-            context, request_id, self.state, self._request_client, budget, rotation
-        )
-        self.warmer = Warmer(
-            context,
-            gate,
-            request_id,
-            request,
-            self.state,
-            self._preprocessor,
-            self._crash_record,
-            budget,
-            rotation,
-        )
+        self._cached = CachedResponse(scope)
+        self._watch = RouteWatch(scope, lambda: self._deadline)
+        self.intake = TextIntake(scope, self._watch, self._interrupt)
+        self._preprocessor = Preprocessor(scope)
+        self.warmer = Warmer(scope, gate, self._preprocessor)
         self._outcome: Outcome | None = None
         self._call_ended = False
 
@@ -125,14 +103,14 @@ class Session:
             return
         hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
         trouble = error_from_code(lost.code, lost.message, hop=hop)
-        if isinstance(trouble, EngineFault) and self._suspects.note_fault(self._crash_record, epoch):
+        if isinstance(trouble, EngineFault) and self._poison_requests.note_fault(self._crash_record, epoch):
             self.end_as_poison_request(hop)  # before it is routed once more
         else:
             self._watch.fail_route(trouble)
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
-        self._request_client.stop_asking(role, instance)
+        self._scope.request_client.stop_asking(role, instance)
         if self.state.needs(role, instance):
             self._watch.fail_route(InstanceGone(f"{instance} is gone", hop=role))
 
@@ -165,7 +143,7 @@ class Session:
             self._end(outcome)
             if outcome.finish:
                 self._cached.keep(self.state)
-            self._suspects.close_record(self._crash_record)
+            self._poison_requests.close_record(self._crash_record)
             if self.state.epoch:
                 self._context.admission_queue.note_end()
             try:
@@ -214,37 +192,15 @@ class Session:
 
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
-        preparation = Preparation(
-            self._context,
-            self._gate,
-            self._preprocessor,
-            self.warmer,
-            self.state,
-            self.response,
-            self.timeline,
-            self._cached,
-        )
-        prompt = await preparation.prepare_prompt(
-            self.request_id, self.request, self._budget, self._allowance
-        )
+        preparation = Preparation(self._scope, self._gate, self._preprocessor, self.warmer, self._cached)
+        prompt = await preparation.prepare_prompt()
         if prompt is None:
             return self.state.finish
         self.request = prompt.request
-        router = Router(
-            self._context,
-            prompt.request,
-            self.state,
-            self._request_client,
-            self._crash_record,
-            self._cancel_epoch,
-            model=prompt.model,
-            prompt_ids=prompt.token_ids,
-            block_names=prompt.block_names,
-            rotation=self._rotation,
-        )
+        router = Router(self._scope, prompt, self._cancel_epoch)
         try:
             while True:
-                await self._suspects.take_turn(self._crash_record)
+                await self._poison_requests.take_turn(self._crash_record)
                 await router.route_request(self._deadline, self._asked)
                 trouble = await self._watch.until_over(router.trials)
                 if trouble is None:
@@ -292,7 +248,7 @@ class Session:
     def _end(self, outcome: Outcome) -> None:
         self.state.end_session()
         # First, so that a client that hears of the end has room for its next request.
-        self._allowance.settle(self.state.used_tokens)
+        self._scope.allowance.settle(self.state.used_tokens)
         self.response.put_end(outcome)
 
     async def _cancel_at_end(self, outcome: Outcome) -> None:

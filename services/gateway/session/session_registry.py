@@ -17,6 +17,7 @@ from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.live_counts import LiveCounts
+from services.gateway.scope.session_state import RequestPhase
 from services.gateway.scope.text_row import rows_by_request
 from services.gateway.session.session import Session
 from shared import messages
@@ -196,12 +197,17 @@ class SessionRegistry:
 
     def audit(self) -> AuditReport:
         held = tuple(
-            Held(session.request_id, "session", 1, session.state.phase) for session in self._live.values()
+            Held(session.request_id, "session", 1, session.state.phase.value)
+            for session in self._live.values()
         )
         return AuditReport("gateway", self._context.instance, self._incarnation, held)
 
     def status(self) -> Heartbeat:
-        queued = sum(1 for session in self._live.values() if session.state.phase not in ("decode", "ended"))
+        queued = sum(
+            1
+            for session in self._live.values()
+            if session.state.phase not in (RequestPhase.DECODE, RequestPhase.ENDED)
+        )
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
         self._live_counts.show(session.state for session in self._live.values())
         return self._heartbeat(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from services.gateway.request_scope import RequestScope
 from services.gateway.scope.report import count_tokens
-from services.gateway.scope.request_timeline import RequestTimeline
-from services.gateway.scope.response_buffer import ResponseBuffer
-from services.gateway.scope.session_state import RowVerdict, SessionState
+from services.gateway.scope.session_state import RowVerdict
 from services.gateway.scope.text_row import TextRow
 from services.gateway.session.route_watch import RouteWatch
 from shared.deadline import SYSTEM_CLOCK
@@ -21,19 +20,12 @@ class TextIntake:
     """`begun` is done when the first token is there, `last_token_s` is when the latest came. `refuse` ends
     the request of a client that does not read."""
 
-    def __init__(
-        self,
-        state: SessionState,
-        response: ResponseBuffer,
-        timeline: RequestTimeline,
-        watch: RouteWatch,
-        refuse: Callable[[Cancelled], None],
-    ) -> None:
+    def __init__(self, scope: RequestScope, watch: RouteWatch, refuse: Callable[[Cancelled], None]) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.last_token_s = 0.0
-        self._state = state
-        self._response = response
-        self._timeline = timeline
+        self._state = scope.state
+        self._response = scope.response
+        self._timeline = scope.timeline
         self._watch = watch
         self._refuse = refuse
         self._closed = False

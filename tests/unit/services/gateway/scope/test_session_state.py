@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.fleet.routing import RoutingDecision
-from services.gateway.scope.session_state import RowVerdict, SessionState, is_final
+from services.gateway.scope.session_state import RequestPhase, RowVerdict, SessionState, is_final
 from services.gateway.scope.token_log import Arrival, TokenLog
 from shared.errors import InvalidRequest, NotFound, Overloaded, TooLarge, Unavailable
 
@@ -163,7 +163,7 @@ def test_a_request_with_all_its_tokens_is_complete() -> None:
     ],
 )
 def test_an_expired_deadline_names_the_hop_of_the_phase(phase: str, hop: str) -> None:
-    assert SessionState(1, phase=phase).expired().hop == hop
+    assert SessionState(1, phase=RequestPhase(phase)).expired().hop == hop
 
 
 def test_only_what_the_request_itself_causes_is_final() -> None:

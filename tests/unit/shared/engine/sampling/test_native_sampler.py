@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -156,7 +157,7 @@ def test_penalties_are_bitwise_the_same(native: NativeSampler, vocab_size: int) 
         assert torch.equal(row, expected)
 
 
-STRICT = {"top_k": 1, "top_p": 1e-6, "min_p": 1.0}
+STRICT: dict[str, Any] = {"top_k": 1, "top_p": 1e-6, "min_p": 1.0}
 """Of each filter a value with which only the likeliest id is left."""
 
 
@@ -168,10 +169,11 @@ def test_both_samplers_have_every_filter() -> None:
 @pytest.mark.parametrize("name", FILTERS)
 def test_each_filter_alone_is_obeyed_by_both_samplers(native: NativeSampler, name: str) -> None:
     logits = torch.randn((64, 1000), generator=torch.Generator().manual_seed(1))
+    off: dict[str, Any] = {name: PARAMETERS[name].default}
     params = replace(SamplingParams(temperature=5.0), **{name: STRICT[name]})
     assert params.filters
     rows = [DrawRow(replace(params, seed=seed), position=seed) for seed in range(64)]
     likeliest = logits.argmax(-1).tolist()
     assert native.pick(logits.clone(), rows) == pick(logits.clone(), rows) == likeliest
-    open_rows = [row._replace(params=replace(row.params, **{name: PARAMETERS[name].default})) for row in rows]
-    assert native.pick(logits.clone(), open_rows) != likeliest
+    unfiltered = [row._replace(params=replace(row.params, **off)) for row in rows]
+    assert native.pick(logits.clone(), unfiltered) != likeliest
