@@ -1,4 +1,4 @@
-"""What an operator may set for a gateway: `[gateway]` of penstock.toml or `PENSTOCK_GATEWAY_<FIELD>`."""
+"""Settings of a gateway: `[gateway]` of penstock.toml or `PENSTOCK_GATEWAY_<FIELD>`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all sessions of a gateway share."""
+"""The things that all sessions of a gateway share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shared.bus.fleet import FleetView
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What all sessions of this gateway share; `instance` is the gateway's own id."""
+    """The things that all sessions of this gateway share; `instance` is the gateway's own id."""
 
     instance: str
     config: GatewayConfig
@@ -41,7 +41,7 @@ class SessionContext:
 
     @property
     def prompt_limits(self) -> PromptLimits:
-        """Those of the NATS server that it is connected to now."""
+        """The limits of the NATS server that the gateway is connected to now."""
         return PromptLimits(self.bus.max_payload)
 
     @classmethod

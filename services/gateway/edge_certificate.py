@@ -36,7 +36,10 @@ class EdgeCertificate:
 
     @classmethod
     def of(cls, config: GatewayConfig) -> EdgeCertificate | None:
-        """None for an edge without TLS."""
+        """Return the certificate that the configuration names, or None for an edge without TLS.
+
+        Raises ConfigError for a part of it alone.
+        """
         given = {name: bool(getattr(config, name)) for name in ("tls_cert", "tls_key", "tls_client_ca")}
         if not any(given.values()):
             return None

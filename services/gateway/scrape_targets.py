@@ -1,4 +1,4 @@
-"""Where Prometheus finds every instance: what its HTTP service discovery reads at `/sd`."""
+"""Tell Prometheus where every instance is: its HTTP service discovery reads this at `/sd`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SD_PATH = "/sd"
 
 
 def scrape_targets(beats: Iterable[Heartbeat]) -> str:
-    """All of whom `beats` are, those that are silent now too: a scrape that fails says so."""
+    """Return a target for each of `beats`, silent instances included: a scrape that fails says so."""
     groups = [
         {
             "targets": [beat.metrics],

@@ -1,4 +1,4 @@
-"""Who is routed next when the seats at decode are taken: by class, deadline and arrival."""
+"""Queue requests while the seats at decode are taken: by class, deadline and arrival."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class AdmissionQueue:
             self._gap_began_s = now_s
 
     def expected_wait_s(self, model: ModelIdentity, priority_class: int) -> float:
-        """How long a request that came now would wait for its turn; 0 when nobody can tell, too."""
+        """Return how long a request that came now would wait for its turn; 0 also when nobody can tell."""
         ahead = sum(
             1
             for ticket in self._waiting
@@ -111,7 +111,8 @@ class AdmissionQueue:
         return (ahead + 1) * self.seconds_per_end()
 
     def remaining_wait_s(self, ticket: Ticket) -> float:
-        """How long a ticket that had its turn and found no seat would wait for the next one; 0 as above."""
+        """Return how long a ticket that had its turn and found no seat would wait for the next one; 0 as
+        above."""
         order = partial(Ticket.order, now_s=self._clock.monotonic_s())
         ahead = sum(
             1
@@ -123,7 +124,7 @@ class AdmissionQueue:
         return (ahead + 1) * self.seconds_per_end()
 
     def seconds_per_end(self) -> float:
-        """How long it takes until a seat comes free, 0 while nobody can tell.
+        """Return how long it takes until a seat comes free, 0 while nobody can tell.
 
         From the ends that were seen while requests waited, up to now: a fleet that stopped is not as fast as
         it was.

@@ -1,4 +1,4 @@
-"""How much is left out under pressure: rises and falls one level at a time, and does not flap."""
+"""Decide how much is left out under pressure: one level up or down at a time, without flapping."""
 
 from __future__ import annotations
 

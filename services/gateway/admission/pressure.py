@@ -1,4 +1,4 @@
-"""How hard it is to meet first-token deadlines now, and the watch that degrades the gateway by it."""
+"""Measure how hard first-token deadlines are to meet, and degrade the gateway by it."""
 
 from __future__ import annotations
 
@@ -50,18 +50,19 @@ class Pressure:
         self._asked.clear()
 
     def wait_s(self, model: ModelIdentity) -> float:
-        """How long a request for `model` that goes behind all others would wait before it is computed."""
+        """Return how long a request for `model` that goes behind all others would wait before it is
+        computed."""
         queue_s = self._queue.expected_wait_s(model, LOWEST_CLASS)
         return queue_s + min(
             map(queued_s, serving(self._instances("prefill"), "prefill", model)), default=0.0
         )
 
     def of(self, model: ModelIdentity) -> float:
-        """That wait as a share of the usual budget."""
+        """Return that wait as a share of the usual budget."""
         return self.wait_s(model) / self.usual_budget_s if self._budgets_s else 0.0
 
     def highest(self) -> float:
-        """Of all models that are served."""
+        """Return the highest pressure of all models that are served."""
         models = {ModelIdentity.of(view.heartbeat) for view in self._instances("decode")}
         return max(map(self.of, models), default=0.0)
 
@@ -72,7 +73,7 @@ class Pressure:
 
 
 async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: Callable[[], None]) -> None:
-    """For ever: let the level follow the pressure; `changed` is called after every step."""
+    """Let the level follow the pressure, for ever; `changed` is called after every step."""
     calm_looks = 0
     while True:
         was, now = degradation.level, pressure.highest()

@@ -1,4 +1,4 @@
-"""What clients ask of retrievers alone: the passages that fit a question, texts in the order of one."""
+"""Ask retrievers alone: for the passages that fit a question, for texts in the order of one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NoSuchCorpus(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class PassageQuery:
-    """What passages are wanted; `rerank`: in the reranker's order, where the retriever has one."""
+    """The passages that are wanted; `rerank`: in the reranker's order, where the retriever has one."""
 
     query: str
     k: int = DEFAULT_FOUND
@@ -71,7 +71,7 @@ class RankedTexts:
 
     @property
     def warning(self) -> str:
-        """What its client should know, "" for nothing."""
+        """A warning for the client, "" for none."""
         if not self.truncated:
             return ""
         return (
@@ -96,7 +96,7 @@ def read_passage_query(asked: pb.RetrieveRequest) -> PassageQuery:
 
 
 def check_query(query: str) -> int:
-    """How many bytes it is."""
+    """Return the length of the query in bytes; raises InvalidRequest or TooLarge."""
     if not query.strip():
         raise InvalidRequest("query is blank: send some words to look for")
     if len(query) > MAX_QUERY_CHARS:
@@ -154,7 +154,8 @@ class PassageAsks:
         *,
         top_n: int | None = None,
     ) -> RankedTexts:
-        """In parts: each retriever that has the reranker is asked for one after another, beside the others.
+        """Rerank in parts: each retriever that has the reranker is asked for one after another, beside the
+        others.
 
         Raises NotFound where none has it.
         """
@@ -236,7 +237,7 @@ def _fits(scores: TextScores, count: int) -> bool:
 
 
 def _ranked(model: str, parts: Sequence[TextScores], top_n: int | None) -> RankedTexts:
-    """Of equal scores the earlier text comes first."""
+    """Order texts by score; of equal scores the earlier text comes first."""
     scores = [score for part in parts for score in part.scores]
     cut = [each for part in parts for each in part.truncated]
     order = sorted(range(len(scores)), key=lambda place: -scores[place])

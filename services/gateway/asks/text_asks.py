@@ -1,4 +1,4 @@
-"""What clients ask of tokenizers and retrievers alone: ids of a text, text of ids, vectors."""
+"""Ask tokenizers and retrievers alone: for ids of a text, text of ids, vectors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TextAsks:
         return PlainText(model, answer.text)
 
     async def embed(self, key: ApiKey, model: str, texts: Sequence[str], deadline: Deadline) -> TextVectors:
-        """In parts, one after another: questions of requests go between them."""
+        """Embed in parts, one after another: questions of requests go between them."""
         check_model_name(model)
         text_bytes = checked_bytes(texts, MAX_EMBEDDED_TEXTS)
         found = TextVectors(model, [], [], [])

@@ -136,7 +136,7 @@ class TextCalls:
         return await wait_for_instances(views, role, Deadline.after(wait_s))
 
     async def _ask_one(self, call: TextCall, view: InstanceView, message: Message, end: Deadline) -> Message:
-        """Who has not answered when nobody listens any more is told so."""
+        """Ask one instance; one that has not answered when nobody listens any more is told so."""
         role, instance = view.heartbeat.role, view.heartbeat.instance
         call.epoch += 1
         self.fleet.expect_work(view)
@@ -160,7 +160,7 @@ def check_model_name(model: str) -> None:
 
 
 def checked_bytes(texts: Sequence[str], most: int) -> int:
-    """How many bytes they are in all."""
+    """Return the length of all texts in bytes; raises InvalidRequest or TooLarge."""
     if not 1 <= len(texts) <= most:
         raise InvalidRequest(f"texts has {len(texts)}: send 1 to {most}")
     return sum(_text_bytes(index, text) for index, text in enumerate(texts))

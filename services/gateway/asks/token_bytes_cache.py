@@ -1,4 +1,4 @@
-"""What token ids of a model stand for, asked of its tokenizers and kept."""
+"""Cache the bytes that token ids of a model stand for, as its tokenizers tell them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which instances there are, and which of them one request is given to.
+"""Know the instances, and choose which of them one request is given to.
 
 In reading order: `model_identity` says what counts as one model and `served_models` which there are, with
 `default_sampling`; `sent_load` adds to heartbeats what was sent since; `route` chooses workers and

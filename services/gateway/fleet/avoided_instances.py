@@ -19,7 +19,7 @@ MAX_BACKOFF_S = 0.25
 
 
 class AvoidedInstances:
-    """By the lives of instances: a restarted one is welcome at once."""
+    """The instances that one request avoids, by their lives: a restarted one is welcome at once."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -34,7 +34,7 @@ class AvoidedInstances:
         self._refused_s[life_of(view)], self._room_s[life_of(view)] = now_s, now_s + retry_after_s
 
     def room_in_s(self, views: Iterable[InstanceView]) -> float:
-        """How long until the first of `views` has room, as far as they have said."""
+        """Return how long it takes until the first of `views` has room, as far as they have said."""
         now_s = self._clock.monotonic_s()
         return max(
             0.0, min((self._room_s.get(life_of(view), now_s) for view in views), default=now_s) - now_s
@@ -53,12 +53,12 @@ class AvoidedInstances:
         return [view for view in views if self._gone.get(life_of(view), 0.0) <= now_s]
 
     def failed(self, views: Iterable[InstanceView]) -> set[tuple[str, str]]:
-        """Of `views`, as (role, instance), those that failed the request a moment ago."""
+        """Return those of `views`, as (role, instance), that failed the request a moment ago."""
         now_s = self._clock.monotonic_s()
         return {life_of(view)[:2] for view in views if self._failed.get(life_of(view), 0.0) > now_s}
 
     def refused(self, views: Iterable[InstanceView]) -> set[tuple[str, str]]:
-        """Of `views`, as (role, instance), those that had no room and have not been heard of since."""
+        """Return those of `views`, as (role, instance), that had no room and have not been heard of since."""
         now_s = self._clock.monotonic_s()
         return {
             life_of(view)[:2]
@@ -70,5 +70,5 @@ class AvoidedInstances:
 
 
 def backoff_s(attempt: int) -> float:
-    """How long to wait after failed attempt number `attempt`, counted from 0."""
+    """Return how long to wait after failed attempt number `attempt`, counted from 0."""
     return min(FIRST_BACKOFF_S * 2.0**attempt, MAX_BACKOFF_S)

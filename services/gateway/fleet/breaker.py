@@ -31,7 +31,7 @@ class BreakerState(Enum):
 
 
 class Breaker:
-    """Of one life of an instance. `began_s`: when the request was given to the instance."""
+    """The circuit breaker of one life of an instance; `began_s` is when the request was given to it."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock

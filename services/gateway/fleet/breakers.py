@@ -1,4 +1,4 @@
-"""What one request learns of an instance, all know: the breakers of a gateway, and what its peers report."""
+"""Share what one request learns of an instance: the circuit breakers of a gateway and of its peers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def life_of(view: InstanceView) -> Life:
 
 
 class Breakers:
-    """Of all instances that this gateway has had trouble with. `gateway` is its own id."""
+    """The breakers of all instances that this gateway has had trouble with; `gateway` is its own id."""
 
     def __init__(self, gateway: str, fleet: FleetView, clock: Clock = SYSTEM_CLOCK) -> None:
         self._gateway = gateway
@@ -53,7 +53,7 @@ class Breakers:
         return Trial(self, life_of(view), request_id, self._clock.monotonic_s())
 
     def shunned(self, views: Iterable[InstanceView], request_id: str) -> set[tuple[str, str]]:
-        """Of `views`, as (role, instance), those to which the request should not go if there is another.
+        """Return those of `views`, as (role, instance), that the request should avoid if there is another.
 
         What a peer reports counts as long as it says so, where we know nothing ourselves: else two gateways
         would keep each other from their probes.
@@ -62,7 +62,8 @@ class Breakers:
         return {life[:2] for life in map(life_of, views) if self._shuns(life, request_id, reported)}
 
     def report(self) -> tuple[BreakerReport, ...]:
-        """For our heartbeat: what is open or half-open. Forgets who left, and what is not worth knowing."""
+        """Return what is open or half-open, for our heartbeat; forget who left and what is not worth
+        knowing."""
         self._breakers = {
             life: breaker
             for life, breaker in self._breakers.items()
@@ -124,7 +125,7 @@ class Breakers:
         return view is not None and life_of(view) == life
 
     def _show(self) -> None:
-        """To the metrics; an instance that is not remembered has no sample."""
+        """Show the state in the metrics; an instance that is not remembered has no sample."""
         states = {life[1]: breaker.state for life, breaker in self._breakers.items()}
         for instance in self._shown - states.keys():
             metrics.BREAKER_STATE.remove(instance)

@@ -1,4 +1,4 @@
-"""What speaks for a request having taken engines down. Pure, with a clock."""
+"""Collect the evidence that a request took engines down. Pure, with a clock."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ class Stay:
 
 
 class CrashRecord:
-    """Of one request. A strike is an engine that failed over it, or died when it had begun to compute it;
-    progress of the request since then takes it back."""
+    """The evidence against one request.
+
+    A strike is an engine that failed over it, or died when it had begun to compute it; progress of the
+    request since then takes it back.
+    """
 
     def __init__(self, request_id: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self.request_id = request_id
@@ -78,7 +81,7 @@ class CrashRecord:
         self._stays.append(Stay(view, self._clock.monotonic_s(), computes_prompt=True))
 
     def note_tokens(self, epoch: int, tokens: int) -> None:
-        """So many came of this route."""
+        """Note how many tokens came of this route."""
         for stay in self._here():
             stay.tokens = tokens
         if tokens >= PROVEN_TOKENS and epoch > self._struck_epoch:

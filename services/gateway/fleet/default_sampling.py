@@ -1,4 +1,4 @@
-"""What a request takes that does not say: found once, before its route."""
+"""Settle the sampling that a request leaves open, once, before it is routed."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def settle_sampling(request: Request, defaults: Iterable[SamplingDefault]) -> Re
 
 
 def sampling_in_force(sampling: SamplingParams) -> pb.Sampling:
-    """What a client is told of it: all that has a default but the seed, which has a place of its own."""
+    """Return what a client is told of its sampling: all that has a default but the seed, told elsewhere."""
     values: dict[str, Any] = {name: getattr(sampling, name) for name in (*DEFAULTED, "max_tokens")}
     return pb.Sampling(**values)

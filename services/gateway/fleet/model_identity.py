@@ -1,4 +1,4 @@
-"""Which model a request is for: a name is what clients ask by, the digests are what it is."""
+"""Identify the model of a request: clients ask by its name, its digests say what it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_NAMED = 16
 
 
 class Announced(Protocol):
-    """What is needed of an InstanceView."""
+    """The parts of an InstanceView that are needed here."""
 
     @property
     def heartbeat(self) -> Heartbeat: ...
@@ -44,7 +44,7 @@ class ModelIdentity:
 
     @property
     def served_name(self) -> str:
-        """What clients ask for, and are told."""
+        """The name that clients ask for, and are told."""
         return f"{self.name}:{self.adapter.name}" if self.adapter.name else self.name
 
     def is_served_by(self, beat: Heartbeat) -> bool:

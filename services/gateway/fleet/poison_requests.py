@@ -48,7 +48,7 @@ class PoisonRequests:
         self._end_turn(record)
 
     async def take_turn(self, record: CrashRecord) -> None:
-        """Before a route: a suspect waits until no other one is on trial."""
+        """Wait for the request's turn to be routed: a suspect waits until no other one is on trial."""
         self._end_turn(record)
         while _is_suspect(record) and self._on_trial() is not None:  # noqa: ASYNC110 - time ends it, too
             await asyncio.sleep(POLL_S)
@@ -56,7 +56,7 @@ class PoisonRequests:
             self._turn_of, self._taken_s = record, self._clock.monotonic_s()
 
     def note_tokens(self, record: CrashRecord, epoch: int, tokens: int) -> None:
-        """So many came of its latest route."""
+        """Note how many tokens came of its latest route."""
         record.note_tokens(epoch, tokens)
         if not record.strikes:
             self._end_turn(record)
@@ -75,7 +75,7 @@ class PoisonRequests:
         return guilty[0].request_id if guilty else ""
 
     def _on_trial(self) -> CrashRecord | None:
-        """Whose turn it is, None for nobody's."""
+        """Return the record whose turn it is, None for nobody's."""
         record = self._turn_of
         if record is None:
             return None
@@ -94,7 +94,7 @@ def _is_suspect(record: CrashRecord) -> bool:
 
 
 def poison_request_error(hop: str) -> InternalError:
-    """What a request ends with that took engines down."""
+    """Return the error with which a request ends that took engines down."""
     return InternalError(
         f"{POISON_STRIKES} workers failed while they computed this request: it is not tried again", hop=hop
     )

@@ -1,4 +1,4 @@
-"""Where a prompt is computed: by a prefill worker, or by the decode worker that goes on with it. Pure.
+"""Choose where a prompt is computed: at a prefill worker, or at the decode worker that goes on with it. Pure.
 
 A prefill worker keeps long prompts away from live streams, for the price of a transfer. A decode worker needs
 no transfer and knows the earlier turns of a chat, answers too; but every prompt that it computes makes steps
@@ -32,7 +32,7 @@ class PromptRates:
 
 
 def prompt_rates(decode: Heartbeat, prefill: Heartbeat) -> PromptRates:
-    """As measured; who has not measured is taken to be as fast as the other.
+    """Return the measured rates; a worker that has not measured is taken to be as fast as the other.
 
     Alike workers of one host share its cores, so that the faster of both figures is true for both: they
     differ only by the lengths of the prompts that they have seen.
@@ -45,7 +45,7 @@ def prompt_rates(decode: Heartbeat, prefill: Heartbeat) -> PromptRates:
 
 
 def uncached_tokens(view: Candidate, need: Need) -> int:
-    """What of the prompt would be computed there: its last token always."""
+    """Count the tokens of the prompt that would be computed there: its last one always."""
     reusable = 0 if need.scored else max_cached_blocks(need.tokens)
     return need.tokens - HASH_BLOCK_TOKENS * view.overlap(need.block_hashes[:reusable])
 

@@ -1,4 +1,4 @@
-"""What a route tells of the instances that it is on."""
+"""Learn from a route about the instances that it is on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a request goes: a pure choice from the fleet view. The chosen workers' admission is the truth."""
+"""Route a request: a pure choice from the fleet view. The chosen workers' admission is the truth."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MISSING_PREFIX_WEIGHT = 0.5
 
 
 class Candidate(Protocol):
-    """What routing needs of an InstanceView."""
+    """The parts of an InstanceView that routing needs."""
 
     @property
     def heartbeat(self) -> Heartbeat: ...
@@ -33,8 +33,10 @@ C = TypeVar("C", bound=Candidate)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is to be routed: `tokens` of prompt and log; `output_tokens` may still come. `scored`: how likely
-    the prompt's tokens are is wanted, so that all of them are computed, cached or not."""
+    """The work that is to be routed: `tokens` of prompt and log; `output_tokens` may still come.
+
+    `scored`: log-probabilities of the prompt are wanted, so that all of it is computed, cached or not.
+    """
 
     block_hashes: tuple[bytes, ...]
     tokens: int
@@ -53,7 +55,7 @@ class RoutingDecision:
 
     @property
     def prompt_role(self) -> str:
-        """Who computes the prompt and draws the first token."""
+        """The role that computes the prompt and draws the first token."""
         return "prefill" if self.prefill else "decode"
 
     def instance_of(self, role: str) -> str:
@@ -74,12 +76,12 @@ class RoutingDecision:
 
 
 def serving(views: Sequence[C], role: str, model: ModelIdentity) -> list[C]:
-    """Those that serve `model`; a speculator or a retriever serves all."""
+    """Return the instances that serve `model`; a speculator or a retriever serves all."""
     return [view for view in views if role not in REQUIRED_ROLES or model.is_served_by(view.heartbeat)]
 
 
 def free_seats(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) -> int | None:
-    """How many requests of `blocks` KV blocks each the decode workers of `model` have room for.
+    """Count the requests of `blocks` KV blocks each that the decode workers of `model` have room for.
 
     None when nobody can tell: no such worker is there, or a request of that size fits none even alone, and
     whoever is asked will say so.
@@ -93,7 +95,7 @@ def free_seats(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) 
 
 
 def kv_groups(decodes: Sequence[Candidate], model: ModelIdentity) -> KvGroups:
-    """Those in which the decode workers of `model` keep KV."""
+    """Return the groups of layers in which the decode workers of `model` keep KV."""
     groups = {view.heartbeat.kv_groups for view in serving(decodes, "decode", model)}
     return groups.pop() if len(groups) == 1 else ONE_GROUP
 
@@ -179,7 +181,7 @@ def cheapest_instance(
 
 
 def load_cost(view: Candidate) -> tuple[float, ...]:
-    """How full an instance is: 1 is at its capacity."""
+    """Return how full an instance is: 1 is at its capacity."""
     beat = view.heartbeat
     return ((beat.live + beat.queued) / max(1, beat.capacity),)
 

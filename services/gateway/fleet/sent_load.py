@@ -1,4 +1,4 @@
-"""What this gateway knows of the load of instances before their heartbeats show it.
+"""Track the load that this gateway has sent, before heartbeats show it.
 
 What it has sent, so that it does not herd; and what of that has ended, so that who asks again at once finds
 the place free.

@@ -1,4 +1,4 @@
-"""What the fleet serves now, as its heartbeats say. For every edge."""
+"""List what the fleet serves now, as its heartbeats say. For every edge."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class ServedModel:
 
 
 def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
-    """Those that a decode worker has, by name, each before its adapters; then those that a retriever embeds
-    with."""
+    """Return the models of decode workers by name, each before its adapters, then those that embed."""
     beats = [view.heartbeat for view in fleet.instances("decode")]
     generating = {beat.model for beat in beats}
     generating |= {f"{beat.model}:{each.name}" for beat in beats for each in beat.adapters if each.digest}
@@ -41,7 +40,7 @@ def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
 
 
 def _generating_model(fleet: FleetView, name: str) -> ServedModel:
-    """Where several have the name, that which a request gets: no request is served by two of them."""
+    """Return the model that a request gets by a name that several have: no request is served by two."""
     identity = find_model(name, fleet.instances)
     views = [
         view

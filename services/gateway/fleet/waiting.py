@@ -26,7 +26,7 @@ async def wait_for_instances(views: Callable[[], Sequence[V]], role: str, deadli
 async def wait_for_routed_roles(
     views: Callable[[str], Sequence[V]], deadline: Deadline, *, adapter: str = ""
 ) -> Mapping[str, Sequence[V]]:
-    """By role, once every role that a request is routed to has an instance at the same time.
+    """Return instances by role, once every role that a request is routed to has one at the same time.
 
     Raises Unavailable naming the first role that has none at the deadline. `adapter`: what workers must have
     loaded, "" for nothing.

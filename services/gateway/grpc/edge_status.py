@@ -1,4 +1,4 @@
-"""How a call ends that was not answered: its status, and in the details of it when to come back."""
+"""Make a gRPC status of an error, with the time to come back in its details."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _default(default: SamplingDefault) -> pb.SamplingDefault:
 
 
 def _as_prompt(request: pb.TokenizeRequest) -> pb.GenerateRequest:
-    """So that a prompt has the same limits everywhere."""
+    """Turn the message into a generate request, so that a prompt has the same limits everywhere."""
     kind = request.WhichOneof("prompt")
     return pb.GenerateRequest(
         model=request.model,

@@ -25,7 +25,7 @@ REQUEST_ID = "x-request-id"
 
 
 class AskedCall(Protocol):
-    """What a call asks for, in whichever of OpenAI's shapes: one session for each of `requests`."""
+    """One call in any of OpenAI's shapes: a session for each of `requests`."""
 
     @property
     def requests(self) -> Sequence[pb.GenerateRequest]: ...

@@ -1,4 +1,4 @@
-"""What is no request: the models, whether this gateway is alive and serves, its metrics, cancelling by id."""
+"""Pages that are no requests: models, health and readiness, metrics, cancelling by id."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pages:
         self._metrics = RoleMetrics("gateway")
 
     async def health(self, call: HttpCall) -> web.Response:
-        """That it answers is the answer."""
+        """Answer 200: that the gateway answers is the answer."""
         return call.page(b"ok\n", TEXT)
 
     async def ready(self, call: HttpCall) -> web.Response:
@@ -61,7 +61,7 @@ class Pages:
         return call.page(await asyncio.to_thread(generate_latest, self._metrics), CONTENT_TYPE_LATEST)
 
     async def models(self, call: HttpCall) -> web.Response:
-        """Those that answer come first: many programs take the first of the list."""
+        """List the models, generating ones first: many programs take the first of the list."""
         try:
             self._ingress.identify(call.authorization)
         except PenstockError as error:
@@ -80,7 +80,7 @@ class Pages:
             return call.error(error)
 
     async def cancel(self, call: HttpCall, request_id: str) -> web.Response:
-        """By the id of an answer, or by that of the header `x-request-id`."""
+        """Cancel the request with the id of an answer or of the header `x-request-id`."""
         for prefix in ID_PREFIXES:
             request_id = request_id.removeprefix(prefix)
         try:

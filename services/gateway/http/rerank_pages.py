@@ -71,7 +71,7 @@ class RerankPages(AskPages):
 
 
 def _read_texts(body: JsonFields) -> list[str]:
-    """Of `documents` or `texts`, whichever there is."""
+    """Return the texts of `documents` or `texts`, whichever there is."""
     if body.has(DOCUMENTS) == body.has(TEXTS):
         found = "stands beside" if body.has(TEXTS) else "is missing, and so is"
         raise WrongField(DOCUMENTS, f"{found} {TEXTS}: send one of the two")
@@ -136,7 +136,7 @@ def _answer_of(found: RankedTexts, texts: list[str] | None, version: str, *, raw
 
 
 def _relevance(score: float, *, raw: bool) -> float:
-    """From 0 to 1 by the logistic function, in the same order; `raw`: the reranker's own."""
+    """Map scores to 0..1 by the logistic function, in the same order; `raw` leaves them as they are."""
     if raw:
         return score
     smaller = math.exp(-abs(score))

@@ -1,4 +1,4 @@
-"""Which path is answered by what, and which pages of others may ask (CORS)."""
+"""Find the page for a path, and say which pages of other origins may ask (CORS)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ BACKLOG = 1024
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Not what a stranger sent: anybody could fill the log with it."""
+    """Return whether an error is the gateway's own: what strangers send would fill the log."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -125,7 +125,7 @@ class HttpServer:
 
 
 class _Connections(web.Server):
-    """All of them. One that is beyond the limit, or does not say what it wants in time, is closed."""
+    """The open connections; one beyond the limit, or one that sends no request in time, is closed."""
 
     def __init__(self, respond: Respond, config: GatewayConfig) -> None:
         super().__init__(
@@ -176,6 +176,6 @@ def _bounded_request(
     writer: Any,
     task: asyncio.Task[None],
 ) -> web.BaseRequest:
-    """What the library makes of a head, with a body of so many bytes at most."""
+    """Make a request object of a head, with a limit on the bytes of its body."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes)

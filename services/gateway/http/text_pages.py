@@ -1,4 +1,4 @@
-"""What is asked of tokenizers and retrievers alone: `/v1/embeddings`, `/tokenize`, `/detokenize`."""
+"""Pages that ask tokenizers and retrievers alone: `/v1/embeddings`, `/tokenize`, `/detokenize`."""
 
 from __future__ import annotations
 

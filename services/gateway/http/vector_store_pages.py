@@ -129,7 +129,7 @@ def _comparison(given: JsonFields) -> pb.MetadataFilter:
 
 
 def _as_text(given: JsonFields, value: Any) -> str:
-    """As metadata has it, which is texts."""
+    """Return the value as the text that metadata has for it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

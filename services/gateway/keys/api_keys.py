@@ -1,4 +1,4 @@
-"""Which key a client presents, and whose it is. Pure: an edge gives what its `authorization` header has."""
+"""Find the key that a client presents. Pure: an edge gives what its `authorization` header has."""
 
 from __future__ import annotations
 

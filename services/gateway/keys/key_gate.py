@@ -1,4 +1,4 @@
-"""Who may come in, and how much: the file of API keys in force, with what each key uses. For every edge.
+"""Let calls in by key: the file of API keys in force, with what each key uses. For every edge.
 
 The file is looked at once a second. New keys and limits count from then on; the requests of a key that was
 taken out go on to their end. A file that cannot be used changes nothing until it is put right.
@@ -56,7 +56,7 @@ class KeyGate:
             raise ConfigError(str(error)) from error
 
     def identify(self, authorization: Sequence[str | bytes]) -> ApiKey:
-        """Whose key is in these values of an `authorization` header; raises Unauthenticated."""
+        """Return the key in these values of an `authorization` header; raises Unauthenticated."""
         if self._file is None:
             return NOBODY
         try:

@@ -1,4 +1,4 @@
-"""What a key may use: requests per minute, at a time, and tokens per minute. Pure: a clock gives the time.
+"""Limit what a key uses: requests per minute, at a time, and tokens per minute. Pure, with a clock.
 
 Every limit is counted here, in one gateway. A request takes what it may need when it comes (an `Allowance`)
 and gives back what it did not use when it ends; one that is refused takes nothing.
@@ -62,7 +62,7 @@ class RateBucket:
 
 
 class KeyLedger:
-    """What one key uses now. `live` are its requests that have not ended."""
+    """The use of one key now; `live` are its requests that have not ended."""
 
     def __init__(self, key: ApiKey, clock: Clock = SYSTEM_CLOCK) -> None:
         self.live = 0
@@ -134,7 +134,7 @@ class KeyLedger:
 
 
 class Allowance:
-    """What one request was given of its key's limits. It ends once, however the request does."""
+    """The part of its key's limits that one request was given; it ends once, however the request does."""
 
     def __init__(
         self,

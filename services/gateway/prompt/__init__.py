@@ -1,4 +1,4 @@
-"""From an admitted request to ids that can be routed: retrieval, cache, tokenization, warming.
+"""Turn an admitted request into ids that can be routed: retrieval, cache, tokenization, warming.
 
 In reading order: `preparation` walks through all of it; `admission_gate` is asked before each step,
 `preprocessor` asks retrievers and tokenizers (`ask_in_turn`), `cached_response` looks for an earlier answer

@@ -41,7 +41,7 @@ class AdmissionGate:
         self._context.prompt_limits.check_tokens(tokens)
 
     def room_tokens(self, model: ModelIdentity, max_tokens: int) -> int:
-        """How long a prompt may become by its passages, before an answer of `max_tokens`."""
+        """Return how long a prompt may become by its passages, before an answer of `max_tokens`."""
         most_tokens = self._context.prompt_limits.max_ids
         return prompt_room_tokens(self._context_tokens(model), max_tokens, most_tokens)
 

@@ -34,7 +34,8 @@ class BlockNames:
         self._prompt_names = prompt_names
 
     def names_of(self, token_ids: Sequence[int], layout: str) -> tuple[bytes, ...]:
-        """Of all full blocks of `token_ids`, which begin with the prompt, for workers of `layout`."""
+        """Return the hashes of all full blocks of `token_ids`, which begin with the prompt, for workers of
+        `layout`."""
         names = list(self._prompt_names) if layout == self.layout else []
         seed = self._hasher.seed(layout, self._tenant, self._adapter)
         self._hasher.extend(names, token_ids, len(token_ids) // HASH_BLOCK_TOKENS, seed)

@@ -52,7 +52,7 @@ KEPT_FINISHES = ("stop", "stop_string", "length")
 
 @dataclass(frozen=True, slots=True)
 class MissedLookup:
-    """Where the answer may be kept when it is there."""
+    """A lookup that found nothing: where the answer may be kept when it is there."""
 
     retriever: str
     key: ResponseKey
@@ -75,7 +75,8 @@ class CachedResponse:
         self._request = request
 
     async def look_up_beside(self, model: ModelIdentity, work: Coroutine[Any, Any, T]) -> ResponseFound | T:
-        """What is found, or else what `work` returns, which goes on beside the lookup; a find cancels it.
+        """Return what is found, or else what `work` returns, which goes on beside the lookup; a find cancels
+        it.
 
         When the work is done first, the lookup has `cache_wait_ms` more, or `semantic_cache_wait_ms` where
         the question is to be compared.
@@ -107,8 +108,11 @@ class CachedResponse:
         retriever: str,
         retrieval_query: str,
     ) -> None:
-        """What the answer is going to be made of. `degraded`: what it is to lack. `retriever` found the
-        passages: another one's index may be of another generation than that which the lookup told of."""
+        """Note what the answer is going to be made of.
+
+        `degraded`: what it is to lack. `retriever` found the passages: the index of another one may be of
+        another generation than that which the lookup told of.
+        """
         self._passages, self._prompt_places, self._tool_format = passages, prompt_places, tool_format
         self._retrieval_query = retrieval_query
         if degraded or (self._request.retrieval.passages and retriever != self._retriever):

@@ -1,4 +1,4 @@
-"""Which worker would compute a prompt if it were routed now."""
+"""Find the worker that would compute a prompt if it were routed now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from shared.roles import ROUTED_ROLES
 def likely_worker(
     context: SessionContext, request_id: str, model: ModelIdentity, need: Need, rotation: int
 ) -> LoadedView | None:
-    """As `Router` chooses at its first attempt; None where a role has no instance."""
+    """Return the worker that `Router` would choose at its first attempt; None where a role has no
+    instance."""
     found = {role: serving(context.fleet.instances(role), role, model) for role in ROUTED_ROLES}
     shunned = context.breakers.shunned([view for views in found.values() for view in views], request_id)
     fleet = {

@@ -48,7 +48,7 @@ class ReadPrompt:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """What is routed: `request` as its model's tokenizer has made it."""
+    """A request that can be routed: `request` as its model's tokenizer has made it."""
 
     request: Request
     model: ModelIdentity
@@ -57,7 +57,7 @@ class PreparedPrompt:
 
 
 class Preparation:
-    """Of one request: its state, buffer and timeline hear of each step."""
+    """The stages before routing, for one request: its state, buffer and timeline hear of each."""
 
     def __init__(
         self,
@@ -78,7 +78,8 @@ class Preparation:
         self._cached = cached
 
     async def prepare_prompt(self) -> PreparedPrompt | None:
-        """None: an earlier answer was found and is on its way out. Raises why it cannot be routed."""
+        """Return what to route, or None when an earlier answer is on its way out. Raises why it cannot be
+        routed."""
         request = self._scope.request
         model = await self._preprocessor.admit_request(request.model)
         self._state.begin_phase(RequestPhase.ADMIT, model.served_name)
@@ -171,7 +172,7 @@ class Preparation:
         return PreparedPrompt(request, model, prompt.token_ids, block_names)
 
     def _answer_from_cache(self, request: Request, found: ResponseFound) -> None:
-        """All of it at once; the session ends as that of the answer did."""
+        """Answer all at once; the session ends as that of the earlier answer did."""
         self._preprocessor.cancel_asks()
         kept = found.response
         self._timeline.mark_phase("cache")
@@ -196,7 +197,7 @@ class Preparation:
         self._state.take_earlier_answer(kept.model, kept.prompt_tokens, ids, kept.text, kept.finish)
 
     async def _retrieve_passages(self, request: Request, model: ModelIdentity) -> FoundPassages:
-        """What of its prompt can be known before is computed meanwhile."""
+        """Ask a retriever for passages while a worker warms what is known of the prompt."""
         if not request.retrieval.passages:
             return FoundPassages(NOTHING_ASKED)
         self._state.begin_phase(RequestPhase.RETRIEVE)
@@ -222,7 +223,7 @@ class Preparation:
         return replace(request, sampling=sampling, shown_ids=tuple(marker_ids.values()))
 
     def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
-        """What the client is going to be told, beginning with its own prompt where it wants that."""
+        """Begin the log of what the client is told, with its own prompt where it wants that."""
         log = TokenLog(len(prompt_ids), texts=[] if self._cached.keeps else None)
         if request.sampling.prompt_logprobs == NO_LOGPROBS:
             self._state.begin_log(log, PromptLogprobsBuffer())

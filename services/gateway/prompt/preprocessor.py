@@ -146,7 +146,7 @@ class Preprocessor:
         return answer, retriever
 
     def cancel_asks(self) -> None:
-        """What has been asked is not needed any more."""
+        """Cancel all asks: their answers are not needed any more."""
         for holder in list(self._state.holders):
             self._cancel_ask(holder)
 
@@ -207,7 +207,7 @@ class Preprocessor:
         return BlockHasher.of(self._config.fleet_key)
 
     def _name_blocks(self, token_ids: tuple[int, ...], vocab_tokens: int, seed: bytes) -> Prompt:
-        """What a tokenizer would answer to ids, without the way there."""
+        """Return what a tokenizer would answer to ids, without the way there."""
         check_vocabulary(token_ids, vocab_tokens)
         return Prompt(token_ids, tuple(self._hasher.block_hashes(token_ids, seed)))
 
@@ -215,7 +215,7 @@ class Preprocessor:
         return serving(self._fleet.instances(role), role, model)
 
     def _wait_s(self) -> float:
-        """How long to wait for a role without a ready instance: one may be restarting."""
+        """Return how long to wait for a role without a ready instance: one may be restarting."""
         remaining_s = self._budget.first_token.remaining_s()
         return min(self._config.admit_wait_s, self._config.place_share * remaining_s)
 
@@ -274,7 +274,7 @@ class Preprocessor:
         return answer
 
     def _cancel_ask(self, holder: tuple[str, str]) -> None:
-        """Who did not answer in its share need not any more; meanwhile the next one is asked."""
+        """Cancel at an instance that did not answer in its share; meanwhile the next one is asked."""
         self._state.let_go(*holder)
         work = self._context.canceller.cancel_holders(
             self._request_id, self._state.asks, [holder], "replaced"
@@ -283,7 +283,7 @@ class Preprocessor:
 
 
 def tokenize_message(request: Request, passages: Sequence[ScoredPassage]) -> Tokenize:
-    """What to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages."""
+    """Return what to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages."""
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))
     if not request.retrieval.passages:

@@ -1,4 +1,4 @@
-"""What an answer depends on, as digests: requests with one digest get one answer."""
+"""Digest what an answer depends on: requests with one digest get one answer."""
 
 from __future__ import annotations
 

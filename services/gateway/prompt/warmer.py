@@ -1,4 +1,4 @@
-"""What of a prompt is computed while its passages are found: whoever is likely to get it is asked to warm it.
+"""Warm a prompt while its passages are found: the worker that is likely to get it computes what is known.
 
 A hint that nobody waits for and that changes no answer: blocks are named by all that their KV depends on, so
 that a wrong guess is never used. First the head, which stands before any passage; then, where the retriever
@@ -41,7 +41,7 @@ USUAL_PASSAGE_TOKENS = 96
 
 
 class Warmer:
-    """Of one request. `begin` and `stop` enclose its retrieval; between them nothing waits for it."""
+    """The warming of one request's prompt; `begin` and `stop` enclose retrieval, and nothing waits for it."""
 
     def __init__(self, scope: RequestScope, gate: AdmissionGate, preprocessor: Preprocessor) -> None:
         self._context = scope.context
@@ -114,7 +114,7 @@ class Warmer:
     # ---- inside ---------------------------------------------------------------------------------------
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        """In place of what was begun before."""
+        """Start `work` in place of what was begun before."""
         if self._task is not None:
             self._task.cancel()
         self._task = self._context.tasks.start(f"warm-{self._request_id}", self._try(work))
@@ -189,7 +189,7 @@ class Warmer:
         return ""
 
     def _cancel(self) -> None:
-        """What nobody needs any more is not computed; what has been stays in the cache."""
+        """Stop computing what nobody needs any more; what has been computed stays in the cache."""
         if self._warmed_at is None:
             return
         holder, self._warmed_at = self._warmed_at, None

@@ -93,7 +93,7 @@ def leans(question: str) -> bool:
 
 
 def with_history(question: str, history: Sequence[tuple[str, str]]) -> str:
-    """What to search for: the question behind the user's questions that it leans on, else as it is.
+    """Return the question behind the user's questions that it leans on, else the question as it is.
 
     `history` has the turns before it, oldest first, each as role and text.
     """

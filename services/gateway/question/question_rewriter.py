@@ -1,4 +1,4 @@
-"""What is searched for in the place of a question: `question_rewriter` under `[gateway]`.
+"""Rewrite questions before they are searched for: `question_rewriter` under `[gateway]`.
 
     def rewrite(question: str, history: Sequence[tuple[str, str]]) -> str
 
@@ -40,7 +40,7 @@ Rewrite = Callable[[str, History], str]
 
 
 class RewriteError(Exception):
-    """Says why there is no other question."""
+    """The reason why there is no rewritten question."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What retrieval searches for: the client's own query, else the question, as its rewriter leaves it."""
+"""Choose what retrieval searches for: the client's own query, else the question, as its rewriter leaves
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class SearchedQuestion:
 
 
 async def searched_question(request: Request, rewriter: QuestionRewriter, end: Deadline) -> SearchedQuestion:
-    """At most MAX_QUERY_CHARS of it, and never later than `end`."""
+    """Return what to search for, at most MAX_QUERY_CHARS of it, never later than `end`."""
     if request.retrieval.query:
         return _cut(request.retrieval.query)
     history = tuple((turn.role, turn.content) for turn in request.chat[:-1])
@@ -35,7 +36,7 @@ async def searched_question(request: Request, rewriter: QuestionRewriter, end: D
 
 
 def _cut(query: str) -> SearchedQuestion:
-    """By its beginning, as the encoder reads it too; one that fits is left as it is."""
+    """Cut a long question to its beginning, as the encoder reads it too; one that fits is left as it is."""
     if len(query) <= MAX_QUERY_CHARS:
         return SearchedQuestion(query)
     return SearchedQuestion(query.lstrip()[:MAX_QUERY_CHARS], TOO_LONG)

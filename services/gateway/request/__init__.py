@@ -1,4 +1,4 @@
-"""What a client may ask for: every field checked, and nothing of the fleet known yet.
+"""Read a client's request: every field is checked, and nothing of the fleet is known yet.
 
 In reading order: `request` is the whole of it, frozen; `sampling`, `choices`, `cache_use` and
 `retrieval_use` are its parts; `chat_prompt` reads a conversation, `tool_use`, `tool_grammar` and

@@ -70,8 +70,10 @@ def read_cache_use(
 
 
 def settled_cache_use(use: CacheUse, sampling: SamplingParams) -> CacheUse:
-    """What becomes of it with the `sampling` in force; raises InvalidRequest where a client asked for what it
-    cannot have."""
+    """Return the cache use that holds with the `sampling` in force.
+
+    Raises InvalidRequest where a client asked for what it cannot have.
+    """
     if not use.greedy_only:
         return use
     if not sampling.temperature:

@@ -40,7 +40,7 @@ def read_turns(chat: pb.ChatPrompt) -> tuple[ChatTurn, ...]:
 
 
 def read_tools(chat: pb.ChatPrompt) -> ToolUse:
-    """What the answer may call: nothing where the choice is none."""
+    """Return what the answer may call: nothing where the choice is none."""
     tools = tuple(_tool(f"chat.tools[{index}]", tool) for index, tool in enumerate(chat.tools))
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"chat.tools has {len(tools)} tools: send at most {MAX_TOOLS}")
@@ -129,7 +129,7 @@ def _turn(message: pb.ChatMessage) -> ChatTurn:
 
 
 def read_json(text: str) -> Any:
-    """None for what is none, or nested too deeply to be worked with."""
+    """Return the value of a JSON text, or None for a text that is no JSON or is nested too deeply."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):

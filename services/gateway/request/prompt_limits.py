@@ -1,4 +1,4 @@
-"""How long a prompt may be: what one message on the bus carries beside everything else that is in it."""
+"""Limit prompts to what one message on the bus carries beside everything else that is in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PromptLimits:
 
     @property
     def max_ids(self) -> int:
-        """With the names of their blocks."""
+        """The most token ids that fit into a message with the hashes of their blocks."""
         block_bytes = HASH_BLOCK_TOKENS * ID_BYTES + HASH_BYTES
         return int(IDS_SHARE * self.max_payload_bytes) * HASH_BLOCK_TOKENS // block_bytes
 
@@ -45,7 +45,7 @@ class PromptLimits:
             )
 
     def check_tokens(self, tokens: int) -> None:
-        """Of a text, once they are known."""
+        """Raise TooLarge when a text has become more tokens than a message carries."""
         if tokens > self.max_ids:
             raise TooLarge(
                 f"the prompt has {tokens} tokens, and the bus carries {self.max_ids}: shorten it, or raise "

@@ -1,4 +1,4 @@
-"""What was found, as it stands in a prompt: in which order, in how much room, and what its client is told."""
+"""Place passages in a prompt: their order, the room they have, and what the client is told of them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def standing_order(passages: Sequence[ScoredPassage], order: str) -> tuple[int, 
 
 
 def prompt_room_tokens(context_tokens: int, max_tokens: int, most_tokens: int) -> int:
-    """How long a prompt may become by its passages, for a model of `context_tokens` (0: nobody knows) and an
-    answer of `max_tokens`, where one of `most_tokens` reaches a worker."""
+    """Return how long a prompt may become by its passages.
+
+    The model has `context_tokens` (0: nobody knows), the answer `max_tokens`, and a prompt of `most_tokens`
+    reaches a worker.
+    """
     if not context_tokens:
         return most_tokens
     answer_tokens = max(1, min(max_tokens, int(ANSWER_SHARE * context_tokens)))
@@ -42,7 +45,7 @@ def left_out_warning(prompt_places: Sequence[int], use: RetrievalUse) -> str:
 
 
 def retrieved_passage(passage: ScoredPassage, prompt_place: int = 0) -> pb.RetrievedPassage:
-    """As its client is told of it."""
+    """Return the passage in the contract's form, as its client is told of it."""
     return pb.RetrievedPassage(
         source=passage.source,
         text=passage.text,

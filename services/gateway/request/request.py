@@ -77,7 +77,7 @@ class Request:
 
     @property
     def prompt_bytes(self) -> int:
-        """Of a prompt that is no ids, in UTF-8."""
+        """The length of a prompt that is text or a chat, in bytes of UTF-8."""
         texts = [turn.content for turn in self.chat] or [self.text or ""]
         texts += [part for turn in self.chat for part in (turn.name, turn.tool_call_id)]
         calls = [call for turn in self.chat for call in turn.tool_calls]

@@ -1,4 +1,4 @@
-"""What a request wants from retrieval: how many passages, of what, and how they stand in the prompt."""
+"""Read what a request wants from retrieval: how many passages, of what, and how they stand in the prompt."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_corpus_name(name: str, field: str) -> str:
 
 
 def read_filters(asked: Iterable[pb.MetadataFilter], field: str) -> Filters:
-    """In an order of their own: the same ones are the same, however they came."""
+    """Return the filters in a fixed order: equal ones compare equal, however they came."""
     filters: dict[str, tuple[str, ...]] = {}
     for place, each in enumerate(asked):
         where = f"{field}[{place}]"

@@ -21,7 +21,8 @@ CONTRACT_NAMES = {"allowed_ids": "allowed_token_ids", "bad_words": "bad_word_ids
 def validate_sampling(
     options: pb.Sampling, *, drawn_seed: int, max_tokens: int = DEFAULT_MAX_TOKENS
 ) -> SamplingParams:
-    """What goes to the workers; raises InvalidRequest that names the field and what is allowed.
+    """Return the parameters that go to the workers; raises InvalidRequest that names the field and its
+    limits.
 
     `drawn_seed` is used when the request sets no seed, so that the answer can be had again, and `max_tokens`
     when it sets none. What else it leaves open is as it is built in.
@@ -68,7 +69,7 @@ def _grammar(options: pb.Sampling) -> Grammar | None:
 
 @cache
 def _names(constraint: str | None) -> Mapping[str, str]:
-    """What the client knows each field by; `constraint` is which of them it has set."""
+    """Return the client's name for each field; `constraint` is the one of them that is set."""
     names = CONTRACT_NAMES | {"grammar": constraint or "grammar"}
     return {name: f"sampling.{names.get(name, name)}" for name in PARAMETERS}
 

@@ -1,4 +1,4 @@
-"""From a model's text to the tools that it calls, as the text comes. Pure.
+"""Parse calls of tools out of a model's text while the text comes. Pure.
 
 The grammar of the request (`tool_grammar`) lets the model write calls in its format alone, so nothing is
 guessed here: a call can be cut short, and nothing else can be wrong with it.
@@ -25,7 +25,7 @@ def new_call_id() -> str:
 
 
 class _Place(Enum):
-    """What the unread text begins with."""
+    """The place in an answer where the unread text begins."""
 
     TEXT = auto()
     CALL = auto()
@@ -35,7 +35,7 @@ class _Place(Enum):
 
 
 class ToolCallParser:
-    """Of one answer. `new_id` makes the ids of its calls."""
+    """A parser for one answer; `new_id` makes the ids of its calls."""
 
     def __init__(self, tool_format: ToolFormat, new_id: Callable[[], str] = new_call_id) -> None:
         self._format = tool_format
@@ -72,7 +72,8 @@ class ToolCallParser:
         self._text, self._deltas = [], []
 
     def held_text(self) -> str:
-        """At the end of the answer: what was kept back because it might have become a call."""
+        """Return, at the end of the answer, the text that was kept back because it might have become a
+        call."""
         if self._place in (_Place.TEXT, _Place.CALL):
             return self._held + self._unread
         return ""
@@ -94,7 +95,7 @@ class ToolCallParser:
         return False
 
     def _find_head(self) -> bool:
-        """Only the first characters tell."""
+        """Return whether the text begins with a call; only its first characters tell."""
         head = self._format.head
         if not self._is_text and self._unread.startswith(head):
             self._place = _Place.CALL
@@ -146,7 +147,7 @@ class ToolCallParser:
 
 
 class _JsonObject:
-    """How far an object goes, read in parts."""
+    """A scanner that finds the end of a JSON object which comes in parts."""
 
     def __init__(self) -> None:
         self.complete = False
@@ -155,7 +156,7 @@ class _JsonObject:
         self._escaped = False
 
     def take(self, text: str) -> str:
-        """As much of `text` as belongs to it."""
+        """Return as much of `text` as belongs to the object."""
         for place, char in enumerate(text):
             if self._escaped:
                 self._escaped = False
@@ -180,7 +181,7 @@ def _begin_of_call(tool_format: ToolFormat, *, first: bool) -> re.Pattern[str]:
 
 
 def _possible_opening(text: str, opening: str) -> int:
-    """How many of the last characters an opening may begin in, with the white space before it."""
+    """Count the last characters in which an opening may begin, with the white space before it."""
     sizes = range(min(len(opening) - 1, len(text)), 0, -1)
     begun = next((size for size in sizes if text.endswith(opening[:size])), 0)
     before = text[: len(text) - begun]

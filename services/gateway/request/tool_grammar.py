@@ -1,4 +1,4 @@
-"""What a model may write that is to call tools: a grammar in its own format for calls. Pure.
+"""Make the grammar of what a model may write that is to call tools, in its own format for calls. Pure.
 
 Free text goes on until a call is opened; from there on everything is held to the format, and the arguments to
 the schema of the tool.
@@ -92,7 +92,7 @@ def _space(tool_format: ToolFormat) -> str:
 
 
 def _spaced_schema(schema: str) -> str:
-    """In one line, with the white space that JSON may have everywhere else."""
+    """Return the schema's grammar in one line, with the white space that JSON may have everywhere else."""
     value = json.loads(schema)
     if isinstance(value, dict):
         value |= {"x-guidance": {"whitespace_pattern": JSON_WHITESPACE}}
@@ -100,7 +100,7 @@ def _spaced_schema(schema: str) -> str:
 
 
 def closed_schema(tool: Tool) -> str:
-    """Of the arguments, in one line."""
+    """Return the schema of the arguments with nothing left open, in one line."""
     schema: dict[str, Any] = json.loads(tool.parameters or NO_ARGUMENTS)
     return json.dumps({"additionalProperties": False, **schema, "type": "object", "x-guidance": _SPACING})
 

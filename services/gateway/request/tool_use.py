@@ -1,4 +1,4 @@
-"""What the answer to a request may call, and how that is written by its model. Pure."""
+"""Tools that the answer to a request may call, and how its model writes such calls. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class ToolUse:
         )
 
     def blame(self, error: PenstockError) -> PenstockError:
-        """What a worker says of that grammar, as a sentence about the tool whose schema is at fault."""
+        """Turn a worker's error about that grammar into a sentence about the tool whose schema is at
+        fault."""
         fault = fault_of_schema(error.message) if self.tools and isinstance(error, InvalidRequest) else None
         if fault is None:
             return error

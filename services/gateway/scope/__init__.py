@@ -1,4 +1,4 @@
-"""What is known of one running request: its deadlines, its tokens, its end.
+"""The state of one running request: its deadlines, its tokens, its end.
 
 In reading order: `session_state` and the `token_log` in it, `prompt_logprobs_buffer` for what is told of
 the prompt, `text_row` as text arrives and `response_buffer` where it waits for the client, `budget` and

@@ -17,7 +17,7 @@ INTER_TOKEN_MARGIN_S = 0.025
 
 
 def answerable_s(call_remaining_s: float) -> float:
-    """How much of a gRPC deadline there is for the work: the rest is for its answer."""
+    """Return how much of a gRPC deadline there is for the work: the rest is for its answer."""
     return call_remaining_s - min(GRPC_MARGIN_S, GRPC_MARGIN_SHARE * call_remaining_s)
 
 
@@ -34,7 +34,7 @@ class Budget:
     inter_token_s: float | None = None
 
     def next_token(self, last_token_s: float) -> Deadline:
-        """Of the tokens after those that came at `last_token_s`.
+        """Return the deadline of the tokens after those that came at `last_token_s`.
 
         The worker that makes them keeps this one too and knows better what they waited for, so it gets a
         moment to say so first.

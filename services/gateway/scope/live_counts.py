@@ -1,4 +1,4 @@
-"""How many requests run and wait, by model, as the metrics show it."""
+"""Count the requests that run and wait, by model, for the metrics."""
 
 from __future__ import annotations
 

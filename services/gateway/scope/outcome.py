@@ -1,4 +1,4 @@
-"""How a request ends: the words, and what they are in gRPC. Exactly one outcome per request."""
+"""The end of a request: its words, and what they are in gRPC. Exactly one outcome per request."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Outcome:
 
     @classmethod
     def ended(cls, finish: str, sampling: SamplingParams) -> Outcome:
-        """What the last row's word means: text that stops where nothing could be drawn is not finished."""
+        """Return the outcome for the last row's word: text that stops where nothing could be drawn is not
+        finished."""
         if finish != NOTHING_TO_DRAW:
             return cls.finished(finish)
         if sampling.grammar is not None or sampling.allowed_ids or sampling.bad_words:
@@ -76,7 +77,7 @@ class Outcome:
 
     @property
     def retry_after_ms(self) -> int:
-        """When the client may come back; 0 where that would not help."""
+        """Return when the client may come back; 0 where that would not help."""
         return 0 if self.error is None else _retry_after_ms(self.error)
 
     def terminal_event(self, usage: pb.Usage, timeline: pb.Timeline) -> pb.Terminal:

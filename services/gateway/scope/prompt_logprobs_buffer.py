@@ -44,8 +44,7 @@ class PromptLogprobsBuffer:
         return self.next_position >= self.prompt_tokens
 
     def take(self, position: int, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenLogprob] | None:
-        """What is new of it: nothing, when a route repeats what an earlier one has told. None: some are
-        missing before it."""
+        """Return the new ones: none when a route repeats an earlier one. None when some before them are missing."""
         if position > self.next_position:
             return None
         fresh = logprobs[self.next_position - position :]

@@ -1,4 +1,4 @@
-"""What is told about a request when it is over: metrics, and one line in the log."""
+"""Report a request that is over: metrics, and one line in the log."""
 
 from __future__ import annotations
 

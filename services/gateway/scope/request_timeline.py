@@ -82,7 +82,7 @@ class RequestTimeline:
 
     @property
     def ttft_us(self) -> int | None:
-        """As the client sees it, None while no token was delivered."""
+        """The time to the first token as the client sees it, None while no token was delivered."""
         ttft_us = self._timeline.ttft_us
         return None if ttft_us is None else ttft_us + self._client_us
 
@@ -91,7 +91,7 @@ class RequestTimeline:
         return self._timeline.marked_us + self._client_us
 
     def phases(self) -> list[Phase]:
-        """In order, from 0, with the way from the client first when it is known."""
+        """Return the phases in order, from 0, with the way from the client first when it is known."""
         client = [Phase("client", 0, self._client_us)] if self._client_us else []
         return client + [
             Phase(phase.name, phase.start_us + self._client_us, phase.duration_us)

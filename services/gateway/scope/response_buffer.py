@@ -1,4 +1,4 @@
-"""What waits to be written to one client: bounded, and coalesced when the client reads slowly."""
+"""Buffer what waits to be written to one client: bounded, and coalesced when the client reads slowly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ResponsePart:
 
 
 class ResponseBuffer:
-    """Between the session, which never waits for its client, and the call, which does."""
+    """A buffer between the session, which never waits for its client, and the call, which does."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
@@ -52,7 +52,7 @@ class ResponseBuffer:
         self._calls: ToolCallParser | None = None
 
     def read_calls(self, tool_format: ToolFormat) -> None:
-        """From here on the text may be calls in this format."""
+        """Parse the text from here on for calls in this format."""
         self._calls = ToolCallParser(tool_format)
 
     @property
@@ -72,7 +72,7 @@ class ResponseBuffer:
         asyncio.get_running_loop().call_later(PROMPT_S, self._fill)
 
     def put_prompt_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
-        """Those of the next tokens of the prompt; before any text."""
+        """Put the log-probabilities of the prompt's next tokens; they go before any text."""
         self._prompt_logprobs += logprobs
         self._fill()
 
@@ -119,7 +119,7 @@ class ResponseBuffer:
         return part
 
     def _take_prompt_logprobs(self) -> pb.PromptLogprobs | None:
-        """So many as fit into an event."""
+        """Take as many as fit into an event."""
         if not self._prompt_logprobs:
             return None
         taken = self._prompt_logprobs[:MAX_EVENT_LOGPROBS]

@@ -1,4 +1,4 @@
-"""What a session knows of its request, and how that changes. Pure: no waiting, no sending."""
+"""The state of a session and the ways in which it changes. Pure: no waiting, no sending."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RequestPhase(StrEnum):
 
 
 class RowVerdict(Enum):
-    """What became of a row of text."""
+    """The verdict on a row of text."""
 
     RELAY = auto()
     STALE = auto()
@@ -90,7 +90,7 @@ class SessionState:
         self.holders.discard((role, instance))
 
     def note_cached(self, tokens: int) -> None:
-        """So many tokens of the prompt were cached where it was first computed."""
+        """Note how many tokens of the prompt were cached where it was first computed."""
         if not self.replacements:
             self.cached_tokens = tokens
 
@@ -122,7 +122,7 @@ class SessionState:
         self.fruitless = 0 if self.epoch_tokens else self.fruitless + 1
 
     def routed(self) -> None:
-        """All three workers accepted; a token may already have come."""
+        """Note that all three workers accepted; a token may already have come."""
         if self.phase is RequestPhase.ROUTE:
             self.phase = RequestPhase.PREFILL
 
@@ -175,12 +175,12 @@ class SessionState:
 
     @property
     def complete(self) -> bool:
-        """All tokens asked for are in the log: nothing is left to place anew."""
+        """True when all tokens asked for are in the log: nothing is left to route anew."""
         return len(self.log.ids) >= self.max_tokens
 
     @property
     def used_tokens(self) -> int:
-        """What the request counts for: nothing when no worker was asked to compute it."""
+        """The tokens that the request counts for: none when no worker was asked to compute it."""
         return self.log.prompt_tokens + len(self.log.ids) if self.epoch else 0
 
     def end_session(self) -> None:

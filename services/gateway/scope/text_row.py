@@ -1,4 +1,4 @@
-"""What a session gets of the text that the detokenizer sends."""
+"""The rows of text that a session gets from the detokenizer."""
 
 from __future__ import annotations
 

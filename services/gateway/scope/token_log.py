@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 
 class Arrival(Enum):
-    """What a row of text is to the log."""
+    """The relation of a row of text to the log."""
 
     NEXT = auto()
     DUPLICATE = auto()
@@ -32,7 +32,8 @@ class TokenLog:
         return self.prompt_tokens + len(self.ids)
 
     def arrival(self, position: int, count: int) -> Arrival:
-        """What `count` ids from `position` on are: only those that begin exactly where the log ends go on.
+        """Compare `count` ids from `position` on with the log: only those that begin exactly at its end
+        continue it.
 
         A row that overlaps the end cannot be cut, as its text belongs to all its ids: it is a gap,
         and a new route brings both.

@@ -58,11 +58,11 @@ class CallSessions:
 
     @property
     def request_id(self) -> str:
-        """Of the first."""
+        """The id of the first choice's request."""
         return self._opened[0].session.request_id
 
     async def relay_all(self, writers: Sequence[ResponseWriter]) -> PenstockError | None:
-        """Until all have finished, or one has not: then why not, and the others are cancelled."""
+        """Relay until all have finished; where one has not, cancel the others and return why."""
         relays = [
             asyncio.create_task(
                 relay_response(each.session, each.budget, writer), name=f"relay-{each.session.request_id}"
@@ -90,7 +90,7 @@ class CallSessions:
             each.session.on_call_ended()
 
     def _cancel(self, why: str) -> None:
-        """What has ended already stays as it is."""
+        """Cancel all choices; one that has ended already stays as it is."""
         for each in self._opened:
             each.session.cancel_request(why)
 

@@ -1,4 +1,5 @@
-"""What every edge does with a call before it is a session: whose it is, what it asks for, is there room."""
+"""Take a call in, at every edge alike, before it is a session: whose it is, what it asks for, is there
+room."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Ingress:
         self._config = config
 
     def identify(self, authorization: Sequence[str | bytes]) -> ApiKey:
-        """Whose key is in these values of an `authorization` header; raises Unauthenticated."""
+        """Return the key in these values of an `authorization` header; raises Unauthenticated."""
         return self._key_gate.identify(authorization)
 
     def validate(

@@ -1,4 +1,4 @@
-"""From a session's buffer to its client, at the speed of the client, over whichever edge it came in."""
+"""Relay a session's buffer to its client, at the speed of the client, over whichever edge it came in."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def relay_response(session: Session, budget: Budget, writer: ResponseWrite
 
 
 async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
-    """What queues while the client is slow goes out as one event."""
+    """Relay parts; what queues while the client is slow goes out as one event."""
     last_s = 0.0
     while True:
         part = await session.response.take_response()

@@ -1,4 +1,4 @@
-"""What the three workers of a route are asked."""
+"""Make the messages that ask the three workers of a route."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ def route_messages(
     first_token: Deadline,
     adapter: AdapterId,
 ) -> dict[str, Message]:
-    """By role, first whom the first token waits for; decode hears all of what prefill would where it computes
-    the prompt. `ids`: of prompt and log, with their blocks' names."""
+    """Return the messages by role, first for the role that the first token waits for.
+
+    Decode hears all of what prefill would where it computes the prompt. `ids` are those of prompt and log,
+    `hashes` those of their blocks.
+    """
     token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
     prompt_ids = ids[: log.prompt_tokens]
     untold = replace(request.sampling, prompt_logprobs=NO_LOGPROBS)

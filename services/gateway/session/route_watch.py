@@ -18,7 +18,7 @@ TRANSFER_STALL_S = 10.0
 
 
 class RouteWatch:
-    """Of one request, through all its routes. `deadline()` is the one in force."""
+    """The watch over one request, through all its routes; `deadline()` is the one in force."""
 
     def __init__(self, scope: RequestScope, deadline: Callable[[], Deadline]) -> None:
         self._state = scope.state
@@ -46,7 +46,8 @@ class RouteWatch:
             self._arrived.set()
 
     async def until_over(self, trials: RouteTrials) -> PenstockError | None:
-        """None when the last row has come, else why the request must be routed anew."""
+        """Wait for the end of the route; return None when the last row has come, else why it must be routed
+        anew."""
         while True:
             self._heard_s = SYSTEM_CLOCK.monotonic_s()
             self._noted_tokens = self._state.epoch_tokens
@@ -87,7 +88,7 @@ class RouteWatch:
         )
 
     def _stall_s(self) -> float:
-        """How long this route may be silent in the phase it is in.
+        """Return how long this route may be silent in the phase it is in.
 
         Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
         earlier route; but somebody has to hold it. After its first token, KV is transferred, and both

@@ -133,7 +133,7 @@ class Router:
         return None
 
     def _wait_s(self, deadline: Deadline) -> float:
-        """How long to wait for a role without a ready instance."""
+        """Return how long to wait for a role without a ready instance."""
         return min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
 
     def _check_turn(self, ticket: Ticket, role: str, full: Overloaded, deadline: Deadline) -> None:
@@ -220,7 +220,7 @@ class Router:
         deadline: Deadline,
         asked: Callable[[], None],
     ) -> None:
-        """All at once; the first refusal ends the others.
+        """Ask all workers at once; the first refusal ends the others.
 
         A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
         """
@@ -258,7 +258,8 @@ class Router:
     def _note_sent(
         self, route: RoutingDecision, ids: tuple[int, ...], hashes: tuple[bytes, ...]
     ) -> dict[str, Load]:
-        """By role. Until heartbeats show it, others are not sent there as if nothing had been."""
+        """Note the load sent to each role: until heartbeats show it, others are not sent there as if nothing
+        had been."""
         role = route.prompt_role
         computes = self._fleet.get(role, route.instance_of(role))
         cached = 0 if computes is None else computes.overlap(hashes) * HASH_BLOCK_TOKENS
@@ -316,7 +317,7 @@ class Router:
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:
-    """What nobody expects first, then what cannot be helped, then what time may help."""
+    """Return the gravest error: an unexpected one first, then a final one, then one that time may help."""
 
     def rank(error: BaseException) -> tuple[bool, bool, bool]:
         if not isinstance(error, Refused):

@@ -252,7 +252,8 @@ class Session:
         self.response.put_end(outcome)
 
     async def _cancel_at_end(self, outcome: Outcome) -> None:
-        """After a finish all have let go by themselves, except that decode does not know of a stop string."""
+        """Cancel at the holders; after a finish only decode needs it, which does not know of a stop
+        string."""
         holders: Collection[tuple[str, str]] = self.state.take_holders()
         reason = {"shed": "failed"}.get(outcome.word, outcome.word)
         if outcome.finish:
@@ -270,7 +271,7 @@ class Session:
         self._context.tasks.start(f"cancel-{self.request_id}", work)
 
     def _report(self) -> None:
-        """When both the request and its call are over; either may be first."""
+        """Report the request once it and its call are over; either may be first."""
         if self._call_ended and self._outcome is not None:
             self.timeline.close_timeline()
             report_end(self.request_id, self._outcome, self.state, self.timeline)

@@ -1,4 +1,4 @@
-"""All sessions of this gateway: opens them, gives each what comes for it, answers for what they hold."""
+"""The registry of sessions: it opens them, gives each what comes for it, and answers for what they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the routed workers send for the client of one request, taken in as it comes: nothing here waits."""
+"""Take in what the workers send for the client of one request, as it comes: nothing here waits."""
 
 from __future__ import annotations
 

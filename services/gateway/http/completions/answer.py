@@ -76,7 +76,7 @@ class Answer:
         return body
 
     def _last_chunk(self) -> dict[str, Any] | None:
-        """With what is known at the end; None where nothing of it was asked for."""
+        """Return the chunk with what is known at the end, or None where nothing of it was asked for."""
         body = self._head(self._shape.chunk_object_name, self._model)
         body["choices"] = []
         extra: dict[str, Any] = {"usage": self._usage()} if self._completion.stream_usage.last else {}

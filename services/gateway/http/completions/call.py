@@ -31,7 +31,7 @@ class HttpCall:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of the request; names in any case."""
+        """The headers of the request; names in any case."""
         return self._request.headers
 
     @property

@@ -29,7 +29,7 @@ class ChunkSender(Protocol):
 
     async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]]) -> None: ...
     async def send_text(self, model: str, index: int, text: str) -> None:
-        """As the chunk of a choice that has begun, with nothing but its text."""
+        """Send the chunk of a choice that has begun, with nothing but its text."""
 
 
 class Choice:
@@ -120,7 +120,8 @@ class Choice:
         )
 
     def _first_offset(self) -> int:
-        """Of the prompt's tokens: they end where its text does, and may begin with a special one."""
+        """Return the offset of the prompt's first token: tokens end where the text does, and may begin with
+        a special one."""
         if not self._prompt_tokens:
             return len(self._echoed)
         return len(self._echoed) - sum(len(token.shown) for token in self._prompt_tokens)
@@ -131,7 +132,7 @@ class Choice:
         add_calls(self._calls, delta.tool_calls)
 
     def _first_chunks(self) -> list[Mapping[str, Any]]:
-        """Before the text of this choice; nothing when it has begun."""
+        """Return the chunks that come before the text of this choice; none when it has begun."""
         if self._begun:
             return []
         self._begun = True

@@ -1,4 +1,4 @@
-"""What a call for completions asks for, whichever of OpenAI's shapes it came in."""
+"""A call for completions, whichever of OpenAI's shapes it came in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.gateway.request.choices import MAX_CHOICES, repeat_request
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """What stands in front of a choice's text: its prompt, as it came. Neither: nothing."""
+    """The prompt that stands in front of a choice's text, as it came; neither field: nothing does."""
 
     text: str = ""
     token_ids: Sequence[int] = ()
@@ -24,7 +24,8 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class StreamUsage:
-    """Which chunks of a stream have a usage: the last one, and each before it that of its choice so far."""
+    """The chunks of a stream that have a usage: the last one, and each before it that of its choice so
+    far."""
 
     last: bool
     each: bool
@@ -47,14 +48,14 @@ class AskedCompletion:
 
 
 class AnswerShape(Protocol):
-    """How one of OpenAI's interfaces writes choices."""
+    """The way in which one of OpenAI's interfaces writes choices."""
 
     id_prefix: str
     object_name: str
     chunk_object_name: str
 
     def first_chunks(self, index: int) -> Sequence[Mapping[str, Any]]:
-        """What comes before the text of a choice."""
+        """Return the chunks that come before the text of a choice."""
 
     def text_chunk(
         self,
@@ -94,7 +95,7 @@ def repeat_choices(
 
 
 def read_n(body: JsonFields, prompts: int) -> int:
-    """How many choices of each prompt."""
+    """Return the number of choices of each prompt."""
     n = body.integer("n", 1, MAX_CHOICES, 1)
     if n * prompts > MAX_CHOICES:
         raise body.wrong("n", f"at most {MAX_CHOICES} choices in all", f"{n} for each of {prompts} prompts")

@@ -45,7 +45,7 @@ class EventStream:
         return self._response is not None
 
     async def send(self, *events: Mapping[str, Any]) -> None:
-        """In one write; returns when the client has room for more. Raises Cancelled when it is gone."""
+        """Write in one go; return when the client has room for more. Raises Cancelled when it is gone."""
         await self._write(b"".join(map(_event, events)))
 
     async def send_text(self, frame: TextFrame, text: str) -> None:
@@ -53,7 +53,7 @@ class EventStream:
         await self._write(frame.around(text))
 
     async def finish(self, last: Mapping[str, Any] | None, mark: bytes = DONE) -> web.StreamResponse:
-        """With one more event, if any. A client that does not take it in time loses its connection."""
+        """End with one more event, if any; a client that does not take it in time loses its connection."""
         response = self._response or await self._open()
         if self._stuck:
             self._call.hang_up()

@@ -29,7 +29,7 @@ class TokenText:
 
 
 def show_token(text: bytes) -> str:
-    """By itself; a part of a character is none."""
+    """Return the text of one token by itself; a part of a character is none."""
     return text.decode(errors="replace")
 
 
@@ -61,7 +61,7 @@ async def texts_of_logprobs(
 
 
 def describe_tokens(tokens: Iterable[TokenText]) -> list[dict[str, Any]]:
-    """As OpenAI's chats and responses write them."""
+    """Return log-probabilities as OpenAI's chats and responses write them."""
     return [
         {
             **_describe(token.text, token.logprob),

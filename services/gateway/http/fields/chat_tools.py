@@ -18,7 +18,7 @@ CHOICES = {
 
 
 def read_chat_tools(chat: pb.ChatPrompt, body: JsonFields) -> None:
-    """As `read_tools_into` raises."""
+    """Read the tools of a body; raises as `read_tools_into` does."""
     for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
         if body.has(old) and body.value(old) not in ([], "none"):
             raise body.wrong(old, f"{new} in its place")
@@ -48,7 +48,7 @@ def read_tools_into(
 
 
 def read_calls(message: JsonFields) -> list[pb.ToolCall]:
-    """What an earlier answer called."""
+    """Read the calls of an earlier answer."""
     if message.has("function_call"):
         raise message.wrong("function_call", "tool_calls in its place")
     calls = []
@@ -103,7 +103,7 @@ def _tool(function: JsonFields) -> pb.Tool:
 
 
 def _parameters(function: JsonFields) -> str:
-    """As text."""
+    """Return the schema of a function's parameters as text."""
     try:
         return json.dumps(function.object("parameters").raw)
     except RecursionError as error:

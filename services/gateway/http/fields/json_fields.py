@@ -60,7 +60,7 @@ class JsonFields:
         return value
 
     def number(self, name: str, bounds: Bounds) -> Any:
-        """None when it is absent."""
+        """Return the number in a field, or None when it is absent."""
         value = self.value(name)
         if value is not None and not bounds.hold(value):
             raise self.wrong(name, str(bounds))
@@ -89,7 +89,7 @@ class JsonFields:
         return value
 
     def objects(self, name: str) -> list[JsonFields]:
-        """Of an array of objects."""
+        """Return the objects of an array."""
         found = []
         for index, value in enumerate(self.array(name)):
             if not isinstance(value, dict):
@@ -98,7 +98,7 @@ class JsonFields:
         return found
 
     def strings(self, name: str) -> list[str]:
-        """Of a string or of an array of strings."""
+        """Return the strings of a field that holds one or an array of them."""
         value = self.value(name)
         if isinstance(value, str):
             return [value]

@@ -1,4 +1,5 @@
-"""What OpenAI has no field for: headers `x-penstock-*`, or an object `penstock` in the body, which wins."""
+"""Read options that OpenAI has no field for: headers `x-penstock-*`, or `penstock` in the body, which
+wins."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def _retrieval(options: JsonFields) -> pb.Retrieval:
 
 
 def _filters(given: JsonFields) -> list[pb.MetadataFilter]:
-    """Of each field its value, or those of which one will do."""
+    """Return for each field its value, or the values of which one will do."""
     asked = given.object("filters")
     filters = []
     for name in asked.names():
@@ -138,7 +139,7 @@ def _of_headers(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _of_header(name: str, value: str) -> Any:
-    """What the value would be in JSON; one that is wrong stays a string and is refused as such."""
+    """Return the header's value as JSON has it; one that is wrong stays a string and is refused as such."""
     if name in MILLISECONDS:
         digits = value.removeprefix("-")
         return int(value) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else value

@@ -1,4 +1,4 @@
-"""What OpenAI has no place for in an answer: under `penstock`, where it was asked for."""
+"""Write the parts of an answer that OpenAI has no place for: under `penstock`, where asked for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
 
 
 def _plain(message: pb.RetrievedPassage | pb.Usage) -> dict[str, Any]:
-    """All fields, by the contract's names."""
+    """Return all fields, by the contract's names."""
     plain: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )

@@ -36,7 +36,7 @@ def read_sampling(
     lengths: Sequence[str] = LENGTHS,
     text_format: JsonFields | None = None,
 ) -> pb.Sampling:
-    """What the body says of sampling; raises WrongField. Limits that other fields set are checked later.
+    """Read a body's sampling fields; raises WrongField. Limits that other fields set are checked later.
 
     `text_format`: what takes the place of `response_format`.
     """

@@ -1,4 +1,5 @@
-"""Where an answer cites the passages of its prompt: each `[n]` of its text, as OpenAI's file citations."""
+"""Find citations of the prompt's passages in an answer: each `[n]` of its text, as OpenAI's file
+citations."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ FileCitation = Mapping[str, Any]
 
 
 class Citations:
-    """Of one text, in the order in which they come. `documents`: names, by the places of their passages in
-    the prompt; a number that is no such place cites nothing."""
+    """The citations of one text, in the order in which they come.
+
+    `documents`: names, by the places of their passages in the prompt; a number that is no such place cites
+    nothing.
+    """
 
     def __init__(self, documents: Mapping[int, str]) -> None:
         self.found: list[FileCitation] = []
@@ -25,7 +29,7 @@ class Citations:
         self._begun = ""
 
     def read(self, text: str) -> list[FileCitation]:
-        """Those that `text`, the next part, completes."""
+        """Return the citations that `text`, the next part, completes."""
         start, text = self._read_chars - len(self._begun), self._begun + text
         new = [
             _file_citation(start + match.start(), self._documents[place])

@@ -70,7 +70,7 @@ class ResponseAnswer:
         return body | penstock_part(self._asked.options, [self])
 
     async def end_stream(self, failed: PenstockError | None) -> web.StreamResponse:
-        """With the whole response once more; one that failed has what there is of it."""
+        """End the stream with the whole response once more; one that failed has what there is of it."""
         body = self.whole() if failed is None else self._failed(failed)
         return await self._events.finish(self._event(body["status"], {"response": body}), mark=b"")
 
@@ -94,13 +94,13 @@ class ResponseAnswer:
             await self._events.send(*events)
 
     def _first_events(self) -> list[Mapping[str, Any]]:
-        """Before all others; nothing when they are told."""
+        """Return the events that come before all others; none when they were sent."""
         if self._sent:
             return []
         body = self._object.describe("in_progress", self.prompt.model, in_force=self._in_force)
         return [self._event(name, {"response": body}) for name in ("created", "in_progress")]
 
     def _event(self, name: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """To be sent in the order in which they are made, which numbers them."""
+        """Make the next event: events are numbered, and sent in the order in which they are made."""
         number, self._sent = self._sent, self._sent + 1
         return {"type": f"response.{name}", "sequence_number": number, **fields}

@@ -27,7 +27,7 @@ class ResponseInput:
         self.messages.append(message)
 
     def add_call(self, name: str, call: pb.ToolCall) -> None:
-        """To the message of the assistant that it follows; all that one turn called is one message."""
+        """Add a call to the assistant's message before it: all that one turn called is one message."""
         if not self.messages or self.messages[-1].role != "assistant":
             self.add_message(name, pb.ChatMessage(role="assistant"))
         message = self.messages[-1]

@@ -105,7 +105,7 @@ class CallItem:
 
 
 class ResponseItems:
-    """What is added answers with the events that tell it."""
+    """The items of a response; each change returns the events that tell it."""
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
@@ -114,12 +114,12 @@ class ResponseItems:
         self._documents: dict[int, str] = {}
 
     def cite(self, passages: Iterable[pb.RetrievedPassage]) -> None:
-        """From here on a text may cite those that are in the prompt."""
+        """Let the text from here on cite the passages that are in the prompt."""
         told = (passage for passage in passages if passage.prompt_place)
         self._documents = {passage.prompt_place: document_of(passage.source) for passage in told}
 
     def describe(self, last_status: str) -> list[dict[str, Any]]:
-        """All but the last have been completed."""
+        """Describe all items; all but the last have been completed."""
         statuses = ["completed"] * (len(self._items) - 1) + [last_status]
         return [item.describe(status) for item, status in zip(self._items, statuses, strict=False)]
 
@@ -136,7 +136,7 @@ class ResponseItems:
         return happened
 
     def close(self, status: str) -> list[Happened]:
-        """Of an answer without anything in it there is a message without text."""
+        """Complete the last item; an answer without anything becomes a message without text."""
         happened: list[Happened] = [] if self._items else self._add_text("", self._untold)
         return happened + self._placed(self._items[-1].closing(status))
 
@@ -160,7 +160,7 @@ class ResponseItems:
         return happened + (self._placed(call.grow(delta.arguments)) if delta.arguments else [])
 
     def _open(self, item: MessageItem | CallItem) -> list[Happened]:
-        """After the end of what was open before."""
+        """Open an item after the end of the one before."""
         happened = self._placed(self._items[-1].closing("completed")) if self._items else []
         self._items.append(item)
         return happened + self._placed(item.opening())
@@ -169,5 +169,5 @@ class ResponseItems:
         return f"{prefix}{self._request_id}" + (f"_{len(self._items)}" if self._items else "")
 
     def _placed(self, happened: Sequence[Happened]) -> list[Happened]:
-        """Of the last item."""
+        """Add the place of the last item to its events."""
         return [(name, {"output_index": len(self._items) - 1, **fields}) for name, fields in happened]

@@ -56,7 +56,7 @@ class ResponseObject:
 
 
 def status_of(end: pb.Terminal) -> str:
-    """Of a response that has finished."""
+    """Return the status of a response that has finished."""
     return STATUSES.get(end.finish_reason, "completed")
 
 

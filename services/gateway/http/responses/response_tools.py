@@ -16,7 +16,7 @@ TOOL_FIELD_NAMES: FieldNames = (
 
 
 def read_response_tools(chat: pb.ChatPrompt, body: JsonFields) -> None:
-    """As `read_tools_into` raises."""
+    """Read the tools of a body; raises as `read_tools_into` does."""
     read_tools_into(chat, body, _function)
 
 
