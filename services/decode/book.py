@@ -66,7 +66,7 @@ class DecodeBook(JobBook[DecodeJob]):
         self._count(job, self._needed_blocks(job))
 
     def expired_at_work(self) -> list[DecodeJob]:
-        """Those too whose tokens do not come as fast as their clients wait for them."""
+        """Return expired jobs, also those whose tokens do not come as fast as their clients wait for them."""
         now_s = self._clock.monotonic_s()
         return [
             job
@@ -104,5 +104,5 @@ class DecodeBook(JobBook[DecodeJob]):
         job.counted_blocks = blocks
 
     def held(self) -> list[Held]:
-        """For audits: one lease per job."""
+        """Return one lease per job, for audits."""
         return [Held(job.request_id, "lease", 1, job.phase.value) for job in self.jobs.values()]

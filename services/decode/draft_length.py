@@ -1,4 +1,4 @@
-"""How many tokens to ask a drafter for, from how often its guesses were right. Pure."""
+"""Choose how many tokens to ask a drafter for, from how often its guesses were right. Pure."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class DraftCounts:
 
 @dataclass(slots=True)
 class DraftBook:
-    """All draft sessions of one decode worker.
+    """The book of all draft sessions of one decode worker.
 
     `longest`: most tokens wanted per request and step. `batch_tokens`: most over the whole batch, so that
     drafts shrink as the batch grows: a full batch has no idle arithmetic to bet with. A commit asks for more,
@@ -153,7 +153,8 @@ class DraftBook:
                 session.block = (base, ids)
 
     def proposals(self) -> list[Proposal]:
-        """What of the answers is still ahead of each sequence; what is not is dropped and counted late."""
+        """Return the answers that are still ahead of each sequence; the others are dropped and counted
+        late."""
         found: list[Proposal] = []
         for key, session in self._sessions.items():
             if session.block is None:
@@ -250,7 +251,7 @@ class DraftBook:
 
 
 def longest_at(level: DegradationLevel, longest: int) -> int:
-    """What is left of the longest draft, whoever makes it."""
+    """Return what is left of the longest draft, whichever source makes it."""
     if level >= DegradationLevel.NO_DRAFTS:
         return 0
     return min(longest, max(1, longest // 2)) if level >= DegradationLevel.SHORT_DRAFTS else longest

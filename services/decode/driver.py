@@ -44,7 +44,7 @@ class DraftUse:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What the engine has done, in this order."""
+    """The report of what the engine has done, in this order."""
 
     seated: Sequence[Seated]
     draft_uses: Sequence[DraftUse]

@@ -62,7 +62,7 @@ class DecodeJob(Job):
 
     @property
     def uncomputed_tokens(self) -> int:
-        """Of its prompt, for this worker to compute."""
+        """The tokens of its prompt that this worker has to compute."""
         if not self.is_local or self.phase not in (JobPhase.QUEUED, JobPhase.COMPUTING):
             return 0
         return len(self.spec.token_ids) - self.computed_tokens

@@ -1,4 +1,4 @@
-"""What goes to the detokenizer for a job's share of a step."""
+"""Make the row that goes to the detokenizer for a job's share of a step."""
 
 from __future__ import annotations
 

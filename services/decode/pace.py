@@ -1,4 +1,4 @@
-"""How fast a decode worker is, measured: what gateways and its own admission go by."""
+"""Measure how fast a decode worker is: gateways and its own admission go by it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class DecodePace:
 
     @property
     def step_s(self) -> float:
-        """From token to token of a stream, whatever else is in its steps; 0 where none runs."""
+        """The time from token to token of a stream, whatever else is in its steps; 0 where none runs."""
         return self._step_time.seconds
 
     @property
     def plain_step_us(self) -> int:
-        """Of a step with streams alone; 0 where none runs."""
+        """The time of a step with streams alone; 0 where none runs."""
         return round(self._plain_step_time.seconds * 1e6)
 
     @property

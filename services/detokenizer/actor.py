@@ -108,7 +108,7 @@ class DetokenizerActor(BusActor):
     # ---- time ---------------------------------------------------------------------------------------
 
     async def turn(self) -> bool:
-        """At most once per TICK_S: renew the leases of living gateways, then see what time has decided."""
+        """Renew the leases of living gateways, then act on what time has decided; at most once per TICK_S."""
         if self._sessions.timed and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._on_timer)
         now_s = SYSTEM_CLOCK.monotonic_s()

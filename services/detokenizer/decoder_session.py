@@ -109,7 +109,7 @@ class _Advance(NamedTuple):
 
 @dataclass(slots=True)
 class Taken:
-    """What became of a row: `row` to send (None: nothing new), and how many tokens were dropped."""
+    """The result of a row: `row` to send (None: nothing new), and how many tokens were dropped."""
 
     row: DecodedRow | None = None
     duplicate_tokens: int = 0
@@ -176,7 +176,7 @@ class DecoderSession:
         return row.position == self.next_position and not (self._stops or self._first or self._unsent_text)
 
     def decode_next(self, row: TokenRow) -> DecodedRow:
-        """As `decode_row` does; nothing of such a row is dropped."""
+        """Decode the next row as `decode_row` does; nothing of such a row is dropped."""
         request_id, epoch, position, token_ids, finish, logprobs, marks, _, _ = row
         text = self._decoder.push(token_ids)
         if finish:

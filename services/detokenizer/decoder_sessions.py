@@ -1,4 +1,4 @@
-"""All decoder sessions of an instance: who is open, what is refused, what is given up. Pure."""
+"""The decoder sessions of an instance: which are open, refused or given up. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LostRow:
 
 @dataclass(slots=True)
 class DecodedOutput:
-    """What is to be sent, in order."""
+    """The output of decoder sessions: what is to be sent, in order."""
 
     texts: list[DecodedRow] = field(default_factory=list)
     lost: list[LostRow] = field(default_factory=list)
@@ -155,7 +155,8 @@ class DecoderSessions:
         return len(orphans)
 
     def tick(self) -> DecodedOutput:
-        """What time has decided: gaps that were not closed, tokens without an Open, leases that ran out."""
+        """Return what time has decided: gaps that were not closed, tokens without an Open, leases that ran
+        out."""
         output = DecodedOutput()
         now_s = self._clock.monotonic_s()
         for session in list(self._sessions.values()):

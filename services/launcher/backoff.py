@@ -1,4 +1,4 @@
-"""How long to wait before a service that ended is started again."""
+"""Wait before a service that ended is started again."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ KILLED_BECAUSE_ORPHANED = 137
 
 
 def die_with(parent_pid: int) -> Callable[[], None]:
-    """What a child runs between fork and exec: SIGKILL for it when the launcher's thread is gone.
+    """Run in a child between fork and exec: SIGKILL for it when the launcher's thread is gone.
 
     The function is looked up here, before the fork: after it only the call itself is safe.
     """
@@ -52,7 +52,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _drop_held_signals() -> None:
-    """In a child, in its own group: what has come so far was meant for us."""
+    """Drop signals that are held in a child, in its own group: they were meant for us."""
     for signum in ENDING_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
@@ -61,7 +61,7 @@ def _drop_held_signals() -> None:
 
 
 class RunningProcess(Protocol):
-    """What is used of asyncio's Process; `returncode` is None until it has ended."""
+    """The parts of asyncio's Process that are used; `returncode` is None until it has ended."""
 
     @property
     def pid(self) -> int: ...
@@ -85,7 +85,7 @@ class Child:
 
 @asynccontextmanager
 async def output_pipe() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.ReadTransport, int]]:
-    """For a child that is started meanwhile: what it says, our end, and its own, which is then closed here.
+    """Make a pipe for a child that is started meanwhile: its output, our end, and its own, closed here then.
     Ours is too when the child could not be started.
 
     A pipe of ours instead of asyncio's: that one stays open as long as a grandchild holds it.
@@ -146,7 +146,7 @@ def send(process: RunningProcess, signum: signal.Signals) -> None:
 
 
 def ending(returncode: int) -> str:
-    """How a process ended, in words."""
+    """Return how a process ended, in words."""
     if returncode < 0:
         try:
             return f"was killed by {signal.Signals(-returncode).name}"

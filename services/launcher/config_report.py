@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _started(options: StackOptions) -> Mapping[str, Settings]:
-    """With what is known only when a stack starts, in words."""
+    """Add what is known only when a stack starts, in words."""
     names = instance_names(options.counts)
     for role, settings in options.settings.items():
         own = ", ".join(name for of, name in names if of == role) or "none is started"
@@ -97,7 +97,7 @@ def _alone(environ: Mapping[str, str]) -> tuple[dict[str, Settings], list[str]]:
 
 
 def _model_problems(options: StackOptions) -> Iterator[str]:
-    """Of models in folders; nothing is fetched for a check."""
+    """Return the problems of models in folders; nothing is fetched for a check."""
     if any(model and not Path(model).expanduser().is_dir() for model in (options.model, options.draft)):
         names = ", ".join(filter(None, (options.model, options.draft)))
         print(f"not looked at, since it is not in a folder: {names}")
@@ -109,7 +109,8 @@ def _model_problems(options: StackOptions) -> Iterator[str]:
 
 
 def _sampling_in_force(decode: Settings) -> tuple[SamplingDefault, ...]:
-    """What requests take that do not say; nothing where the model is one of the hub, which is not fetched."""
+    """Return the sampling of requests that do not say; none where the model is one of the hub, not
+    fetched."""
     model, words = decode["model"].value, decode[SAMPLING]
     if decode.problems or (model and not Path(model).expanduser().exists()):
         return ()

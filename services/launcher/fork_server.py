@@ -95,7 +95,7 @@ def _fork_twice() -> int:
 
 
 def _become(told: dict[str, object], *, output: int, go: int, launcher: int) -> None:
-    """What exec would have done: output, group, environment and command line of the service."""
+    """Become the service as exec would have it: output, group, environment and command line."""
     os.setpgid(0, 0)
     if not os.read(go, 1):  # the launcher has given us up: it may not even know that we are there
         os._exit(KILLED_BECAUSE_ORPHANED)
@@ -114,7 +114,7 @@ def _become(told: dict[str, object], *, output: int, go: int, launcher: int) -> 
 
 
 def _show_command(command: Sequence[str]) -> None:
-    """What `ps` shows for this process from now on; as much as there is room for."""
+    """Change what `ps` shows for this process; as much as there is room for."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
     text = b"".join(os.fsencode(part) + b"\0" for part in command)[: end - start - 1]

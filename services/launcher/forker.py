@@ -83,7 +83,7 @@ class Forker:
 
     @property
     def pid(self) -> int:
-        """Of the server that runs, or ran last; 0 before the first."""
+        """The pid of the server that runs, or ran last; 0 before the first."""
         return 0 if self._process is None else self._process.pid
 
     async def run(self) -> None:

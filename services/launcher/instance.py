@@ -37,7 +37,7 @@ class StartFailed(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What to run. `instance` is `<role>-<n>`; `environ` is the child's whole environment.
+    """The process to run. `instance` is `<role>-<n>`; `environ` is the child's whole environment.
 
     Lines that contain one of `hide` are not shown. `reports` False: it says nothing of itself and counts as
     ready as soon as it runs. `module`, where `command` is a Python module, can be forked from a process that

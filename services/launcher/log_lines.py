@@ -40,7 +40,7 @@ class LineSplitter:
         return [*pieces, *full]
 
     def flush(self) -> list[bytes]:
-        """What came after the last line end."""
+        """Return what came after the last line end."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
@@ -124,7 +124,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _as_object(name: str, line: bytes) -> bytes:
-    """What was said in another form, with the fields of `shared.telemetry.logging`."""
+    """Turn a line of another form into an object with the fields of `shared.telemetry.logging`."""
     role = name.rpartition("-")[0] or name
     said = {
         "ts": datetime.now(UTC).isoformat().replace("+00:00", "Z"),

@@ -48,7 +48,7 @@ def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
 
 
 def _check_adapter(name: str, folder: Path) -> None:
-    """What its configuration says; whether it is one of the model, workers say."""
+    """Check the adapter's configuration; whether it is one of the model, workers say."""
     try:
         load_adapter_config(folder)
     except PenstockError as error:
@@ -81,7 +81,7 @@ def _check_model(
 
 
 def _check_sampling(source: ModelSource, words: Setting) -> None:
-    """Of the model itself: what is wrong in the configuration is told as a problem of its settings."""
+    """Check the model's own sampling; what is wrong in the configuration is a problem of its settings."""
     try:
         parse_default_sampling(words.value, words.source)
     except InvalidRequest:

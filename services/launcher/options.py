@@ -1,4 +1,4 @@
-"""What `penstock up` can be told, checked before anything is started."""
+"""Options of `penstock up`, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
 def stack_options(
     parser: argparse.ArgumentParser, args: argparse.Namespace, environ: Mapping[str, str]
 ) -> StackOptions:
-    """What the options, the environment and the configuration file make together."""
+    """Combine the options, the environment and the configuration file."""
     if not 0 < args.start_timeout <= MAX_START_TIMEOUT_S:
         parser.error(f"--start-timeout must be between 0 and {MAX_START_TIMEOUT_S:.0f} seconds")
     state_dir = args.state_dir.resolve()
@@ -204,7 +204,7 @@ def stack_options(
 def _options_of(
     parser: argparse.ArgumentParser, args: argparse.Namespace, role: str
 ) -> dict[str, OptionValue]:
-    """What the command line says for a role: it wins over the environment and the file."""
+    """Return what the command line says for a role: it wins over the environment and the file."""
     said = {
         "log_level": ("--log-level", args.log_level),
         "log_format": ("--log-format", args.log_format or None),
@@ -238,14 +238,14 @@ def _listen_beside_grpc(gateway: Settings) -> None:
 
 
 def _follow_the_same_adapters(speculator: Settings, decode: Settings) -> None:
-    """As the model's workers, where nobody has said anything else; each takes what is over its own model."""
+    """Let a speculator follow the workers' adapters, where nobody has said anything else."""
     if not speculator["adapter_file"].said:
         file = decode["adapter_file"].value
         speculator.by_name["adapter_file"] = Setting(file, SourceKind.STACK, STACK_SOURCE)
 
 
 def _defaults_of(role: str, instances: int, draft: str, state_dir: Path) -> dict[str, Any]:
-    """What a stack sets where nobody has said anything."""
+    """Return what a stack sets where nobody has said anything."""
     if role == "gateway":
         ports = {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
         return ports | {"share_ports": instances > 1}

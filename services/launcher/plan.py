@@ -1,4 +1,4 @@
-"""From the options to what is run: one process per instance, each with its environment."""
+"""Plan what is run from the options: one process per instance, each with its environment."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plan_instances(
 
 
 def fork_server_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of the process that services are forked from; each then gets one of its own."""
+    """Return the environment of the process that services are forked from; each then gets one of its own."""
     paths = (str(REPOSITORY), environ.get("PYTHONPATH", ""))
     return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 

@@ -27,7 +27,7 @@ def free_ports(host: str, count: int) -> list[int]:
 
 
 def _free_listener(host: str) -> socket.socket:
-    """On any free port below those of outgoing connections; where there is none, on any free port."""
+    """Listen on any free port below those of outgoing connections; where there is none, on any free port."""
     ports = range(FIRST_PORT, _first_outgoing_port())
     for _ in range(TRIES if ports else 0):
         with suppress(InvalidRequest):

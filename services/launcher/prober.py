@@ -54,7 +54,7 @@ class Prober:
 
 
 async def trouble_of(address: str) -> str:
-    """What is wrong with the process that serves there, as it says or as it looks; "" when it is alive."""
+    """Return what is wrong with the process that serves there, as it says or looks; "" when it is alive."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):

@@ -171,7 +171,7 @@ class Stack:
         return False
 
     def _steps(self, instance: Instance) -> int:
-        """How far it is, if it has said so."""
+        """Return how far it is, if it has said so."""
         beat = self._beat(instance)
         return beat.steps if beat is not None else 0
 
@@ -209,7 +209,7 @@ class Stack:
             await cancel_until_done(probing)
 
     def _addresses(self) -> list[tuple[Instance, str]]:
-        """Where each process that runs now serves /live, unless its heartbeats say that it lives."""
+        """Return where each running process serves /live, unless its heartbeats say that it lives."""
         beats = [(instance, self._beat(instance)) for instance in self._instances]
         return [
             (instance, beat.metrics)

@@ -1,4 +1,4 @@
-"""How long a start may take: as long as it moves on."""
+"""Limit how long a start may take: as long as it moves on."""
 
 from __future__ import annotations
 

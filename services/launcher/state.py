@@ -38,7 +38,7 @@ class RunningInstance:
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """What stack.json says. `grpc` and `http` are HOST:PORT of the first gateway.
+    """The content of stack.json. `grpc` and `http` are HOST:PORT of the first gateway.
 
     `nats_credentials` is the file with which commands like `penstock status` come in; None = none needed.
     `adapter_file` is the one that the workers follow.

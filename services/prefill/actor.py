@@ -135,11 +135,12 @@ class PrefillActor(WorkerActor[PrefillJob]):
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
 
     def is_computing(self) -> bool:
-        """What is on its way to decode needs no engine."""
+        """Return whether the job needs the engine; one on its way to decode does not."""
         return any(job.phase in IN_ENGINE for job in self._book.jobs.values())
 
     async def on_tick(self) -> None:
-        """What is computed is looked at between two steps; what waits or is being sent, here as well."""
+        """Look at jobs that wait or are being sent; those that are computed are looked at between two
+        steps."""
         await super().on_tick()
         for job in self._book.expired_at_work():
             if job.phase is JobPhase.TRANSFERRING:

@@ -80,7 +80,7 @@ class PrefillBook(JobBook[PrefillJob]):
 
     @property
     def waiting_prompts(self) -> int:
-        """Those that have no first token yet."""
+        """The prompts that have no first token yet."""
         return len(self.queue) + len(self.in_phase(JobPhase.COMPUTING))
 
     @property

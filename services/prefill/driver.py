@@ -36,7 +36,7 @@ class PrefillDriver(EngineDriver[StepResult]):
         self._joining: _Joining | None = None
 
     def room_tokens(self, computing_tokens: int, computing_prompts: int) -> int:
-        """How much of the next chunk is not taken by prompts that are being computed.
+        """The tokens of the next chunk that are not taken by prompts that are being computed.
 
         There is room for one more while those are few: a short prompt shares chunks with the long ones before
         it, and for that the engine must have it.

@@ -1,4 +1,4 @@
-"""From the engine's layer callbacks, in its thread, to the KV sender on the event loop."""
+"""Pass the engine's layer callbacks from its thread to the KV sender on the event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KvAnnouncer:
         self._news = news
 
     def layer_callback(self, job: PrefillJob) -> LayerCallback:
-        """For the engine's thread: the cells it reports are handed to the loop in order."""
+        """Return a callback for the engine's thread: the cells it reports reach the loop in order."""
         transfer_key, num_tokens = job.transfer_key, job.num_tokens
 
         def on_layer(layer: int, start_token: int, end_token: int) -> None:

@@ -1,4 +1,4 @@
-"""What goes to the detokenizer when a prompt is computed: its first token, and how long that took."""
+"""Make the row for the detokenizer when a prompt is computed: its first token, and how long that took."""
 
 from __future__ import annotations
 

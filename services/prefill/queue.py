@@ -1,4 +1,4 @@
-"""Who is prefilled next: earliest deadline first within a priority class. Pure and bounded.
+"""Queue prompts for prefill: earliest deadline first within a priority class. Pure and bounded.
 
 Who found no room at its turn is overtaken by smaller ones only for PATIENCE_S: then it claims the room, and
 nobody of its class or below is taken before it. Each further PATIENCE_S it claims it against one class more.
@@ -33,13 +33,13 @@ class Entry:
     refused_s: float | None = None
 
     def claims(self, now_s: float) -> int:
-        """How many classes, its own first, it claims the room against; 0: others may take it."""
+        """The number of classes, its own first, that it claims the room against; 0: others may take it."""
         return 0 if self.refused_s is None else int((now_s - self.refused_s) / PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Dequeued:
-    """What `take_entry` found: the next entry, and those that expired while they waited."""
+    """The result of `take_entry`: the next entry, and those that expired while they waited."""
 
     entry: Entry | None
     expired: tuple[Entry, ...]
@@ -91,7 +91,7 @@ class DeadlineQueue:
 
     @property
     def first_priority(self) -> int | None:
-        """Of the most urgent entry; None when nothing waits."""
+        """The priority of the most urgent entry; None when nothing waits."""
         return next((entry.priority for entry in self._in_turn()), None)
 
     def claims_room(self, entry: Entry) -> bool:

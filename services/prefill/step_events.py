@@ -1,4 +1,4 @@
-"""What an engine's thread has to tell the event loop in the middle of a step, in order."""
+"""Pass events of an engine's thread to the event loop in the middle of a step, in order."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ class StepEvents:
     # ---- on the loop --------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """All that was told by now."""
+        """Return all events that were told by now."""
         while self._waiting:
             self._waiting.popleft()()

@@ -247,7 +247,7 @@ class RetrieverActor(BusActor):
 
 
 def _nothing_to_search(corpus: ServedCorpus | None) -> NotFound:
-    """Where the cause lies is for the operator alone, who reads it in the log."""
+    """Return the error of a corpus with nothing to search; the operator reads the cause in the log."""
     if corpus is None:
         return NotFound(
             "no folder is indexed that you may search; start the stack with --corpus DIR or set "

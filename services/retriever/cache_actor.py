@@ -94,7 +94,7 @@ class CacheActor(BusActor):
                 raise UnknownMessage(f"a response cache has no use for {type(other).__name__}")
 
     def _follow_indexes(self) -> None:
-        """What was answered from an index that is not searched any more is of no use."""
+        """Drop answers from indexes that are not searched any more."""
         if (searched := self._corpora.states()) != self._searched:
             self._searched = searched
             self._cache.drop_generations(searched)
@@ -152,14 +152,14 @@ class CacheActor(BusActor):
         return False
 
     def _on_done(self, work: asyncio.Task[None]) -> None:
-        """What it was cut short by, its lookups are told at their deadlines."""
+        """Handle the end of a comparison; lookups of one that was cut short are told at their deadlines."""
         self._work = None
         if not work.cancelled() and (error := work.exception()) is not None:
             log.error("compare_failed", exc_info=error)
         self.wake()
 
     async def _compare(self) -> None:
-        """Of those that wait a batch."""
+        """Compare a batch of the lookups that wait."""
         for late in [each for each in self._waiting if each.end.expired()]:
             self._waiting.remove(late)
             await self.refuse(late.delivery, _late())

@@ -1,4 +1,4 @@
-"""What runs in the retriever's worker thread."""
+"""Compute in the retriever's worker thread."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from shared.messages import CorpusReport
 
 
 class Corpora:
-    """Which ones there are does not change; what is searched of each does."""
+    """The corpora of a retriever: their number does not change, what is searched of each does."""
 
     def __init__(self, served: Iterable[ServedCorpus]) -> None:
         self._by_name = {corpus.named.name: corpus for corpus in served}
@@ -37,7 +37,7 @@ class Corpora:
         return next(iter(allowed.values()), None)
 
     def state_of(self, name: str, tenant: str) -> str:
-        """That of the corpus that `find` finds; "" where it finds none."""
+        """Return the state of the corpus that `find` finds; "" where it finds none."""
         try:
             corpus = self.find(name, tenant)
         except InvalidRequest:
@@ -45,7 +45,7 @@ class Corpora:
         return "" if corpus is None else corpus.state
 
     def states(self) -> frozenset[str]:
-        """Of all that are searched now."""
+        """Return the states of all corpora that are searched now."""
         return frozenset(corpus.state for corpus in self._by_name.values())
 
     def reports(self) -> tuple[CorpusReport, ...]:

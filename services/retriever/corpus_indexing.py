@@ -51,7 +51,7 @@ class CorpusIndexing:
             self._service.supervisor.start_task(f"corpus-{corpus.named.name}", partial(self._serve, corpus))
 
     async def first_round(self, wait_s: float) -> None:
-        """Until all corpora have been tried; those that can be searched wait for the others `wait_s`.
+        """Index until all corpora have been tried; those that can be searched wait for the others `wait_s`.
 
         Raises Unavailable when there are some and none can be searched.
         """

@@ -1,4 +1,4 @@
-"""What a search has found, in the order of a reranker: runs in the retriever's worker thread."""
+"""Rerank what a search has found, in the retriever's worker thread."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Question:
         return len(self.retrieve.query.encode(errors="surrogatepass"))
 
     def late_answer(self) -> Retrieved | DeadlineExpired:
-        """What it gets at its limit."""
+        """Return the answer that the question gets at its limit."""
         if not self.retrieve.may_degrade:
             return DeadlineExpired("there was no time to retrieve passages; allow more, or let it degrade")
         return self.ask.found or degraded(DEGRADED_TIME)

@@ -1,4 +1,4 @@
-"""Which of the questions that wait are embedded together next.
+"""Choose which of the waiting questions are embedded together next.
 
 Together they cost less than one after another, and each waits for all. So the most urgent goes first, and
 others come along in the order of their limits as far as the batch stays small: nobody whose time is short

@@ -1,4 +1,4 @@
-"""What two questions must have in common to have one answer, however near their vectors are.
+"""Compare facts that two questions must share to have one answer, however near their vectors are.
 
 An encoder puts "in 1974" next to "in 1975" and "is it" next to "is it not". So numbers, negations and
 opposites have to be the same words, and the names of each question stand in the other one. Names are known by

@@ -1,4 +1,4 @@
-"""Which reranker a retriever has."""
+"""Choose the reranker of a retriever."""
 
 from __future__ import annotations
 

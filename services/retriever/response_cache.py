@@ -117,7 +117,7 @@ class ResponseCache:
             metrics.RESPONSE_CACHE_EVICTIONS.labels(why=why).inc()
 
     def drop_generations(self, current: Collection[str]) -> None:
-        """Those answered from an index that is not searched any more; `current` are those that are."""
+        """Drop answers from indexes that are not searched any more; `current` are those that are."""
         entries = [entry for kept in self._tenants.values() for entry in kept.values()]
         for entry in entries:
             if entry.generation and entry.generation not in current:

@@ -90,7 +90,7 @@ class Searcher:
     def _answer_or_unranked(
         self, ask: SearchAsk, group: SearchGroup, hits: Sequence[Hit], found: Retrieved
     ) -> Retrieved | Unranked:
-        """Who is in a hurry, or wants nothing reranked, gets the order of the search."""
+        """Answer in the order of the search where there is no time for reranking or none is wanted."""
         answer = replace(found, passages=found.passages[: ask.retrieve.k])
         if not self._is_reranked or not hits:
             return answer
@@ -116,13 +116,13 @@ class Searcher:
 
 
 def _ranking(scores: Scores, rows: Rows, *, weight: float = 1.0) -> Ranking:
-    """Of what was found: -1 is no row."""
+    """Return the ranking of what was found: -1 is no row."""
     count = int((rows >= 0).sum())
     return Ranking(rows[:count].tolist(), scores[:count].tolist(), weight)
 
 
 def _with_cosines(meaning: Ranking, rows: Sequence[int], vectors: Vectors, question: Vectors) -> Ranking:
-    """With those of `rows` that were found by words alone: how near they are is known too."""
+    """Add the cosines of those of `rows` that were found by words alone."""
     known = set(meaning.rows)
     others = [row for row in rows if row not in known]
     cosines = np.asarray(vectors[others]) @ question
@@ -130,7 +130,8 @@ def _with_cosines(meaning: Ranking, rows: Sequence[int], vectors: Vectors, quest
 
 
 def _groups(asks: Sequence[SearchAsk]) -> list[SearchGroup]:
-    """By index and filters, as they are now: an index that is replaced meanwhile is searched to the end."""
+    """Group questions by index and filters, as they are now: an index that is replaced is searched to the
+    end."""
     groups: dict[tuple[ServedCorpus, Filters], SearchGroup] = {}
     for place, ask in enumerate(asks):
         key = (ask.corpus, ask.retrieve.filters)

@@ -56,7 +56,7 @@ class ServedCorpus:
         return CorpusReport(self.named.name, passages, generation, self.trouble[:MAX_REPORTED_CHARS])
 
     def replace_index(self, index: PassageIndex, generation: int) -> None:
-        """From the next batch on, with no trouble."""
+        """Replace the index from the next batch on, without trouble."""
         self.searched = SearchedIndex(index, generation, MetadataMasks(index.table))
         self.trouble = ""
         self._count()

@@ -64,7 +64,7 @@ class SimilarQuestions:
     def nearest(
         self, tenant: str, near: bytes, question: str, vector: Vectors, least: float
     ) -> list[tuple[float, KeptEntry]]:
-        """Those of the scope that are at least so similar and whose facts are the same, best first."""
+        """Return those of the scope that are similar enough and whose facts are the same, best first."""
         kept = self._scopes.get((tenant, near))
         if not kept:
             return []

@@ -52,7 +52,7 @@ class TextJob:
 
 
 class TextWork:
-    """What is done with them."""
+    """The work to be done with texts."""
 
     def __init__(self, embedder: Embedder, reranker: Reranker | None) -> None:
         self._embedder = embedder

@@ -1,4 +1,4 @@
-"""What a retriever has been asked for, and whose turn it is in the worker thread.
+"""Queue what a retriever has been asked for, and choose what its worker thread does next.
 
 Three kinds of work take turns where they wait: a batch of questions is searched for, one question's passages
 are reranked, texts of no corpus are embedded or scored. So who comes while many are reranked is searched for

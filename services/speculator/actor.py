@@ -39,7 +39,7 @@ is lost stays until its lease ends."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DraftTick:
-    """What one tick worked on, and what came of it."""
+    """The work of one tick, and what came of it."""
 
     sessions: Sequence[tuple[str, DraftSession, int]]  # key, session, base
     drafted: Drafted

@@ -14,7 +14,8 @@ from shared.sampling import SamplingParams
 
 @dataclass(slots=True)
 class DraftSession:
-    """What a decode worker has made final, and how many tokens it wants guessed after that (0 = none now).
+    """The tokens that a decode worker has made final, and how many it wants guessed after them (0 = none
+    now).
 
     `compiling`: its grammar is not there yet, so nothing can be guessed. `told`: how many of its first tokens
     the engine knows. `adapter`: what the engine calls the one that it guesses with, "" for the draft alone.
@@ -38,7 +39,8 @@ class DraftSession:
 
 
 class DraftSessions:
-    """At most `limit` sessions; the least recently used gives way, an unused one expires after `lease_s`.
+    """The draft sessions, at most `limit`; the least recently used gives way, an unused one ends after
+    `lease_s`.
     `on_drop` is told the key of each that is gone, however it went."""
 
     def __init__(
@@ -100,7 +102,8 @@ class DraftSessions:
         return True
 
     def take_wishes(self, most: int) -> list[tuple[str, DraftSession, int]]:
-        """At most `most` sessions that want a draft, longest idle first, with how many tokens; each once."""
+        """Take at most `most` sessions that want a draft, longest idle first, with how many tokens; each
+        once."""
         wishes = [
             (key, session, session.wanted) for key, session in self._sessions.items() if session.has_wish
         ]
@@ -113,7 +116,7 @@ class DraftSessions:
         return any(session.has_wish for session in self._sessions.values())
 
     def take_grammar(self, key: str, grammar: CompiledGrammar) -> None:
-        """What the session waited for; one that is gone did not wait any longer."""
+        """Take the grammar that the session waited for; one that is gone did not wait any longer."""
         session = self._sessions.get(key)
         if session is not None:
             session.params = dataclasses.replace(session.params, grammar=grammar)

@@ -23,7 +23,7 @@ class BuiltChat:
 
 
 class ChatPromptBuilder:
-    """Of one `Tokenize` that has a chat."""
+    """A builder of the prompt of one `Tokenize` that has a chat."""
 
     def __init__(self, tokenizer: TextTokenizer, message: Tokenize) -> None:
         """Raises TooLarge or InvalidRequest for passages, or an order of them, that cannot be meant."""
@@ -39,7 +39,7 @@ class ChatPromptBuilder:
             raise InvalidRequest("max_passage_tokens and room_tokens are at least 0; 0 leaves them open")
 
     def build(self, room_bytes: int) -> BuiltChat:
-        """With the best passages that fit: into `room_bytes` of UTF-8, then into the message's limits.
+        """Build the prompt with the best passages that fit into `room_bytes`, then into the message's limits.
 
         Their tokens are counted line by line, as they stand in the prompt; the prompt is measured whole.
         """
@@ -62,7 +62,7 @@ class ChatPromptBuilder:
         )
 
     def _fitting(self, places: Sequence[int], tokens: int, room: int) -> tuple[int, ...]:
-        """Of `places`, with which the prompt has so many tokens, those that fit."""
+        """Return those of `places` that fit; with all of them the prompt has `tokens`."""
         lines = [passage_line(place + 1, self._message.passages[place]) for place in places]
         sizes = [len(self._tokenizer.encode_text(f"{line}\n", add_special_tokens=False)) for line in lines]
         left = room - (tokens - sum(sizes))
@@ -76,7 +76,7 @@ class ChatPromptBuilder:
         return self._encode_passages([self._message.passages[place] for place in self._standing(places)])
 
     def _encode_passages(self, passages: Sequence[str]) -> list[int]:
-        """With these passages part of the question, in the form that the model was taught."""
+        """Encode the chat with these passages in its question, in the form that the model was taught."""
         message, turns = self._message, self._message.chat
         if passages:
             asked = retrieval_prompt(passages, turns[-1].content, self._tokenizer.retrieval_form)

@@ -1,4 +1,4 @@
-"""From a `Tokenize` or `Detokenize` message to its answer. Pure, thread-safe, as long as the text is."""
+"""Answer `Tokenize` and `Detokenize` messages. Pure, thread-safe, takes as long as the text is."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class PromptTokenizer:
 
 
 def text_chars(message: Tokenize | Detokenize) -> int:
-    """How long the work will be, roughly."""
+    """Return roughly how long the work will be, in characters."""
     if message.token_ids is not None:
         return len(message.token_ids)
     assert isinstance(message, Tokenize)
@@ -116,7 +116,7 @@ def text_chars(message: Tokenize | Detokenize) -> int:
 
 
 def _chat_texts(message: Tokenize) -> list[str]:
-    """All that is written in a chat, and about its tools, but for passages."""
+    """Return all that is written in a chat and about its tools, but for passages."""
     texts = [turn.content for turn in message.chat]
     texts += [call.arguments for turn in message.chat for call in turn.tool_calls]
     return texts + [part for tool in message.tools for part in (tool.description, tool.parameters)]

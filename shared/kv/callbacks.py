@@ -1,4 +1,5 @@
-"""What KvSender and KvReceiver call when a transfer gets somewhere; the classes say when and how often."""
+"""Callbacks of KvSender and KvReceiver about the progress of a transfer; the classes say when and how
+often."""
 
 from __future__ import annotations
 

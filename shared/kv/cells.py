@@ -65,7 +65,7 @@ class CellMap:
             yield from self.runs(state, Run(layer, first, self.end))
 
     def numbers(self, run: Run) -> range:
-        """Of its cells, which are in this map."""
+        """Return the numbers of its cells that are in this map."""
         row = self._row(run.layer)
         return range(row + run.first, row + run.end)
 
@@ -87,7 +87,7 @@ class CellMap:
                 yield Run(layer, block, block + 1)
 
     def _row(self, layer: int) -> int:
-        """Where the number of the layer's block 0 is, or would be."""
+        """Return where the number of the layer's block 0 is, or would be."""
         return self._starts[layer] - self._firsts[layer]
 
 

@@ -1,4 +1,4 @@
-"""Where chunk bodies go: into the pool when they are wanted, else nowhere.
+"""Write chunk bodies into the pool when they are wanted, else nowhere.
 
 Every chunk is looked up among the live transfers before a byte of it lands, so a chunk of an aborted,
 finished or unknown transfer, or of an old epoch, can never touch the pool.

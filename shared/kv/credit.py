@@ -42,7 +42,7 @@ class CreditPool:
         return held
 
     def give_back(self, incoming: IncomingTransfer) -> None:
-        """Also for a transfer that still waits or never asked."""
+        """Give credit back, also for a transfer that still waits or never asked."""
         self.free_bytes += self._held.pop(incoming.transfer, 0)
         if incoming in self._waiting:
             self._waiting.remove(incoming)

@@ -1,4 +1,4 @@
-"""What a receiver remembers of transfers that have ended: a repeated question gets its answer again."""
+"""Remember a receiver's ended transfers: a repeated question gets its answer again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EndedTransfer:
 
 
 class EndedTransfers:
-    """By transfer number, each for TOMBSTONE_S."""
+    """The ended transfers by number, each for TOMBSTONE_S."""
 
     def __init__(self, bus: ControlBus, control_sender: ControlSender) -> None:
         self._bus = bus

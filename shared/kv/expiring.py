@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Expiring(Generic[K, V]):
-    """At most `limit` entries, each for `lifetime_s`; when full the oldest goes."""
+    """A map of at most `limit` entries, each for `lifetime_s`; when full the oldest goes."""
 
     def __init__(self, limit: int, lifetime_s: float) -> None:
         self._limit = limit

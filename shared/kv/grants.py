@@ -1,4 +1,4 @@
-"""What a receiver lets its senders send: grants, and credit as it is used."""
+"""Let senders send: a receiver's grants, and credit as it is used."""
 
 from __future__ import annotations
 

@@ -193,7 +193,8 @@ class IncomingTransfer:
         return None if self.done is None else self._done_s - max(0, self.done.waited_us) / 1e6
 
     def exposed_us(self, now_s: float) -> int:
-        """From the sampling of the token to now: what of the transfer the request had to wait for."""
+        """The time from the sampling of the token to now: what the request had to wait for of the
+        transfer."""
         assert self.done is not None
         return max(0, self.done.waited_us) + round((now_s - self._done_s) * 1e6)
 

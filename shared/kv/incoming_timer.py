@@ -1,4 +1,4 @@
-"""What time brings to a receiver's transfers: leases and deadlines that end, and what must be said again."""
+"""Let time act on a receiver's transfers: leases and deadlines end, and messages are said again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which senders' pools are mapped here: one probe per sender process, remembered."""
+"""Map the pools of senders: one probe per sender process, remembered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What is known of one incarnation of a sender. Without `mapping`, `why` not."""
+    """The result of probing one incarnation of a sender. Without `mapping`, `why` not."""
 
     incarnation: int
     mapping: PoolMapping | None
@@ -36,7 +36,7 @@ class MappedPools:
         self._probed: dict[str, ProbeResult] = {}
 
     def get(self, prefill: str, incarnation: int) -> ProbeResult | None:
-        """None: not known (any more), probe it."""
+        """Return the result; None: not known (any more), probe it."""
         probed = self._probed.get(prefill)
         if probed is None or probed.incarnation != incarnation:
             return None

@@ -126,7 +126,8 @@ class OutgoingTransfer:
                 self._queue.append(fresh)
 
     def set_tokens(self, token_ids: Sequence[int], finish: str, now_s: float) -> None:
-        """What was sampled after the prompt. With `finish` nothing is left to decode: no cell is needed."""
+        """Set what was sampled after the prompt. With `finish` nothing is left to decode: no cell is
+        needed."""
         self.token_ids = tuple(token_ids)
         self.finish = finish
         self._finished_s = now_s
@@ -243,7 +244,7 @@ class OutgoingTransfer:
         return due
 
     def waited_us(self, now_s: float) -> int:
-        """How long the tokens have been known."""
+        """The time for which the tokens have been known."""
         return max(0, round((now_s - self._finished_s) * 1e6))
 
     def go_back(self, now_s: float) -> bool:

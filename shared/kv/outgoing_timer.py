@@ -1,4 +1,4 @@
-"""What time brings to a sender's transfers: leases and deadlines that end, what must be sent again."""
+"""Let time act on a sender's transfers: leases and deadlines end, and messages are sent again."""
 
 from __future__ import annotations
 

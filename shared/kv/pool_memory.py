@@ -83,7 +83,7 @@ class PoolMemory:
         copy_cells(cells, range(len(blocks)), self._layer(layer), blocks, streamed=True)
 
     def checksum(self, layer: int, blocks: Sequence[int]) -> int:
-        """That of the bytes of `blocks` in `layer`, in order."""
+        """Return the checksum of the bytes of `blocks` in `layer`, in order."""
         return hash_cells(self._layer(layer), blocks)
 
     def copy_from(self, other: PoolMemory, layer: int, theirs: Sequence[int], ours: Sequence[int]) -> int:

@@ -158,12 +158,13 @@ class KvReceiver:
             self._abort(incoming, reason)
 
     def sampled_s(self, key: TransferKey) -> float | None:
-        """When the tokens after the prompt were drawn; None while that is not known."""
+        """Return when the tokens after the prompt were drawn; None while that is not known."""
         incoming = self._requests.get(key[0])
         return incoming.sampled_s if incoming is not None and incoming.key == key else None
 
     def peer_lost(self, prefill: str) -> None:
-        """That prefill worker is gone: it will send nothing any more, and what comes late lands nowhere."""
+        """Handle the loss of a prefill worker: it sends nothing any more, and what comes late lands
+        nowhere."""
         for incoming in tuple(self._transfers.values()):
             if incoming.prefill == prefill:
                 gone = Unavailable(f"prefill worker {prefill} is gone", hop="prefill")
@@ -317,7 +318,7 @@ class KvReceiver:
         self._ended.remember_ended(incoming, self._now())
 
     def _stop_writing(self, incoming: IncomingTransfer) -> None:
-        """From here on no byte of this transfer can reach the pool."""
+        """Stop writing: from here on no byte of this transfer can reach the pool."""
         if self._chunk_writer.current is incoming:
             self._bulk.discard_body(self._chunk_writer)
             self._chunk_writer.lost()

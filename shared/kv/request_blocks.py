@@ -1,4 +1,4 @@
-"""Where the blocks of a request lie in a pool, and which cells of them a transfer has."""
+"""Place the blocks of a request in a pool, and list which cells of them a transfer has."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ class RequestBlocks:
         return self.tables[self.group_of[run.layer]][run.first : run.end]
 
     def cells(self) -> CellMap:
-        """Of all layers."""
+        """Return the cells of all layers."""
         return CellMap([self.first_blocks[group] for group in self.group_of], self.end)

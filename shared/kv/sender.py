@@ -116,7 +116,7 @@ class KvSender:
             self._send_loop.wake()
 
     def finish_transfer(self, key: TransferKey, token_ids: Sequence[int], finish: str) -> None:
-        """What was sampled after the prompt; KvDone follows when all cells are sent."""
+        """Finish with what was sampled after the prompt; KvDone follows when all cells are sent."""
         outgoing = self._transfers.get(key)
         if outgoing is not None:
             outgoing.set_tokens(token_ids, finish, self._now())
@@ -129,7 +129,7 @@ class KvSender:
             self._abort(outgoing, reason)
 
     def peer_lost(self, decode: str) -> None:
-        """That decode worker is gone, and with it whatever it would acknowledge."""
+        """Handle the loss of a decode worker, and with it of whatever it would acknowledge."""
         for outgoing in tuple(self._transfers.values()):
             if outgoing.decode == decode:
                 gone = Unavailable(f"decode worker {decode} is gone", hop="decode")

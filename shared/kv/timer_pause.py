@@ -1,4 +1,4 @@
-"""How long a timer of transfers sleeps between two looks at them."""
+"""Pause a timer of transfers between two looks at them."""
 
 from __future__ import annotations
 

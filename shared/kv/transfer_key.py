@@ -1,4 +1,4 @@
-"""What both sides call a transfer before its number is known."""
+"""The key of a transfer on both sides before its number is known."""
 
 from __future__ import annotations
 

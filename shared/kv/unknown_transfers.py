@@ -1,4 +1,4 @@
-"""What a sender does with messages of transfers that it does not hold: they came too early, or it is over."""
+"""Handle a sender's messages of transfers that it does not hold: they came too early, or it is over."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class UnknownTransfers:
         self._ended: Expiring[TransferKey, str] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)  # the decode instance
 
     def take_early(self, key: TransferKey, decode: str) -> EarlyMessage | None:
-        """What came of `decode` ("" of one that did not say who it is) before the transfer was offered."""
+        """Take what came of `decode` ("" if it did not say who it is) before the transfer was offered."""
         return self._early.pop((key, decode)) or self._early.pop((key, ""))
 
     def remember_ended(self, key: TransferKey, decode: str, now_s: float) -> None:

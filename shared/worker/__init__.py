@@ -1,1 +1,1 @@
-"""What the model services have in common around an engine: actor, jobs, thread, prefix events, wire forms."""
+"""Share what the model services have around an engine: actor, jobs, thread, prefix events, wire forms."""

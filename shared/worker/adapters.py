@@ -34,7 +34,7 @@ ELSEWHERE_MS = 250
 
 
 class AdaptableEngine(Protocol):
-    """What is needed of an Engine, from any thread."""
+    """The parts of an Engine that are needed here, from any thread."""
 
     def load_adapter(self, name: str, directory: str, /) -> AdapterInfo: ...
     def unload_adapter(self, name: str, /) -> None: ...
@@ -87,7 +87,8 @@ class WorkerAdapters:
     # ---- for the worker ---------------------------------------------------------------------------
 
     def engine_name(self, adapter: AdapterId) -> str:
-        """What the engine calls it, "" for no adapter. Raises Overloaded where another worker may have it."""
+        """Return the engine's name for it, "" for no adapter. Raises Overloaded where another worker may
+        have it."""
         if not adapter.name:
             return ""
         served = self._served.get(adapter.name)
@@ -104,7 +105,7 @@ class WorkerAdapters:
         return "" if served is None else served.engine_name
 
     def reports(self) -> tuple[AdapterReport, ...]:
-        """For heartbeats: every entry that was acted on."""
+        """Return every entry that was acted on, for heartbeats."""
         found = []
         for name in sorted({*self._served, *self._refused}):
             served = self._served.get(name)
@@ -200,7 +201,7 @@ class WorkerAdapters:
         log.error("adapter_refused", adapter=entry.name, error=why)
 
     def _unload_retired(self, engine: AdaptableEngine, in_use: Collection[str]) -> None:
-        """Those that no job has any more. What they leave may be room for one that found none."""
+        """Unload adapters that no job has any more; their room may be enough for one that found none."""
         for name in [name for name in self._retired if name not in in_use]:
             engine.unload_adapter(name)
             self._retired.remove(name)

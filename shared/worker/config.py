@@ -12,7 +12,7 @@ from shared.engine.engine_config import EngineConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineServiceConfig(ServiceConfig):
-    """What the engine computes in and how much it may hold."""
+    """Settings of an engine: what it computes in and how much it may hold."""
 
     max_model_len: int = field_of(
         0, help="longest sequence in tokens; 0 = the model's limit, or what the pool holds", minimum=0
@@ -88,7 +88,8 @@ class EngineServiceConfig(ServiceConfig):
     cpus: str = field_of("", help="CPUs that the engine's threads stay on, like 0,2-3; empty = any")
 
     def engine_config(self, model_dir: Path) -> EngineConfig:
-        """Not validated yet. Raises InvalidRequest for what is no list of CPUs."""
+        """Return the engine's configuration, not validated yet. Raises InvalidRequest for a wrong list of
+        CPUs."""
         return EngineConfig(
             model_dir=str(model_dir),
             max_model_len=self.max_model_len,

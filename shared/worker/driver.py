@@ -82,7 +82,7 @@ class EngineDriver(Generic[R]):
         self.loaded = True
 
     def show_blocks(self) -> None:
-        """To the metrics."""
+        """Show the blocks of the pool in the metrics."""
         free = self.facts.free_blocks
         self._free_gauge.set(free)
         self._held_gauge.set(self.engine.config.kv_blocks - free)

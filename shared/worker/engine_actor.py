@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """What routing goes by; fields as in `Heartbeat`."""
+    """The load that routing goes by; fields as in `Heartbeat`."""
 
     capacity: int
     live: int
@@ -71,13 +71,13 @@ class EngineActor(BusActor):
 
     @abstractmethod
     def adapters_in_use(self) -> set[str]:
-        """What the engine calls those that something held here is computed with."""
+        """Return the engine's names of the adapters that something held here is computed with."""
 
     async def on_tick(self) -> None:
         """Time has passed; nothing else may have happened. None comes while nothing is held."""
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
-        """Of the fleet; `why` is suspect, stopped or restarted."""
+        """Handle the loss of an instance of the fleet; `why` is suspect, stopped or restarted."""
 
     async def drained(self) -> None:
         """Returns when nothing is left to do; bounded by the service's drain timeout."""

@@ -1,4 +1,4 @@
-"""How an engine is made from a service's configuration."""
+"""Make an engine from a service's configuration."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def build_engine(
 
 
 def _fixed_threads(config: EngineConfig) -> int:
-    """Where the number cannot change while a step runs: prefill and decode have half of the cores each."""
+    """Return the number of threads where it cannot change in a step: prefill and decode have half each."""
     return max(1, usable_cores() // 2 // config.tensor_parallel)
 
 
@@ -84,7 +84,7 @@ def _share_cores(engine: Engine, work_class: WorkClass, folder: Path, prompt_wei
 
 
 def _log_progress(model_name: str) -> LoadProgress:
-    """Says how far the load is, once in PROGRESS_EVERY_S, so that a large model does not look stuck."""
+    """Log how far the load is, once in PROGRESS_EVERY_S, so that a large model does not look stuck."""
     told_s = time.monotonic()
 
     def on_loaded(layers: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""What a worker's process tells its actor, besides the messages of the bus."""
+"""Events that a worker's process sends its actor, besides the messages of the bus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLost:
-    """From the fleet view; `why` is suspect, stopped or restarted."""
+    """The loss of an instance, as the fleet view tells it; `why` is suspect, stopped or restarted."""
 
     role: str
     instance: str

@@ -1,4 +1,4 @@
-"""What is held for a gateway that is heard no more expires by itself."""
+"""Let everything expire that is held for a gateway which is heard no more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IsAlive = Callable[[str], bool]
 
 
 def gateway_alive(fleet: FleetView) -> IsAlive:
-    """What the fleet view says."""
+    """Return whether the fleet view has the gateway as alive."""
 
     def is_alive(gateway: str) -> bool:
         view = fleet.get("gateway", gateway)

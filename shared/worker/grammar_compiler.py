@@ -80,7 +80,7 @@ class GrammarCompiler:
                 del self._waiting[grammar]
 
     def take_ended(self) -> list[tuple[str, GrammarResult]]:
-        """By key: what came of the compilations that ended since the last call."""
+        """Return, by key, the results of compilations that ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -90,7 +90,7 @@ class GrammarCompiler:
         await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
 
     def _tell(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:
-        """In the compiler's thread, or here where it was cancelled before it began."""
+        """Hand on a result, in the compiler's thread, or here where it was cancelled before it began."""
         if not future.cancelled() and not self._closed:
             self._loop.call_soon_threadsafe(self._end, grammar, future)
 

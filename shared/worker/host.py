@@ -1,4 +1,4 @@
-"""What the process of a model service gives its actor: engines, ticks, news of the fleet."""
+"""Host the actor of a model service: engines, ticks, events of the fleet."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class EngineSource:
         return self._engine
 
     def take_engine(self) -> Engine:
-        """For the engine's thread."""
+        """Hand the engine over to its thread."""
         stay_on(self._engine.config.cpus)  # it was loaded in another thread
         return self._engine
 
@@ -68,7 +68,8 @@ class EngineSource:
 async def load_adapters(
     service: Service[Any], config: EngineServiceConfig, model: ModelSource, engine: Engine
 ) -> WorkerAdapters:
-    """What comes with that model and what the adapter file says over it: with all that a worker is ready."""
+    """Load the adapters that come with the model and those of the adapter file; with all a worker is
+    ready."""
     adapters = WorkerAdapters(
         Path(config.adapter_file) if config.adapter_file else None,
         model.name,

@@ -18,7 +18,7 @@ from shared.worker.wire import SequenceSpec, sequence_key
 
 
 class JobPhase(Enum):
-    """Where a job is, as audits and cancel acknowledgements name it.
+    """The phase of a job, as audits and cancel acknowledgements name it.
 
     prefill: queued → computing → transferring. decode: queued → transferring → ready → decoding, or where it
     computes the prompt itself queued → computing → decoding.
@@ -57,12 +57,12 @@ class Job:
 
     @property
     def num_tokens(self) -> int:
-        """Of its prompt, and of what was generated before it was placed here."""
+        """The tokens of its prompt, and of what was generated before it was routed here."""
         return len(self.spec.token_ids)
 
     @property
     def max_reusable_blocks(self) -> int:
-        """None where its log-probabilities are wanted: they take all of its logits."""
+        """The most blocks to reuse; none where log-probabilities are wanted, which take all of its logits."""
         wanted = self.spec.params.prompt_logprobs != NO_LOGPROBS
         return 0 if wanted else max_cached_blocks(self.num_tokens)
 
@@ -73,7 +73,7 @@ class Job:
 
     @property
     def params(self) -> SamplingParams:
-        """For the engine."""
+        """The sampling parameters for the engine."""
         if self.grammar is None:
             return self.spec.params
         return dataclasses.replace(self.spec.params, grammar=self.grammar)

@@ -1,4 +1,4 @@
-"""All jobs of a worker, and the rules that every route obeys. No I/O."""
+"""The book of a worker's jobs, and the rules that every route obeys. No I/O."""
 
 from __future__ import annotations
 

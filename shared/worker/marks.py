@@ -1,4 +1,4 @@
-"""What a worker measured of a request's time, for its timeline and for the metrics at once."""
+"""Record a worker's part of a request's time, for its timeline and for the metrics at once."""
 
 from __future__ import annotations
 

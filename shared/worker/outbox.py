@@ -1,4 +1,4 @@
-"""What a worker sends on its own account. A message that cannot be sent is counted, never raised.
+"""Send messages on a worker's own account. One that cannot be sent is counted, never raised.
 
 Whoever waits for it learns in another way: gateways by position gaps, leases and the fleet view. Nor does a
 message that the bus has no room for hold up who sends it: it waits here, in order, for a later turn.
@@ -35,7 +35,7 @@ class Outbox:
 
     @property
     def crowded(self) -> bool:
-        """So much waits that there should not be more tokens before some of it is sent."""
+        """True when so much waits that there should be no more tokens before some of it is sent."""
         return len(self._waiting) >= OUTBOX_LIMIT // 2
 
     @property
@@ -60,7 +60,7 @@ class Outbox:
             await self._send(*self._waiting.popleft())
 
     async def send_rest(self) -> None:
-        """At the end, room or not."""
+        """Send the rest at the end, room or not."""
         while self._waiting:
             await self._send(*self._waiting.popleft())
 

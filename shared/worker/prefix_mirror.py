@@ -21,7 +21,7 @@ BUCKETS = 256
 
 @dataclass(frozen=True, slots=True)
 class PrefixDelta:
-    """What a heartbeat carries; fields as in `Heartbeat`."""
+    """The change of the prefix cache that a heartbeat carries; fields as in `Heartbeat`."""
 
     event_id: int
     added: bytes
@@ -52,7 +52,7 @@ class PrefixMirror:
             self._note(block_hash, came=False)
 
     def overlap_blocks(self, hashes: Sequence[bytes]) -> int:
-        """How many leading blocks of `hashes` the engine need not compute."""
+        """Return how many leading blocks of `hashes` the engine need not compute."""
         return self.groups.reusable_blocks(hashes, self._has)
 
     def drain(self) -> PrefixDelta:

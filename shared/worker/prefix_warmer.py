@@ -65,7 +65,7 @@ class PrefixWarmer:
         return self._warming.cancel(request_id, sender)
 
     def cancel_of(self, gateway: str) -> None:
-        """That gateway is gone."""
+        """Cancel what that gateway wanted: it is gone."""
         self._warming.cancel_of(gateway)
 
     def held(self) -> Iterable[Held]:
@@ -75,10 +75,10 @@ class PrefixWarmer:
 
     @property
     def adapter(self) -> str:
-        """What the engine calls the one that is needed now, "" for none."""
+        """The engine's name of the adapter that is needed now, "" for none."""
         return "" if self._warming.prefix is None else self._warming.prefix.adapter
 
     @property
     def failed_over(self) -> WarmPrefix | None:
-        """What the engine has failed over, where it was this."""
+        """Return what the engine has failed over, where it was this."""
         return self._warming.prefix if self._driver.failed_over_part else None

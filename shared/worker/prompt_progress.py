@@ -1,4 +1,4 @@
-"""How far the prompts are that a worker computes."""
+"""Track how far the prompts are that a worker computes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PromptJob(Protocol):
 
 
 def note_progress(jobs: Mapping[str, PromptJob], result: StepResult) -> None:
-    """What a step did for the prompts of `jobs`, by key; blocks that others computed count as hits."""
+    """Note what a step did for the prompts of `jobs`, by key; blocks that others computed count as hits."""
     for progress in (*result.reused, *result.computed):
         job = jobs.get(progress.key)
         if job is not None:

@@ -37,7 +37,7 @@ class TokenRate:
 
 
 class MeanTime:
-    """Of what happens again and again. 0 where nothing of what is still going on has been seen."""
+    """The mean time of what happens again and again; 0 where nothing that still goes on has been seen."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

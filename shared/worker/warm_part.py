@@ -1,4 +1,4 @@
-"""What the engine's thread computes of a prefix that is being warmed: a part that takes about PART_US.
+"""Compute a part of a prefix that is being warmed, in the engine's thread: one that takes about PART_US.
 
 Between two parts the engine holds nothing of it, and whatever else has come is computed first.
 """
@@ -39,7 +39,7 @@ class WarmPrefix:
 
     @property
     def num_tokens(self) -> int:
-        """Those of its named blocks."""
+        """The tokens of its hashed blocks."""
         return len(self.block_hashes) * HASH_BLOCK_TOKENS
 
 

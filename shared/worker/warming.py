@@ -41,7 +41,7 @@ def read_warm(
 
 
 class Warming:
-    """At most one prefix is being warmed and none waits: a hint that cannot be taken at once is worthless.
+    """The prefix that is being warmed, at most one; none waits: a hint not taken at once is worthless.
 
     It goes on part by part for as long as there is nothing else to compute, and ends at the latest with its
     deadline. What is computed of it stays in the prefix cache, however it ends.
@@ -72,7 +72,7 @@ class Warming:
         return True
 
     def cancel_of(self, gateway: str) -> None:
-        """That gateway is gone."""
+        """Cancel what that gateway wanted: it is gone."""
         if self.prefix is not None and self.prefix.gateway == gateway:
             self._end("cancelled")
 
@@ -86,7 +86,7 @@ class Warming:
         return part.num_tokens > 0
 
     def next_start(self, known_tokens: int, *, busy: bool) -> int | None:
-        """Where its next part begins, of which the cache has `known_tokens`; None when there is none."""
+        """Return where its next part begins, with `known_tokens` in the cache; None when there is none."""
         if self.prefix is None:
             return None
         if known_tokens >= self.prefix.num_tokens:

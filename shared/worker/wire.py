@@ -1,4 +1,4 @@
-"""Between the wire's messages and the engine's types."""
+"""Convert between the wire's messages and the engine's types."""
 
 from __future__ import annotations
 

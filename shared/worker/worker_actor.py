@@ -104,11 +104,11 @@ class WorkerActor(EngineActor, Generic[J]):
         """Let the engine go on."""
 
     async def after_begin(self) -> None:
-        """What can wait until a step runs."""
+        """Do what can wait until a step runs."""
 
     @abstractmethod
     def give_back(self, job: J, reason: str) -> None:
-        """What the job holds, as its phase allows; nothing happens to one that is STOPPING."""
+        """Give back what the job holds, as its phase allows; nothing happens to one that is STOPPING."""
 
     async def answer_pending(self, job: J, error: PenstockError) -> bool:  # noqa: ARG002 - a hook: where routes are answered at once, nobody waits
         """Whether somebody still waited for the answer to the job's route; it is `error` now."""
@@ -149,7 +149,7 @@ class WorkerActor(EngineActor, Generic[J]):
             await self._outbox.lost(killer.gateway, killer.request_id, WARM_EPOCH, self._engine_fault())
 
     def _last_words(self, job: J) -> PenstockError:
-        """To the session of a job that is here at the end; whom the engine failed over is told so."""
+        """Tell the session of each job that is here at the end; one that the engine failed over hears so."""
         role = self._service.role
         if self._stopping:
             return Unavailable(f"the {role} worker has stopped", hop=role)
