@@ -193,7 +193,7 @@ class Forker:
 
 
 def forking_works() -> bool:
-    """Whether this system lets us adopt processes: Linux since 5.3."""
+    """Return whether this system lets us adopt processes: Linux since 5.3."""
     if sys.platform != "linux":
         return False
     try:

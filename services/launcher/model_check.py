@@ -1,4 +1,4 @@
-"""Whether the models can be served, before anything is started. Loads no weights, and no torch.
+"""Check whether the models can be served, before anything is started. Loads no weights, and no torch.
 
 A model that is missing something would otherwise be found out by four processes, four times each.
 """

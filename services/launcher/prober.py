@@ -1,4 +1,4 @@
-"""Whether the services live: GET /live of each that is not heard of, once a second.
+"""Probe whether the services live: GET /live of each that is not heard of, once a second.
 
 A process ends itself when something in it hangs; this is for what cannot: one that is stopped, or whose
 interpreter never comes to its watchdog.

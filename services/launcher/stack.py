@@ -176,7 +176,7 @@ class Stack:
         return beat.steps if beat is not None else 0
 
     def _check_ready(self, instance: Instance, loading: set[str]) -> bool:
-        """Whether it was ready once; tells the user about every process that becomes so."""
+        """Return whether it was ready once; tells the user about every process that becomes so."""
         name, beat = instance.spec.instance, self._beat(instance)
         if beat is None or instance.ready_pid == beat.pid:
             return instance.was_ready
@@ -218,7 +218,7 @@ class Stack:
         ]
 
     def _is_heard(self, beat: Heartbeat) -> bool:
-        """Whether it moves, and the next heartbeat is not late."""
+        """Return whether it moves, and the next heartbeat is not late."""
         late_s = self._heard_s[beat.role, beat.instance] + beat.next_ms / 1e3 + HEARTBEAT_S
         return beat.state != "stalled" and time.monotonic() < late_s
 

@@ -151,5 +151,5 @@ class CorpusIndexing:
 
 
 def _serve_old(corpus: ServedCorpus, follower: IndexFollower) -> bool:
-    """Whether an index that was there already has come into service now."""
+    """Return whether an index that was there already has come into service now."""
     return not corpus.generation and follower.look() and bool(corpus.generation)

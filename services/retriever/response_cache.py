@@ -72,7 +72,8 @@ class ResponseCache:
         return entry if entry is not None and self.is_good(entry, generation, max_age_s) else None
 
     def is_good(self, entry: KeptEntry, generation: str, max_age_s: float = 0.0) -> bool:
-        """Whether it may be given out; then it counts as used. What nobody may be given any more goes."""
+        """Return whether it may be given out; then it counts as used. What nobody may be given any more
+        goes."""
         if entry.generation not in ("", generation):
             self.remove(entry, "generation")
             return False

@@ -97,7 +97,8 @@ class Actor(ABC):
         return len(self._data) + len(self._control)
 
     def activities(self) -> tuple[Activity, ...]:
-        """What has to move while it is busy: each message and each turn is a move of the actor itself."""
+        """Return what has to move while it is busy: each message and each turn is a move of the actor
+        itself."""
         return (self._activity,)
 
     # ---- for subclasses ---------------------------------------------------------------------------

@@ -179,7 +179,8 @@ class Supervisor:
 
 
 async def _crash(life: Coroutine[Any, Any, None]) -> BaseException | None:
-    """What ended `life`, None when it ended by itself. Who is cancelled by its keeper's cancellation has not
+    """Return what ended `life`, None when it ended by itself. Who is cancelled by its keeper's cancellation
+    has not
     crashed: that is raised."""
     task = asyncio.current_task()
     assert task is not None

@@ -73,7 +73,8 @@ class Bus:
 
     @property
     def has_room(self) -> bool:
-        """Whether a publish returns at once; else it may wait for the server to take what was sent before."""
+        """Return whether a publish returns at once; else it may wait for the server to take what was sent
+        before."""
         return self._connection.has_room
 
     @property

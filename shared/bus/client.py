@@ -92,7 +92,7 @@ def login(url: str, credentials: Credentials | None) -> dict[str, Any]:
 
 
 def is_refusal(error: object) -> bool:
-    """Whether trying again is in vain: the server refuses us, or we it."""
+    """Return whether trying again is in vain: the server refuses us, or we it."""
     distrust = isinstance(error, ssl.SSLCertVerificationError | NoTls)
     return distrust or "authorization violation" in str(error).lower()
 

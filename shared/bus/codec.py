@@ -65,7 +65,7 @@ def _tuple_of(element: Checker) -> Checker:
 
 
 def _tuple_of_scalars(wanted: type) -> Checker:
-    """All of a column in one call: what msgpack made is taken as it is."""
+    """Read all of a column in one call: what msgpack made is taken as it is."""
     types = {wanted}
 
     def check(value: Any) -> Any:

@@ -104,7 +104,7 @@ class Connection:
 
     @property
     def has_room(self) -> bool:
-        """Whether a publish returns at once: what waits for the socket is not half of what may."""
+        """Return whether a publish returns at once: what waits for the socket is not half of what may."""
         return int(self.client.pending_data_size) < PENDING_BYTES // 2
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
@@ -247,5 +247,5 @@ def _sentence(error: object) -> str:
 
 
 def internal(error: Exception) -> InternalError:
-    """What the other side hears when code of ours failed; the traceback stays in our log."""
+    """Return what the other side hears when code of ours failed; the traceback stays in our log."""
     return InternalError(f"a handler failed with {type(error).__name__}; its log has the traceback")

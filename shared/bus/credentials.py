@@ -1,4 +1,4 @@
-"""What it takes to get into a NATS server: made for our own, read from a file for any."""
+"""The credentials for a NATS server: made for our own, read from a file for any."""
 
 from __future__ import annotations
 

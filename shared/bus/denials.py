@@ -1,4 +1,4 @@
-"""What the server has refused a connection: counted every time, logged once per subject."""
+"""Handle what the server has refused a connection: counted every time, logged once per subject."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Denials:
         self._sentences: set[str] = set()
 
     def take(self, error: Exception) -> bool:
-        """Whether `error` is a refusal; if so, it has been dealt with."""
+        """Return whether `error` is a refusal; if so, it has been dealt with."""
         sentence = str(error).lower()
         if "permissions violation" not in sentence:
             return False

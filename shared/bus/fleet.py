@@ -94,7 +94,7 @@ class FleetView:
     # ---- reading --------------------------------------------------------------------------------
 
     def instances(self, role: str) -> list[InstanceView]:
-        """Those of a role that can take work: ready and not suspect."""
+        """Return those of a role that can take work: ready and not suspect."""
         assert role in self._roles
         return self._state.instances(role)
 
@@ -194,7 +194,9 @@ class FleetView:
             swept_s = await self._sweep_since(swept_s, pause_s)
 
     def _pause_s(self) -> float:
-        """Who has placed something looks often, to know its own lag; others sleep until somebody is late."""
+        """Return how long to sleep: who has routed something looks often, to know its own lag; others sleep
+        until somebody is
+        late."""
         return SWEEP_S if self._attentive() else max(SWEEP_S, self._state.next_silence_s())
 
     def _attentive(self) -> bool:
@@ -224,7 +226,8 @@ class FleetView:
         return now_s
 
     async def _heard_all(self) -> bool:
-        """Whether all that the server had for us is here. What this takes is our lag, or the server's."""
+        """Return whether all that the server had for us is here. What this takes is our lag, or the
+        server's."""
         try:
             await self._bus.flush()
         except Unavailable:
@@ -319,7 +322,7 @@ class HeartbeatPublisher:
 
 
 def _is_busy(beat: Heartbeat) -> bool:
-    """Whether what it tells may be different soon."""
+    """Return whether what it tells may be different soon."""
     if beat.state != "ready" or beat.live or beat.queued or beat.stalled_ms or beat.added or beat.removed:
         return True
     return bool(beat.degradation or beat.breakers)

@@ -1,4 +1,4 @@
-"""Who is in the fleet, as heartbeats tell it: pure logic with a clock, no bus."""
+"""Know who is in the fleet, as heartbeats tell it: pure logic with a clock, no bus."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class InstanceView:
 
     @property
     def silent_at_s(self) -> float:
-        """When it becomes a suspect unless it is heard from."""
+        """Return when it becomes a suspect unless it is heard from."""
         return self.silent_since_s + self.next_s + SUSPECT_AFTER_S - HEARTBEAT_S
 
     @property
@@ -79,7 +79,7 @@ class InstanceView:
         return self.next_s > HEARTBEAT_S and not self.asked and not self.suspect
 
     def overlap(self, block_hashes: Sequence[bytes]) -> int:
-        """How many leading blocks of a prompt this instance need not compute."""
+        """Return how many leading blocks of a prompt this instance need not compute."""
         return self.heartbeat.kv_groups.reusable_blocks(block_hashes, self.prefix.__contains__)
 
 
@@ -103,7 +103,7 @@ class FleetState:
     # ---- reading --------------------------------------------------------------------------------
 
     def instances(self, role: str) -> list[InstanceView]:
-        """Those of a role that can take work: ready and not suspect."""
+        """Return those of a role that can take work: ready and not suspect."""
         return [view for (of, _), view in self._views.items() if of == role and view.ready]
 
     def get(self, role: str, instance: str) -> InstanceView | None:
@@ -157,12 +157,12 @@ class FleetState:
         return view
 
     def anyone_silent(self) -> bool:
-        """Whether the next sweep would suspect somebody."""
+        """Return whether the next sweep would suspect somebody."""
         now_s = self._clock.monotonic_s()
         return any(not view.suspect and now_s >= view.silent_at_s for view in self._views.values())
 
     def next_silence_s(self) -> float:
-        """How long nobody can become a suspect, or is overdue."""
+        """Return how long nobody can become a suspect, or is overdue."""
         now_s = self._clock.monotonic_s()
         silences_s = (
             view.overdue_at_s if view.rests else view.silent_at_s
@@ -172,7 +172,8 @@ class FleetState:
         return min(silences_s, default=now_s + SUSPECT_AFTER_S) - now_s
 
     def overdue(self) -> list[InstanceView]:
-        """Those at rest whose heartbeat should be here: it may be lost, and they are asked before they are
+        """Return those at rest whose heartbeat should be here: it may be lost, and they are asked before
+        they are
         suspected."""
         now_s = self._clock.monotonic_s()
         return [view for view in self._views.values() if view.rests and now_s >= view.overdue_at_s]

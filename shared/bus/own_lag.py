@@ -1,4 +1,5 @@
-"""How long we ourselves could not listen, lately: whose silence that explains is not to blame for it."""
+"""Measure how long we ourselves could not listen, lately: whose silence that explains is not to blame for
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class OwnLag:
             self._lags.append((self._clock.monotonic_s(), seconds))
 
     def within_s(self, seconds: float) -> float:
-        """How much of the last `seconds` it was."""
+        """Return how much of the last `seconds` it was."""
         now_s = self._clock.monotonic_s()
         lag_s = 0.0
         for end_s, length_s in reversed(self._lags):

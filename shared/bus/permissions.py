@@ -1,4 +1,4 @@
-"""Who may say what on the bus: one table, from which the users of a nats-server are made.
+"""Decide who may say what on the bus: one table, from which the users of a nats-server are made.
 
 A subject names the message on it and its sender (`shared.bus.subjects`), so the server itself refuses a
 message that its sender has no business to send, and a receiver believes no message that is not what its

@@ -54,7 +54,7 @@ def subject_of(address: str, message: str, sender: str) -> str:
 
 
 def everything_at(address: str) -> str:
-    """What to subscribe to for all messages of an address."""
+    """Return what to subscribe to for all messages of an address."""
     return f"{address}.*.*"
 
 

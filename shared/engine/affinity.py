@@ -1,4 +1,4 @@
-"""Which CPUs an engine's threads run on."""
+"""Choose which CPUs an engine's threads run on."""
 
 from __future__ import annotations
 

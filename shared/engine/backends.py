@@ -1,4 +1,4 @@
-"""Where an engine's KV lies and which arithmetic computes its model: makes what the configuration names."""
+"""Choose where an engine's KV lies and which arithmetic computes its model."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def build_pool(
 
 
 def is_native(config: EngineConfig, model: ModelConfig) -> bool:
-    """Whether the compiled kernels compute this, whose number of threads may change at any time."""
+    """Return whether the compiled kernels compute this, whose number of threads may change at any time."""
     return config.device == "cpu" and config.tensor_parallel == 1 and _kernels(config, model) is not None
 
 
 def backend_name(config: EngineConfig, model: ModelConfig) -> BackendName:
-    """Which of them computes what `config` says, on this machine."""
+    """Return which of them computes what `config` says, on this machine."""
     if config.tensor_parallel > 1:
         return "tensor_parallel"
     if config.device == "cuda":

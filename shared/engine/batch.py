@@ -1,4 +1,4 @@
-"""What one forward pass computes: rows of tokens, span by span."""
+"""Describe one forward pass: rows of tokens, span by span."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class BlockTable:
 
     @property
     def num_given(self) -> int:
-        """How many of its first blocks it holds, or has held."""
+        """Return how many of its first blocks it holds, or has held."""
         return len(self.blocks) if self.turnover is None else self.turnover.given
 
     @property

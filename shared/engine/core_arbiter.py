@@ -1,4 +1,5 @@
-"""How the processes that compute on one host agree about its cores: a file in memory with a seat for each.
+"""Share the cores of one host among the processes that compute on it: a file in memory with a seat for
+each.
 
 A seat says what kind of work its process does, on which CPUs, and whether it computes now; from that every
 process knows how many threads it has (`Board::share` in native/core_arbiter.h), and decode when its next
@@ -102,13 +103,13 @@ class CoreArbiter:
 
     @property
     def threads(self) -> int:
-        """How many its process may compute with now."""
+        """Return how many its process may compute with now."""
         share: int = self._kernels.penstock_share(self._board, self.number)
         return min(share, self.most)
 
     @property
     def prompts(self) -> WaitingPrompts:
-        """Those of this host that would have the cores of this process while it does not compute."""
+        """Return those of this host that would have the cores of this process while it does not compute."""
         found = PromptsShape()
         self._kernels.penstock_prompts(self._board, self.number, ctypes.byref(found))
         return WaitingPrompts(found.requests, found.moves)

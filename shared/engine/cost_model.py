@@ -1,4 +1,4 @@
-"""How long a step takes, learned from the steps that were taken. No torch, no clock."""
+"""Predict how long a step takes, learned from the steps that were taken. No torch, no clock."""
 
 from __future__ import annotations
 
@@ -101,18 +101,20 @@ class CostModel:
         return a + b * features.tokens + c * features.sequences + d * features.keys
 
     def vouches_for(self, prompt_tokens: int) -> bool:
-        """Whether steps like those of this prompt were seen. From decode steps and short prompts alone, what
+        """Return whether steps like those of this prompt were seen. From decode steps and short prompts
+        alone, what
         a step costs cannot be told from what its tokens cost, and a long prompt would multiply the error."""
         largest_step = min(prompt_tokens, self._chunk_tokens)
         return self.ready and largest_step <= EXTRAPOLATION * self._most_tokens
 
     def row_us(self, context_tokens: int) -> float:
-        """What one more row costs in a step that is taken anyway."""
+        """Return what one more row costs in a step that is taken anyway."""
         _, b, _, d = self.coefficients()
         return b + d * context_tokens
 
     def span_us(self, start: int, num_tokens: int) -> float:
-        """What tokens [start, start + num_tokens) of one sequence cost beyond the steps that they are in."""
+        """Return what tokens [start, start + num_tokens) of one sequence cost beyond the steps that they are
+        in."""
         _, b, _, d = self.coefficients()
         return b * num_tokens + d * span_features(start, num_tokens).keys
 

@@ -144,7 +144,7 @@ class Engine(Intake):
         return {key: sequence.num_held for key, sequence in self._scheduler.sequences.items()}
 
     def tokens_since(self, key: str, position: int) -> list[int]:
-        """What sequence `key` has from `position` on; nothing when it is not held."""
+        """Return what sequence `key` has from `position` on; nothing when it is not held."""
         sequence = self._scheduler.sequences.get(key)
         return sequence.tokens[position:] if sequence is not None else []
 
@@ -174,12 +174,12 @@ class Engine(Intake):
 
     @property
     def backend(self) -> BackendName:
-        """Which arithmetic computes the model."""
+        """Return which arithmetic computes the model."""
         return backend_name(self.config, self.model_config)
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:
-        """Those that are loaded, in that order. May be read from any thread."""
+        """Return those that are loaded, in that order. May be read from any thread."""
         return self._adapters.infos
 
     # --- work ---
@@ -196,7 +196,7 @@ class Engine(Intake):
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would compute anything now; can turn true on admit, attach and release."""
+        """Return whether `step` would compute anything now; can turn true on admit, attach and release."""
         return self._scheduler.has_work
 
     def step(self) -> StepResult:
@@ -269,7 +269,7 @@ class Engine(Intake):
 
     @property
     def offload_stats(self) -> OffloadStats | None:
-        """What waits outside of the pool, None where nothing may."""
+        """Return what waits outside of the pool, None where nothing may."""
         return self._offloads.stats if self._offloads else None
 
     def close(self) -> None:

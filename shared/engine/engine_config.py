@@ -1,4 +1,4 @@
-"""What an engine is told when it starts, and how long its sequences may become."""
+"""The configuration of an engine, and how long its sequences may become."""
 
 from __future__ import annotations
 
@@ -186,6 +186,7 @@ def _longest_blocks(config: EngineConfig, groups: KvGroups) -> int:
 
 
 def _stretch(model: ModelConfig) -> float:
-    """How far past its own limit a model may be asked to go: a dynamic rope turns slower for longer ones."""
+    """Return how far past its own limit a model may be asked to go: a dynamic rope turns slower for longer
+    ones."""
     ropes = [layer.rope for layer in model.layers if layer.rope is not None]
     return min((rope.factor if rope.kind == "dynamic" else 1.0 for rope in ropes), default=1.0)

@@ -1,4 +1,4 @@
-"""What comes into the engine: checks what callers send and makes sequences of it."""
+"""Check what comes into the engine and make sequences of it."""
 
 from __future__ import annotations
 

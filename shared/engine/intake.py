@@ -1,4 +1,4 @@
-"""How sequences come into the engine, and how what they are to compute is changed while they are in it."""
+"""Take sequences into the engine, and change what they are to compute while they are in it."""
 
 from __future__ import annotations
 

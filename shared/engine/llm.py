@@ -55,7 +55,7 @@ class _Run:
 
     @property
     def must_wait(self) -> bool:
-        """Whether the prompt that it could share is still being computed."""
+        """Return whether the prompt that it could share is still being computed."""
         return self.first is not None and not self.first.token_ids and self.first.finish_reason is None
 
     def take(self, output: TokenOutput) -> None:
@@ -146,7 +146,7 @@ class LLM:
                 self.engine.release(key)
 
     def _admit(self, waiting: Sequence[_Run]) -> list[_Run]:
-        """Those that still wait. Raises what the engine says to a run that it can never take."""
+        """Return those that still wait. Raises what the engine says to a run that it can never take."""
         later = [run for run in waiting if run.must_wait]
         ready = [run for run in waiting if not run.must_wait]
         for place, run in enumerate(ready):

@@ -1,4 +1,4 @@
-"""What the engine answers with."""
+"""The answers of the engine."""
 
 from __future__ import annotations
 

@@ -103,7 +103,8 @@ class LiveSequence:
 
     @property
     def max_reusable_blocks(self) -> int:
-        """How many of its blocks may come filled: those before its last token, and before the logits that
+        """Return how many of its blocks may come filled: those before its last token, and before the logits
+        that
         are still to be computed for log-probabilities of its prompt."""
         blocks = max_cached_blocks(len(self.tokens))
         if self.num_scored < self.prompt_len:
@@ -112,11 +113,11 @@ class LiveSequence:
 
     @property
     def draw_limit(self) -> int:
-        """How many tokens may still be drawn before it ends or is held."""
+        """Return how many tokens may still be drawn before it ends or is held."""
         return min(self.end_len, self.hold_len or self.end_len) - len(self.tokens)
 
     def common_tokens(self, base: int, token_ids: Sequence[int]) -> int:
-        """How many of its first tokens stay when those from `base` on become `token_ids`."""
+        """Return how many of its first tokens stay when those from `base` on become `token_ids`."""
         pairs = zip(islice(self.tokens, base, None), token_ids, strict=False)
         return base + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 

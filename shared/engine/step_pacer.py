@@ -1,4 +1,5 @@
-"""When the next step of an engine that goes first may begin, while prompts wait for its cores. Pure."""
+"""Decide when the next step of an engine that goes first may begin, while prompts wait for its cores.
+Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class StepPacer:
         self._took_s.append(self._monotonic_s() - self._began_s)
 
     def pause_s(self, own: OwnRequests, prompts: WaitingPrompts) -> float:
-        """How long the next step has to wait from now on; 0: not at all."""
+        """Return how long the next step has to wait from now on; 0: not at all."""
         ours = own.streams + self._prompt_weight * own.prompts
         theirs = self._prompt_weight * prompts.requests
         if not (ours and theirs) or prompts.moves == self._stuck_at:

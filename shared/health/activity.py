@@ -1,4 +1,4 @@
-"""What has to move: an engine's calls, an actor's turns, the event loop."""
+"""Watch what has to move: an engine's calls, an actor's turns, the event loop."""
 
 from __future__ import annotations
 

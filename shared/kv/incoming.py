@@ -226,7 +226,7 @@ class IncomingTransfer:
         return self._cells.indices(MISSING, MAX_MISSING_CELLS)
 
     def ask_again(self, now_s: float) -> bool:
-        """Whether KvGrant (nothing was heard yet) or KvAbort should be repeated."""
+        """Return whether KvGrant (nothing was heard yet) or KvAbort should be repeated."""
         unheard = self.phase is IncomingPhase.RECEIVING and not self.heard
         waiting = unheard or self.phase is IncomingPhase.ABORTING
         if not waiting or now_s - self._asked_s < NO_PROGRESS_S:

@@ -182,7 +182,7 @@ class OutgoingTransfer:
         return self.blocks.num_blocks
 
     def has_work(self, cell_bytes: int) -> bool:
-        """Whether `take_run` would give something."""
+        """Return whether `take_run` would give something."""
         return (
             bool(self._queue)
             and self.phase in (OutgoingPhase.SENDING, OutgoingPhase.DONE)
@@ -261,7 +261,7 @@ class OutgoingTransfer:
         return True
 
     def ask_again(self, now_s: float) -> bool:
-        """Whether KvDone or KvAbort should be repeated for want of an answer."""
+        """Return whether KvDone or KvAbort should be repeated for want of an answer."""
         waiting = self.phase in (OutgoingPhase.DONE, OutgoingPhase.ABORTING)
         if not waiting or now_s - self._asked_s < NO_PROGRESS_S:
             return False

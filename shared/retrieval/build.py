@@ -62,7 +62,7 @@ class Built:
 
 
 def index_folder(state_dir: Path, corpus: str) -> Path:
-    """Where the index of `corpus` is kept."""
+    """Return where the index of `corpus` is kept."""
     name = hashlib.sha256(str(Path(corpus).absolute()).encode()).hexdigest()[:12]
     return state_dir / f"index-{name}"
 
@@ -161,7 +161,7 @@ def _embed_missing(
 
 
 def _old_generation(folder: Path) -> Generation | None:
-    """What there is; nothing when it is damaged or made by other rules."""
+    """Return what there is; nothing when it is damaged or made by other rules."""
     try:
         other, generation = other_format(folder), open_generation(folder, MODEL)
     except (ChecksumMismatch, InvalidRequest) as error:
@@ -191,7 +191,7 @@ def _locked(folder: Path, waiting: Waiting) -> Iterator[None]:
 
 
 def _holder(lock: TextIO) -> int:
-    """Who has said to hold it; nobody has just after it was taken."""
+    """Return who has said to hold it; nobody has just after it was taken."""
     lock.seek(0)
     text = lock.read(MAX_PID_CHARS)
     return int(text) if text.isdecimal() else 0

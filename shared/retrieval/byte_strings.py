@@ -40,7 +40,7 @@ class ByteStrings:
         return self.data[self._begin(number) : self.ends[number]].tobytes()
 
     def part(self, numbers: range) -> ByteStrings:
-        """Those with consecutive numbers."""
+        """Return those with consecutive numbers."""
         begin, end = self._begin(numbers.start), self._begin(numbers.stop)
         return ByteStrings(self.data[begin:end], self.ends[numbers.start : numbers.stop] - begin)
 

@@ -1,4 +1,4 @@
-"""Which files of a folder are documents."""
+"""Find which files of a folder are documents."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CorpusReader:
         self._left_out.documents += summary.skipped
 
     def skipped(self) -> tuple[tuple[str, str], ...]:
-        """What is not in the corpus, each with the reason. Raises NotFound when no document is."""
+        """Return what is not in the corpus, each with the reason. Raises NotFound when no document is."""
         if not self._documents:
             raise NotFound(
                 f"{self._corpus} has no readable document ({READ_SUFFIXES}); name a folder that has some"
@@ -94,7 +94,7 @@ class CorpusReader:
 
 
 def is_there(corpus: str) -> bool:
-    """Whether there is such a folder or file, or the folder of such a pattern."""
+    """Return whether there is such a folder or file, or the folder of such a pattern."""
     path = Path(corpus)
     return path.exists() or (PATTERN_MARK in path.name and path.parent.is_dir())
 
@@ -120,7 +120,7 @@ class _LeftOut:
         self._unreadable.append(error)
 
     def subfolder(self, path: Path) -> bool:
-        """Whether it is passed by."""
+        """Return whether it is passed by."""
         if path.name in SKIPPED_FOLDERS:
             self._folders[path.name] += path.name != "__pycache__"
             return True

@@ -1,4 +1,4 @@
-"""What a file of a corpus holds: a document, or several."""
+"""The content of a file of a corpus: a document, or several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an index has of its documents beside their passages: read from mapped files one by one."""
+"""Keep what an index has of its documents beside their passages: read from mapped files one by one."""
 
 from __future__ import annotations
 

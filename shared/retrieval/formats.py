@@ -33,7 +33,8 @@ Skip = Callable[[str, str], None]
 
 
 def read_documents(path: Path, name: str, skip: Skip) -> Iterator[Document]:
-    """What the file holds. Raises Unreadable with the reason; lines of a JSONL file go to `skip`, each with
+    """Return what the file holds. Raises Unreadable with the reason; lines of a JSONL file go to `skip`,
+    each with
     its own."""
     if not path.is_file():
         raise Unreadable("it is no file" if path.exists() else "it is a link that leads nowhere")

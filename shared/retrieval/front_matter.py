@@ -1,4 +1,4 @@
-"""What a Markdown file says of itself above its text, between two lines of `---`: a part of YAML.
+"""Read what a Markdown file says of itself above its text, between two lines of `---`: a part of YAML.
 
 Read are fields with a text, a number or a truth value, as they are written, and lists of these: `[a, b]`, or
 lines of `- a` below the field. Fields with anything else, such as tables and texts of several lines, are left

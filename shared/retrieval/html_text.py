@@ -61,7 +61,7 @@ class HtmlText:
 
 
 def read_html(html: str) -> HtmlText:
-    """Where it has no heading of the first level, its title is that."""
+    """Return the text; where it has no heading of the first level, its title is that."""
     parser = _MarkdownWriter()
     parser.feed(html)
     parser.close()

@@ -69,11 +69,11 @@ class PassageIndex:
         return Hit(source, passage.text, score, row, passage.start, passage.end, page)
 
     def metadata_of(self, row: int) -> Pairs:
-        """What a client is told of its document's."""
+        """Return what a client is told of its document's."""
         file = self.table.file_of(row)
         return told_metadata(file.name, file.metadata)
 
 
 def embedded_texts(table: PassageTable) -> list[str]:
-    """What the vectors and terms of its passages are made of."""
+    """Return what the vectors and terms of its passages are made of."""
     return [table.passage(row).embedded_text for row in range(len(table))]

@@ -1,4 +1,4 @@
-"""Which generation of an index counts, and what made one: the two small files that all others hang on.
+"""Record which generation of an index counts, and what made one: the two small files that all others hang on.
 
 The pointer names the generation and the digest of its manifest, the manifest size and digest of each file.
 """

@@ -1,4 +1,4 @@
-"""What searches may be narrowed by: what a document says of itself, and its place in the corpus.
+"""Metadata, by which searches may be narrowed: what a document says of itself, and its place in the corpus.
 
 Of its place every document has `source`, its name (and, of a line of a JSONL file, that file's), `folder`,
 the folders that it is in, each by its path from the corpus, and `suffix`, such as `md`. What it says itself
@@ -46,7 +46,7 @@ def _tidied(text: str) -> str:
 
 
 def all_values(name: str, metadata: Pairs) -> Iterator[tuple[str, str]]:
-    """What filters are compared with, for the document of this name."""
+    """Return what filters are compared with, for the document of this name."""
     yield from metadata
     yield "source", name
     if record := _RECORD.match(name):
@@ -61,7 +61,8 @@ def all_values(name: str, metadata: Pairs) -> Iterator[tuple[str, str]]:
 
 
 def told_metadata(name: str, metadata: Pairs) -> Pairs:
-    """What a client is told: each field once, values of one joined; of the place what the document does not
+    """Return what a client is told: each field once, values of one joined; of the place what the document
+    does not
     say itself. What does not fit MAX_TOLD_BYTES is left out."""
     values: dict[str, list[str]] = {}
     for field, value in metadata:

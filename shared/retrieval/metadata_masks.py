@@ -1,4 +1,5 @@
-"""Which passages of an index filters let through: an array for each set of filters, kept for later ones."""
+"""Find which passages of an index filters let through: an array for each set of filters, kept for later
+ones."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class MetadataMasks:
             return mask
 
     def unknown_fields(self, filters: Filters) -> list[str]:
-        """Those that no document has."""
+        """Return those that no document has."""
         if not filters:
             return []
         with self._lock:
@@ -75,7 +76,7 @@ class MetadataMasks:
         return np.repeat(files, counts)
 
     def _look(self) -> npt.NDArray[np.int64]:
-        """How many passages each document has."""
+        """Return how many passages each document has."""
         if self._counts is None:
             names: set[str] = set()
             for file in self._table.files:

@@ -1,4 +1,4 @@
-"""How the corpora of a retriever are said, in every place that says them: [NAME[@TENANT+TENANT]=]PATH.
+"""Parse how the corpora of a retriever are said, in every place that says them: [NAME[@TENANT+TENANT]=]PATH.
 
 /srv/handbook                    the corpus `default`, for everybody
 handbook=/srv/handbook           another name
@@ -40,7 +40,7 @@ class NamedCorpus:
 
 
 def split_corpus(text: str) -> tuple[str, str]:
-    """What stands before the path, with its =, and the path."""
+    """Return what stands before the path, with its =, and the path."""
     head, equals, path = text.partition("=")
     return ("", text) if not equals or text.startswith(_PATH_STARTS) else (head + equals, path)
 

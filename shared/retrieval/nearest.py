@@ -179,13 +179,14 @@ class NearestVectors:
 
 
 def is_worn(index: Any, in_it: int, present: int) -> bool:
-    """Whether an index with so many vectors, of which so many are still there, is better built anew."""
+    """Return whether an index with so many vectors, of which so many are still there, is better built
+    anew."""
     made_for = (index.nlist / LISTS_PER_ROOT) ** 2 if hasattr(index, "nlist") else math.inf
     return in_it - present > MAX_GONE_SHARE * in_it or present > MAX_GROWTH * made_for
 
 
 def _is_each_row(rows: Rows, count: int) -> bool:
-    """Whether all rows below `count` are among these once, and besides nothing but -1."""
+    """Return whether all rows below `count` are among these once, and besides nothing but -1."""
     return rows.dtype == np.int64 and np.array_equal(np.sort(rows[rows != -1]), np.arange(count))
 
 

@@ -46,7 +46,7 @@ class Passage:
 
     @property
     def embedded_text(self) -> str:
-        """What its vector and its terms are made of."""
+        """Return what its vector and its terms are made of."""
         return f"{self.heading}\n{self.text}" if self.heading else self.text
 
 
@@ -108,7 +108,7 @@ def split_passages(text: str, *, markdown: bool, title: str = "") -> list[Passag
 
 
 def has_title(text: str) -> bool:
-    """Whether Markdown has a heading of the first level."""
+    """Return whether Markdown has a heading of the first level."""
     in_fence = False
     for line in text.splitlines():
         if FENCE.match(line):

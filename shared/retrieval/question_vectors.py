@@ -61,7 +61,9 @@ class QuestionVectors:
         self._coming: dict[bytes, Coming] = {}
 
     def embed_questions(self, questions: Sequence[str]) -> EmbeddedQuestions:
-        """Those that nobody has made or is making are embedded together. Raises what the embedder does."""
+        """Return all vectors; those that nobody has made or is making are embedded together. Raises what the
+        embedder
+        does."""
         asked = {_digest(question): question for question in questions}
         found, awaited, mine = self._claim(asked)
         if mine:
@@ -86,7 +88,7 @@ class QuestionVectors:
     def _claim(
         self, asked: dict[bytes, str]
     ) -> tuple[dict[bytes, QuestionVector], dict[bytes, Coming], dict[bytes, str]]:
-        """What is kept, what other threads are making, and what is this thread's to make."""
+        """Return what is kept, what other threads are making, and what is this thread's to make."""
         with self._lock:
             found = {digest: self._kept[digest] for digest in asked if digest in self._kept}
             for digest in found:

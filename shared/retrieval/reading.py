@@ -141,7 +141,7 @@ def _joined(before: PassageTable, parts: Sequence[ReadPart]) -> tuple[PassageTab
 
 
 def _runs(ranges: Iterable[range]) -> Iterator[range]:
-    """Those that follow each other as one."""
+    """Return those that follow each other as one."""
     run = range(0)
     for one in ranges:
         if run.stop == one.start:

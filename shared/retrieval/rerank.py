@@ -41,7 +41,7 @@ class Reranker(Protocol):
     def name(self) -> str: ...
 
     def share(self, question: str) -> float:
-        """What its scores count for this question: 1 alone, 0 nothing beside those of the search."""
+        """Return what its scores count for this question: 1 alone, 0 nothing beside those of the search."""
         ...
 
     def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:

@@ -1,4 +1,5 @@
-"""What the files of a corpus were when they were read: those that are as they were need not be read again.
+"""Remember what the files of a corpus were when they were read: those that are as they were need not be read
+again.
 
 FOLDER/seen.msgpack: SHA-256 of what follows, then {"rules", "content", "files"}, a row of name, signature,
 documents, characters, what was left out with the reason, and whether it was whole, for each file in its

@@ -1,4 +1,5 @@
-"""How often each term is in each passage: what the scores of a lexical index are made of, and what of it
+"""Count how often each term is in each passage: what the scores of a lexical index are made of, and what of
+it
 stays when passages come and go.
 
 Passages that stay are not read again: their counts move to the rows that they have now. The outcome is the
@@ -50,7 +51,8 @@ class TermCounts:
         return none.updated(np.full(len(texts), -1, np.int64), texts)
 
     def updated(self, origin: Rows, texts: Iterable[str]) -> Self:
-        """Those of passages of which row r is what row origin[r] is here, which no two are, or where that is
+        """Return those of passages of which row r is what row origin[r] is here, which no two are, or where
+        that is
         -1 the next of `texts`."""
         ids = {term: number for number, term in enumerate(self.terms)}
         new_rows = np.flatnonzero(origin < 0)

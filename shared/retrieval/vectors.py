@@ -1,4 +1,4 @@
-"""What texts become to be compared."""
+"""The vectors that texts become to be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a corpus has changed, seen by looking at its files now and then: works on every file system."""
+"""Watch whether a corpus has changed, by looking at its files now and then: works on every file system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class CorpusWatch:
         self._indexed = self._seen = self._look()
 
     def changed(self) -> bool:
-        """Whether it is to be indexed again: something has changed since it was, and nothing since the last
+        """Return whether it is to be indexed again: something has changed since it was, and nothing since
+        the last
         look, so that whoever writes has probably finished. Called every LOOK_EVERY_S."""
         now, before = self._look(), self._seen
         self._seen = now

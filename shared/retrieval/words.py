@@ -67,7 +67,7 @@ def terms_of(text: str) -> Iterator[str]:
 
 
 def runs_of(text: str) -> list[str]:
-    """What stands together in one kind of script: a word, or what separates no words."""
+    """Return what stands together in one kind of script: a word, or what separates no words."""
     runs: list[str] = _RUN.findall(_folded(text).translate(_WORD_CHARS))
     return runs
 

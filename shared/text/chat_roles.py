@@ -1,4 +1,4 @@
-"""Who may speak in a chat."""
+"""The roles that may speak in a chat."""
 
 from __future__ import annotations
 

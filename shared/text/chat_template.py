@@ -55,7 +55,7 @@ class ChatTemplate:
         """In which it teaches calls, where it is told of tools at all; None: it is not to be."""
 
     def knows_role(self, role: str) -> bool:
-        """Whether the role is written in it at all."""
+        """Return whether the role is written in it at all."""
         return re.search(f"['\"]{role}['\"]", self._source) is not None
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:

@@ -31,7 +31,8 @@ LibraryDecode = Callable[[list[str]], str]
 class DecoderStage(Protocol):
     @property
     def settled(self) -> bool:
-        """Whether nothing of what was pushed can change what comes of later tokens: any two such moments are
+        """Return whether nothing of what was pushed can change what comes of later tokens: any two such
+        moments are
         alike."""
 
     def push(self, token: str) -> Iterable[str]:
@@ -219,7 +220,7 @@ DecoderStageFactory = Callable[[], DecoderStage]
 
 
 def stage_factories(decoder: dict[str, Any] | None) -> tuple[DecoderStageFactory, ...]:
-    """How to make the stages for one stream, from the "decoder" entry of tokenizer.json."""
+    """Return how to make the stages for one stream, from the "decoder" entry of tokenizer.json."""
     if decoder is None:
         return (JoinWithSpaces,)
     factories: list[DecoderStageFactory] = []
@@ -285,7 +286,7 @@ def _library_stage(
 
 
 def plain_text(token: str, factories: Sequence[DecoderStageFactory]) -> str | None:
-    """What `token` always gives where the stages are settled; None where they are not so after it."""
+    """Return what `token` always gives where the stages are settled; None where they are not so after it."""
     stages = [make() for make in factories]
     run_stages(stages, [_IN_FRONT])
     if not is_settled(stages):
@@ -306,7 +307,7 @@ def run_stages(stages: Sequence[DecoderStage], tokens: Iterable[str]) -> str:
 
 
 def token_bytes(token: str, factories: Sequence[DecoderStageFactory]) -> bytes:
-    """What `token` adds to a text in front of it."""
+    """Return what `token` adds to a text in front of it."""
     stages = [make() for make in factories]
     if any(isinstance(stage, ByteLevel) for stage in stages):
         return _token_bytes(token)
@@ -322,7 +323,7 @@ def token_bytes(token: str, factories: Sequence[DecoderStageFactory]) -> bytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """How byte-level tokenizers write bytes: printable Latin-1 as itself, the rest from 256 on."""
+    """Return how byte-level tokenizers write bytes: printable Latin-1 as itself, the rest from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}

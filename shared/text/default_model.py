@@ -78,12 +78,12 @@ def _is_published(content: io.BufferedReader) -> bool:
 
 
 def _seen(content: io.BufferedReader) -> str:
-    """What is another one when the file is replaced or written to."""
+    """Return what is another one when the file is replaced or written to."""
     status = os.fstat(content.fileno())
     fields = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return ":".join(map(str, fields))
 
 
 def is_missing() -> bool:
-    """Whether it would be served and is not there."""
+    """Return whether it would be served and is not there."""
     return os.environ.get(VARIABLE) != NONE and find_default_model() is None

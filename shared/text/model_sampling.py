@@ -1,4 +1,5 @@
-"""What a model's makers say of sampling: in generation_config.json, in a GGUF file's metadata, on its card.
+"""Read what a model's makers say of sampling: in generation_config.json, in a GGUF file's metadata, on its
+card.
 
 Needs no torch.
 """
@@ -35,7 +36,8 @@ GGUF_KEYS = {
 
 
 def served_sampling(model: ModelSource, words: Sequence[str]) -> tuple[SamplingDefault, ...]:
-    """What requests for this model take that do not say, where that is not built in: the model's, and over it
+    """Return what requests for this model take that do not say, where that is not built in: the model's, and
+    over it
     that of the setting `words`.
 
     Raises InvalidRequest for what no request could say. What the setting is about is not read of the model.

@@ -1,4 +1,4 @@
-"""Which of some passages, best first, there is room for. Pure."""
+"""Choose which of some passages, best first, there is room for. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How retrieved passages and a question become one user message.
+"""Make one user message of retrieved passages and a question.
 
 A model is asked in the form that it was taught; most were taught none and get the default one:
 

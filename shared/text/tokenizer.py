@@ -141,7 +141,7 @@ class TextTokenizer:
         return known or PLAIN_FORMAT
 
     def special_ids_of(self, texts: Iterable[str]) -> dict[str, int]:
-        """Those of `texts` that are special tokens, with their ids."""
+        """Return those of `texts` that are special tokens, with their ids."""
         ids = {text: self._tokenizer.token_to_id(text) for text in texts}
         return {text: token_id for text, token_id in ids.items() if token_id in self._special_ids}
 
@@ -193,7 +193,8 @@ class TextTokenizer:
         return piece
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What the id stands for by itself in the middle of a text; a special token is its own name."""
+        """Return what the id stands for by itself in the middle of a text; a special token is its own
+        name."""
         token: str | None = self._tokenizer.id_to_token(token_id)
         if token is None or token_id in self._special_ids:
             return (token or "").encode()

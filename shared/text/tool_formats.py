@@ -1,4 +1,5 @@
-"""How models write the tools that they call: the formats that chat templates teach, and ours for the others.
+"""The formats in which models write calls of tools: the formats that chat templates teach, and ours for the
+others.
 
 Each writes a call as JSON with the name first. Arguments are spaced as Python's `json.dumps` spaces them,
 which is how templates render them: a call that comes back in the next prompt is the same tokens again.

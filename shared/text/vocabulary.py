@@ -1,4 +1,4 @@
-"""Which ids a model has."""
+"""Check ids against a model's vocabulary."""
 
 from __future__ import annotations
 

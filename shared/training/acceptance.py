@@ -1,4 +1,4 @@
-"""How many of a draft's tokens the target would have said itself, and how many an n-gram lookup's.
+"""Count how many of a draft's tokens the target would have said itself, and how many an n-gram lookup's.
 
 Drafts are accepted where they equal the target's own draw, and draws depend on seed, position and id alone:
 so a draft that goes on from a part of the target's answer, with its parameters, is accepted up to where the
@@ -28,7 +28,7 @@ class TargetAnswer:
 
     @property
     def places(self) -> range:
-        """Where drafts begin: with room for a whole one behind it."""
+        """Return where drafts begin: with room for a whole one behind it."""
         return range(1, len(self.tokens) - LONGEST_DRAFT + 1, STRIDE_TOKENS)
 
     def text_at(self, place: int) -> tuple[int, ...]:

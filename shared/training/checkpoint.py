@@ -1,4 +1,5 @@
-"""What a training run goes on from: the weights that learn, the optimizer's state, the progress; one file."""
+"""Save what a training run goes on from: the weights that learn, the optimizer's state, the progress; one
+file."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ class DistillRun:
 
 
 def _prompt_room(positions: int) -> int:
-    """How long a prompt may be where a sequence has so many positions."""
+    """Return how long a prompt may be where a sequence has so many positions."""
     room = positions - MAX_ANSWER_TOKENS - LONGEST_DRAFT
     if room < LEAST_PROMPT_TOKENS:
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""How large a draft is, and which parts of its target it starts from."""
+"""Plan how large a draft is, and which parts of its target it starts from."""
 
 from __future__ import annotations
 

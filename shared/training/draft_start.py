@@ -45,7 +45,8 @@ def start_draft(model: str | Path, target: ModelConfig, plan: DraftPlan) -> Llam
 
 
 def is_llama_like(target: ModelConfig) -> bool:
-    """Whether its layers can be layers of a Llama; biases and norms of queries and keys are left out."""
+    """Return whether its layers can be layers of a Llama; biases and norms of queries and keys are left
+    out."""
     dense = target.latent is None and all(layer.moe is None for layer in target.layers)
     return dense and target.norms == "pre" and target.activation == "silu"
 

@@ -1,4 +1,4 @@
-"""Whether a draft pays: tokens per step of the target against what the steps cost."""
+"""Judge whether a draft pays: tokens per step of the target against what the steps cost."""
 
 from __future__ import annotations
 

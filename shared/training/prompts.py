@@ -1,4 +1,4 @@
-"""What the target is asked while a draft learns from it: the user's prompts, or questions of its own."""
+"""Make what the target is asked while a draft learns from it: the user's prompts, or questions of its own."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def ask_itself(
 
 
 def _user_begins(tokenizer: TextTokenizer) -> list[int] | None:
-    """What comes before any user's first word."""
+    """Return what comes before any user's first word."""
     if not tokenizer.has_chat_template:
         return None
     one, other = (tokenizer.encode_chat([ChatTurn("user", text)]) for text in ("Q", "7 b"))

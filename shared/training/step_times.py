@@ -1,4 +1,5 @@
-"""How long steps take on this machine: one token of the target, a target's step that verifies drafts, one
+"""Measure how long steps take on this machine: one token of the target, a target's step that verifies
+drafts, one
 of the draft."""
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class WorkerAdapters:
             metrics.ADAPTERS.set(len(self._served))
 
     async def _read(self) -> bool:
-        """Whether there is something new to act on. A file that cannot be used changes nothing."""
+        """Return whether there is something new to act on. A file that cannot be used changes nothing."""
         if self._file is None:
             return False
         signature = await asyncio.to_thread(file_signature, self._file)

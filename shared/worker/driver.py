@@ -89,7 +89,7 @@ class EngineDriver(Generic[R]):
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to begin a step for."""
+        """Return whether there is anything to begin a step for."""
         return self.facts.has_work
 
     # ---- between steps --------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class EngineActor(BusActor):
 
     @abstractmethod
     def holds_work(self) -> bool:
-        """Whether a message has left anything here; asked only while there is an engine."""
+        """Return whether a message has left anything here; asked only while there is an engine."""
 
     @abstractmethod
     def adapters_in_use(self) -> set[str]:

@@ -40,7 +40,8 @@ class JobBook(Generic[J]):
             raise StaleEpoch("a later route of this request is here already", hop=self._hop)
 
     def cancel(self, request_id: str, epoch: int, reason: str, sender: str = "") -> list[J]:
-        """What a cancel of `sender` ends here: what that gateway has placed ("": it has not said who it is).
+        """Return what a cancel of `sender` ends here: what that gateway has placed ("": it has not said who
+        it is).
 
         A route of it up to this epoch that comes later is refused.
         """

@@ -61,7 +61,7 @@ class PrefixWarmer:
             self._driver.order_part(prefix, start)
 
     def cancel(self, request_id: str, sender: str) -> bool:
-        """Whether anything was being warmed for that request of `sender`."""
+        """Return whether anything was being warmed for that request of `sender`."""
         return self._warming.cancel(request_id, sender)
 
     def cancel_of(self, gateway: str) -> None:

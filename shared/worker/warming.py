@@ -53,7 +53,8 @@ class Warming:
         self.prefix: WarmPrefix | None = None
 
     def offer(self, prefix: WarmPrefix, *, busy: bool) -> bool:
-        """Whether it will be warmed; a later one of the same request takes the place of the earlier one."""
+        """Return whether it will be warmed; a later one of the same request takes the place of the earlier
+        one."""
         if busy or (self.prefix is not None and self.prefix.request_id != prefix.request_id):
             _count("skipped")
             return False
@@ -64,7 +65,7 @@ class Warming:
         return True
 
     def cancel(self, request_id: str, sender: str = "") -> bool:
-        """Whether there was one that `sender` may cancel ("": it has not said who it is)."""
+        """Return whether there was one that `sender` may cancel ("": it has not said who it is)."""
         prefix = self.prefix
         if prefix is None or prefix.request_id != request_id or sender not in ("", prefix.gateway):
             return False

@@ -92,7 +92,7 @@ class WorkerActor(EngineActor, Generic[J]):
 
     @abstractmethod
     def is_computing(self) -> bool:
-        """Whether there is anything better to compute than what may be asked for."""
+        """Return whether there is anything better to compute than what may be asked for."""
 
     @abstractmethod
     async def take_steps(self) -> bool:
@@ -111,7 +111,7 @@ class WorkerActor(EngineActor, Generic[J]):
         """Give back what the job holds, as its phase allows; nothing happens to one that is STOPPING."""
 
     async def answer_pending(self, job: J, error: PenstockError) -> bool:  # noqa: ARG002 - a hook: where routes are answered at once, nobody waits
-        """Whether somebody still waited for the answer to the job's route; it is `error` now."""
+        """Return whether somebody still waited for the answer to the job's route; it is `error` now."""
         return False
 
     @abstractmethod

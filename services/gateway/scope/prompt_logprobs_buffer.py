@@ -44,7 +44,7 @@ class PromptLogprobsBuffer:
         return self.next_position >= self.prompt_tokens
 
     def take(self, position: int, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenLogprob] | None:
-        """Return the new ones, none when a route repeats an earlier one; None when some before are missing."""
+        """Return the new ones: () when a route repeats an earlier one, None when some before are missing."""
         if position > self.next_position:
             return None
         fresh = logprobs[self.next_position - position :]

@@ -25,12 +25,13 @@ _MIN_DOT = 16  # the smallest matrix side that tensor cores take
 
 
 def rows_per_tile(heads_per_kv: int) -> int:
-    """How many rows of one sequence a tile holds: their query heads fill the matrix unit's smallest side."""
+    """Return how many rows of one sequence a tile holds: their query heads fill the matrix unit's smallest
+    side."""
     return _tile_height(heads_per_kv) // heads_per_kv
 
 
 def splits_for(num_keys: int) -> int:
-    """How many splits `num_keys` keys make."""
+    """Return how many splits `num_keys` keys make."""
     return -(-num_keys // SPLIT_KEYS)
 
 

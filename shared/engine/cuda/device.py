@@ -1,4 +1,4 @@
-"""What the GPU backend asks of the machine, said before anything is loaded. Needs no triton, no GPU."""
+"""Check what the GPU backend asks of the machine, before anything is loaded. Needs no triton, no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How all Triton kernels are compiled and run."""
+"""Compile and run all Triton kernels."""
 
 # mypy: disable-error-code="import-untyped"
 

@@ -1,4 +1,4 @@
-"""What paged attention is told: which keys rows see, and where one layer's KV lies."""
+"""Tell paged attention which keys rows see, and where one layer's KV lies."""
 
 from __future__ import annotations
 

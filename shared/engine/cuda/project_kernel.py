@@ -1,4 +1,4 @@
-"""What happens to queries, keys and values before attention, in one Triton kernel.
+"""Prepare queries, keys and values for attention, in one Triton kernel.
 
 Each head is normalised (models with a norm per head), rotated, and then a query goes to a tensor, a key or
 value into its place in the KV pool, as codes with a scale where the pool holds codes.

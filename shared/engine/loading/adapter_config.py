@@ -1,4 +1,4 @@
-"""What adapter_config.json says of a LoRA adapter, checked before its weights are looked at.
+"""Read adapter_config.json of a LoRA adapter, checked before its weights are looked at.
 
 The fields are those of PEFT's LoraConfig. What would change more of a model than low-rank products beside its
 linear maps is refused by the field's name, unknown fields that are set included.

@@ -1,4 +1,4 @@
-"""What tells two checkpoints apart, in a fraction of the time of reading them."""
+"""Tell two checkpoints apart, in a fraction of the time of reading them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What config.json says about a model, checked before any weight is read."""
+"""Read config.json of a model, checked before any weight is read."""
 
 from __future__ import annotations
 

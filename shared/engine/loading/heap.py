@@ -1,4 +1,4 @@
-"""How the C library's heap treats large blocks while a checkpoint is read."""
+"""Tell the C library's heap how to treat large blocks while a checkpoint is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which layers of a model share blocks of KV: those whose KV is kept as long, in groups of one size."""
+"""Group the layers of a model that share blocks of KV: those whose KV is kept as long, in groups of one
+size."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class QuantLinear:
 
     @property
     def format(self) -> tuple[int, int, bool]:
-        """What two of them must share to be one: bits, group and whether they have minima."""
+        """Return what two of them must share to be one: bits, group and whether they have minima."""
         return self.bits, self.group, self.minima is not None
 
     @property

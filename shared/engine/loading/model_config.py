@@ -195,12 +195,12 @@ class ModelConfig:
 
     @property
     def layer_groups(self) -> LayerGroups:
-        """Which layers share blocks of KV."""
+        """Return which layers share blocks of KV."""
         return LayerGroups.of([layer.window_tokens for layer in self.layers])
 
     @property
     def attended_dim(self) -> int:
-        """How many numbers a head hands to the output matrix."""
+        """Return how many numbers a head hands to the output matrix."""
         return self.head_dim if self.latent is None else self.latent.value_dim
 
     @property

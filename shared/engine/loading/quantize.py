@@ -39,7 +39,8 @@ class QuantFormat:
 
 
 def policy(quantization: str, group: int, part: Literal["layer", "head"]) -> QuantFormat | None:
-    """How the linears of one part of a model are stored; None: dense. `group` 0: the default of the format.
+    """Return how the linears of one part of a model are stored; None: dense. `group` 0: the default of the
+    format.
 
     All linears of the layers, experts included, take the format asked for. The head stays at int8 under int4:
     it decides between tokens directly and costs the most there. Embeddings, norms and routers stay dense: a

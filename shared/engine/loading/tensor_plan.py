@@ -1,4 +1,5 @@
-"""Which tensors make up a model: their names in the checkpoint, their shapes, and how they are stacked."""
+"""Plan the tensors that make up a model: their names in the checkpoint, their shapes, and how they are
+stacked."""
 
 from __future__ import annotations
 
@@ -136,7 +137,7 @@ class TensorPlan:
         return pairs
 
     def stacked_experts(self, layer: int) -> StackedExperts | None:
-        """Where the layer's experts are, if they are in two tensors: the names that transformers 5 has
+        """Return where the layer's experts are, if they are in two tensors: the names that transformers 5 has
         for every family."""
         prefix = f"{self._prefix(layer)}mlp.experts."
         interleaved = self._family.names.interleaved_experts
@@ -212,7 +213,7 @@ class TensorPlan:
         )
 
     def _is_extra(self, name: str) -> bool:
-        """Whether `name` is in a layer after the last one."""
+        """Return whether `name` is in a layer after the last one."""
         layers = f"{self._family.prefix}layers."
         number = name.removeprefix(layers).partition(".")[0]
         return name.startswith(layers) and number.isdecimal() and int(number) >= self._config.num_layers

@@ -1,4 +1,4 @@
-"""How many threads torch computes with."""
+"""Set how many threads torch computes with."""
 
 from __future__ import annotations
 

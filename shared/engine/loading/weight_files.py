@@ -1,4 +1,4 @@
-"""Which files make up a model's weights, and whether they are whole. Needs no torch."""
+"""Find the files that make up a model's weights, and whether they are whole. Needs no torch."""
 
 from __future__ import annotations
 

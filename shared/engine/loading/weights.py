@@ -183,7 +183,7 @@ class WeightReader:
         return self._stacked(biases) if biases else None
 
     def _holds_blocks(self, files: OpenFiles, names: Sequence[str]) -> TypeGuard[OpenGguf]:
-        """Whether these matrices are to stay in the blocks in which they are stored."""
+        """Return whether these matrices are to stay in the blocks in which they are stored."""
         return self._keeps_blocks and isinstance(files, OpenGguf) and all(map(files.holds_blocks, names))
 
     def _mlp(self, files: OpenFiles, layer: int) -> DenseMlp | MoeMlp:

@@ -1,1 +1,1 @@
-"""How fast an engine is, and what its machine could do."""
+"""Measure how fast an engine is, and what its machine could do."""

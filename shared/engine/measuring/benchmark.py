@@ -1,4 +1,5 @@
-"""How fast one engine is in this process: prefill of one prompt, decode of a full batch, and its memory.
+"""Measure how fast one engine is in this process: prefill of one prompt, decode of a full batch, and its
+memory.
 
     python -m shared.engine.measuring.benchmark < case.json > figures.json
 

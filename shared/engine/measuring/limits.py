@@ -1,4 +1,4 @@
-"""What this machine can do at most: how fast memory is read and how fast matrices are multiplied.
+"""Measure what this machine can do at most: how fast memory is read and how fast matrices are multiplied.
 
 A benchmark's figures are shares of these, measured beside it, because absolute figures belong to a machine.
 """

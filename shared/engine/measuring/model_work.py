@@ -1,4 +1,4 @@
-"""How much one step must read and compute at least, from the model's shape alone."""
+"""Count how much one step must read and compute at least, from the model's shape alone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def work_of(engine: EngineConfig, model: ModelConfig, layout: KvLayout) -> StepW
 
 
 def _formats(engine: EngineConfig, model: ModelConfig) -> tuple[QuantFormat | None, QuantFormat | None]:
-    """How the layers' matrices and the head are stored; None: in the model's dtype."""
+    """Return how the layers' matrices and the head are stored; None: in the model's dtype."""
     inside = policy(engine.quantization, engine.quant_group, "layer")
     head = policy(engine.quantization, engine.quant_group, "head")
     if model.quantization is not None:  # packed in the checkpoint, where the head usually stays as it was

@@ -1,1 +1,1 @@
-"""Where keys and values are kept, and for which sequence."""
+"""Keep keys and values, and know for which sequence."""

@@ -1,4 +1,4 @@
-"""Which blocks a sequence is given: found in the prefix cache, or new ones."""
+"""Choose which blocks a sequence is given: found in the prefix cache, or new ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Allocation:
         self._windowed = [group for group, window in enumerate(windows) if window.tokens]
 
     def most_turning(self, window: KvWindow) -> int:
-        """How many blocks of a group a sequence needs on its way, whatever its length. Of a window."""
+        """Return how many blocks of a group a sequence needs on its way, whatever its length. Of a window."""
         return window.most_blocks(self._max_rows)
 
     def allocate_blocks(self, sequence: LiveSequence, num_tokens: int, max_cached: int) -> int:
@@ -131,7 +131,8 @@ class Allocation:
         )
 
     def reusable(self, names: Sequence[bytes]) -> list[list[int]]:
-        """What the prefix cache has of the first blocks, as far as that can be gone on behind: as many in
+        """Return what the prefix cache has of the first blocks, as far as that can be gone on behind: as
+        many in
         each group, NO_BLOCK for those before the window at its end."""
         found = {group: self._blocks.match(names, group) for group in self._whole}
         count = min(map(len, found.values()), default=len(names))
@@ -157,7 +158,7 @@ class Allocation:
         )
 
     def fits(self, sequence: LiveSequence, found: Sequence[list[int]], num_computed: int) -> bool:
-        """Whether `resume` would find room."""
+        """Return whether `resume` would find room."""
         found = self._read_part(found, num_computed)
         shares = self._shares(found, num_computed, len(sequence.tokens))
         free = self._blocks.num_free - self._blocks.num_unheld(in_order(found))

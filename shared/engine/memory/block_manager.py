@@ -1,4 +1,5 @@
-"""Which blocks a sequence has: shared, named in the prefix cache, given back behind a window, lost and given
+"""Manage the blocks of sequences: shared, named in the prefix cache, given back behind a window, lost and
+given
 again.
 
 A sequence has a table of blocks for each group of layers (`LayerGroups`): all that follows holds of every
@@ -56,11 +57,11 @@ class BlockManager:
     # --- coming and going ---
 
     def cached_tokens(self, sequence: LiveSequence) -> int:
-        """How many of its tokens the prefix cache would save it from computing."""
+        """Return how many of its tokens the prefix cache would save it from computing."""
         return len(self._allocation.reusable(sequence.reusable_names)[0]) * HASH_BLOCK_TOKENS
 
     def can_share(self, source: LiveSequence, num_computed: int) -> bool:
-        """Whether `source` still holds what rows from `num_computed` on read."""
+        """Return whether `source` still holds what rows from `num_computed` on read."""
         return all(table.num_passed <= table.window.first_block(num_computed) for table in source.tables)
 
     def share_blocks(self, sequence: LiveSequence, source: LiveSequence) -> None:
@@ -226,14 +227,16 @@ class BlockManager:
         sequence.status = SequenceStatus.PREEMPTED
 
     def can_resume(self, sequence: LiveSequence) -> bool:
-        """Whether there are blocks for it, with what was offloaded and, should that be lost, without."""
+        """Return whether there are blocks for it, with what was offloaded and, should that be lost,
+        without."""
         found = self._allocation.reusable(sequence.reusable_names)
         num_cached = len(found[0]) * HASH_BLOCK_TOKENS
         places = {num_cached, max(num_cached, sequence.offloaded_tokens)}
         return all(self._allocation.fits(sequence, found, place) for place in places)
 
     def landed(self, sequence: LiveSequence) -> bool:
-        """What `resume` brings back is at hand; where it is not, it is being read from now on."""
+        """Return whether what `resume` brings back is at hand; where it is not, it is being read from now
+        on."""
         return self._offloader is None or self._offloader.landed(sequence)
 
     def resume(self, sequence: LiveSequence) -> None:

@@ -1,4 +1,5 @@
-"""How blocks get their names in the prefix cache, and go back to the pool once they are behind a window."""
+"""Name blocks in the prefix cache, and give them back to the pool once they are behind a
+window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds which KV block: reference counts, the prefix cache, and what to evict. Pure bookkeeping."""
+"""Count who holds which KV block: reference counts, the prefix cache, and what to evict. Pure bookkeeping."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class BlockPool:
         return self._blocks_of[group].get(block_hash)
 
     def num_unheld(self, blocks: Iterable[int]) -> int:
-        """How many of `blocks` nobody holds: retaining those takes them from `num_free`."""
+        """Return how many of `blocks` nobody holds: retaining those takes them from `num_free`."""
         return sum(self._references[block] == 0 for block in blocks)
 
     def retain(self, blocks: Iterable[int]) -> None:
@@ -126,7 +126,8 @@ class BlockPool:
         return owner
 
     def is_own(self, block: int) -> bool:
-        """Whether its one holder may write into it: nobody shares it and no hash promises its content."""
+        """Return whether its one holder may write into it: nobody shares it and no hash promises its
+        content."""
         return self._references[block] == 1 and block not in self._hash_of
 
     def drain_events(self) -> list[BlockEvent]:
@@ -184,7 +185,8 @@ class BlockPool:
             self._pending_events[told] = kind
 
     def _told(self, block_hash: bytes, group: int) -> bytes | None:
-        """What others hear of it: groups of one kind come and go together, so the first of each stands for
+        """Return what others hear of it: groups of one kind come and go together, so the first of each
+        stands for
         them."""
         if group == self._groups.whole:
             return self._groups.windowed_name(block_hash)

@@ -93,7 +93,7 @@ class DiskTier:
         return self.nbytes <= self._budget
 
     def cost_us(self, nbytes: int) -> float | None:
-        """What writing and reading `nbytes` will take; None when there is no room for them now."""
+        """Return what writing and reading `nbytes` will take; None when there is no room for them now."""
         self._note_writes()
         waiting = sum(entry.nbytes for entry in self._entries.values() if entry.data is not None)
         if self.nbytes + nbytes > self._budget or (waiting and waiting + nbytes > MAX_WRITING_BYTES):
@@ -111,7 +111,7 @@ class DiskTier:
         return True
 
     def landed(self, key: str) -> bool:
-        """Whether `take` has nothing to wait for. Begins to read what lies on the disk alone."""
+        """Return whether `take` has nothing to wait for. Begins to read what lies on the disk alone."""
         entry = self._entries.get(key)
         if entry is None or entry.data is not None:
             return True
@@ -121,7 +121,7 @@ class DiskTier:
         return self._read(entry).done()
 
     def take(self, key: str) -> Tensor | None:
-        """What was put under `key`, which is forgotten; None when it was lost. Waits for the disk."""
+        """Return what was put under `key`, which is forgotten; None when it was lost. Waits for the disk."""
         entry = self._entries[key]
         data = entry.data
         if data is not None:

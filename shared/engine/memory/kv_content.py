@@ -1,4 +1,4 @@
-"""What the values in a KV pool depend on besides the tokens and the way in which they are stored."""
+"""Digest what the values in a KV pool depend on besides the tokens and the way in which they are stored."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class KvLayout:
 
     @property
     def parts(self) -> int:
-        """How many vectors a token and head have: K and V, or the one that is both."""
+        """Return how many vectors a token and head have: K and V, or the one that is both."""
         return 1 if self.latent else 2
 
     @property
@@ -86,7 +86,7 @@ class KvLayout:
         return self.groups.block_layers * self.layer_block_bytes
 
     def blocks_in(self, memory_mb: int) -> int:
-        """How many blocks `memory_mb` MiB hold. Raises InvalidRequest when not even one fits."""
+        """Return how many blocks `memory_mb` MiB hold. Raises InvalidRequest when not even one fits."""
         blocks = (memory_mb << 20) // self.block_bytes
         if blocks == 0:
             raise InvalidRequest(

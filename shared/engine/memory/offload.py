@@ -1,4 +1,4 @@
-"""Where KV of sequences that gave way is kept: host memory first, then disk."""
+"""Keep the KV of sequences that gave way: host memory first, then disk."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OffloadStore:
         return OffloadStats(self._memory_bytes, disk_bytes, self._saved, self._restored, failed)
 
     def cost_us(self, nbytes: int) -> float | None:
-        """What saving and bringing back `nbytes` will take; None when no tier has room for them."""
+        """Return what saving and bringing back `nbytes` will take; None when no tier has room for them."""
         if self._memory_bytes + nbytes <= self._memory_budget:
             return 2 * nbytes / self._memory_rate
         return self._disk.cost_us(nbytes) if self._disk is not None else None
@@ -74,11 +74,11 @@ class OffloadStore:
         return True
 
     def landed(self, key: str) -> bool:
-        """Whether `take` has nothing to wait for; begins to read what it would wait for."""
+        """Return whether `take` has nothing to wait for; begins to read what it would wait for."""
         return self._disk is None or self._disk.landed(key)
 
     def take(self, key: str) -> Tensor | None:
-        """What was put under `key`, which is forgotten; None when it was lost."""
+        """Return what was put under `key`, which is forgotten; None when it was lost."""
         data = self._in_memory.pop(key, None)
         if data is None and self._disk is not None and key in self._disk.keys:
             data = self._disk.take(key)

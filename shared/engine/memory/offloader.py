@@ -60,11 +60,11 @@ class Offloader:
             sequence.offloaded_tokens = sequence.num_computed
 
     def landed(self, sequence: LiveSequence) -> bool:
-        """Whether `take` has nothing to wait for; begins to read what it would wait for."""
+        """Return whether `take` has nothing to wait for; begins to read what it would wait for."""
         return not sequence.offloaded_tokens or self._store.landed(sequence.key)
 
     def take(self, sequence: LiveSequence, num_cached: int) -> SavedKv | None:
-        """What was saved, which is forgotten; None where that is no more than the first `num_cached`
+        """Return what was saved, which is forgotten; None where that is no more than the first `num_cached`
         tokens, or was lost."""
         saved, sequence.offloaded_tokens = sequence.offloaded_tokens, 0
         if not saved:

@@ -1,4 +1,4 @@
-"""Whether a sequence's tables of blocks are what its tokens and its status explain."""
+"""Check that a sequence's tables of blocks are what its tokens and its status explain."""
 
 from __future__ import annotations
 

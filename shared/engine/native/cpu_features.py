@@ -1,4 +1,4 @@
-"""Which instruction sets of this CPU may be used: all that it has, or those that are listed."""
+"""Find the instruction sets of this CPU that may be used: all that it has, or those that are listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _KNOWN = {*KERNEL_FEATURES, "amx_bf16"}
 
 
 def usable_features() -> frozenset[str]:
-    """Those that this code asks for, of this CPU. Raises InvalidRequest where the variable names another."""
+    """Return those that this code asks for, of this CPU. Raises InvalidRequest where the variable names
+    another."""
     capabilities = torch.cpu.get_capabilities()
     found = frozenset(name for name in _KNOWN if capabilities.get(name))
     listed = os.environ.get(VARIABLE, "")

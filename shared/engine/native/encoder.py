@@ -53,7 +53,7 @@ class EncoderInput:
 
 
 def fits_kernels(weights: EncoderWeights) -> bool:
-    """Whether their shapes are such that the kernels compute them."""
+    """Return whether their shapes are such that the kernels compute them."""
     hidden = weights.words.shape[1]
     inner = weights.layers[0].up.shape[0]
     return not hidden % PANEL and not inner % PANEL and not (hidden // weights.heads) % _VECTOR

@@ -186,7 +186,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def why_no_library() -> str:
-    """What keeps the kernels from running here, as a part of a sentence; empty where nothing does."""
+    """Return what keeps the kernels from running here, as a part of a sentence; empty where nothing does."""
     missing = [name for name in KERNEL_FEATURES if name not in usable_features()]
     if missing:
         return f"this CPU lacks {', '.join(missing)}"

@@ -67,7 +67,8 @@ class NativeLinear:
 
     @classmethod
     def over(cls, kernels: ctypes.CDLL, packed: PackedShape, memory: object) -> NativeLinear | None:
-        """What `packed` describes, where it lies: `memory` keeps that alive. None: its sizes do not fit."""
+        """Return what `packed` describes, where it lies: `memory` keeps that alive. None: its sizes do not
+        fit."""
         handle = kernels.penstock_linear_over(ctypes.byref(packed))
         return cls(kernels, handle, packed.out, memory) if handle else None
 

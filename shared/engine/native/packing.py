@@ -46,7 +46,8 @@ def packed_parts(
     head: Linear,
     final_norm: Tensor,
 ) -> Iterator[tuple[str, PackedPart]]:
-    """What `NativeModel` takes, in order. `embedding` None: the columns of `head` are the embedding, too.
+    """Return what `NativeModel` takes, in order. `embedding` None: the columns of `head` are the embedding,
+    too.
 
     Layer by layer: a checkpoint and its packed copy are never whole in memory together.
     """

@@ -37,7 +37,7 @@ _HEADER_BYTES_PER_PART = 1024  # names, shapes and places of a matrix's four pie
 
 
 def weight_cache_folder(configured: str) -> Path:
-    """Where it is when nothing is configured: with the other caches of the user."""
+    """Return where it is when nothing is configured: with the other caches of the user."""
     if configured:
         return Path(configured)
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()

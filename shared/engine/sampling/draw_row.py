@@ -1,4 +1,4 @@
-"""How one row of logits is drawn from, and what the penalties know of its sequence."""
+"""The options of drawing from one row of logits, and what the penalties know of its sequence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DrawRow(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its logits are drawn from as they are."""
+        """Return whether its logits are drawn from as they are."""
         return (
             self.counts is None
             and self.allowed is None

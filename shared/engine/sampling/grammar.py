@@ -107,7 +107,7 @@ class Grammars:
         return compiled
 
     def cached(self, grammar: Grammar) -> CompiledGrammar | None:
-        """What has been compiled lately, None when it has to be compiled."""
+        """Return what has been compiled lately, None when it has to be compiled."""
         with self._cache_lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:

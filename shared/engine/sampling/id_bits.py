@@ -40,7 +40,7 @@ def has_id(bits: IdBits, token_id: int) -> bool:
 
 
 def is_within(bits: IdBits, ids: Sequence[int]) -> bool:
-    """Whether it has some of `ids`, and no other."""
+    """Return whether it has some of `ids`, and no other."""
     return bool(bits.any()) and not without(bits, ids).any()
 
 

@@ -1,4 +1,4 @@
-"""Which ids one sequence may draw next: min_tokens, allowed ids, bad words and the grammar together."""
+"""Rule which ids one sequence may draw next: min_tokens, allowed ids, bad words and the grammar together."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class IdRules:
         ]
 
     def ends(self, token_id: int) -> bool:
-        """Whether the sequence is over with the drawn `token_id`, which is taken in."""
+        """Return whether the sequence is over with the drawn `token_id`, which is taken in."""
         if token_id in self._sequence.end_ids:
             return True
         if self._grammar is None:

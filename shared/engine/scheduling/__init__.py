@@ -1,1 +1,1 @@
-"""Who goes first, and which rows go into the next step."""
+"""Schedule: choose who goes first, and which rows go into the next step."""

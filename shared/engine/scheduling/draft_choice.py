@@ -1,4 +1,4 @@
-"""How many of the drafts that were offered are worth verifying."""
+"""Choose how many of the drafts that were offered are worth verifying."""
 
 from __future__ import annotations
 

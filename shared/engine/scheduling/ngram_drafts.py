@@ -38,7 +38,8 @@ class _Row:
         self.left_out = 0
 
     def length(self, match_tokens: int, most: int, needed: float) -> int:
-        """How many tokens behind a match are right often enough. A right one makes the match longer."""
+        """Return how many tokens behind a match are right often enough. A right one makes the match
+        longer."""
         chance, count = 1.0, 0
         while count < most:
             chance *= self.chances[min(match_tokens + count, LONGEST_MATCH) - SHORTEST_MATCH]

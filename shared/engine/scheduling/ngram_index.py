@@ -93,7 +93,7 @@ class NgramIndex:
 
 
 def _match_tokens(tokens: Sequence[int], place: int, end: int) -> int:
-    """How many tokens up to `place` are those up to `end`, where the last two of them are."""
+    """Return how many tokens up to `place` are those up to `end`, where the last two of them are."""
     length = SHORTEST_MATCH
     while length < LONGEST_MATCH and place >= length and tokens[place - length] == tokens[end - length]:
         length += 1

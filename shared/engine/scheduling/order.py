@@ -1,4 +1,5 @@
-"""Who goes first: priority classes with ageing, earliest deadline within a class, prompts one by one."""
+"""Choose who goes first: priority classes with ageing, earliest deadline within a class, prompts one by
+one."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class PromptOrder:
     def share_chunk(
         self, waiting: Sequence[LiveSequence], budget: int, now_us: int
     ) -> list[tuple[LiveSequence, int]]:
-        """How many tokens of a prefill chunk each prompt gets; those with none are left out.
+        """Return how many tokens of a prefill chunk each prompt gets; those with none are left out.
 
         A block that several prompts come to next is computed by the first of them that has its turn; the
         others go on behind it, or one of them instead of it when it is gone.
@@ -101,7 +102,9 @@ class PromptOrder:
         return shares
 
     def _pays(self, sequence: LiveSequence, *, ends: bool, ended: int, behind: int) -> bool:
-        """Those who end in this step would wait for it; if it ends too, those behind wait for one step less.
+        """Return whether another prompt pays: those who end in this step would wait for it; if it ends too,
+        those behind wait for one
+        step less.
 
         While costs are unknown the chunk is filled.
         """

@@ -1,4 +1,4 @@
-"""Which sequences exist and which rows go into the next step."""
+"""Keep the sequences, and choose which rows go into the next step."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Work(NamedTuple):
 
     @property
     def num_logits(self) -> int:
-        """How many of its last rows have logits that are wanted."""
+        """Return how many of its last rows have logits that are wanted."""
         scored = self.is_prefill and self.scored
         return self.end + len(self.drafts) - (scored.start - 1) if scored else self.num_draws
 
@@ -206,7 +206,7 @@ class Scheduler:
 
     @property
     def requests(self) -> OwnRequests:
-        """What steps are for now."""
+        """Return what steps are for now."""
         active = self._with_status(SequenceStatus.ACTIVE)
         prompts = sum(sequence.prefilling for sequence in active)
         return OwnRequests(len(active) - prompts, prompts)
@@ -311,7 +311,7 @@ class Scheduler:
     def _shares(
         self, prefilling: Sequence[LiveSequence], chunk: int, now_us: int
     ) -> Iterator[tuple[LiveSequence, int]]:
-        """What each prompt gets of the chunk, and those that are scored in smaller parts."""
+        """Return what each prompt gets of the chunk, and those that are scored in smaller parts."""
         room = MAX_SCORED_TOKENS
         for sequence, share in self._prompt_order.share_chunk(prefilling, chunk, now_us):
             num_tokens = share

@@ -1,4 +1,4 @@
-"""What rank 0 tells the other ranks, as int64 numbers over a pipe. No pickle, every length checked."""
+"""Encode what rank 0 tells the other ranks, as int64 numbers over a pipe. No pickle, every length checked."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from shared.engine.torch_backend.rope import apply_rope
 def latent_heads(
     projected: Tensor, weights: LayerWeights, config: LatentConfig, angles: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What `qkv` made of T rows -> queries [T, heads, key_dim] and the one key head [T, 1, key_dim].
+    """Return what `qkv` made of T rows -> queries [T, heads, key_dim] and the one key head [T, 1, key_dim].
 
     `angles` [T, rope_dim] are those of `apply_rope`. A query meets a latent as it would meet the key made of
     that latent: q . (W c) = (q W) . c, so no key is ever made.

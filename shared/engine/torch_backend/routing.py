@@ -1,4 +1,4 @@
-"""Which experts a token goes to, and by how much each of them counts."""
+"""Choose which experts a token goes to, and by how much each of them counts."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def with_latent(raw: RawConfig) -> ModelConfig:
 
 
 def _context_growth(raw: RawConfig, model: ModelConfig) -> float:
-    """What queries and keys alike are multiplied by for a context that was stretched."""
+    """Return what queries and keys alike are multiplied by for a context that was stretched."""
     rope = model.layers[0].rope
     assert rope is not None
     fields = raw.part("rope_scaling") or raw.part("rope_parameters")
@@ -116,7 +116,7 @@ def grouped_experts(raw: RawConfig) -> MoeConfig:
 
 
 def sparse_after_first(raw: RawConfig, model: ModelConfig, *, usual: int) -> list[bool]:
-    """Whether each layer has experts: all but the first ones do, of which there are `usual` ones."""
+    """Return whether each layer has experts: all but the first ones do, of which there are `usual` ones."""
     first = raw.integer("first_k_dense_replace", usual, at_least=0)
     return [layer >= first for layer in range(model.num_layers)]
 

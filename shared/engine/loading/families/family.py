@@ -1,4 +1,4 @@
-"""What a family is: its architecture's name, how its config is read, what its tensors are called."""
+"""A model family: its architecture's name, how its config is read, what its tensors are called."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def with_windows(raw: RawConfig, model: ModelConfig, windowed: Sequence[bool] | 
 
 
 def windowed_layers(raw: RawConfig, num_layers: int, usual: Callable[[int], bool]) -> tuple[bool, ...]:
-    """Whether each layer is a `sliding_attention` one, by the field `layer_types`; without it, by `usual`."""
+    """Return whether each layer is a `sliding_attention` one, by the field `layer_types`; without it, by
+    `usual`."""
     stated = raw.fields.get("layer_types")
     if stated is None:
         return tuple(usual(layer) for layer in range(num_layers))

@@ -26,7 +26,7 @@ def read(raw: RawConfig) -> ModelConfig:
 
 
 def gemma(raw: RawConfig) -> ModelConfig:
-    """What Gemma 2 and 3 have in common."""
+    """Return what Gemma 2 and 3 have in common."""
     raw = raw.with_defaults(
         num_key_value_heads=4,
         head_dim=256,

@@ -24,7 +24,7 @@ def read(raw: RawConfig) -> ModelConfig:
 
 
 def sparse_layers(raw: RawConfig, model: ModelConfig) -> list[bool]:
-    """Whether each layer has experts."""
+    """Return whether each layer has experts."""
     dense, step = raw.integers("mlp_only_layers") or (), raw.integer("decoder_sparse_step", 1)
     return [layer not in dense and (layer + 1) % step == 0 for layer in range(model.num_layers)]
 

@@ -96,5 +96,5 @@ def _yarn_attention_factor(factor: float, fields: RawConfig) -> float:
 
 
 def yarn_growth(factor: float, scale: float) -> float:
-    """What yarn multiplies cosines and sines by in a context that is `factor` times as long."""
+    """Return what yarn multiplies cosines and sines by in a context that is `factor` times as long."""
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0

@@ -1,4 +1,4 @@
-"""Whether a model is a GGUF file. Needs no torch."""
+"""Tell whether a model is a GGUF file. Needs no torch."""
 
 from __future__ import annotations
 

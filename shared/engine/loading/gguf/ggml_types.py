@@ -18,7 +18,7 @@ class GgmlType:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each weight is a number by itself."""
+        """Return whether each weight is a number by itself."""
         return self.block_weights == 1
 
 

@@ -1,4 +1,4 @@
-"""What the metadata of a GGUF file says about a model, by key and checked. Errors name the key."""
+"""Read the metadata of a GGUF file about a model, by key and checked. Errors name the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How byte-level tokenizers cut a text before they merge, by the names that GGUF files have for it.
+"""Say how byte-level tokenizers cut a text before they merge, by the names that GGUF files have for it.
 
 The expressions are those of the models' own tokenizer.json, in the spelling that the `tokenizers` library
 takes; where llama.cpp has one of its own, it stands here.

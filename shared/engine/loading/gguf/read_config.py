@@ -1,4 +1,4 @@
-"""What a GGUF file says about a model, checked before any weight is read."""
+"""Read the shape of a model from a GGUF file, checked before any weight is read."""
 
 from __future__ import annotations
 

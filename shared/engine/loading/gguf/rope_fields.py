@@ -1,4 +1,5 @@
-"""How a GGUF file says that positions are scaled: by keys, and by tensors with a divisor per frequency."""
+"""Read how a GGUF file scales positions: by keys, and by tensors with a divisor per
+frequency."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def _yarn(metadata: ModelMetadata, factor: float, context: int) -> dict[str, Any
 
 
 def _attention_factor(metadata: ModelMetadata) -> dict[str, float]:
-    """Where the file has none it follows from how far the context was stretched."""
+    """Return the attention factor; where the file has none it follows from how far the context was
+    stretched."""
     name = "rope.scaling.attn_factor"
     return {"attention_factor": metadata.number(name)} if metadata.has(name) else {}
 

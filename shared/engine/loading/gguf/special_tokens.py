@@ -1,4 +1,4 @@
-"""Which ids of a GGUF file's vocabulary end an answer, and which tokens have a part of their own."""
+"""Find the ids of a GGUF file's vocabulary that end an answer, and which tokens have a part of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model's tensors are in a GGUF file, by the names that the model's family has for them."""
+"""Find a model's tensors in a GGUF file, by the names that the model's family has for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model directory says about text in several files, from one GGUF file."""
+"""Make the files about text that a model directory has, from one GGUF file."""
 
 from __future__ import annotations
 

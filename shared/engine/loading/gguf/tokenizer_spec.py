@@ -41,7 +41,9 @@ class _Vocabulary:
         ]
 
     def ids(self) -> dict[str, int]:
-        """Those that fill the vocabulary up stand for nothing. Of two tokens alike the first counts."""
+        """The ids by token; those that fill the vocabulary up stand for nothing. Of two tokens alike the
+        first
+        counts."""
         used = [
             (token, index)
             for index, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
@@ -157,7 +159,7 @@ def _bpe(ids: dict[str, int], merges: list[list[str]], **settings: Any) -> _Spec
 
 
 def _around(vocabulary: _Vocabulary, *, adds_bos: bool) -> _Spec:
-    """What both kinds have: tokens that are matched whole, and those that stand around a text."""
+    """Return what both kinds have: tokens that are matched whole, and those that stand around a text."""
     added = [(index, token, True) for index, token in vocabulary.of_kind(CONTROL)]
     added += [(index, token, False) for index, token in vocabulary.of_kind(USER_DEFINED)]
     whole = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

@@ -1,4 +1,5 @@
-"""What `quantization_config` of a compressed-tensors checkpoint says: which modules are packed, and how each
+"""Read `quantization_config` of a compressed-tensors checkpoint: which modules are packed, and how
+each
 is.
 
 `config_groups` has a scheme per group of modules, `targets` and `ignore` name modules: exactly, by their
@@ -70,7 +71,7 @@ class NameRules:
     patterns: tuple[re.Pattern[str], ...]
 
     def match(self, module: str) -> bool:
-        """Whether they name a linear."""
+        """Return whether they name a linear."""
         return self.distance(module) < _NO_MATCH
 
     def distance(self, module: str) -> int:

@@ -109,7 +109,7 @@ def check_fills_words(
 def word_specs(
     module: str, words: tuple[int, int], shape: tuple[int, int], group_size: int, per_word: int
 ) -> dict[str, TensorSpec]:
-    """What GPTQ and AWQ have in common; `words` is the shape of the packed codes."""
+    """Return what GPTQ and AWQ have in common; `words` is the shape of the packed codes."""
     num_out, num_in = shape
     groups = 1 if group_size == -1 else math.ceil(num_in / group_size)
     return {

@@ -1,4 +1,4 @@
-"""What every packed format is, and the checks that they share."""
+"""The protocol of packed formats, and the checks that they share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PackedFormat(ABC):
 
     @abstractmethod
     def holds(self, module: str, names: Collection[str]) -> bool:
-        """Whether the checkpoint with tensors `names` stores this linear packed."""
+        """Return whether the checkpoint with tensors `names` stores this linear packed."""
 
     @abstractmethod
     def tensors(self, module: str, shape: tuple[int, int], names: Collection[str]) -> dict[str, TensorSpec]:
@@ -83,7 +83,7 @@ class PackedFormat(ABC):
         they are dense."""
 
     def may_ignore(self, name: str) -> bool:
-        """Whether a tensor that no linear has says nothing that the engine uses."""
+        """Return whether a tensor that no linear has says nothing that the engine uses."""
         del name
         return False
 
