@@ -34,7 +34,7 @@ class AdapterInfo:
 
 @dataclass(frozen=True, slots=True)
 class LoadedAdapter:
-    """Whoever holds `packed` keeps the weights, loaded or not."""
+    """One loaded adapter; whoever holds `packed` keeps the weights, loaded or not."""
 
     info: AdapterInfo
     packed: PackedAdapter
@@ -45,7 +45,7 @@ class AdaptableModel(Model, Protocol):
     """A backend that computes spans with adapters."""
 
     def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
-        """For spans of batches of this model. May be called from any thread, also while `forward` runs."""
+        """Pack weights for spans of batches of this model. From any thread, also while `forward` runs."""
         ...
 
 
@@ -96,7 +96,7 @@ class AdapterRegistry:
             raise NotFound(f"adapter {shown(name)} is not loaded")
 
     def find(self, name: str) -> LoadedAdapter | None:
-        """None for "", the model alone. Raises InvalidRequest for what is not loaded."""
+        """Return the adapter, None for "", the model alone. Raises InvalidRequest for what is not loaded."""
         if not name:
             return None
         loaded = self._loaded.get(name)
@@ -106,5 +106,5 @@ class AdapterRegistry:
 
     @property
     def infos(self) -> tuple[AdapterInfo, ...]:
-        """In the order in which they were loaded."""
+        """The adapters in the order in which they were loaded."""
         return tuple(loaded.info for loaded in list(self._loaded.values()))

@@ -135,7 +135,7 @@ def build_model(
 
 
 def _num_blocks(config: EngineConfig, layout: KvLayout) -> int:
-    """Of one group each: what `kv_blocks` says is for all layers."""
+    """Return the number of blocks of one group each: what `kv_blocks` says is for all layers."""
     if config.kv_memory_mb:
         return layout.blocks_in(config.kv_memory_mb)
     return config.kv_blocks * layout.groups.count

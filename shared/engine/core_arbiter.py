@@ -36,7 +36,7 @@ LOOK_EVERY_S = 1.0
 
 
 class WorkClass(IntEnum):
-    """What a process computes; where several do, who goes first."""
+    """The kind of work that a process computes; it decides who goes first where several do."""
 
     DECODE = 0
     SPECULATOR = 1
@@ -119,7 +119,7 @@ class CoreArbiter:
         self._kernels.penstock_serve(self._board, self.number, requests)
 
     def pause(self, own: OwnRequests) -> bool:
-        """Before a step for these: leave the cores to other prompts for as long as it can wait for them.
+        """Leave the cores to other prompts, before a step, for as long as that step can wait.
 
         False: it was roused before that.
         """

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 class Features(NamedTuple):
-    """What a step computes: rows in all, sequences they belong to, keys read by all rows together."""
+    """The work of a step: rows in all, sequences they belong to, keys read by all rows together."""
 
     tokens: int
     sequences: int

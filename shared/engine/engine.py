@@ -149,13 +149,13 @@ class Engine(Intake):
         return sequence.tokens[position:] if sequence is not None else []
 
     def limit_ngrams(self, longest: int) -> None:
-        """From the next step on draft so many tokens at most from a sequence's own text; 0: none."""
+        """Draft at most so many tokens of a sequence's own text from the next step on; 0: none."""
         self._scheduler.lookups.longest = longest
 
     # --- adapters ---
 
     def load_adapter(self, name: str, directory: str) -> AdapterInfo:
-        """From now on sequences may name this LoRA adapter, which PEFT has saved in `directory`.
+        """Load the LoRA adapter that PEFT has saved in `directory`: sequences may name it from now on.
 
         May be called from any thread, also while another is in `step`: reading and packing are the caller's
         work, and steps see an adapter only through the sequences that were admitted with it. To load a name
@@ -185,13 +185,13 @@ class Engine(Intake):
     # --- work ---
 
     def share_cores(self, seat: CoreArbiter) -> None:
-        """From now on share the cores of this host with those that have seats too."""
+        """Share the cores of this host from now on with those that have seats too."""
         self._seat = seat
         seat.lead()
 
     @property
     def threads_now(self) -> int:
-        """With how many a step would be computed now, of `config.threads`. May be read from any thread."""
+        """The number of threads, of `config.threads`, that would compute a step now. From any thread."""
         return self.config.threads if self._seat is None else self._seat.threads
 
     @property
@@ -219,7 +219,7 @@ class Engine(Intake):
         return self._seat.pause(self._scheduler.requests)
 
     def serve(self, requests: int) -> None:
-        """So many are computed or wait for it: who shares the cores weighs them. From any thread."""
+        """Say how many are computed or wait: those that share the cores weigh them. From any thread."""
         if self._seat is not None:
             self._seat.serve(requests)
 
@@ -229,7 +229,7 @@ class Engine(Intake):
             self._seat.rouse()
 
     def _settle(self) -> None:
-        """Between two steps the cores stay ours: the next one follows at once, or after a `pause`."""
+        """Keep the cores between two steps: the next one follows at once, or after a `pause`."""
         if self._seat is not None and not self.has_work:
             self._seat.compute(now=False)
 

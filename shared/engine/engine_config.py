@@ -38,7 +38,7 @@ MAX_DRAFT_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What one engine loads and how much it may hold.
+    """The settings of one engine: what it loads and how much it may hold.
 
     dtype: auto (the checkpoint's), float32 or bfloat16. quantization: of the weights: none (as they are
     stored), dense (what a GGUF file stores in blocks is unpacked), int8, int4 or, on cuda, fp8; quant_group
@@ -176,7 +176,7 @@ def max_model_len(config: EngineConfig, model: ModelConfig) -> int:
 
 
 def _longest_blocks(config: EngineConfig, groups: KvGroups) -> int:
-    """Of a sequence that the whole pool holds, how many a group that sees everything would have at most."""
+    """Return the most blocks of a full-attention group for a sequence that the whole pool holds."""
     window = groups.window
     turning = groups.windowed * (window.most_blocks(config.max_batch_tokens) + window.most_blocks(0))
     all_kept = config.kv_blocks // groups.count

@@ -67,7 +67,7 @@ class EngineCore:
         )
 
     def _announce(self, reused: Sequence[Reuse]) -> None:
-        """Of KV that is in all layers already whoever waits for it hears at once."""
+        """Tell at once those that wait for KV which is in all layers already."""
         for sequence, start, end in reused:
             if sequence.on_layer is not None:
                 for layer in range(self._num_layers):

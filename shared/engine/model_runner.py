@@ -1,4 +1,4 @@
-"""From tokens of sequences to logits: makes the batch of one forward pass and has the backend compute it."""
+"""Compute logits of sequences' tokens: make the batch of one forward pass and have the backend compute it."""
 
 from __future__ import annotations
 

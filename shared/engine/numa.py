@@ -47,7 +47,7 @@ def interleaved(nodes: Sequence[int]) -> Iterator[None]:
 
 
 def memory_policy() -> int | None:
-    """Of this thread; None where the kernel does not tell."""
+    """Return the memory policy of this thread; None where the kernel does not tell."""
     policy = ctypes.c_int()
     calls = _CALLS.get(platform.machine())
     told = calls is not None and _libc().syscall(calls[1], ctypes.byref(policy), None, 0, None, 0) == 0

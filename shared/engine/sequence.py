@@ -87,12 +87,12 @@ class LiveSequence:
 
     @property
     def reusable_names(self) -> list[bytes]:
-        """Of its first blocks: those whose KV may come from the prefix cache."""
+        """The hashes of those first blocks whose KV may come from the prefix cache."""
         return self.chain.hashes[: self.max_reusable_blocks]
 
     @property
     def next_block_name(self) -> bytes | None:
-        """Of the block that it computes next; None where nobody else's would do."""
+        """The hash of the block that it computes next; None where nobody else's would do."""
         index = self.num_computed // HASH_BLOCK_TOKENS
         names = self.chain.hashes
         return names[index] if index < min(len(names), self.max_reusable_blocks) else None

@@ -18,7 +18,7 @@ REMEMBERED_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class OwnRequests:
-    """What the next step is for: streams, and prompts that are computed beside them."""
+    """The requests that the next step is for: streams, and prompts that are computed beside them."""
 
     streams: int
     prompts: int = 0
@@ -26,7 +26,7 @@ class OwnRequests:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPrompts:
-    """How many prompts would be computed with the same cores; `moves` changes while they are."""
+    """The number of prompts that want the same cores; `moves` changes while they are computed."""
 
     requests: int = 0
     moves: int = 0

@@ -203,10 +203,10 @@ async def first_text(stub: rpc.InferenceStub, message: pb.GenerateRequest) -> No
     call.cancel()
 
 
-async def test_the_commands_of_the_readme_do_as_they_say(
+async def test_the_commands_of_the_page_do_as_they_say(
     stack: Stack, model_dir: Path, folders: dict[str, str]
 ) -> None:
-    up, *commands = commands_of("Adapters")
+    up, *commands = commands_of("cli", "Adapters")
     assert "--adapter sql=/adapters/sql" in up
     said = []
     for command in commands:

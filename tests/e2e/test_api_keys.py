@@ -78,17 +78,22 @@ async def test_no_key_is_in_any_log_metric_or_command_line_of_a_stack(stack: Sta
         assert hash_api_key(secret).removeprefix("sha256:") not in told
 
 
-def commands_of(section: str) -> list[str]:
-    page = (REPOSITORY / "services" / "gateway" / "README.md").read_text()
-    text = page.split(f"## {section}\n", 1)[1].split("\n## ", 1)[0]
+def commands_of(page: str, section: str) -> list[str]:
+    """The commands that the page of a service prints under a heading."""
+    text = (
+        (REPOSITORY / "services" / page / "README.md")
+        .read_text()
+        .split(f"## {section}\n", 1)[1]
+        .split("\n## ", 1)[0]
+    )
     (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     return [line.split(" #")[0].strip() for line in block.splitlines()]
 
 
-async def test_the_readme_makes_a_key_starts_a_stack_and_asks_as_printed(
+async def test_the_page_makes_a_key_starts_a_stack_and_asks_as_printed(
     model_dir: Path, draft_dir: Path, tmp_path: Path
 ) -> None:
-    export, keys_new, up, ask = commands_of("Keys and tenants")
+    export, keys_new, up, ask = commands_of("gateway", "Keys and tenants")
     variable, file = export.removeprefix("export ").split("=")
     (tmp_path / ".venv").symlink_to(sys.prefix)  # of whoever runs the tests
     environ = {variable: str(tmp_path / file), "PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"}

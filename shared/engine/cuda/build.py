@@ -40,7 +40,7 @@ def build_cuda_model(
 def load_on_device(
     config: EngineConfig, model_config: ModelConfig, device: torch.device, on_loaded: LoadProgress | None
 ) -> ModelWeights:
-    """All weights; with quantization fp8 the layers' matrices are rounded to it one layer at a time.
+    """Load all weights; with quantization fp8 matrices are rounded to it one layer at a time.
 
     The head stays as it is: its logits decide what is drawn.
     """

@@ -11,7 +11,7 @@ from shared.engine.memory.kv_pool import KvPool
 
 @dataclass(frozen=True, slots=True)
 class PagedRows:
-    """Which keys each of T rows sees. Rows of one tile belong to one sequence, at ascending positions."""
+    """The keys that each of T rows sees. Rows of one tile belong to one sequence, at ascending positions."""
 
     positions: Tensor  # int32 [T]; a row sees keys 0..position; -1: padding, its output is zero
     tiles: Tensor  # int32 [N, 3]: first row, number of rows (0: nothing to do), row of `tables`

@@ -1,4 +1,4 @@
-"""From a batch to the integers that one step of the GPU works on. Pure index work on the host."""
+"""Turn a batch into the integers that one step of the GPU works on. Pure index work on the host."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class PromptSpan:
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """Where the step's T rows write and read in the blocks of one group of layers."""
+    """The places where the step's T rows write and read in the blocks of one group of layers."""
 
     slots: Tensor  # int32 [T]; -1: padding
     paged: Sequence[PagedGroup]  # the first rows
@@ -59,7 +59,7 @@ class StepTensors:
 
 @dataclass(frozen=True, slots=True)
 class PagedShape:
-    """What the plan must know of the model to cut rows into calls and tiles."""
+    """The shape that the plan must know of the model to cut rows into calls and tiles."""
 
     rows_per_tile: int
     row_split_bytes: int  # scratch that one row takes for one split

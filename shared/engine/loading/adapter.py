@@ -38,7 +38,7 @@ _PREFIXES = ("model.language_model.", "language_model.model.", "model.")
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """Of one module: y[first_out : first_out + out] += scale * up @ (down @ x)."""
+    """The low-rank change of one module: y[first_out : first_out + out] += scale * up @ (down @ x)."""
 
     first_out: int  # of the matrix that the module is a part of
     down: Tensor  # [rank, in], PEFT's lora_A
@@ -64,7 +64,7 @@ class AdapterWeights:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a linear map of the base model is: rows [first_out, first_out + num_out) of a matrix."""
+    """The place of a linear map of the base model: rows [first_out, first_out + num_out) of a matrix."""
 
     layer: int
     matrix: AdaptedMatrix
@@ -75,7 +75,7 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a file has of one module: the names of its tensors."""
+    """The tensors of one module in a file, by name."""
 
     path: str  # in the model that it was trained over
     down: str = ""
@@ -136,7 +136,8 @@ def _read(file: Any, stated: AdapterConfig, config: ModelConfig, max_rank: int) 
 
 
 def _places(config: ModelConfig) -> dict[str, _Target]:
-    """By name from `layers.` on: all linear maps that can be adapted, in the order of layers and outputs."""
+    """Return, by name from `layers.` on, all linear maps that can be adapted, in the order of layers and
+    outputs."""
     plan = TensorPlan(replace(config, quantization=None), ())
     places: dict[str, _Target] = {}
     for layer, shape in enumerate(config.layers):
@@ -159,7 +160,7 @@ def _places(config: ModelConfig) -> dict[str, _Target]:
 def _modules(
     file: Any, places: Mapping[str, _Target], stated: AdapterConfig, config: ModelConfig
 ) -> dict[str, _Found]:
-    """By their names in `places`: what the file's tensors change, each with both of its matrices."""
+    """Return, by their names in `places`, the modules that the file changes, each with both matrices."""
     found: dict[str, _Found] = {}
     for tensor in sorted(file.keys()):
         parsed = _TENSOR.fullmatch(tensor)

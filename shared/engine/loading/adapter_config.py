@@ -72,7 +72,7 @@ class AdapterConfig:
         return self.targets is None or any(_names(target, module) for target in self.targets)
 
     def unmet_targets(self, modules: list[str]) -> list[str]:
-        """Of the targets: those that none of `modules` is."""
+        """Return those targets that none of `modules` is."""
         return [each for each in self.targets or () if not any(_names(each, module) for module in modules)]
 
 

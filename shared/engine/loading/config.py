@@ -99,7 +99,7 @@ def _compute_dtype(fields: dict[str, Any], wanted: str) -> str:
 
 
 def _known_dtype(wanted: str) -> str | None:
-    """None for auto: what the checkpoint is stored in decides."""
+    """Return the dtype, or None for auto: what the checkpoint is stored in decides."""
     if wanted == "auto":
         return None
     if wanted not in _DTYPE_NAMES:

@@ -29,7 +29,7 @@ class MoeMlp:
 
 @dataclass(frozen=True, slots=True)
 class LatentWeights:
-    """What multi-head latent attention has besides `qkv` and `output`; see `LatentConfig`."""
+    """The weights of multi-head latent attention besides `qkv` and `output`; see `LatentConfig`."""
 
     query_up: Linear | None  # [heads * query_dim, query_rank]; None: `qkv` makes the queries
     key_up: Tensor  # [heads, plain_dim, rank] in the model's dtype

@@ -108,12 +108,12 @@ class LatentConfig:
 
     @property
     def query_dim(self) -> int:
-        """Of one head's query as the weights make it."""
+        """The width of one head's query as the weights make it."""
         return self.plain_dim + self.rope_dim
 
     @property
     def key_dim(self) -> int:
-        """Of what a token keeps."""
+        """The width of what a token keeps."""
         return self.rank + self.rope_dim
 
 

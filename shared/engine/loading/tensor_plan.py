@@ -26,7 +26,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class StackedExperts:
-    """All experts of a layer in two tensors, as some exports have them, and their biases in two more.
+    """The experts of a layer in two tensors, as some exports have them, with their biases in two more.
 
     `interleaved`: each gate is followed by its partner, and what is not packed is stored transposed.
     """
@@ -91,7 +91,7 @@ class TensorPlan:
         return self._matrix(layer, names.qkv, (query, key, key), config.hidden_size, config.qkv_bias)
 
     def query_up(self, layer: int) -> Matrix | None:
-        """Of multi-head latent attention whose queries are made in two steps: the second."""
+        """Return the second matrix of queries, where multi-head latent attention makes them in two steps."""
         latent = self._config.latent
         if latent is None or latent.query_rank is None:
             return None

@@ -9,7 +9,7 @@ from shared.engine.loading.gguf.tokenizer_parts import read_tokenizer_parts
 
 
 def read_tokenizer_json(model: str | Path) -> str | None:
-    """Of a directory the file, of a GGUF file what it says; None where a directory has none.
+    """Read tokenizer.json of a directory, or what a GGUF file says in its place; None where there is none.
 
     Raises InvalidRequest for a GGUF file whose tokenizer cannot be used.
     """

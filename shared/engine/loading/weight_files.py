@@ -34,7 +34,7 @@ def damaged_file(path: Path, error: Exception) -> InvalidRequest:
 
 
 def weight_files(folder: Path) -> Iterator[Path]:
-    """In order. Raises NotFound for missing files, InvalidRequest for an index that cannot be used."""
+    """Return the files in order. Raises NotFound for missing ones, InvalidRequest for a wrong index."""
     gguf = find_gguf(folder)
     if gguf is not None:
         yield from part_paths(gguf)

@@ -42,7 +42,7 @@ def load_weights(
     quantization: str = "none",
     quant_group: int = 0,
 ) -> ModelWeights:
-    """All weights at once. `on_loaded` follows each layer. See `WeightReader` for the rest."""
+    """Load all weights at once. `on_loaded` follows each layer. See `WeightReader` for the rest."""
     reader = WeightReader(model_dir, config, device, quantization=quantization, quant_group=quant_group)
     embedding = reader.embedding()
     layers = tuple(reader.layers(on_loaded))
@@ -234,7 +234,7 @@ class WeightReader:
         return self._floats(files, name) + self._config.norm_offset
 
     def _floats(self, files: OpenFiles, name: str) -> Tensor:
-        """In float32, which keeps all that is read exactly."""
+        """Read a tensor in float32, which keeps all that is read exactly."""
         return files.read(name).to(self._device, torch.float32, copy=True)
 
     def _quantized(self, linear: DenseLinear, part: MatrixPart, *names: str) -> Linear:
@@ -242,7 +242,7 @@ class WeightReader:
         return linear if wanted is None else quantize(linear, wanted.bits, wanted.group, ", ".join(names))
 
     def _stacked(self, parts: list[Tensor]) -> Tensor:
-        """All rows of `parts` in one new tensor, written once."""
+        """Stack all rows of `parts` in one new tensor, written once."""
         num_rows = sum(len(part) for part in parts)
         out = torch.empty((num_rows, *parts[0].shape[1:]), dtype=self._dtype, device=self._device)
         first = 0

@@ -86,7 +86,7 @@ class Runner:
         self.engine = engine
 
     def prefill_s(self, prompt: list[int]) -> float:
-        """From the admission of one prompt, alone, to its first token."""
+        """Measure the time from the admission of one prompt, alone, to its first token."""
         began = time.perf_counter()
         self._admit("prefill", prompt, 1)
         while self.engine.has_work:
@@ -132,7 +132,7 @@ def waiting_steps(prompt_tokens: int, batch: int, batch_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one case came to. Rates and times are medians over the repeats, `_best` the best repeat.
+    """The figures of one case. Rates and times are medians over the repeats, `_best` the best repeat.
 
     step_ms and overhead_ms (a step without the model's forward pass) are medians over all decode steps.
     *_per_s at the end are what the decode step and the prefill achieved of the two limits that follow:

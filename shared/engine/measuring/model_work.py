@@ -19,7 +19,7 @@ _ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """Of every matrix that a token meets, the head among them; not the embedding's rows, norms or biases.
+    """The work of every matrix that a token meets, head included; not the embedding's rows, norms or biases.
 
     A sparse MLP counts the experts of one token, whatever the batch: right at batch 1, too few above it.
     `held_bytes` counts all experts and an untied embedding: what memory holds at least.
@@ -43,7 +43,7 @@ class StepWork:
         return 2 * batch * (self.layer_weights + self.head_weights) + self._attention(pairs)
 
     def prefill_operations(self, prompt_tokens: int) -> float:
-        """Of one prompt, whose last token alone meets the head."""
+        """Count the operations of one prompt, whose last token alone meets the head."""
         pairs = sum(_causal_pairs(prompt_tokens, layer) for layer in self.model.layers)
         return 2 * (prompt_tokens * self.layer_weights + self.head_weights) + self._attention(pairs)
 
@@ -55,7 +55,7 @@ class StepWork:
 
 
 def work_of(engine: EngineConfig, model: ModelConfig, layout: KvLayout) -> StepWork:
-    """Of `model` as `engine` holds it; routers are counted as if they were quantized with the rest."""
+    """Count the work of `model` as `engine` holds it; routers count as if quantized with the rest."""
     inside, head_format = _formats(engine, model)
     read = [shape for layer in model.layers for shape in _layer_matrices(model, layer, held=False)]
     held = [shape for layer in model.layers for shape in _layer_matrices(model, layer, held=True)]

@@ -70,7 +70,7 @@ class Allocation:
         return count
 
     def _shares(self, found: Sequence[list[int]], start: int, num_tokens: int) -> list[Share]:
-        """For a sequence of `num_tokens` that goes on from `start`."""
+        """Return the shares of a sequence of `num_tokens` that goes on from `start`."""
         return [
             Share(cached, blocks_for(self.reach(window, start, num_tokens)) - len(cached))
             for window, cached in zip(self._windows, found, strict=True)
@@ -103,7 +103,7 @@ class Allocation:
         return len(shares[0].cached) - self._windows[0].first_block(num_tokens)
 
     def hold(self, sequence: LiveSequence, shares: Sequence[Share]) -> None:
-        """All of it, or, raising Overloaded, nothing."""
+        """Hold all of it, or, raising Overloaded, nothing."""
         held = list(in_order([share.cached for share in shares]))
         self._blocks.retain(held)
         missing = sum(share.num_new for share in shares)
@@ -148,7 +148,7 @@ class Allocation:
         return all(self._blocks.find(name, group) is not None for group in self._windowed)
 
     def reach(self, window: KvWindow, start: int, num_tokens: int) -> int:
-        """Up to which of `num_tokens` there must be blocks for a sequence that goes on from `start`."""
+        """Return up to which of `num_tokens` a sequence that goes on from `start` needs blocks."""
         return min(num_tokens, start + self._max_rows) if window.tokens else num_tokens
 
     def resume(self, sequence: LiveSequence, found: Sequence[list[int]], num_computed: int) -> None:
@@ -165,6 +165,6 @@ class Allocation:
         return sum(share.num_new for share in shares) <= free
 
     def _read_part(self, found: Sequence[list[int]], num_computed: int) -> list[list[int]]:
-        """As far as rows behind `num_computed` tokens read it."""
+        """Return the part that rows behind `num_computed` tokens read."""
         firsts = [window.first_block(num_computed) for window in self._windows]
         return [[NO_BLOCK] * first + cached[first:] for first, cached in zip(firsts, found, strict=True)]

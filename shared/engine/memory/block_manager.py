@@ -34,7 +34,7 @@ from shared.kv_hash import HASH_BLOCK_TOKENS
 
 
 class BlockManager:
-    """Between sequences and the BlockPool.
+    """The manager between sequences and the BlockPool.
 
     `copy_block(source, target)` copies KV of a block that is shared before its holder writes into it. With an
     `offloader` the KV of sequences that lose their blocks may be kept elsewhere.
@@ -119,7 +119,7 @@ class BlockManager:
             raise
 
     def _lengthen(self, sequence: LiveSequence, missing: Iterable[int]) -> None:
-        """By so many new blocks in each table. Raises Overloaded, taking none."""
+        """Lengthen each table by so many new blocks. Raises Overloaded, taking none."""
         missing = list(missing)
         new = self._blocks.allocate(sum(missing))
         for table, count in zip(sequence.tables, missing, strict=True):

@@ -14,7 +14,7 @@ from shared.kv_hash import HASH_BLOCK_TOKENS
 
 
 class BlockNaming:
-    """Of all sequences, group by group."""
+    """The naming of all sequences' blocks, group by group."""
 
     def __init__(self, blocks: BlockPool, allocation: Allocation) -> None:
         self._blocks = blocks
@@ -68,7 +68,7 @@ class BlockNaming:
             raise InternalError("a block that nobody holds waits for its name")
 
     def _name(self, sequence: LiveSequence, table: BlockTable, indices: Iterable[int]) -> None:
-        """Those of its full blocks, as far as it knows their names."""
+        """Name its full blocks, as far as it knows their names."""
         names, group = sequence.chain.hashes, table.group
         for index in indices:
             own = table.blocks[index]
@@ -88,7 +88,7 @@ class BlockNaming:
                 table.anchors.append(owner)
 
     def _announce(self, sequence: LiveSequence, table: BlockTable, indices: Iterable[int]) -> None:
-        """Those that get their names later may be copied by whoever comes to them next."""
+        """Announce named blocks; those named later may be copied by whoever comes to them next."""
         names = sequence.chain.hashes
         for index in indices:
             if index < len(names):

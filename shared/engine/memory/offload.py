@@ -41,7 +41,7 @@ class OffloadStore:
 
     @classmethod
     def of(cls, config: EngineConfig) -> OffloadStore | None:
-        """None where the configuration allows no offload."""
+        """Make the store, None where the configuration allows no offload."""
         if not config.offload_memory_mb and not config.offload_disk_mb:
             return None
         return cls(config.offload_memory_mb << 20, config.offload_dir, config.offload_disk_mb << 20)

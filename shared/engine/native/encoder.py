@@ -43,7 +43,7 @@ class EncoderInput:
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[int]], kinds: Sequence[Sequence[int]] | None = None) -> EncoderInput:
-        """Of kind 0 where no kinds are given."""
+        """Make the input, with tokens of kind 0 where no kinds are given."""
         starts = np.zeros(len(texts) + 1, dtype=np.int32)
         np.cumsum([len(text) for text in texts], out=starts[1:])
         flat = np.fromiter((id_ for text in texts for id_ in text), np.int32, int(starts[-1]))

@@ -94,7 +94,7 @@ class NativeModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all matrices that a step may read."""
+        """The bytes of all matrices that a step may read."""
         return sum(part.nbytes for part in self._parts.values() if isinstance(part, NativeLinear))
 
     def forward(self, batch: Batch) -> Tensor:

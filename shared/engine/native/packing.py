@@ -97,7 +97,7 @@ def _routing_parts(kernels: ctypes.CDLL, mlp: MoeMlp) -> Iterator[tuple[str, Pac
 
 
 def _alike(config: ModelConfig, linears: Sequence[Linear]) -> list[Linear]:
-    """In one format, for experts take the same rows: dense where a checkpoint packed only some."""
+    """Bring experts to one format, since they take the same rows: dense where only some are packed."""
     formats = {each.format if isinstance(each, QuantLinear) else None for each in linears}
     if len(formats) == 1:
         return list(linears)

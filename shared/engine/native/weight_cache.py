@@ -59,7 +59,7 @@ def weights_key(config: EngineConfig, model: ModelConfig) -> str:
 
 @functools.cache
 def _code_digest() -> str:
-    """Of all that reads, quantizes and packs."""
+    """Digest the code of all that reads, quantizes and packs."""
     here = Path(__file__).parent
     sources = sorted((here.parent / "loading").rglob("*.py"))
     digest = xxhash.xxh3_128()

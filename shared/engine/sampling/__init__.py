@@ -1,1 +1,1 @@
-"""From logits to tokens."""
+"""Draw tokens from logits."""

@@ -47,7 +47,7 @@ def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int | None], lis
 
 @functools.cache
 def native_sampler() -> NativeSampler | None:
-    """None where the C++ was not built or does not run on this machine."""
+    """Return the sampler in C++, None where it was not built or does not run on this machine."""
     loaded = library()
     return None if loaded is None else NativeSampler(loaded)
 

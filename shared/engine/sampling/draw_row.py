@@ -12,7 +12,7 @@ from shared.sampling import SamplingParams
 
 
 class TokenCounts:
-    """What the penalties need to know of a sequence; grows with it, and can be rebuilt from its tokens."""
+    """The counts that penalties need of a sequence; they grow with it and can be rebuilt from its tokens."""
 
     def __init__(self, vocab_size: int, token_ids: Sequence[int], prompt_len: int) -> None:
         self.seen = torch.zeros(vocab_size, dtype=torch.bool)  # in prompt or output
@@ -36,7 +36,7 @@ class TokenCounts:
 
 
 class DrawRow(NamedTuple):
-    """How to draw from one row of logits. `position` is absolute: that of the token being drawn.
+    """The options of one draw. `position` is absolute: that of the token being drawn.
 
     `allowed`, unless None, has the only ids that may be drawn; `blocked_ids` may not.
     """

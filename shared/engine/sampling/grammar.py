@@ -139,7 +139,7 @@ class Grammars:
 
 
 class GrammarState:
-    """Where one sequence's output is in its grammar."""
+    """The state of one sequence's output in its grammar."""
 
     def __init__(self, grammar: CompiledGrammar, output_ids: Sequence[int] = ()) -> None:
         """Raises InvalidRequest when `output_ids` leave the grammar or complete it."""
@@ -181,7 +181,7 @@ class GrammarState:
         return bool(self._matcher.is_stopped() and not self._matcher.is_error())
 
     def _mask(self, drafts: Sequence[int]) -> IdBits:
-        """Of the matcher as it stands, behind output and `drafts`."""
+        """Return the mask of the matcher as it stands, behind output and `drafts`."""
         bits = self._matcher.compute_bitmask()
         if self._matcher.is_error() and not self._is_own:
             self._take_own(drafts)

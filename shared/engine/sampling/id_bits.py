@@ -45,5 +45,5 @@ def is_within(bits: IdBits, ids: Sequence[int]) -> bool:
 
 
 def unpacked(bits: IdBits, vocab_size: int) -> NDArray[np.bool_]:
-    """Of each id, whether it is in the set."""
+    """Return for each id whether it is in the set."""
     return np.unpackbits(bits, count=vocab_size, bitorder="little").view(np.bool_)

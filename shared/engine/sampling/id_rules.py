@@ -14,7 +14,7 @@ from shared.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """For one draw: ids ruled out, and, unless None, the only ids allowed."""
+    """The rule of one draw: ids ruled out, and, unless None, the only ids allowed."""
 
     blocked_ids: Sequence[int] = ()
     allowed: IdBits | None = None
@@ -24,7 +24,7 @@ ANY_ID = RowRule()
 
 
 class IdRules:
-    """Of one sequence; holds nothing that its tokens cannot rebuild."""
+    """The rules of one sequence; they hold nothing that its tokens cannot rebuild."""
 
     def __init__(self, sequence: LiveSequence, vocab_size: int) -> None:
         params = sequence.params

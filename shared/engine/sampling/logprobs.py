@@ -14,7 +14,8 @@ from shared.sampling import TokenLogprob
 
 
 class Logprobs:
-    """Of those rows of `logits` [rows, vocab] that `num_top` names, each with so many of its likeliest ids.
+    """The log-probabilities of those rows of `logits` [rows, vocab] that `num_top` names, with their best
+    ids.
 
     Rows are read again when they are described; of those that `will_change` by then a copy is kept.
     """
@@ -38,7 +39,7 @@ class Logprobs:
         self._raw = {index: raw[index].copy() if index in will_change else raw[index] for index in num_top}
 
     def describe(self, index: int, token_id: int | None) -> TokenLogprob | None:
-        """None for a row that was not named, or from which nothing was drawn."""
+        """Describe a row; None for one that was not named, or from which nothing was drawn."""
         if token_id is None or index not in self._summaries:
             return None
         total, top = self._summaries[index]
@@ -46,7 +47,7 @@ class Logprobs:
 
 
 def summarise(row: Tensor, num_top: int) -> RowSummary:
-    """In torch operations: what the C++ is held to, and what runs where it cannot."""
+    """Summarise in torch operations: the C++ is held to this, and it runs where that cannot."""
     row = row.double()
     total = float(torch.logsumexp(row, dim=-1))
     values, ids = torch.topk(row, min(num_top, len(row)))

@@ -1,4 +1,4 @@
-"""From logits to the tokens that sequences keep: draws, verifies drafts, ends sequences."""
+"""Turn logits into the tokens that sequences keep: draw, verify drafts, end sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.sampling import TokenLogprob
 
 
 class Drawn(NamedTuple):
-    """What one sequence keeps of a step; `accepted_drafts` of its tokens were guessed right.
+    """The tokens that one sequence keeps of a step; `accepted_drafts` of them were guessed right.
 
     `finish_reason` is "stop", "length", "error" (nothing could be drawn) or None.
     """

@@ -34,5 +34,5 @@ def judge_drafts(sequence: LiveSequence, proposed: int, accepted: int) -> None:
 
 
 def forgive_drafts(sequence: LiveSequence) -> None:
-    """All its drafts were left out: text changes, so it gets another chance after a while."""
+    """Give a sequence whose drafts were all left out another chance after a while: text changes."""
     sequence.acceptance += _RECOVERY * (STARTING_ACCEPTANCE - sequence.acceptance)

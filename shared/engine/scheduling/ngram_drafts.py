@@ -28,7 +28,7 @@ INDEXED_PER_STEP_US = 0.1
 
 
 class _Row:
-    """What is known of one sequence."""
+    """The record of one sequence."""
 
     __slots__ = ("chances", "left_out", "lookup")
 
@@ -78,7 +78,8 @@ class NgramDrafts:
         return True
 
     def draft(self, sequence: LiveSequence, most: int) -> Guess:
-        """Up to `most` tokens, each with all before it right often enough to save more than it costs."""
+        """Draft up to `most` tokens, each right often enough, with all before it, to save more than it
+        costs."""
         needed = self._row_price + self._key_price * sequence.num_computed
         if needed >= HIGHEST_PRICE or sequence.on_layer is not None:
             return NO_GUESS

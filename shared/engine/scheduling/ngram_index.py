@@ -26,7 +26,7 @@ _NO_PLACES = array("i", [-1])
 
 
 class Guess(NamedTuple):
-    """What may come next, and how many tokens before it are like those before the place it was found at."""
+    """A guess of what comes next, with the number of tokens before it that match those at its source."""
 
     token_ids: tuple[int, ...]
     match_tokens: int
@@ -64,7 +64,8 @@ class NgramIndex:
         return max(0, last - first)
 
     def look_up(self, tokens: Sequence[int], most: int) -> Guess:
-        """Up to `most` tokens that followed the longest match among the latest places, of equals the latest.
+        """Return up to `most` tokens that followed the longest match among the latest places, of equals the
+        latest.
 
         Where the match runs into what is guessed, the text repeats itself, and so does the guess.
         """

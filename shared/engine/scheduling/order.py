@@ -44,7 +44,7 @@ def keeps_blocks(sequence: LiveSequence) -> Precedence:
 
 
 class PromptOrder:
-    """Whose turn it is among prompts: one after another, and the next one beside it where that costs little.
+    """The order among prompts: one after another, and the next one beside it where that costs little.
 
     The turn goes to the first by precedence or, where that is another, to the shortest of its class: to each
     of the two for as many tokens as the other had. So a short prompt does not stand behind a long one, and a
@@ -82,7 +82,7 @@ class PromptOrder:
         return shares
 
     def _deal(self, in_order: Sequence[LiveSequence], budget: int) -> list[tuple[LiveSequence, int]]:
-        """In this order, as far as it pays to have the next one in this step and not in one of its own."""
+        """Deal tokens in this order, as far as it pays to have the next prompt in this step."""
         shares: list[tuple[LiveSequence, int]] = []
         begun: set[bytes] = set()  # blocks that somebody computes
         ended = 0

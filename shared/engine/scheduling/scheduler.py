@@ -63,7 +63,7 @@ class Work(NamedTuple):
         is_prefill: bool,
         match_tokens: int = 0,
     ) -> Work:
-        """Of the tokens that come next."""
+        """Make the rows of the tokens that come next."""
         start = sequence.num_computed
         num_draws = 1 + len(drafts) if start + num_tokens == len(sequence.tokens) else 0
         return cls(sequence, start, num_tokens, drafts, is_prefill, num_draws, match_tokens)
@@ -101,7 +101,7 @@ class Reuse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """What the next step computes, what it need not, and who lost its blocks for that."""
+    """The plan of the next step: what it computes, what it need not, and who lost its blocks for that."""
 
     work: tuple[Work, ...]
     reused: tuple[Reuse, ...]
@@ -331,7 +331,8 @@ class Scheduler:
         return chosen
 
     def _resume_preempted(self) -> None:
-        """As far as there are blocks. While others go on nobody waits for KV that is still being read."""
+        """Resume preempted sequences as far as there are blocks; nobody waits for KV that is still being
+        read."""
         for sequence in self._preempted():
             if not self._block_manager.can_resume(sequence):
                 return

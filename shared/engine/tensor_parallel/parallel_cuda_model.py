@@ -12,7 +12,7 @@ from shared.engine.tensor_parallel.shards import Reduce
 
 
 class ParallelCudaModel(CudaModel):
-    """As ParallelTorchModel; the sums are recorded in the graphs, by all ranks in the same order."""
+    """One rank on a GPU, as ParallelTorchModel; all ranks record the sums in their graphs in one order."""
 
     def __init__(
         self,

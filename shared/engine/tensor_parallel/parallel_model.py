@@ -158,7 +158,8 @@ class ParallelModel:
             ) from error
 
     def _wait_for_ranks(self, folder: Path) -> None:
-        """Until every follower has said that it is alive: from then on the group's own deadlines hold."""
+        """Wait until every follower has said that it is alive: from then on the group's own deadlines
+        hold."""
         deadline = time.monotonic() + RENDEZVOUS_S
         waiting = dict(enumerate(self._followers, start=1))
         while waiting:
@@ -172,7 +173,7 @@ class ParallelModel:
 
 
 def _write(pipe: int, data: bytes, deadline: float) -> None:
-    """All of `data` into a pipe that does not block. Raises OSError when it ends or stays full too long."""
+    """Write all of `data` into a pipe that does not block. Raises OSError when it ends or stays full."""
     rest = memoryview(data)
     while rest:
         _, writable, _ = select.select([], [pipe], [], max(0.0, deadline - time.monotonic()))

@@ -67,7 +67,7 @@ def shard_config(config: ModelConfig, num_ranks: int) -> ModelConfig:
 
 
 def _inner_sizes(config: ModelConfig, moe: MoeConfig | None) -> list[int]:
-    """Of a layer's MLPs."""
+    """Return the inner sizes of a layer's MLPs."""
     if moe is None:
         return [config.intermediate_size]
     return [moe.intermediate_size] + [moe.shared_intermediate_size] * (moe.shared_intermediate_size > 0)

@@ -24,13 +24,13 @@ class TorchAdapter:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedRows:
-    """Of rows that are computed together: which adapter some of them have."""
+    """The rows with one adapter among those that are computed together."""
 
     adapter: TorchAdapter
     rows: Tensor  # [N] numbers of rows
 
     def add(self, layer: int, matrix: AdaptedMatrix, rows: Tensor, out: Tensor) -> None:
-        """To `out` [T, out], what the matrix makes of `rows` [T, in]."""
+        """Add to `out` [T, out] what the matrix makes of `rows` [T, in]."""
         for part in self.adapter.weights.layers[layer].get(matrix, ()):
             inner = (rows.index_select(0, self.rows) @ part.down.T) * part.scale
             columns = slice(part.first_out, part.first_out + len(part.up))

@@ -33,7 +33,7 @@ class SpanGroup:
 
 
 class LayerView(NamedTuple):
-    """What a layer's attention sees: keys in the blocks of its group, those in its window."""
+    """The view of a layer's attention: keys in the blocks of its group, those in its window."""
 
     group: int
     window_tokens: int | None
@@ -50,7 +50,7 @@ class AttentionPlan:
 def plan_attention(
     spans: Sequence[Span], views: Collection[LayerView], dtype: torch.dtype, device: torch.device
 ) -> AttentionPlan:
-    """For layers with `views`. Spans must be ordered: those of up to SHORT_SPAN_ROWS rows first."""
+    """Plan attention for layers with `views`. Spans of up to SHORT_SPAN_ROWS rows must come first."""
     num_short = sum(span.num_rows <= SHORT_SPAN_ROWS for span in spans)
     batches = [members for members in (spans[:num_short], *([span] for span in spans[num_short:])) if members]
     write: dict[int, Tensor] = {}

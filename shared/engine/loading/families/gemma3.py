@@ -28,7 +28,8 @@ def read(raw: RawConfig) -> ModelConfig:
 
 
 def _ropes(raw: RawConfig, head_dim: int) -> tuple[RopeConfig, RopeConfig]:
-    """Of layers that see everything, and of windowed ones. `rope_scaling` is for the first alone."""
+    """Return the ropes of full-attention layers and of windowed ones. `rope_scaling` is for the first
+    alone."""
     by_type = RawConfig(raw.part("rope_parameters"), raw.dtype)
     everywhere = {**by_type.part("full_attention"), **raw.part("rope_scaling")}
     theta, local_theta = raw.number("rope_theta", 1000000.0), raw.number("rope_local_base_freq", 10000.0)

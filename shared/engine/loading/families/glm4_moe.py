@@ -42,7 +42,8 @@ def read_lite(raw: RawConfig) -> ModelConfig:
 
 
 def _sparse_layers(raw: RawConfig, model: ModelConfig) -> list[bool]:
-    """By `mlp_layer_types`, which transformers writes, or by the number of dense ones."""
+    """Find the sparse layers by `mlp_layer_types`, which transformers writes, or by the number of dense
+    ones."""
     stated = raw.fields.get("mlp_layer_types")
     if stated is None:
         return sparse_after_first(raw, model, usual=1)

@@ -18,7 +18,7 @@ _SHORT.maxstring = _SHORT.maxother = 200
 
 
 def shown(value: object) -> str:
-    """For a sentence: of what is long or deep, the beginning."""
+    """Show a value in a sentence: of what is long or deep, the beginning."""
     return _SHORT.repr(value)
 
 
@@ -55,7 +55,7 @@ class RawConfig:
         return value
 
     def optional_integer(self, name: str) -> int | None:
-        """At least 1; None where the field is absent or null."""
+        """Return an integer of at least 1; None where the field is absent or null."""
         return None if self.fields.get(name) is None else self.integer(name)
 
     def number(self, name: str, default: float) -> float:

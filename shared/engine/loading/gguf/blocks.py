@@ -44,7 +44,7 @@ class _Unpacked:
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """How weights of one row lie together."""
+    """The way in which weights of one row lie together."""
 
     num_weights: int
     num_bytes: int

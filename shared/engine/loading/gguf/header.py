@@ -96,7 +96,8 @@ class GgufHeader:
         return strings
 
     def numbers(self, key: str) -> array[int] | array[float] | None:
-        """None where there is no such entry. Raises InvalidRequest for what is no array of numbers."""
+        """Return the numbers of an entry, None where there is none. Raises InvalidRequest for another
+        type."""
         found = self.metadata.get(key)
         if found is None:
             return None
@@ -289,5 +290,5 @@ def _ggml_type(header: HeaderBytes, info: _TensorInfo) -> GgmlType:
 
 
 def _short(name: str) -> str:
-    """For a sentence."""
+    """Shorten a value for a sentence."""
     return name if 0 < len(name) <= 80 and name.isprintable() else repr(name[:80])

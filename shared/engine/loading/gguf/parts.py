@@ -20,7 +20,7 @@ _PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
 def part_paths(path: Path) -> list[Path]:
-    """All parts of the model that the file `path` is named as a part of, in order; else `path` alone.
+    """Return all parts of the model that `path` is named as a part of, in order; else `path` alone.
 
     Raises InvalidRequest for a name that says what cannot be.
     """

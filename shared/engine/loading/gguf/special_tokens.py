@@ -23,7 +23,7 @@ _PARTS = {
 
 
 def end_ids(header: GgufHeader) -> tuple[int, ...]:
-    """In order, each once. Raises InvalidRequest for what is no id."""
+    """Return the end ids in order, each once. Raises InvalidRequest for what is no id."""
     named = [token_id(header, f"{end}_token_id") for end in ("eos", "eot", "eom")]
     ids = [each for each in named if each is not None]
     types = header.numbers(TOKEN_TYPES)

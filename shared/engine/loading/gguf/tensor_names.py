@@ -34,7 +34,7 @@ class TensorSource:
 
 
 def tensor_sources(header: GgufHeader, config: ModelConfig) -> dict[str, TensorSource]:
-    """By the family's names; what the model does not have keeps the name that it has in the file."""
+    """Return tensors by the family's names; what the model does not have keeps its name in the file."""
     family = find_family(config.architecture)
     interleaved = header.metadata["general.architecture"] in _INTERLEAVED
     found: dict[str, TensorSource] = {}

@@ -53,7 +53,7 @@ _WEIGHT_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class WeightScheme:
-    """How one linear's weights are stored."""
+    """The way in which one linear's weights are stored."""
 
     stored: Stored
     bits: int
@@ -215,7 +215,7 @@ def _block(fields: Mapping[str, Any], strategy: str, wanted: Wanted) -> tuple[in
 
 @lru_cache(1024)
 def _compiled(pattern: str, where: str) -> re.Pattern[str]:
-    """Only patterns that end: those that repeat a group, or have many repeats, may take hours on one name."""
+    """Compile only patterns that end: those that repeat a group, or have many repeats, may take hours."""
     repeats = len(re.findall(r"(?<!\\)[*+{]", pattern))
     if len(pattern) > MAX_PATTERN_CHARS or repeats > MAX_REPEATS or re.search(r"\)[*+{]", pattern):
         raise InvalidRequest(

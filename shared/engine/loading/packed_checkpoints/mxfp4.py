@@ -58,7 +58,7 @@ class Mxfp4Format(PackedFormat):
         )
 
     def parameter_tensors(self, parameter: str, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
-        """Of any matrix, or of all experts' in one tensor; `shape` ends with (out, in)."""
+        """Return the tensors of any matrix, or of all experts' in one; `shape` ends with (out, in)."""
         if shape[-1] % BLOCK:
             raise InvalidRequest(
                 f"{parameter} has shape {shape}; mxfp4 packs only multiples of {BLOCK} inputs"

@@ -19,7 +19,7 @@ FLOAT_DTYPES = ("F16", "BF16", "F32")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a tensor must be before it is read; dtypes in the spelling of safetensors."""
+    """The form that a tensor must have to be read; dtypes in the spelling of safetensors."""
 
     shape: tuple[int, ...]
     dtypes: tuple[str, ...]
@@ -120,7 +120,7 @@ def listed_modules(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def check_unlisted(module: str, listed: tuple[str, ...], name: str) -> None:
-    """Of a module that is packed. `listed` are modules that are not, by the config's field `name`."""
+    """Check that a packed module is not among `listed`, which are not packed by the config's field `name`."""
     if any(f".{each}." in f".{module}." for each in listed):
         raise InvalidRequest(
             f"{module} is packed, but quantization_config lists it in {name}; "
