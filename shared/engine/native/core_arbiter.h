@@ -1,5 +1,5 @@
-// Who of this host computes now: memory that its processes share, a seat for each. engine/core_arbiter.py makes
-// it and says when somebody's seat is empty again.
+// Who of this host computes now: memory that its processes share, a seat for each. engine/core_arbiter.py
+// makes it and says when somebody's seat is empty again.
 #pragma once
 
 #include <linux/futex.h>

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "thread_pool.h"
 #include "memory.h"
+#include "thread_pool.h"
 #include "tile.h"
 
 namespace penstock {

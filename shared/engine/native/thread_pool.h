@@ -36,8 +36,8 @@ class ThreadPool {
  public:
   // Of this process. Never destroyed: its threads end with the process, asleep.
   static ThreadPool& shared() {
-    static ThreadPool* crew = new ThreadPool;
-    return *crew;
+    static ThreadPool* pool = new ThreadPool;
+    return *pool;
   }
 
   // From now on this process agrees with others about the cores; null: it does not.
@@ -200,7 +200,7 @@ class ThreadPool {
   std::atomic<uint32_t> bell_{0};
 };
 
-// The crew in the hands of one caller, for one forward pass or a batch of draws. Where somebody else has it,
+// The pool in the hands of one caller, for one forward pass or a batch of draws. Where somebody else has it,
 // the caller does all by itself.
 class Team {
  public:
