@@ -30,7 +30,7 @@ KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h tests/fuzz/*.cpp 
 SANITIZER_CXX ?= clang++
 
 # Tests that compute otherwise on a CPU without the kernels: engine, draws, encoder, KV copies, workers.
-WITHOUT_KERNELS := tests/unit/shared/retrieval/test_text_encoder.py tests/unit/shared/kv/test_cell_copy.py \
+WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tests/unit/shared/kv/memory/test_cell_copy.py \
 	tests/unit/shared/engine/sampling/test_draw.py tests/unit/shared/engine/test_generate.py \
 	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py
 

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from services.cli.exit_codes import EXIT_USAGE
-from shared.quiet_end import end_quietly, interrupts_end_at_once
+from services.cli.launcher_process import become
+from shared.process.quiet_end import end_quietly, interrupts_end_at_once
 
 COMMANDS = {
     "up": "start the whole stack on this machine",
@@ -26,9 +27,24 @@ COMMANDS = {
     "bench": "measure the engine on this machine",
     "completion": "make your shell complete these commands",
 }
-
-OTHER_MODULES = {"config": "effective_config"}
-"""Commands whose module has another name: a folder with a config.py is a service."""
+LAUNCHER_PROGRAMS = {"up": "services.launcher", "config": "services.launcher.config_report"}
+"""Commands that are programs of the launcher: this process becomes them."""
+MODULES = {
+    "ask": "ask.ask",
+    "search": "ask.search",
+    "chat": "ask.chat",
+    "status": "fleet.status",
+    "audit": "fleet.audit",
+    "adapter": "fleet.adapter",
+    "keys": "fleet.keys",
+    "secrets": "fleet.secrets",
+    "drain": "fleet.drain",
+    "index": "local.index",
+    "distill": "local.distill",
+    "bench": "local.bench",
+    "completion": "completion",
+}
+"""The module of each other command, in this package; its `main` is called."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,8 +66,10 @@ def run_command(arguments: Sequence[str]) -> int:
         kind = "option" if name.startswith("-") else "command"
         print(f"penstock: there is no {kind} {name!r}\n\n{command_usage()}", file=sys.stderr)
         return EXIT_USAGE
+    if name in LAUNCHER_PROGRAMS:
+        become(LAUNCHER_PROGRAMS[name], rest)
     with interrupts_end_at_once():
-        command = importlib.import_module(f"services.cli.{OTHER_MODULES.get(name, name)}")
+        command = importlib.import_module(f"services.cli.{MODULES[name]}")
     code: int = command.main(rest)
     return code
 

@@ -11,21 +11,21 @@ from functools import partial
 
 import shtab
 
-from services.cli.__main__ import COMMANDS
-from services.cli.adapter import build_adapter_parser
-from services.cli.ask_request import build_ask_parser
-from services.cli.audit import build_audit_parser
-from services.cli.bench import SUBJECTS
-from services.cli.bench_engine import build_bench_engine_parser
-from services.cli.chat import build_chat_parser
-from services.cli.distill import build_distill_parser
-from services.cli.drain import build_drain_parser
-from services.cli.index import build_index_parser
-from services.cli.keys import build_keys_parser
+from services.cli.__main__ import COMMANDS, LAUNCHER_PROGRAMS
+from services.cli.ask.ask_request import build_ask_parser
+from services.cli.ask.chat import build_chat_parser
+from services.cli.ask.search import build_search_parser
+from services.cli.fleet.adapter import build_adapter_parser
+from services.cli.fleet.audit import build_audit_parser
+from services.cli.fleet.drain import build_drain_parser
+from services.cli.fleet.keys import build_keys_parser
+from services.cli.fleet.secrets import build_secrets_parser
+from services.cli.fleet.status import build_status_parser
 from services.cli.launcher_process import launcher_command
-from services.cli.search import build_search_parser
-from services.cli.secrets import build_secrets_parser
-from services.cli.status import build_status_parser
+from services.cli.local.bench import SUBJECTS
+from services.cli.local.bench_engine import build_bench_engine_parser
+from services.cli.local.distill import build_distill_parser
+from services.cli.local.index import build_index_parser
 
 SHELLS = ("bash", "zsh", "fish")
 HELP_TIMEOUT_S = 60.0
@@ -74,8 +74,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "search": build_search_parser,
         "secrets": build_secrets_parser,
         "status": build_status_parser,
-        "up": partial(_launcher_parser, "up", "services.launcher"),
-        "config": partial(_launcher_parser, "config", "services.launcher.config_report"),
+        **{name: partial(_launcher_parser, name, module) for name, module in LAUNCHER_PROGRAMS.items()},
     }
     whole = argparse.ArgumentParser(prog="penstock")
     whole.add_argument("--version", action="store_true", help="which version this is")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import interrupts_end_at_once
+from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     import asyncio
@@ -12,13 +12,13 @@ with interrupts_end_at_once():
     from services.decode.config import DecodeConfig
     from shared.bus.bulk import BulkConnection
     from shared.bus.fleet_state import HEARTBEAT_REQUEST_S
-    from shared.config import ConfigError
+    from shared.config.fields import ConfigError
     from shared.engine import Engine
     from shared.engine.core_arbiter import WorkClass
     from shared.errors import InvalidRequest
-    from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
-    from shared.kv.receiver import KvReceiver
-    from shared.service import Service, run_service
+    from shared.kv.receiving.receiver import KvReceiver
+    from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased
+    from shared.process.service import Service, run_service
     from shared.text.model_sampling import served_sampling
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine

@@ -22,11 +22,10 @@ from shared.bus import Delivery
 from shared.degradation import DegradationLevel
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepResult, TokenOutput
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
-from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
-from shared.kv.receiver import KvReceiver
-from shared.kv.transfer_key import TransferKey
+from shared.kv.receiving.receiver import KvReceiver
+from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
 from shared.messages import Accepted, Held
-from shared.service import Service
+from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.engine_actor import WorkerLoad

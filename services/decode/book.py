@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from services.decode.job import DecodeJob
+from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
-from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages import Held
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shared.config import field_of
+from shared.config.fields import field_of
 from shared.engine.engine_config import MAX_DRAFT_TOKENS, EngineConfig
 from shared.worker.config import EngineServiceConfig
 

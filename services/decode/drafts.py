@@ -13,7 +13,7 @@ from typing import NamedTuple
 from services.decode.draft_length import DraftLength
 from shared.degradation import DegradationLevel
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, pack_ids
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 from shared.worker.wire import sequence_key
 
 REOPEN_AFTER_TOKENS = 16

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.blocks.layer_groups import KvGroups
+from shared.blocks.room import blocks_ahead
 from shared.deadline import Deadline
-from shared.kv_groups import KvGroups
-from shared.kv_room import blocks_ahead
 from shared.messages import Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
 from shared.worker.wire import engine_priority, read_sequence

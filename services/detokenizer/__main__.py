@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import interrupts_end_at_once
+from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     import asyncio
@@ -10,7 +10,7 @@ with interrupts_end_at_once():
     from services.detokenizer.actor import DetokenizerActor, GatewayLost
     from services.detokenizer.config import DetokenizerConfig
     from shared.bus.subjects import CANCEL_ALL, inbox
-    from shared.service import Service, run_service
+    from shared.process.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.text.tokenizer import TextTokenizer
 

@@ -17,7 +17,7 @@ from shared.bus.subjects import inbox
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import InvalidRequest, PenstockError, Unavailable, UnknownMessage
 from shared.messages import Accepted, Cancel, Heartbeat, Held, Open, Tokens
-from shared.service import Service
+from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.text.tokenizer import TextTokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.config import ServiceConfig, field_of
+from shared.config.fields import ServiceConfig, field_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shared.deadline import Clock, Deadline
 from shared.errors import InvalidRequest, PenstockError, ProtocolError
 from shared.messages import Mark, Open, Text, Tokens, unpack_ids
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 from shared.text.incremental import settled_tail
 from shared.text.stops import StopMatcher
 from shared.text.tokenizer import TextTokenizer

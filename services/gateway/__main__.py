@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import interrupts_end_at_once
+from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     import asyncio
@@ -26,7 +26,7 @@ with interrupts_end_at_once():
     from services.gateway.shared_ports import LAST_CALLS_S, divert_new_connections
     from services.gateway.tasks import Tasks
     from shared.bus.subjects import inbox
-    from shared.service import Service, run_service
+    from shared.process.service import Service, run_service
 
 FINISH_TIMEOUT_S = 1.0
 

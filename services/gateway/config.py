@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from services.gateway.request.retrieval_use import ORDERS, SHARED_PREFIX, WARM_HEAD, WARM_MODES
 from shared.cache_modes import CACHE_MODES, OFF
-from shared.config import PathRule, ServiceConfig, field_of
-from shared.sampling_defaults import DEFAULT_MAX_TOKENS
+from shared.config.fields import PathRule, ServiceConfig, field_of
+from shared.sampling.defaults import DEFAULT_MAX_TOKENS
 from shared.text.default_model import ANSWERS_ADAPTER
 
 

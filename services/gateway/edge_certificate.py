@@ -10,8 +10,8 @@ import grpc
 import structlog
 
 from services.gateway.config import GatewayConfig
-from shared.config import ConfigError
-from shared.file_signature import FileSignature, file_signature
+from shared.config.fields import ConfigError
+from shared.files.file_signature import FileSignature, file_signature
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

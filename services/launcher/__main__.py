@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import discard_stream, end_quietly, interrupts_end_at_once, run_loop
+from shared.process.quiet_end import discard_stream, end_quietly, interrupts_end_at_once, run_loop
 
 with interrupts_end_at_once():
     import asyncio
@@ -17,7 +17,7 @@ with interrupts_end_at_once():
     from services.launcher.plan import plan_instances
     from services.launcher.stack import Plan, Stack
     from shared.errors import InvalidRequest, PenstockError
-    from shared.heap import trim_heap
+    from shared.process.heap import trim_heap
     from shared.telemetry import logging
 
 EXIT_FAILED = 1

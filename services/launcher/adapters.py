@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.launcher.options import StackOptions
-from shared.adapter_file import put_adapters
 from shared.errors import InvalidRequest
+from shared.files.adapter_file import put_adapters
 from shared.text.model_source import resolve_model
 
 

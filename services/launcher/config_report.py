@@ -6,7 +6,7 @@ service has that is started by hand, or by a container: no stack sets anything f
 
 from __future__ import annotations
 
-from shared.quiet_end import end_quietly, interrupts_end_at_once
+from shared.process.quiet_end import end_quietly, interrupts_end_at_once
 
 with interrupts_end_at_once():
     import json
@@ -22,12 +22,12 @@ with interrupts_end_at_once():
     from services.launcher.options import StackOptions, build_up_parser, stack_options
     from services.launcher.plan import instance_names
     from services.launcher.role_settings import settings_of, stack_problems
-    from shared.config import ConfigError
-    from shared.config_file import ConfigFile, find_config_file
+    from shared.config.config_file import ConfigFile, find_config_file
+    from shared.config.fields import ConfigError
+    from shared.config.settings import STACK_SOURCE, Setting, Settings, SourceKind, unknown_variables
     from shared.errors import PenstockError
     from shared.roles import ROLES
-    from shared.sampling_defaults import SamplingDefault, all_defaults
-    from shared.settings import STACK_SOURCE, Setting, Settings, SourceKind, unknown_variables
+    from shared.sampling.defaults import SamplingDefault, all_defaults
     from shared.text.model_sampling import SETTING as SAMPLING
     from shared.text.model_sampling import served_sampling
     from shared.text.model_source import resolve_model

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from shared.config import LIST_MARK
+from shared.config.fields import LIST_MARK
+from shared.config.named_corpus import read_named_corpora, split_corpus
 from shared.errors import InvalidRequest
-from shared.retrieval.corpus import is_there
-from shared.retrieval.named_corpus import read_named_corpora, split_corpus
+from shared.retrieval.documents.corpus import is_there
 
 NONE = "none"
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.quiet_end import end_quietly
+from shared.process.quiet_end import end_quietly
 
 QUESTION = "What is the default gRPC port of the gateway?"
 STOP_TIMEOUT_S = 30.0

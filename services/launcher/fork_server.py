@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.launcher.child import KILLED_BECAUSE_ORPHANED, die_with
-from shared.heap import trim_heap
+from shared.process.heap import trim_heap
 
 MAX_REQUEST_BYTES = 128 << 10
 """Of one request, which is one packet: a module's name and an environment."""

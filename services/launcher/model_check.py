@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from services.launcher.options import StackOptions
+from shared.config.settings import Setting, Settings
 from shared.engine.loading.adapter_config import load_adapter_config
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weight_files import check_weight_files
 from shared.errors import InvalidRequest, PenstockError
-from shared.sampling_defaults import parse_default_sampling
-from shared.settings import Setting, Settings
+from shared.sampling.defaults import parse_default_sampling
 from shared.text.default_model import DEFAULT_MODEL_NAME, is_missing
 from shared.text.model_sampling import served_sampling
 from shared.text.model_source import ModelSource, resolve_model

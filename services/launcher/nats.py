@@ -15,10 +15,11 @@ from pathlib import Path
 from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.ports import free_ports
 from services.launcher.state import StateDir, credentials_file
-from shared.bus.credentials import Credentials, write_secret
+from shared.bus.credentials import Credentials
 from shared.bus.nats_server import RUNTIME, nats_server_binary
 from shared.bus.permissions import authorization, operator_user, role_user
-from shared.cores import usable_cores
+from shared.files.atomic_write import write_secret
+from shared.process.cores import usable_cores
 
 HOST = "127.0.0.1"
 NAME = "nats"

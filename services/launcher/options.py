@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 from services.launcher.corpus_options import NONE, said_corpora
 from services.launcher.role_settings import settings_of, stack_problems
-from shared.adapter_file import adapter_name_problem
-from shared.config import ConfigError
-from shared.config_file import ConfigFile, find_config_file
-from shared.kv_hash import FLEET_KEY_BYTES
+from shared.blocks.block_hash import FLEET_KEY_BYTES
+from shared.config.config_file import ConfigFile, find_config_file
+from shared.config.fields import ConfigError
+from shared.config.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
+from shared.files.adapter_file import adapter_name_problem
 from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
-from shared.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
 from shared.text.default_model import find_default_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ from services.launcher.instance import InstanceSpec
 from services.launcher.options import REPOSITORY, StackOptions
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
-from shared.config import COMMON_SETTINGS, MODEL_SETTINGS, text_of_value
-from shared.config_file import FILE_VARIABLE, MODEL_TABLE
-from shared.cores import usable_cores
+from shared.config.config_file import FILE_VARIABLE, MODEL_TABLE
+from shared.config.fields import COMMON_SETTINGS, MODEL_SETTINGS, text_of_value
+from shared.config.settings import SourceKind
+from shared.process.cores import usable_cores
 from shared.roles import ENGINE_ROLES, ROLES
-from shared.settings import SourceKind
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
 LOADED_LATE = ("retriever",)

@@ -8,12 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shared.config import ServiceConfig
-from shared.config_file import ConfigFile
+from shared.config.config_file import ConfigFile
+from shared.config.fields import ServiceConfig
+from shared.config.settings import OptionValue, Settings, resolve_settings
 from shared.errors import InvalidRequest
 from shared.roles import ENGINE_ROLES, ROLES
-from shared.sampling_defaults import parse_default_sampling
-from shared.settings import OptionValue, Settings, resolve_settings
+from shared.sampling.defaults import parse_default_sampling
 
 SAME_FOR_ALL = ("nats_url", "nats_credentials", "fleet_key", "model")
 """Services that do not agree in one of these do not make up one fleet."""

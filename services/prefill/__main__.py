@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import interrupts_end_at_once
+from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     from services.prefill.actor import PrefillActor
@@ -11,9 +11,9 @@ with interrupts_end_at_once():
     from shared.bus.bulk import BulkConnection
     from shared.engine import Engine
     from shared.engine.core_arbiter import WorkClass
-    from shared.kv.callbacks import OnFailed, OnReleased
-    from shared.kv.sender import KvSender
-    from shared.service import Service, run_service
+    from shared.kv.sending.sender import KvSender
+    from shared.kv.transfer_key import OnFailed, OnReleased
+    from shared.process.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
     from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor

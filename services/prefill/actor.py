@@ -18,11 +18,10 @@ from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, PromptScores, StepResult
 from shared.errors import DeadlineExpired, Overloaded, PenstockError
-from shared.kv.callbacks import OnFailed, OnReleased
-from shared.kv.sender import KvSender
-from shared.kv.transfer_key import TransferKey
+from shared.kv.sending.sender import KvSender
+from shared.kv.transfer_key import OnFailed, OnReleased, TransferKey
 from shared.messages import Accepted, Held
-from shared.service import Service
+from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.engine_actor import WorkerLoad

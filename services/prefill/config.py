@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.config import field_of
+from shared.config.fields import field_of
 from shared.worker.config import EngineServiceConfig
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from services.prefill.job import PrefillJob
 from services.prefill.step_events import StepEvents
 from shared.engine import BLOCK_TOKENS, AdmitResult, LayerCallback
-from shared.kv.sender import KvSender
+from shared.kv.sending.sender import KvSender
 
 
 def ready_blocks(start_token: int, end_token: int, num_tokens: int) -> tuple[int, int]:

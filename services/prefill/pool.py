@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from shared.errors import Unavailable
-from shared.kv.shared_pool import SharedPool
+from shared.kv.memory.shared_pool import SharedPool
 
 log = structlog.get_logger()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import interrupts_end_at_once
+from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     import asyncio
@@ -22,13 +22,13 @@ with interrupts_end_at_once():
     from services.retriever.text_jobs import TextWork
     from shared.bus import Delivery
     from shared.bus.subjects import CANCEL_ALL, inbox
-    from shared.config import ConfigError
-    from shared.cores import usable_cores
+    from shared.config.fields import ConfigError
+    from shared.config.named_corpus import NamedCorpus
     from shared.errors import InvalidRequest
-    from shared.retrieval.embedder import Embedder
-    from shared.retrieval.named_corpus import NamedCorpus
-    from shared.retrieval.question_vectors import QuestionVectors
-    from shared.service import Service, run_service
+    from shared.process.cores import usable_cores
+    from shared.process.service import Service, run_service
+    from shared.retrieval.encoders.embedder import Embedder
+    from shared.retrieval.encoders.question_vectors import QuestionVectors
 
 DRAIN_POLL_S = 0.02
 WARM_UP = "warm up"

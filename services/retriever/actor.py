@@ -46,8 +46,8 @@ from shared.messages import (
     Retrieve,
     Retrieved,
 )
-from shared.retrieval.embedder import MAX_TOKENS, MODEL_NAME
-from shared.service import Service
+from shared.process.service import Service
+from shared.retrieval.encoders.embedder import MAX_TOKENS, MODEL_NAME
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

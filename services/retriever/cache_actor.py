@@ -24,9 +24,9 @@ from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import DeadlineExpired, TooLarge, UnknownMessage
 from shared.messages import KeepResponse, LookUpResponse, ResponseFound, ResponseMissing
-from shared.retrieval.embedder import DIMENSIONS, EmbeddedQuestions
-from shared.retrieval.vectors import Vectors
-from shared.service import Service
+from shared.process.service import Service
+from shared.retrieval.encoders.embedder import DIMENSIONS, EmbeddedQuestions
+from shared.retrieval.encoders.vectors import Vectors
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 

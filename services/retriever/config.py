@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.config import PathRule, ServiceConfig, field_of
-from shared.retrieval.named_corpus import NamedCorpus, read_named_corpora
+from shared.config.fields import PathRule, ServiceConfig, field_of
+from shared.config.named_corpus import NamedCorpus, read_named_corpora
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from services.retriever.index_follower import POLL_S, IndexFollower
 from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.errors import PenstockError, Unavailable
-from shared.retrieval.build import MODEL, build_index, index_folder
-from shared.retrieval.embedder import Embedder
-from shared.service import Service
+from shared.process.service import Service
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.index.build import MODEL, build_index, index_folder
 
 PROGRESS_EVERY_S = 2.0
 READY_POLL_S = 0.02

@@ -9,7 +9,7 @@ import structlog
 
 from services.retriever.served_corpus import ServedCorpus
 from shared.errors import PenstockError
-from shared.retrieval.store import current_generation, open_generation
+from shared.retrieval.index.store import current_generation, open_generation
 
 POLL_S = 1.0
 """How often it is looked for; one small file is read each time."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from services.retriever.question import DEGRADED_RERANK, SearchAsk
 from shared.errors import DeadlineExpired
 from shared.messages import Retrieved, ScoredPassage
-from shared.retrieval.rerank import Reranker, rerank_passages
+from shared.retrieval.encoders.rerank import Reranker, rerank_passages
 
 RERANKED_PASSAGES = 32
 """Of a question: the best of its search."""

@@ -9,7 +9,7 @@ from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import DeadlineExpired, InvalidRequest
 from shared.messages import MAX_CORPUS_CHARS, MAX_QUERY_CHARS, Retrieve, Retrieved
-from shared.retrieval.metadata import check_filters
+from shared.retrieval.documents.metadata import check_filters
 
 MAX_K = 50
 """Passages; a request, which has to read them, asks for fewer than who wants nothing else."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import structlog
 
 from services.retriever.config import RetrieverConfig
-from shared.retrieval.cross_encoder import CrossEncoder
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.late_interaction import NAME, LateInteraction
-from shared.retrieval.rerank import Reranker
+from shared.retrieval.encoders.cross_encoder import CrossEncoder
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.late_interaction import NAME, LateInteraction
+from shared.retrieval.encoders.rerank import Reranker
 
 AUTO = "auto"
 

@@ -18,12 +18,12 @@ from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, SearchA
 from services.retriever.served_corpus import ServedCorpus
 from shared.errors import PenstockError
 from shared.messages import Filters, Retrieved, ScoredPassage
-from shared.retrieval.embedder import MAX_TOKENS
-from shared.retrieval.fusion import Ranking, fuse_rankings
-from shared.retrieval.index import Hit, PassageIndex
-from shared.retrieval.lexical import Allowed, Rows, Scores
-from shared.retrieval.question_vectors import QuestionEmbedder
-from shared.retrieval.vectors import Vectors
+from shared.retrieval.encoders.embedder import MAX_TOKENS
+from shared.retrieval.encoders.fusion import Ranking, fuse_rankings
+from shared.retrieval.encoders.question_vectors import QuestionEmbedder
+from shared.retrieval.encoders.vectors import Vectors
+from shared.retrieval.index.lexical import Allowed, Rows, Scores
+from shared.retrieval.index.passage_index import Hit, PassageIndex
 
 FIRST_STAGE_PASSAGES = 100
 """Of each ranking."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from shared.config.named_corpus import DEFAULT_CORPUS, NamedCorpus
 from shared.messages import MAX_REPORTED_CHARS, CorpusReport
-from shared.retrieval.index import PassageIndex
-from shared.retrieval.metadata_masks import MetadataMasks
-from shared.retrieval.named_corpus import DEFAULT_CORPUS, NamedCorpus
+from shared.retrieval.index.metadata_masks import MetadataMasks
+from shared.retrieval.index.passage_index import PassageIndex
 from shared.telemetry import metrics
 
 

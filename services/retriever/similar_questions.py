@@ -9,7 +9,7 @@ import numpy as np
 
 from services.retriever.question_facts import QuestionFacts, facts_of
 from services.retriever.response_cache import KeptEntry
-from shared.retrieval.vectors import Vectors
+from shared.retrieval.encoders.vectors import Vectors
 
 MAX_SAME_SCOPE = 16_384
 """Of questions that are compared with each other, the latest: 6 million products take milliseconds."""

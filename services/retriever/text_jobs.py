@@ -19,8 +19,8 @@ from shared.messages import (
     RerankTexts,
     TextScores,
 )
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.rerank import BATCH_PASSAGES, Reranker, ScoredTexts
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.rerank import BATCH_PASSAGES, Reranker, ScoredTexts
 
 FLOAT32_LE = "<f4"
 NO_RERANKER = (

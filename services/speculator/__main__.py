@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import interrupts_end_at_once
+from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     from services.speculator.actor import SpeculatorActor
     from services.speculator.config import SpeculatorConfig
-    from shared.config import ConfigError
+    from shared.config.fields import ConfigError
     from shared.engine.core_arbiter import WorkClass
-    from shared.service import Service, run_service
+    from shared.process.service import Service, run_service
     from shared.text.default_model import find_default_model
     from shared.text.model_source import DEMO_MODEL, resolve_model
     from shared.worker.engine_builder import build_engine

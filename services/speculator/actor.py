@@ -20,7 +20,7 @@ from shared.bus import Delivery
 from shared.engine import Engine
 from shared.errors import Overloaded, PenstockError, UnknownMessage
 from shared.messages import CancelAck, DraftBlock, DraftResync, Held, unpack_ids
-from shared.service import Service
+from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver

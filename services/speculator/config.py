@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shared.config import field_of
+from shared.config.fields import field_of
 from shared.worker.config import EngineServiceConfig
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine.sampling.grammar import CompiledGrammar
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 
 @dataclass(slots=True)

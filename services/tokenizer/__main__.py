@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.quiet_end import interrupts_end_at_once
+from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     import asyncio
@@ -10,9 +10,9 @@ with interrupts_end_at_once():
     from services.tokenizer.actor import TokenizerActor
     from services.tokenizer.config import TokenizerConfig
     from services.tokenizer.prompt_tokenizer import PromptTokenizer
+    from shared.blocks.block_hash import BlockHasher
     from shared.bus.subjects import CANCEL_ALL, inbox
-    from shared.kv_hash import BlockHasher
-    from shared.service import Service, run_service
+    from shared.process.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.text.tokenizer import TextTokenizer
 

@@ -33,7 +33,7 @@ from shared.messages import (
     Tokenize,
     Tokenized,
 )
-from shared.service import Service
+from shared.process.service import Service
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

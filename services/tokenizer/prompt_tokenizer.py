@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.tokenizer.chat_prompt_builder import BuiltChat, ChatPromptBuilder
+from shared.blocks.block_hash import BlockHasher
 from shared.errors import InvalidRequest, TooLarge
-from shared.kv_hash import BlockHasher
 from shared.messages import (
     MAX_PROMPT_TOKENS,
     ChatTurn,

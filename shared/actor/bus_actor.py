@@ -26,7 +26,7 @@ CONTROL_MESSAGES = (
 
 
 class Host(Protocol):
-    """What a BusActor needs of the process it lives in; `shared.service.Service` is one."""
+    """What a BusActor needs of the process it lives in; `shared.process.service.Service` is one."""
 
     @property
     def role(self) -> str: ...

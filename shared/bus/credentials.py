@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import ssl
 import tomllib
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import InvalidRequest
+from shared.files.atomic_write import write_secret
 
 PASSWORD_BYTES = 32
 ALLOWED = ({"user", "password"}, {"user", "password", "tls_ca"}, {"tls_ca"})
@@ -64,10 +64,3 @@ def load_credentials(file: str) -> Credentials | None:
     credentials = Credentials(table.get("user", ""), table.get("password", ""), table.get("tls_ca", ""))
     credentials.tls_context()  # what is wrong with it is to be heard now
     return credentials
-
-
-def write_secret(path: Path, text: str) -> None:
-    """A file that nobody else can read, not even for a moment; one that is there already is replaced."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)

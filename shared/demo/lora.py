@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from shared.files.atomic_write import write_file
 from shared.training.llama import Llama
-from shared.training.whole_files import write_tensors, write_whole
+from shared.training.tensor_file import write_tensors
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PEFT_PREFIX = "base_model.model."
@@ -93,4 +94,4 @@ def export_adapter(model: Llama, folder: Path, base_name: str) -> None:
         "target_modules": list(PROJECTIONS),
     }
     write_tensors(folder / WEIGHTS_FILE, tensors, {"format": "pt"})
-    write_whole(folder / CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())
+    write_file(folder / CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())

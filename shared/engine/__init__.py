@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
     from shared.engine.model_runner import LayerCallback
     from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
-    from shared.sampling import Grammar, SamplingParams, TokenLogprob
+    from shared.sampling.parameters import Grammar, SamplingParams, TokenLogprob
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -60,7 +60,7 @@ _MODULES = {
         "TokenOutput",
     ),
     "shared.engine.model_runner": ("LayerCallback",),
-    "shared.sampling": ("Grammar", "SamplingParams", "TokenLogprob"),
+    "shared.sampling.parameters": ("Grammar", "SamplingParams", "TokenLogprob"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.kv_window import KvWindow
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
+from shared.blocks.window import KvWindow
 
 NO_BLOCK = -1
 """In a table: nothing is there, because it is behind the window or not given yet."""

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 
-from shared.cores import cpu_quota, usable_cores, usable_cpus
 from shared.engine.native.library import PromptsShape, SeatShape, library
 from shared.engine.step_pacer import OwnRequests, StepPacer, WaitingPrompts
+from shared.process.cores import cpu_quota, usable_cores, usable_cpus
 
 FOLDER = Path("/dev/shm")  # noqa: S108  # the memory that processes of a host share, by that name
 LAYOUT = 2

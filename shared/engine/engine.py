@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shared.cores import usable_cores
+from shared.blocks.block_hash import BlockHasher
 from shared.engine.adapters import AdapterInfo, AdapterRegistry
 from shared.engine.affinity import stay_on
 from shared.engine.backends import BackendName, backend_name, build_model, build_pool, is_native
@@ -41,8 +41,8 @@ from shared.engine.sampling.grammar import Grammars
 from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
 from shared.engine.sequence import blocks_for
-from shared.kv_hash import BlockHasher
-from shared.sampling import TokenLogprob
+from shared.process.cores import usable_cores
+from shared.sampling.parameters import TokenLogprob
 
 __all__ = [
     "AdapterInfo",

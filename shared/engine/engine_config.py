@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
+from shared.blocks.layer_groups import KvGroups
 from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
-from shared.kv_groups import KvGroups
-from shared.kv_hash import HASH_BLOCK_TOKENS
 
 _CHOICES = {
     "device": ("cpu", "cuda"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS, HASH_BYTES, BlockHasher
 from shared.engine.engine_config import EngineConfig, max_model_len
 from shared.engine.loading.config import ModelConfig
 from shared.engine.sampling.grammar import Grammars, GrammarState
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest
-from shared.kv_hash import HASH_BLOCK_TOKENS, HASH_BYTES, BlockHasher
-from shared.sampling import NO_LOGPROBS, SamplingParams
+from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
 
 
 class InputProcessor:

@@ -18,7 +18,7 @@ from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 
 class Intake:

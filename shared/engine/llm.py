@@ -16,7 +16,7 @@ from shared.engine.engine import Engine, EngineConfig
 from shared.engine.loading.tokenizer_file import read_tokenizer_json
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, NotFound, Overloaded
-from shared.sampling import NO_LOGPROBS, SamplingParams, TokenLogprob
+from shared.sampling.parameters import NO_LOGPROBS, SamplingParams, TokenLogprob
 
 MAX_COMPLETIONS = 64
 """Of one prompt."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.engine.sequence import LiveSequence
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

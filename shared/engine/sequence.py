@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice, takewhile
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.engine.batch import PackedAdapter
 from shared.engine.block_table import BlockTable, held_blocks
-from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 STARTING_ACCEPTANCE = 0.7
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

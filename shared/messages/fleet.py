@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.kv_groups import ONE_GROUP, KvGroups
+from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.messages.adapters import AdapterReport
 from shared.messages.corpora import CorpusReport
-from shared.sampling_defaults import SamplingDefault
+from shared.sampling.defaults import SamplingDefault
 
 
 @dataclass(frozen=True, slots=True)

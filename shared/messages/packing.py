@@ -6,8 +6,8 @@ import sys
 from array import array
 from collections.abc import Iterable
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS, HASH_BYTES
 from shared.errors import ProtocolError
-from shared.kv_hash import HASH_BLOCK_TOKENS, HASH_BYTES
 
 MAX_PROMPT_TOKENS = 1 << 20
 """Longest id list a message may carry (4 MB); the model's own limit is far below."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.messages.adapters import NO_ADAPTER, AdapterId
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 WARM_EPOCH = 0
 """What is warmed for a request comes before all of its routes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from shared.engine.loading.config import GENERATION_CONFIG, read_json_object
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.gguf.parts import read_header
 from shared.errors import InvalidRequest
-from shared.sampling_defaults import (
+from shared.sampling.defaults import (
     OPENAI,
     TOP_K_OFF,
     SamplingDefault,

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from shared.training.llama import Llama
 from shared.training.optimizer import Optimizer
-from shared.training.whole_files import write_tensors
+from shared.training.tensor_file import write_tensors
 
 FILE_NAME = "checkpoint.safetensors"
 

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import torch
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine import LLM
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.config import load_model_config
 from shared.errors import InvalidRequest
-from shared.kv_hash import HASH_BLOCK_TOKENS
+from shared.files.atomic_write import write_file
 from shared.text.tokenizer import TextTokenizer
 from shared.training.acceptance import LONGEST_DRAFT, accept_draft_model, accept_ngrams, target_answers
 from shared.training.checkpoint import load_checkpoint, save_checkpoint
@@ -38,7 +39,6 @@ from shared.training.optimizer import Optimizer
 from shared.training.prompts import MAX_PROMPT_TOKENS, ask_itself, read_prompts, split_held_out
 from shared.training.step_times import measure_steps
 from shared.training.taught_rows import MAX_ANSWER_TOKENS, TaughtRow, answer_prompts, load_rows, save_rows
-from shared.training.whole_files import write_whole
 
 WORK_FOLDER = ".distill"
 ANSWERING_SHARE = 0.4
@@ -172,7 +172,7 @@ class DistillRun:
             measured=measured,
             times=times,
         )
-        write_whole(self._options.out / "README.md", draft_card(facts).encode())
+        write_file(self._options.out / "README.md", draft_card(facts).encode())
         for each in measured:
             for sentence in verdicts(each, times):
                 self._tell(sentence)
@@ -210,7 +210,7 @@ class DistillRun:
             if (self._options.out / "config.json").exists():
                 raise InvalidRequest(f"{self._options.out} holds a model already; give another --out")
             self._work.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(asked).encode())
+            write_file(path, json.dumps(asked).encode())
         elif path.read_text("utf-8") != json.dumps(asked):
             raise InvalidRequest(
                 f"{self._options.out} holds a draft that was begun for another target, size or seed; "

@@ -14,8 +14,9 @@ from shared.engine import LLM, load_model_config
 from shared.engine.loading.gguf.checkpoint import GgufCheckpoint
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.errors import InvalidRequest, NotFound
+from shared.files.atomic_write import write_file
 from shared.training.llama import Llama, LlamaShape
-from shared.training.whole_files import write_tensors, write_whole
+from shared.training.tensor_file import write_tensors
 
 WEIGHTS_FILE = "model.safetensors"
 CHAT_FILES = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -38,7 +39,7 @@ def write_model(model: Llama, folder: Path, bos_token_id: int | None, eos_token_
         **special,
     }
     for name, fields in (("config.json", config), ("generation_config.json", special)):
-        write_whole(folder / name, (json.dumps(fields, indent=2) + "\n").encode())
+        write_file(folder / name, (json.dumps(fields, indent=2) + "\n").encode())
     tensors = {
         name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in model.named_parameters()
     }
@@ -85,7 +86,7 @@ def copy_tokenizer(model: Path, llm: LLM, folder: Path) -> None:
     """The target's, so that ids mean the same. Raises NotFound for a target without one."""
     if llm.tokenizer is None:
         raise NotFound(f"{model} has no tokenizer.json; a draft needs the tokenizer of its target")
-    write_whole(folder / "tokenizer.json", llm.tokenizer.to_str().encode())
+    write_file(folder / "tokenizer.json", llm.tokenizer.to_str().encode())
     for name in CHAT_FILES:
         if (model / name).is_file():
-            write_whole(folder / name, (model / name).read_bytes())
+            write_file(folder / name, (model / name).read_bytes())

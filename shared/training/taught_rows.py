@@ -22,7 +22,7 @@ from torch import Tensor
 
 from shared.engine import LLM, SamplingParams
 from shared.errors import InvalidRequest
-from shared.training.whole_files import write_tensors
+from shared.training.tensor_file import write_tensors
 
 TOP = 16
 MAX_ANSWER_TOKENS = 128

@@ -17,12 +17,12 @@ from typing import Protocol
 
 import structlog
 
-from shared.adapter_file import AdapterEntry, read_adapter_file
 from shared.engine import AdapterInfo
 from shared.errors import InvalidRequest, Overloaded, PenstockError
-from shared.file_signature import FileSignature, file_signature
+from shared.files.adapter_file import AdapterEntry, read_adapter_file
+from shared.files.file_signature import FileSignature, file_signature
 from shared.messages import MAX_REPORTED_CHARS, AdapterId, AdapterReport
-from shared.niceness import give_way
+from shared.process.niceness import give_way
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

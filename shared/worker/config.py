@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.config import PathRule, ServiceConfig, field_of
+from shared.config.fields import PathRule, ServiceConfig, field_of
 from shared.engine.affinity import parse_cpus
 from shared.engine.engine_config import EngineConfig
 

@@ -13,7 +13,7 @@ import structlog
 from shared.actor import Ask, BusActor
 from shared.health import Activity
 from shared.messages import Heartbeat, Held, Snapshot
-from shared.service import Service
+from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver

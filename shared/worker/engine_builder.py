@@ -9,15 +9,15 @@ from pathlib import Path
 
 import structlog
 
-from shared.config import ConfigError
-from shared.cores import usable_cores
+from shared.blocks.block_hash import BlockHasher
+from shared.config.fields import ConfigError
 from shared.engine import Engine, EngineConfig
 from shared.engine.backends import is_native, why_not_native
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
-from shared.kv_hash import BlockHasher
+from shared.process.cores import usable_cores
 from shared.worker.config import EngineServiceConfig
 
 log = structlog.get_logger()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from shared.health import Activity
-from shared.niceness import give_way
+from shared.process.niceness import give_way
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,8 +12,8 @@ import structlog
 
 from shared.engine.sampling.grammar import CompiledGrammar, Grammars
 from shared.errors import InvalidRequest, Overloaded, PenstockError
-from shared.niceness import give_way
-from shared.sampling import Grammar
+from shared.process.niceness import give_way
+from shared.sampling.parameters import Grammar
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

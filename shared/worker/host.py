@@ -17,8 +17,8 @@ from shared.engine import Engine
 from shared.engine.affinity import stay_on
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.errors import PenstockError, Unavailable
-from shared.niceness import give_way
-from shared.service import Service
+from shared.process.niceness import give_way
+from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.text.model_source import ModelSource
 from shared.worker.adapters import WorkerAdapters

@@ -6,14 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from enum import Enum
 
+from shared.blocks.block_hash import max_cached_blocks
 from shared.deadline import Deadline
 from shared.engine.sampling.grammar import CompiledGrammar
 from shared.errors import ProtocolError
 from shared.kv.chunk import MAX_EPOCH
 from shared.kv.transfer_key import TransferKey
-from shared.kv_hash import max_cached_blocks
 from shared.messages import Envelope
-from shared.sampling import NO_LOGPROBS, SamplingParams
+from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
 from shared.worker.wire import SequenceSpec, sequence_key
 
 

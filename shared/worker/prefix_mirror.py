@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from shared.blocks.layer_groups import ONE_GROUP
 from shared.engine.memory.block_pool import BlockEvent
 from shared.errors import InvalidRequest
-from shared.kv_groups import ONE_GROUP
 from shared.messages import Snapshot, pack_hashes
 
 MAX_EVENTS_PER_BEAT = 4096

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.deadline import Deadline
-from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Envelope, Held, Warm
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver

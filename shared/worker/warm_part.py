@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.deadline import Deadline
 from shared.engine import Engine
 from shared.engine.cost_model import NOTHING
 from shared.engine.scheduling.order import LOWEST_PRIORITY
 from shared.errors import PenstockError
-from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 PART_US = 20_000
 """The longest that a prompt waits for the part that runs when it comes, as far as that can be predicted."""

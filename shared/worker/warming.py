@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import ProtocolError
-from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import WARM_EPOCH, Envelope, Warm
 from shared.telemetry import metrics
 from shared.worker.warm_part import ONE_TOKEN, WarmPart, WarmPrefix

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
 from shared.errors import ContextExceeded, InvalidRequest
-from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import Mark, Tokens, unpack_hashes, unpack_ids
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 _PRIORITIES = {0: NORMAL_PRIORITY, 1: LOWEST_PRIORITY, 2: NORMAL_PRIORITY - 1}
 """By the wire's PRIORITY_NORMAL, PRIORITY_LOW and PRIORITY_HIGH; the least goes first."""

@@ -30,9 +30,9 @@ from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.engine import LLM, SamplingParams
 from shared.messages import ChatTurn, Retrieve, Retrieved
-from shared.retrieval.build import build_index
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.passages import split_passages
+from shared.retrieval.documents.passages import split_passages
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.index.build import build_index
 from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
 from tests.bench.document_questions import DocumentQuestion, is_refusal, is_right, read_questions

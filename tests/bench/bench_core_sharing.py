@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 
 from shared.engine import Engine, EngineConfig
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
-from shared.niceness import give_way
-from shared.sampling import SamplingParams
+from shared.process.niceness import give_way
+from shared.sampling.parameters import SamplingParams
 from tests.bench.make_model import VOCAB_SIZE
 from tests.support.percentile import percentile
 

@@ -25,12 +25,12 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from shared.engine.native.encoder import Arithmetic
-from shared.retrieval.bert import hidden_states, read_encoder
-from shared.retrieval.embedder import MAX_TOKENS
-from shared.retrieval.model_files import CONFIG, find_model_files
-from shared.retrieval.passages import split_passages
-from shared.retrieval.text_encoder import TextEncoder
-from shared.retrieval.vectors import Vectors
+from shared.retrieval.documents.passages import split_passages
+from shared.retrieval.encoders.bert import hidden_states, read_encoder
+from shared.retrieval.encoders.embedder import MAX_TOKENS
+from shared.retrieval.encoders.model_files import CONFIG, find_model_files
+from shared.retrieval.encoders.text_encoder import TextEncoder
+from shared.retrieval.encoders.vectors import Vectors
 from tests.bench.ranking_scores import ranking_scores
 from tests.bench.retrieval_sets import RetrievalSet, xquad_set
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from shared.messages import Filters
-from shared.retrieval.lexical import Allowed, LexicalIndex
-from shared.retrieval.metadata_masks import MetadataMasks
-from shared.retrieval.nearest import NearestVectors
-from shared.retrieval.passage_table import IndexedFile, PassageTable
-from shared.retrieval.passages import Passage, split_passages
-from shared.retrieval.vectors import Vectors
+from shared.retrieval.documents.passages import Passage, split_passages
+from shared.retrieval.encoders.vectors import Vectors
+from shared.retrieval.index.lexical import Allowed, LexicalIndex
+from shared.retrieval.index.metadata_masks import MetadataMasks
+from shared.retrieval.index.nearest import NearestVectors
+from shared.retrieval.index.passage_table import IndexedFile, PassageTable
 from tests.bench.bench_index import QUERIES, K, made_vectors, report_searches, seed_vectors
 from tests.support.data import data_dir
 

@@ -22,12 +22,12 @@ from typing import TypeVar
 import faiss
 import numpy as np
 
-from shared.retrieval.build import build_index
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.lexical import LexicalIndex
-from shared.retrieval.nearest import KINDS, NearestVectors
-from shared.retrieval.passages import split_passages
-from shared.retrieval.vectors import Vectors
+from shared.retrieval.documents.passages import split_passages
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.vectors import Vectors
+from shared.retrieval.index.build import build_index
+from shared.retrieval.index.lexical import LexicalIndex
+from shared.retrieval.index.nearest import KINDS, NearestVectors
 from tests.support.data import data_dir
 from tests.support.percentile import percentile
 

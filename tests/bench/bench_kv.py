@@ -30,8 +30,8 @@ from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.kv.limits import WINDOW_BYTES
-from shared.kv.sender import KvSender
-from shared.kv.shared_pool import SharedPool
+from shared.kv.memory.shared_pool import SharedPool
+from shared.kv.sending.sender import KvSender
 from tests.bench.kv_modes import (
     ALONE,
     ALONE_CHUNK_BYTES,

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-from shared.retrieval import lexical, term_counts
-from shared.retrieval.lexical import LexicalIndex
-from shared.retrieval.words import runs_of, terms_of_run
+from shared.retrieval.index import lexical, term_counts
+from shared.retrieval.index.lexical import LexicalIndex
+from shared.retrieval.index.words import runs_of, terms_of_run
 from tests.support.data import data_dir
 
 LANGUAGES = ("en", "de", "ru", "ar", "hi", "zh", "th")

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.retrieval_use import WARM_HEAD, WARM_LIKELY, WARM_MODES, WARM_OFF
-from shared.retrieval.passages import split_passages
+from shared.retrieval.documents.passages import split_passages
 from shared.text.default_model import packaged_file
 from tests.bench.document_questions import read_questions
 from tests.support.client import connect, generate

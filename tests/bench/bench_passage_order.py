@@ -26,10 +26,10 @@ from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.deadline import Deadline
-from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.messages import ChatTurn, Retrieve, Retrieved, ScoredPassage, Tokenize, unpack_hashes
-from shared.retrieval.embedder import Embedder
+from shared.retrieval.encoders.embedder import Embedder
 from shared.text.tokenizer import TextTokenizer
 from tests.bench.bench_retrieval import index_of
 from tests.bench.retrieval_sets import RetrievalSet, documentation_set, xquad_set

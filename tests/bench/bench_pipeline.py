@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.engine import Engine, EngineConfig, SamplingParams
-from shared.niceness import give_way
+from shared.process.niceness import give_way
 from tests.bench.process_cost import pss_mb, threads_cpu_s
 from tests.support.client import connect, generate, request
 from tests.support.models import target_model

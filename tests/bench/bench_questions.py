@@ -24,8 +24,8 @@ from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.question_vectors import QuestionVectors
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.question_vectors import QuestionVectors
 from tests.bench.bench_retrieval import PATIENCE_S, index_of
 from tests.bench.retrieval_sets import xquad_set
 

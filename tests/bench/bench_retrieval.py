@@ -29,10 +29,10 @@ from services.retriever.searcher import FIRST_STAGE_PASSAGES, Searcher
 from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
-from shared.retrieval.build import build_index
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.index import PassageIndex
-from shared.retrieval.late_interaction import NAME
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.late_interaction import NAME
+from shared.retrieval.index.build import build_index
+from shared.retrieval.index.passage_index import PassageIndex
 from shared.text.passage_source import document_of
 from tests.bench.ranking_scores import RankingScores, ndcg_difference, ranking_scores
 from tests.bench.retrieval_sets import RetrievalSet, beir_set, retrieval_sets

@@ -28,9 +28,9 @@ from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
-from shared.retrieval.build import build_index
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.index import PassageIndex
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.index.build import build_index
+from shared.retrieval.index.passage_index import PassageIndex
 from tests.bench.document_questions import read_questions
 from tests.support.client import connect
 from tests.support.http import call, http_client

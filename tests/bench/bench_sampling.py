@@ -20,7 +20,7 @@ import torch
 from shared.engine.sampling.draw import draw, native_sampler
 from shared.engine.sampling.draw_row import DrawRow
 from shared.engine.sampling.id_bits import bits_of
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 PLAIN = SamplingParams(temperature=1.0, seed=3)

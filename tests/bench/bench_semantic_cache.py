@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from services.retriever.question_facts import facts_of
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.vectors import Vectors
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.vectors import Vectors
 from tests.bench.question_pairs import (
     QuestionPair,
     edited,

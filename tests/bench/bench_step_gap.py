@@ -32,7 +32,7 @@ from shared.deadline import Deadline
 from shared.engine import Engine, EngineConfig, SamplingParams, StepResult
 from shared.kv.transfer_key import TransferKey
 from shared.messages import Reserve, pack_ids
-from shared.service import Service
+from shared.process.service import Service
 from shared.worker.events import Started
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.models import target_model

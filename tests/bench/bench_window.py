@@ -21,8 +21,8 @@ from unittest.mock import patch
 
 from safetensors.torch import save_file
 
+from shared.blocks.room import blocks_ahead
 from shared.engine import Engine, EngineConfig, SamplingParams
-from shared.kv_room import blocks_ahead
 from tests.bench.make_model import SHAPES, random_tensors
 
 SHAPE = SHAPES["l100m"]

@@ -13,7 +13,7 @@ from shared.bus import Bus, Delivery
 from shared.bus.bulk import BulkConnection
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
-from shared.kv.receiver import KvReceiver
+from shared.kv.receiving.receiver import KvReceiver
 from tests.bench.kv_modes import (
     ALONE,
     ALONE_CHUNK_BYTES,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.cli.table import table
+from services.cli.view.table import table
 from tests.support.percentile import percentile
 
 

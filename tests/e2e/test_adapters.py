@@ -18,7 +18,7 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.engine import Engine
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 from tests.e2e.conftest import WITH_RETRIEVER, GetStack
 from tests.e2e.test_api_keys import commands_of
 from tests.e2e.test_ways_in import penstock

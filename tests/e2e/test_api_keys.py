@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from tests.e2e.conftest import options
 from tests.e2e.test_closed_bus import command_line
 from tests.e2e.test_ways_in import penstock
@@ -53,12 +53,25 @@ def cached(answer: Answer) -> int:
     return answer.end.usage.cached_tokens
 
 
+PLACES = 2
+"""A prompt is computed at the prefill worker or at the decode worker: this many answers warm both."""
+
+
+async def warm_answer_for(stack: Stack, name: str) -> Answer:
+    """Return the first answer whose prompt was cached, of as many as must have one."""
+    for _ in range(PLACES):
+        answer = await answer_for(stack, name, PROMPT)
+        if cached(answer):
+            break
+    return answer
+
+
 async def test_a_prompt_of_one_tenant_is_warm_for_it_alone(stack: Stack) -> None:
     first = await answer_for(stack, "one", PROMPT)
-    again = await answer_for(stack, "one", PROMPT)
-    same_tenant = await answer_for(stack, "another", PROMPT)
+    again = await warm_answer_for(stack, "one")
+    same_tenant = await warm_answer_for(stack, "another")
     foreign = await answer_for(stack, "rival", PROMPT, ("tenant", "acme"))
-    own = await answer_for(stack, "rival", PROMPT)
+    own = await warm_answer_for(stack, "rival")
     assert (cached(first), cached(foreign)) == (0, 0)
     assert min(cached(again), cached(same_tenant), cached(own)) >= 64
     assert first.ids == again.ids == same_tenant.ids == foreign.ids == own.ids

@@ -13,7 +13,7 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.engine import LLM, SamplingParams
-from shared.sampling import Grammar
+from shared.sampling.parameters import Grammar
 from tests.e2e.conftest import GetStack
 from tests.support.client import connect, generate, request
 from tests.support.oracle import Oracle

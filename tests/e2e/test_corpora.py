@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from shared.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
-from shared.retrieval.build import build_index
-from shared.retrieval.embedder import Embedder
+from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.index.build import build_index
 from tests.e2e.test_ways_in import penstock
 from tests.support.client import Answer, connect, generate, request
 from tests.support.stack import Stack

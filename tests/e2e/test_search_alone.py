@@ -14,7 +14,7 @@ import pytest
 
 from penstock.client import AsyncClient, NotFound
 from protos.penstock.v1 import inference_pb2 as pb
-from shared.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from tests.support.client import connect
 from tests.support.stack import Stack
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shared.engine.native.library import library
-from shared.niceness import COMPUTING_NICE, PASSING_NICE
+from shared.process.niceness import COMPUTING_NICE, PASSING_NICE
 from shared.roles import ENGINE_ROLES
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY

@@ -51,7 +51,7 @@ from shared.messages import (
     pack_ids,
     unpack_ids,
 )
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 from shared.tasks import cancel_until_done
 from tests.support.block_names import hashes_of
 from tests.support.wait import until

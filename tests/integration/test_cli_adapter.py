@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapter_file import AdapterEntry, put_adapters, read_adapter_file
+from shared.files.adapter_file import AdapterEntry, put_adapters, read_adapter_file
 from shared.messages import AdapterReport
 from shared.tasks import cancel_until_done
 from tests.integration.gateway_peers import MODEL, Fleet, Peer, fleet

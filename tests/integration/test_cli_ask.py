@@ -308,8 +308,8 @@ def test_a_reader_that_goes_away_cancels_the_call(peer: GeneratePeer) -> None:
 def test_a_deadline_bounds_the_call_even_when_the_gateway_does_not(
     peer: GeneratePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from services.cli import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
-    from services.cli import generate_call  # noqa: PLC0415
+    from services.cli.ask import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
+    from services.cli.ask import generate_call  # noqa: PLC0415
 
     monkeypatch.setattr(generate_call, "BACKSTOP_S", 0.1)
 
@@ -324,7 +324,7 @@ def test_a_deadline_bounds_the_call_even_when_the_gateway_does_not(
 def test_the_gateway_may_be_named_by_the_environment(
     peer: GeneratePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from services.cli import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
+    from services.cli.ask import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
 
     peer.script = finished
     monkeypatch.setenv("PENSTOCK_GRPC", peer.address)
@@ -386,7 +386,7 @@ def test_files_that_cannot_be_used_are_wrong_usage(peer: GeneratePeer) -> None:
 def test_a_damaged_stack_json_is_a_sentence(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from services.cli import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
+    from services.cli.ask import ask as ask_command  # noqa: PLC0415 (sets gRPC's verbosity when imported)
 
     (tmp_path / "stack.json").write_text(content)
     assert ask_command.main(["hi", "--state-dir", str(tmp_path)]) == 1

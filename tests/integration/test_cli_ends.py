@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from shared.messages import Held
-from shared.retrieval.build import LOCK_NAME, index_folder
-from shared.retrieval.store import current_generation
+from shared.retrieval.index.build import LOCK_NAME, index_folder
+from shared.retrieval.index.store import current_generation
 from shared.text.model_source import DEMO_MODEL
 from tests.integration.fleet_players import Play
 from tests.support.data import REPOSITORY
@@ -77,15 +77,15 @@ class Running:
 
 LOADING = [
     (("ask", "hi", "--grpc", "127.0.0.1:1"), "grpc._cython"),
-    (("ask", "hi", "--grpc", "127.0.0.1:1"), "services.cli.ask_request"),
-    (("chat", "--grpc", "127.0.0.1:1"), "services.cli.chat_session"),
+    (("ask", "hi", "--grpc", "127.0.0.1:1"), "services.cli.ask.ask_request"),
+    (("chat", "--grpc", "127.0.0.1:1"), "services.cli.ask.chat_session"),
     (("status", "--watch"), "shared.bus.subjects"),
-    (("audit", "--wait", "90"), "services.cli.fleet_watch"),
-    (("drain", "decode-0"), "services.cli.fleet_watch"),
-    (("bench", "engine", "--model", "nowhere"), "services.cli.table"),
-    (("index", "."), "services.cli.index_progress"),
+    (("audit", "--wait", "90"), "services.cli.fleet.fleet_watch"),
+    (("drain", "decode-0"), "services.cli.fleet.fleet_watch"),
+    (("bench", "engine", "--model", "nowhere"), "services.cli.view.table"),
+    (("index", "."), "services.cli.local.index_progress"),
     (("index", "."), "torch._C"),
-    (("keys", "new", "--tenant", "a", "--file", "keys.toml"), "shared.api_key_file"),
+    (("keys", "new", "--tenant", "a", "--file", "keys.toml"), "shared.files.api_key_file"),
 ]
 """What is typed, and the import during which Ctrl-C is pressed."""
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.search import MAX_FOUND, main
+from services.cli.ask.search import MAX_FOUND, main
 from services.gateway.asks.passage_asks import MAX_FOUND as MAX_GIVEN
-from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import NotFound
+from shared.files.api_key_file import KeyLimits, new_api_key
 from shared.messages import Message, Retrieve, Retrieved, ScoredPassage
 from tests.integration.gateway_peers import Answer, Running
 from tests.integration.test_gateway_passages import asked, retrieving

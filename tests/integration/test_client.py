@@ -35,8 +35,8 @@ from penstock.client import FinishReason as Finish
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.grpc.edge_status import retry_details
-from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.errors import Overloaded
+from shared.files.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.messages import Cancel, Message, Retrieve, Tokenize
 from tests.integration.gateway_peers import Answer, Fleet, Running, default_answer, fleet, gateway
 from tests.integration.test_gateway_passages import retrieving

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.keys.rate_limits import KeyLedger
-from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
+from shared.files.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.messages import Message, Open, Prefill, Reserve, Tokenize
 from tests.integration.gateway_peers import Answer as PeerAnswer
 from tests.integration.gateway_peers import (

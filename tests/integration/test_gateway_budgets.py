@@ -15,7 +15,7 @@ from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved, Tokenize
-from shared.service import Service
+from shared.process.service import Service
 from tests.integration.gateway_peers import Fleet, Running, ask, default_answer, fleet, gateway
 from tests.integration.test_retriever_service import HeldSearch, indexed
 from tests.support.client import generate

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from shared.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from shared.deadline import Deadline
 from shared.errors import Overloaded
+from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from shared.messages import (
     KeepResponse,
     KeptResponse,

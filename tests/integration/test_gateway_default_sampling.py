@@ -8,7 +8,7 @@ import grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.messages import Prefill, Reserve
-from shared.sampling_defaults import DEFAULTED, SamplingDefault
+from shared.sampling.defaults import DEFAULTED, SamplingDefault
 from tests.integration.gateway_peers import Fleet, Running, ask, fleet, gateway
 from tests.integration.http_edge import Edge, edge
 from tests.support.client import generate

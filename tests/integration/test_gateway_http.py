@@ -10,7 +10,7 @@ from shared.messages import (
     Prefill,
     pack_hashes,
 )
-from shared.sampling import Grammar
+from shared.sampling.parameters import Grammar
 from tests.integration.http_edge import CHAT, HELLO, TEXT, edge, streamed
 from tests.support.block_names import hashes_of
 from tests.support.http import events

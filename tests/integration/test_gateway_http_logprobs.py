@@ -20,7 +20,7 @@ from shared.messages import (
     pack_ids,
     unpack_ids,
 )
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 from tests.integration.gateway_peers import GATEWAY, Answer, default_answer
 from tests.integration.http_edge import CHAT, HELLO, TEXT, Edge, edge, streamed
 from tests.support.http import events

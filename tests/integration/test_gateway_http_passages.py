@@ -15,8 +15,8 @@ import pytest
 
 from services.gateway.asks.passage_asks import MAX_FOUND
 from services.gateway.http.vector_store_pages import DEFAULT_RESULTS, MAX_QUERIES
-from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import NotFound
+from shared.files.api_key_file import KeyLimits, new_api_key
 from shared.messages import (
     MAX_CORPUS_CHARS,
     MAX_FILTER_VALUES,

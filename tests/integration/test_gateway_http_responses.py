@@ -8,7 +8,7 @@ from typing import Any
 
 from shared.errors import InvalidRequest
 from shared.messages import ChatTurn, Message, Prefill, Tokenize, ToolCall
-from shared.sampling import Grammar
+from shared.sampling.parameters import Grammar
 from tests.integration.gateway_peers import Answer, default_answer
 from tests.integration.http_edge import Edge, edge, streamed
 from tests.integration.test_gateway_http_logprobs import LOGPROBS, spelled

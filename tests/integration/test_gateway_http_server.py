@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from shared.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from tests.integration.gateway_peers import fleet, gateway
 from tests.integration.http_edge import CHAT, HELLO
 from tests.support.certificate import Certificate, make_certificate

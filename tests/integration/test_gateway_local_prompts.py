@@ -20,7 +20,7 @@ from shared.messages import (
     pack_hashes,
     unpack_ids,
 )
-from shared.sampling import NO_LOGPROBS, TokenLogprob
+from shared.sampling.parameters import NO_LOGPROBS, TokenLogprob
 from tests.integration.gateway_peers import (
     GATEWAY,
     Answer,

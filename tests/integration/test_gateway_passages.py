@@ -12,9 +12,9 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.asks.passage_asks import DEFAULT_FOUND, MAX_FOUND
-from shared.api_key_file import KeyLimits, new_api_key
 from shared.degradation import DegradationLevel
 from shared.errors import InternalError, NotFound
+from shared.files.api_key_file import KeyLimits, new_api_key
 from shared.messages import (
     MAX_CORPUS_CHARS,
     MAX_QUERY_CHARS,

@@ -17,11 +17,11 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.launcher.child import Child
-from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
+from shared.files.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.messages import AuditRequest, Envelope
 from tests.integration.gateway_peers import GATEWAY, ask, fleet
 from tests.support.client import generate

@@ -15,7 +15,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.scope import prompt_logprobs_buffer
 from shared.bus.subjects import inbox
 from shared.messages import Envelope, Prefill, PromptLogprobs, Reserve, pack_hashes
-from shared.sampling import NO_LOGPROBS, TokenLogprob
+from shared.sampling.parameters import NO_LOGPROBS, TokenLogprob
 from tests.integration.gateway_peers import GATEWAY, Fleet, Running, ask, fleet, gateway
 from tests.support.block_names import hashes_of
 from tests.support.client import Answer, generate

@@ -13,8 +13,8 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.retrieval_use import BEST_FIRST, SHARED_PREFIX
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
+from shared.blocks.block_hash import BlockHasher
 from shared.errors import InvalidRequest, PenstockError
-from shared.kv_hash import BlockHasher
 from shared.messages import (
     NO_ADAPTER,
     AdapterId,

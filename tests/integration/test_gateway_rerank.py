@@ -12,8 +12,8 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.asks.passage_asks import MAX_RANKED_TEXTS
-from shared.api_key_file import KeyLimits, new_api_key
 from shared.errors import InvalidRequest
+from shared.files.api_key_file import KeyLimits, new_api_key
 from shared.messages import (
     MAX_EMBED_TEXT_BYTES,
     MAX_QUERY_CHARS,

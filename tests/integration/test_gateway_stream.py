@@ -19,7 +19,7 @@ from shared.messages import (
     Tokenize,
     unpack_ids,
 )
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 from shared.telemetry import metrics
 from tests.integration.gateway_peers import GATEWAY, ask, default_answer, fleet, gateway
 from tests.integration.gateway_peers import Answer as PeerAnswer

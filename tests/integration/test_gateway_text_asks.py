@@ -17,8 +17,8 @@ from google.rpc.status_pb2 import Status
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.asks.text_asks import MAX_DETOKENIZE_IDS, MAX_EMBEDDED_TEXTS
 from services.gateway.grpc.edge_status import STATUS_DETAILS
-from shared.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.errors import InternalError, InvalidRequest, Overloaded
+from shared.files.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.messages import (
     MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,

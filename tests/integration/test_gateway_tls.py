@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
-from shared.config import ConfigError
+from shared.config.fields import ConfigError
 from tests.integration.gateway_peers import Running, ask, fleet, gateway
 from tests.support.certificate import Certificate, make_certificate
 from tests.support.client import generate

@@ -22,7 +22,7 @@ from shared.errors import (
 )
 from shared.kv import limits
 from shared.kv.chunk import ChunkHeader
-from shared.kv.shared_pool import SharedPool
+from shared.kv.memory.shared_pool import SharedPool
 from shared.messages import KvAbort, KvCredit, KvDone, KvGrant, KvMissing, KvReceived
 from tests.support.clock import FakeClock
 from tests.support.kv_pair import SMALL, SUBJECT, MakePair, Pair, PlainLayout, Side, assert_same, pairs
@@ -606,7 +606,7 @@ async def test_pools_of_two_processes_meet_in_shared_memory() -> None:
     pool.memory[:] = random.Random(3).randbytes(pool.memory.nbytes)
     program = (
         "import sys, hashlib\n"
-        "from shared.kv.shared_pool import PoolMapping\n"
+        "from shared.kv.memory.shared_pool import PoolMapping\n"
         "from shared.messages import KvSegment\n"
         "from shared.engine.loading.layer_groups import LayerGroups\n"
         "class Layout:\n"

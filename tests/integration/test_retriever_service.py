@@ -26,6 +26,7 @@ from services.retriever.work_queue import RetrieverWork
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import FLEET_ALL, inbox
+from shared.config.named_corpus import NamedCorpus
 from shared.deadline import Deadline
 from shared.errors import (
     Cancelled,
@@ -56,11 +57,10 @@ from shared.messages import (
     ScoredPassage,
     TextScores,
 )
-from shared.retrieval.build import LOCK_NAME, build_index, index_folder
-from shared.retrieval.embedder import DIMENSIONS, MAX_TOKENS, MODEL_NAME, Embedder
-from shared.retrieval.index import PassageIndex
-from shared.retrieval.named_corpus import NamedCorpus
-from shared.service import Service
+from shared.process.service import Service
+from shared.retrieval.encoders.embedder import DIMENSIONS, MAX_TOKENS, MODEL_NAME, Embedder
+from shared.retrieval.index.build import LOCK_NAME, build_index, index_folder
+from shared.retrieval.index.passage_index import PassageIndex
 from tests.support import metric
 from tests.support.forked import ForkedProcess, start_forked
 from tests.support.wait import until

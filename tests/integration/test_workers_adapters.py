@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapter_file import put_adapters, remove_adapter
 from shared.bus.subjects import inbox
 from shared.engine import Engine
 from shared.errors import Overloaded
+from shared.files.adapter_file import put_adapters, remove_adapter
 from shared.messages import (
     NO_ADAPTER,
     AdapterId,
@@ -24,7 +24,7 @@ from shared.messages import (
     Message,
     pack_ids,
 )
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 from tests.integration.workers_harness import GREEDY, WAIT_S, Edge, Workers, edge_of
 from tests.support.adapters import save_adapter
 from tests.support.engine import drive, make_engine

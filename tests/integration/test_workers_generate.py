@@ -16,7 +16,6 @@ import torch
 from shared.actor.lease import LEASE_S
 from shared.bus import Delivery
 from shared.bus.subjects import inbox
-from shared.cores import usable_cores
 from shared.degradation import DegradationLevel
 from shared.engine import LLM, SamplingParams
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
@@ -31,6 +30,7 @@ from shared.messages import (
     Message,
     pack_ids,
 )
+from shared.process.cores import usable_cores
 from shared.text.model_source import resolve_model
 from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
 from tests.support.models import draft_of, target_model

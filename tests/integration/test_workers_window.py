@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from shared.kv_groups import KvGroups
-from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.kv_window import KvWindow
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
+from shared.blocks.layer_groups import KvGroups
+from shared.blocks.window import KvWindow
 from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
 from tests.support.engine import oracle, oracle_greedy
 from tests.support.models import target_model, windowed_of

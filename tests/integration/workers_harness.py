@@ -18,7 +18,7 @@ from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.nats_server import nats_server_binary
 from shared.bus.subjects import inbox
-from shared.config import MODEL_SETTINGS
+from shared.config.fields import MODEL_SETTINGS
 from shared.deadline import Deadline
 from shared.messages import (
     NO_ADAPTER,
@@ -39,7 +39,7 @@ from shared.messages import (
     pack_hashes,
     pack_ids,
 )
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 from tests.support.block_names import hashes_of
 from tests.support.forked import ForkedProcess, start_forked
 from tests.support.sampling import sampling

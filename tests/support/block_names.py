@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shared.kv_hash import HASH_BYTES, BlockHasher
+from shared.blocks.block_hash import HASH_BYTES, BlockHasher
 from shared.messages import pack_hashes
 
 

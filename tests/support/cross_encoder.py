@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
-from shared.retrieval.model_files import find_model_files
+from shared.retrieval.encoders.model_files import find_model_files
 
 
 def save_cross_encoder(

@@ -14,10 +14,10 @@ import time
 from shared.actor import BusActor
 from shared.bus import Delivery, connection
 from shared.bus.subjects import inbox
-from shared.config import ServiceConfig
+from shared.config.fields import ServiceConfig
 from shared.errors import NotFound
 from shared.messages import Accepted, Retrieve
-from shared.service import Service, run_service
+from shared.process.service import Service, run_service
 
 MODE = os.environ.get("ECHO_MODE", "")
 

@@ -8,8 +8,8 @@ from typing import cast
 
 import numpy as np
 
-from shared.retrieval.embedder import DIMENSIONS, Embedder
-from shared.retrieval.vectors import Vectors
+from shared.retrieval.encoders.embedder import DIMENSIONS, Embedder
+from shared.retrieval.encoders.vectors import Vectors
 
 
 class HashedVectors:

@@ -17,9 +17,9 @@ from shared.bus.subjects import inbox, kv
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.engine.loading.layer_groups import LayerGroups
 from shared.errors import PenstockError
-from shared.kv.receiver import KvReceiver
-from shared.kv.sender import KvSender
-from shared.kv.shared_pool import SharedPool
+from shared.kv.memory.shared_pool import SharedPool
+from shared.kv.receiving.receiver import KvReceiver
+from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import TransferKey
 from tests.support.wait import until
 

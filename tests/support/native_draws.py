@@ -11,7 +11,7 @@ from shared.engine.sampling.draw import pick
 from shared.engine.sampling.draw_row import DrawRow
 from shared.engine.sampling.logprobs import summarise
 from shared.engine.sampling.native_sampler import NativeSampler
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 ROWS = 12
 

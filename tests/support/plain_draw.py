@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 MASK = 2**64 - 1
 

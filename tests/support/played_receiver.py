@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import cast
 
 from shared.engine import Engine
-from shared.kv.callbacks import OnComplete, OnFailed, OnReleased
-from shared.kv.receiver import KvReceiver
-from shared.kv.transfer_key import TransferKey
+from shared.kv.receiving.receiver import KvReceiver
+from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
 from shared.messages import Held
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.sampling import SCALARS, SamplingParams
+from shared.sampling.parameters import SCALARS, SamplingParams
 
 OTHER_SCALARS: dict[str, Any] = {
     name: {float: 0.5, int: 3, bool: True}[type(definition.default)] for name, definition in SCALARS.items()

@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from shared.engine.sampling import grammar as grammar_module
-from shared.sampling import Grammar
+from shared.sampling.parameters import Grammar
 
 
 class HeldCompiler:

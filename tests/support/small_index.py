@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.retrieval.index import PassageIndex
-from shared.retrieval.passage_table import IndexedFile
-from shared.retrieval.passages import Passage
-from shared.retrieval.store import chunk_keys, save_generation
+from shared.retrieval.documents.passages import Passage
+from shared.retrieval.index.passage_index import PassageIndex
+from shared.retrieval.index.passage_table import IndexedFile
+from shared.retrieval.index.store import chunk_keys, save_generation
 
 SMALL_INDEX_MODEL = "model/256"
 

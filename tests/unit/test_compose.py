@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from services.cli.secrets import FOLDERS
+from services.cli.fleet.secrets import FOLDERS
 from services.launcher.role_settings import config_type
+from shared.config.settings import load_config
 from shared.roles import ROLES
-from shared.settings import load_config
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")

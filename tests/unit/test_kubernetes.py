@@ -16,10 +16,10 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
 import yaml
 
-from services.cli.secrets import CREDENTIALS_NAME, KEY_NAME
+from services.cli.fleet.secrets import CREDENTIALS_NAME, KEY_NAME
 from services.launcher.role_settings import config_type
+from shared.config.settings import load_config
 from shared.roles import ROLES
-from shared.settings import load_config
 from shared.telemetry.metrics import RoleMetrics
 
 REPOSITORY = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from services.gateway.admission.admission_queue import LOWEST_CLASS, too_long
 from services.gateway.admission.degradation import FALL_SHARE, RISE_AT
 from services.gateway.fleet.routing import Candidate
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.degradation import DegradationLevel
 from shared.errors import DeadlineExpired, Overloaded
-from shared.kv_hash import HASH_BLOCK_TOKENS
 
 FULL_RETRY_MS = 500
 """How long a client should wait when all sessions are in use and none has ended yet to tell from."""

@@ -13,11 +13,11 @@ from services.gateway.asks.text_calls import TextCalls, check_model_name, checke
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.request.request import served_model
 from services.gateway.request.retrieval_use import read_corpus_name, read_filters
-from shared.api_key_file import ApiKey
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NotFound, TooLarge
+from shared.files.api_key_file import ApiKey
 from shared.messages import (
     MAX_QUERY_CHARS,
     MAX_RERANK_TEXTS,

@@ -15,10 +15,10 @@ from services.gateway.fleet.routing import serving
 from services.gateway.fleet.served_models import EMBEDDING_ROLE, ServedModel, served_models
 from services.gateway.prompt.preprocessor import tokenize_message
 from services.gateway.request.request import MAX_TOKEN_ID, Request, served_model, split_model
-from shared.api_key_file import ApiKey
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest
+from shared.files.api_key_file import ApiKey
 from shared.messages import (
     MAX_EMBED_TEXTS,
     Detokenize,

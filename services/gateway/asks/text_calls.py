@@ -21,10 +21,10 @@ from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.keys.key_gate import BYTES_PER_TOKEN, KeyGate
 from services.gateway.prompt.ask_in_turn import ask_in_turn
 from services.gateway.request.request import MAX_MODEL_CHARS
-from shared.api_key_file import ApiKey
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, NoAnswer, Overloaded, TooLarge, Unavailable
+from shared.files.api_key_file import ApiKey
 from shared.messages import MAX_EMBED_TEXT_BYTES, Message
 from shared.telemetry import metrics
 

@@ -11,8 +11,8 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.fleet.model_identity import Announced, ModelIdentity
 from services.gateway.request.cache_use import settled_cache_use
 from services.gateway.request.request import Request
-from shared.sampling import SamplingParams
-from shared.sampling_defaults import DEFAULTED, SamplingDefault, all_defaults
+from shared.sampling.defaults import DEFAULTED, SamplingDefault, all_defaults
+from shared.sampling.parameters import SamplingParams
 
 
 def defaults_in_force(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from services.gateway.fleet.routing import Candidate, Need, RoutingDecision
-from shared.kv_hash import HASH_BLOCK_TOKENS, max_cached_blocks
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS, max_cached_blocks
 from shared.messages import Heartbeat
 
 MAX_EXTRA_STEPS = 1.0

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from services.gateway.fleet.model_identity import ModelIdentity
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
+from shared.blocks.layer_groups import ONE_GROUP, KvGroups
+from shared.blocks.room import blocks_ahead
 from shared.errors import Unavailable
-from shared.kv_groups import ONE_GROUP, KvGroups
-from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.kv_room import blocks_ahead
 from shared.messages import Heartbeat
 from shared.roles import REQUIRED_ROLES, ROUTED_ROLES
 

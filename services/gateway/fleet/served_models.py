@@ -8,7 +8,7 @@ from services.gateway.fleet.default_sampling import defaults_in_force
 from services.gateway.fleet.model_identity import find_model
 from shared.bus.fleet import FleetView, InstanceView
 from shared.roles import REQUIRED_ROLES, TARGET_ROLES
-from shared.sampling_defaults import SamplingDefault
+from shared.sampling.defaults import SamplingDefault
 
 EMBEDDING_ROLE = "retriever"
 

@@ -18,7 +18,7 @@ from services.gateway.scope.budget import answerable_s
 from services.gateway.session.ingress import Ingress
 from shared.deadline import Deadline
 from shared.errors import PenstockError
-from shared.sampling_defaults import SamplingDefault
+from shared.sampling.defaults import SamplingDefault
 
 AUTHORIZATION = "authorization"
 """The metadata that holds `Bearer <key>`."""

@@ -14,9 +14,9 @@ from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.http.fields.penstock_options import FIELD, read_penstock_options
 from services.gateway.request.request import MAX_DEADLINE_MS
 from services.gateway.session.ingress import Ingress
-from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.errors import PenstockError
+from shared.files.api_key_file import ApiKey
 
 Find = Callable[[ApiKey, JsonFields, Deadline], Coroutine[Any, Any, Any]]
 """What the body asks for, as JSON."""

@@ -21,9 +21,9 @@ from services.gateway.http.completions.call import HttpCall
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.http.fields.penstock_options import FIELD
 from services.gateway.session.ingress import Ingress
-from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
 from shared.errors import TooLarge
+from shared.files.api_key_file import ApiKey
 
 ID_PREFIX = "rerank-"
 DOCUMENTS, TEXTS = "documents", "texts"

@@ -20,8 +20,8 @@ from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import FIELD
 from services.gateway.http.fields.sampling_fields import TOKEN_IDS, wrong_choice
 from services.gateway.session.ingress import Ingress
-from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
+from shared.files.api_key_file import ApiKey
 
 VECTOR_FORMATS = ("float", "base64")
 _EMBEDDING_NAMES: FieldNames = ((re.compile(r"^texts(?=\[| has )"), "input"),)

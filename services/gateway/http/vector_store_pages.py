@@ -18,11 +18,11 @@ from services.gateway.http.completions.call import HttpCall
 from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.http.fields.penstock_options import FIELD
+from services.gateway.request.prompt_passages import joined_warnings
 from services.gateway.request.retrieval_use import read_corpus_name, read_filters
 from services.gateway.session.ingress import Ingress
-from shared.api_key_file import ApiKey
 from shared.deadline import Deadline
-from shared.joined_warnings import joined_warnings
+from shared.files.api_key_file import ApiKey
 from shared.messages import MAX_FILTERS, Filters, Retrieved, ScoredPassage
 from shared.text.passage_source import document_of
 

@@ -6,8 +6,8 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Sequence
 
-from shared.api_key_file import ApiKey, hash_api_key
 from shared.errors import Unauthenticated
+from shared.files.api_key_file import ApiKey, hash_api_key
 
 MAX_KEY_CHARS = 256
 """Of a presented key; more is none of ours and is not even hashed."""

@@ -16,11 +16,11 @@ from services.gateway.config import GatewayConfig
 from services.gateway.keys.api_keys import ApiKeys, presented_key
 from services.gateway.keys.rate_limits import Allowance, KeyLedger, LimitReached
 from services.gateway.request.request import Request
-from shared.api_key_file import ApiKey, parse_api_keys, read_key_file
-from shared.config import ConfigError
+from shared.config.fields import ConfigError
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import InvalidRequest, TooLarge, Unauthenticated
-from shared.file_signature import FileSignature, file_signature
+from shared.files.api_key_file import ApiKey, parse_api_keys, read_key_file
+from shared.files.file_signature import FileSignature, file_signature
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

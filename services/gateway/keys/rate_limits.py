@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from shared.api_key_file import ApiKey
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded, TooLarge
+from shared.files.api_key_file import ApiKey
 
 MINUTE_S = 60.0
 MEAN_SHARE = 0.2

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import serving
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS, BlockHasher
 from shared.bus.fleet import InstanceView
-from shared.kv_hash import HASH_BLOCK_TOKENS, BlockHasher
 
 
 class BlockNames:

@@ -20,11 +20,11 @@ from services.gateway.prompt.response_key import response_key
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import SessionState
+from shared.blocks.block_hash import fleet_key_bytes
 from shared.bus.subjects import inbox
 from shared.cache_modes import SEMANTIC
 from shared.deadline import Deadline
 from shared.errors import PenstockError
-from shared.kv_hash import fleet_key_bytes
 from shared.messages import (
     MAX_KEPT_BYTES,
     MAX_KEPT_TOKENS,

@@ -13,18 +13,17 @@ from services.gateway.prompt.block_names import BlockNames, usual_layout
 from services.gateway.prompt.cached_response import CachedResponse
 from services.gateway.prompt.preprocessor import FoundPassages, Preprocessor, Prompt
 from services.gateway.prompt.warmer import Warmer
-from services.gateway.request.prompt_passages import left_out_warning, retrieved_passage
+from services.gateway.request.prompt_passages import joined_warnings, left_out_warning, retrieved_passage
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer, check_prompt_logprobs
 from services.gateway.scope.report import count_degraded
 from services.gateway.scope.session_state import RequestPhase
 from services.gateway.scope.token_log import TokenLog
+from shared.blocks.block_hash import BlockHasher
 from shared.errors import InvalidRequest
-from shared.joined_warnings import joined_warnings
-from shared.kv_hash import BlockHasher
 from shared.messages import ResponseFound, Retrieved, ScoredPassage, unpack_ids
-from shared.sampling import NO_LOGPROBS, TokenLogprob
+from shared.sampling.parameters import NO_LOGPROBS, TokenLogprob
 from shared.text.tool_formats import FORMATS, ToolFormat
 
 NOTHING_ASKED = Retrieved((), degraded="", embed_us=0, search_us=0)

@@ -15,16 +15,15 @@ from services.gateway.fleet.routing import serving
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.prompt.ask_in_turn import ask_in_turn
 from services.gateway.question.searched_question import searched_question
-from services.gateway.request.prompt_passages import standing_order
+from services.gateway.request.prompt_passages import joined_warnings, standing_order
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import is_final
+from shared.blocks.block_hash import BlockHasher
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NoAnswer, PenstockError, Unavailable
-from shared.joined_warnings import joined_warnings
-from shared.kv_hash import BlockHasher
 from shared.messages import (
     ChatTurn,
     Message,

@@ -23,12 +23,12 @@ from services.gateway.prompt.likely_worker import likely_worker
 from services.gateway.prompt.preprocessor import Preprocessor, Prompt
 from services.gateway.request.retrieval_use import WARM_LIKELY, WARM_OFF
 from services.gateway.request_scope import RequestScope
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.bus.subjects import inbox
 from shared.degradation import DegradationLevel
 from shared.errors import EngineFault, PenstockError, error_from_code
-from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import WARM_EPOCH, Lost, ScoredPassage, Warm, pack_hashes, pack_ids
-from shared.sampling import NO_LOGPROBS
+from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 

@@ -24,7 +24,7 @@ import structlog
 
 from services.gateway.config import GatewayConfig
 from services.gateway.question import follow_ups
-from shared.config import ConfigError
+from shared.config.fields import ConfigError
 from shared.deadline import Deadline
 
 log = structlog.get_logger()

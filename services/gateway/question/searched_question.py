@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.gateway.question.question_rewriter import QuestionRewriter
+from services.gateway.request.prompt_passages import joined_warnings
 from services.gateway.request.request import Request
 from shared.deadline import Deadline
-from shared.joined_warnings import joined_warnings
 from shared.messages import MAX_QUERY_CHARS
 
 TOO_LONG = (

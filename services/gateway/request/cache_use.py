@@ -10,7 +10,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from shared.cache_modes import EXACT, OFF, SEMANTIC
 from shared.errors import InvalidRequest
 from shared.messages import ChatTurn
-from shared.sampling import NO_LOGPROBS, SamplingParams
+from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
 
 MAX_AGE_MS = 24 * 3600 * 1000
 _MODES = {pb.CACHE_MODE_OFF: OFF, pb.CACHE_MODE_EXACT: EXACT, pb.CACHE_MODE_SEMANTIC: SEMANTIC}

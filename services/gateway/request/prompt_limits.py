@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.gateway.request.request import Request
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS, HASH_BYTES
 from shared.errors import InvalidRequest, TooLarge
-from shared.kv_hash import HASH_BLOCK_TOKENS, HASH_BYTES
 
 ID_BYTES = 4
 IDS_SHARE = 0.75

@@ -60,3 +60,8 @@ def retrieved_passage(passage: ScoredPassage, prompt_place: int = 0) -> pb.Retri
 
 def _place_of(passage: ScoredPassage) -> tuple[str, int, int, str]:
     return document_of(passage.source), passage.start, passage.end, passage.text
+
+
+def joined_warnings(*warnings: str) -> str:
+    """Join what a client should know into one text: those that say something, in their order, none twice."""
+    return "; ".join(dict.fromkeys(filter(None, warnings)))

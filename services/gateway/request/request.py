@@ -14,8 +14,8 @@ from services.gateway.request.tool_use import ToolUse
 from shared.cache_modes import OFF
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
-from shared.sampling import SamplingParams
-from shared.sampling_defaults import DEFAULT_MAX_TOKENS, DEFAULTED
+from shared.sampling.defaults import DEFAULT_MAX_TOKENS, DEFAULTED
+from shared.sampling.parameters import SamplingParams
 
 MAX_TOOLS_CHARS = 1 << 17
 """Descriptions and schemas of all tools together."""

@@ -1,4 +1,4 @@
-"""Sampling options of a request, read by the definition in shared.sampling; nothing is clamped."""
+"""Sampling options of a request, read by the definition in shared.sampling.parameters; nothing is clamped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import InvalidRequest
-from shared.sampling import MAX_TOP_LOGPROBS, PARAMETERS, SCALARS, Grammar, SamplingParams
-from shared.sampling_defaults import DEFAULT_MAX_TOKENS
+from shared.sampling.defaults import DEFAULT_MAX_TOKENS
+from shared.sampling.parameters import MAX_TOP_LOGPROBS, PARAMETERS, SCALARS, Grammar, SamplingParams
 
 H = TypeVar("H", bound=Hashable)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from shared.errors import InvalidRequest
 from shared.messages import Tool
-from shared.sampling import JSON_WHITESPACE, Grammar
+from shared.sampling.parameters import JSON_WHITESPACE, Grammar
 from shared.text.tool_formats import ToolFormat
 
 MAX_CALLS = 16

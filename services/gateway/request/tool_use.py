@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from services.gateway.request.tool_grammar import fault_of_schema, tool_grammar
 from shared.errors import InvalidRequest, PenstockError
 from shared.messages import Tool
-from shared.sampling import Grammar
+from shared.sampling.parameters import Grammar
 from shared.text.tool_formats import ToolFormat
 
 ANY_OBJECT = '{"type": "object"}'

@@ -17,7 +17,7 @@ from shared.errors import (
     Unauthenticated,
     Unavailable,
 )
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 FINISHED = "finished"
 CANCELLED = "cancelled"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from services.gateway.scope.text_row import TextRow
 from shared.errors import InvalidRequest
-from shared.sampling import SamplingParams, TokenLogprob
+from shared.sampling.parameters import SamplingParams, TokenLogprob
 
 MAX_PROMPT_LOGPROBS = 1 << 19
 """Of one prompt: its tokens times one more than how many of the likeliest are wanted beside each."""

@@ -10,7 +10,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.tool_calls import ToolCallParser
 from services.gateway.scope.outcome import Outcome
 from shared.errors import Cancelled
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 from shared.text.tool_formats import ToolFormat
 
 MAX_EVENT_LOGPROBS = 4096

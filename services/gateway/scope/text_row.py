@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from shared.messages import Mark, Text
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 
 
 class TextRow(NamedTuple):

@@ -13,8 +13,8 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.response_relay import ResponseWriter, relay_response
 from services.gateway.session.session import Session
-from shared.api_key_file import ApiKey
 from shared.errors import PenstockError
+from shared.files.api_key_file import ApiKey
 from shared.tasks import cancel_until_done
 
 OTHERS_END_S = 1.0

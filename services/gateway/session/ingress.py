@@ -17,8 +17,8 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import count_outcome
 from services.gateway.session.session import Session
 from services.gateway.session.session_registry import SessionRegistry
-from shared.api_key_file import ApiKey
 from shared.errors import PenstockError
+from shared.files.api_key_file import ApiKey
 
 log = structlog.get_logger()
 

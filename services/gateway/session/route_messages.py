@@ -10,7 +10,7 @@ from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
 from services.gateway.scope.token_log import TokenLog
 from shared.deadline import Deadline
 from shared.messages import AdapterId, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
-from shared.sampling import NO_LOGPROBS
+from shared.sampling.parameters import NO_LOGPROBS
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
 

@@ -29,15 +29,15 @@ from services.gateway.prompt.preparation import PreparedPrompt
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import is_final
 from services.gateway.session.route_messages import route_messages
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
+from shared.blocks.layer_groups import KvGroups
+from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
-from shared.kv_groups import KvGroups
-from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.kv_room import blocks_ahead
 from shared.messages import Accepted, Message
 from shared.roles import ROUTED_ROLES
-from shared.sampling import NO_LOGPROBS
+from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 

@@ -10,7 +10,7 @@ from shared.demo.invent import Inventor
 from shared.demo.lessons.relation_tables import read_relations
 from shared.demo.lessons.relations import Relation, ToldFact, raised, tell
 from shared.demo.words import word_list
-from shared.retrieval.passages import split_passages
+from shared.retrieval.documents.passages import split_passages
 
 SERVICE_KINDS = word_list("""
 worker relay broker scheduler indexer collector planner monitor server agent bridge loader exporter

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.kv_groups import KvGroups
-from shared.kv_window import NO_WINDOW, KvWindow
+from shared.blocks.layer_groups import KvGroups
+from shared.blocks.window import NO_WINDOW, KvWindow
 
 MOST_GROUPS = 8
 """About so many at most: each is a table of blocks to keep for every sequence."""

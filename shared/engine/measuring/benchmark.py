@@ -18,14 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.engine import Engine, EngineConfig
 from shared.engine.loading.config import ModelConfig, load_model_config
 from shared.engine.measuring.limits import Limits, measure_limits
 from shared.engine.measuring.model_work import StepWork, work_of
 from shared.engine.results import StepResult
 from shared.errors import InvalidRequest, PenstockError
-from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 EXIT_INVALID = 2
 WARM_UP_STEPS = 4

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.config import LayerConfig, ModelConfig
 from shared.engine.loading.packed_checkpoints import packed_format
 from shared.engine.loading.quantize import QuantFormat, policy
 from shared.engine.memory.kv_pool import KvLayout
-from shared.kv_hash import HASH_BLOCK_TOKENS
 
 _GROUP_BYTES = 3  # a float16 scale and a uint8 zero
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
+from shared.blocks.window import KvWindow
 from shared.engine.block_table import NO_BLOCK, BlockTable, Turnover, in_order
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.sequence import LiveSequence, blocks_for
 from shared.errors import Overloaded
-from shared.kv_hash import HASH_BLOCK_TOKENS
-from shared.kv_window import KvWindow
 
 RETRY_AFTER_MS = 100
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.block_table import NO_BLOCK, BlockTable, in_order
 from shared.engine.memory.allocation import Allocation
 from shared.engine.memory.block_naming import BlockNaming
@@ -30,7 +31,6 @@ from shared.engine.memory.offloader import Offloader
 from shared.engine.memory.table_check import check_tables
 from shared.engine.sequence import LiveSequence, SequenceStatus, blocks_for
 from shared.errors import Overloaded
-from shared.kv_hash import HASH_BLOCK_TOKENS
 
 
 class BlockManager:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.block_table import NO_BLOCK, BlockTable
 from shared.engine.memory.allocation import Allocation
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.sequence import LiveSequence
 from shared.errors import InternalError
-from shared.kv_hash import HASH_BLOCK_TOKENS
 
 
 class BlockNaming:

@@ -6,8 +6,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.errors import InternalError, Overloaded
-from shared.kv_groups import ONE_GROUP, KvGroups
 
 
 class BlockEvent(NamedTuple):

@@ -11,11 +11,11 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.layer_groups import LayerGroups
 from shared.errors import InvalidRequest
-from shared.kv_hash import HASH_BLOCK_TOKENS
 
 BLOCK_TOKENS = HASH_BLOCK_TOKENS
 _STORED_DTYPES = {**TORCH_DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}

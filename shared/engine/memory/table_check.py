@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.block_table import NO_BLOCK, BlockTable
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.errors import InternalError
-from shared.kv_hash import HASH_BLOCK_TOKENS
 
 
 def check_tables(sequence: LiveSequence) -> None:

@@ -19,7 +19,7 @@ from shared.engine.sampling.id_bits import unpacked
 from shared.engine.sampling.logprobs import Logprobs
 from shared.engine.sampling.native_sampler import NativeSampler
 from shared.engine.sampling.noise import gumbel_noise
-from shared.sampling import FILTERS, SamplingParams, TokenLogprob
+from shared.sampling.parameters import FILTERS, SamplingParams, TokenLogprob
 
 NOISE_PASS_ELEMENTS = 1 << 16  # noise is made in pieces that stay in the cache
 NUCLEUS_FIRST_LOOK = 256

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from shared.engine.sampling.id_bits import IdBits
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 
 class TokenCounts:

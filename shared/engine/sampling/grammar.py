@@ -22,7 +22,7 @@ from llguidance.gbnf_to_lark import is_lark_syntax
 from shared.engine.loading.tokenizer_file import read_tokenizer_json
 from shared.engine.sampling.id_bits import IdBits, from_bytes, has_id
 from shared.errors import InvalidRequest, Overloaded
-from shared.sampling import JSON_WHITESPACE, Grammar
+from shared.sampling.parameters import JSON_WHITESPACE, Grammar
 
 MAX_CACHED_GRAMMARS = 32
 MAX_FAULT_CHARS = 400

@@ -9,7 +9,7 @@ from shared.engine.sampling.grammar import CompiledGrammar, GrammarState
 from shared.engine.sampling.id_bits import IdBits, bits_of, is_within, without
 from shared.engine.sequence import LiveSequence
 from shared.errors import InternalError
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

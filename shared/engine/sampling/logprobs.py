@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shared.engine.sampling.native_sampler import NativeSampler, RowSummary
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 
 
 class Logprobs:

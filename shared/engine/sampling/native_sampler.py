@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shared.engine.sampling.draw_row import DrawRow
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 _MASK64 = 2**64 - 1
 ELEMENTS_PER_THREAD = 1 << 16
@@ -25,7 +25,7 @@ _DRAW = struct.Struct("@dddQqqP")
 """One row's options as the C++ has them: temperature, top-p, min-p, seed, position, top-k, and where the bits
 of the allowed ids are. Packed in one call, which costs a third of filling a ctypes structure."""
 PACKED_FILTERS = ("top_p", "min_p", "top_k")
-"""What of `shared.sampling.FILTERS` is in it, and so in native/sampler.cpp."""
+"""What of `shared.sampling.parameters.FILTERS` is in it, and so in native/sampler.cpp."""
 
 
 class NativeSampler:

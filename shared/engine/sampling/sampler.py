@@ -12,7 +12,7 @@ from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_rules import ANY_ID, IdRules
 from shared.engine.scheduling.scheduler import Work
 from shared.engine.sequence import LiveSequence
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 
 
 class Drawn(NamedTuple):

@@ -19,7 +19,7 @@ from services.gateway.http.fields.chat_tools import call_chunks, call_objects, r
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import read_penstock_options
 from services.gateway.http.fields.sampling_fields import read_sampling, read_seed
-from shared.sampling import MAX_TOP_LOGPROBS
+from shared.sampling.parameters import MAX_TOP_LOGPROBS
 
 
 def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: int) -> AskedCompletion:

@@ -17,7 +17,7 @@ from services.gateway.http.completions.token_text import TokenText, show_token
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import read_penstock_options
 from services.gateway.http.fields.sampling_fields import TOKEN_IDS, read_sampling, read_seed
-from shared.sampling import MAX_TOP_LOGPROBS, Bounds
+from shared.sampling.parameters import MAX_TOP_LOGPROBS, Bounds
 
 
 def read_text_completion(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.errors import InvalidRequest
-from shared.sampling import Bounds
+from shared.sampling.parameters import Bounds
 
 SHOWN_CHARS = 40
 """Of a wrong value, in the sentence about it."""

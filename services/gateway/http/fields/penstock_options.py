@@ -10,7 +10,7 @@ from typing import Any
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.request.retrieval_use import ORDERS
-from shared.sampling import Bounds
+from shared.sampling.parameters import Bounds
 
 FIELD = "penstock"
 HEADER_PREFIX = "x-penstock-"

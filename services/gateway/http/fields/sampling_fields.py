@@ -9,7 +9,7 @@ from typing import Any
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.request.choices import SEED_SPAN
-from shared.sampling import BIAS_BOUNDS, MAX_LOGIT_BIAS_ENTRIES, MAX_TOKEN_ID, PARAMETERS, Bounds
+from shared.sampling.parameters import BIAS_BOUNDS, MAX_LOGIT_BIAS_ENTRIES, MAX_TOKEN_ID, PARAMETERS, Bounds
 
 SCALAR_FIELDS = (
     "temperature",

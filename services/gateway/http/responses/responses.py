@@ -15,7 +15,7 @@ from services.gateway.http.fields.penstock_options import PenstockOptions, read_
 from services.gateway.http.fields.sampling_fields import read_sampling, read_seed
 from services.gateway.http.responses.response_input import read_input
 from services.gateway.http.responses.response_tools import TOOL_FIELD_NAMES, read_response_tools
-from shared.sampling import MAX_TOP_LOGPROBS
+from shared.sampling.parameters import MAX_TOP_LOGPROBS
 
 LENGTHS = ("max_output_tokens",)
 INCLUDE_LOGPROBS = "message.output_text.logprobs"

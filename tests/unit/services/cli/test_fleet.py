@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services.cli import fleet_watch
-from services.cli.audit import Audit
-from services.cli.fleet_watch import COLLECT_POLL_S, RATE_LASTS_S, Fleet
+from services.cli.fleet import fleet_watch
+from services.cli.fleet.audit import Audit
+from services.cli.fleet.fleet_watch import COLLECT_POLL_S, RATE_LASTS_S, Fleet
+from services.cli.fleet.status import _shown
 from services.cli.stack_file import STACK_NAME, stack_instances
-from services.cli.status import _shown
 from shared.messages import AdapterReport, AuditReport, BreakerReport, CorpusReport, Heartbeat, Held
 
 BEAT = Heartbeat(

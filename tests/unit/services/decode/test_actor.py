@@ -13,8 +13,8 @@ import pytest
 
 from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
+from shared.blocks.room import blocks_ahead
 from shared.engine import Engine
-from shared.kv_room import blocks_ahead
 from shared.messages import (
     Cancel,
     CancelAck,
@@ -29,8 +29,8 @@ from shared.messages import (
     Tokens,
     pack_ids,
 )
-from shared.sampling import Grammar
-from shared.service import Service
+from shared.process.service import Service
+from shared.sampling.parameters import Grammar
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.kv_hash import BlockHasher
+from shared.blocks.block_hash import BlockHasher
 from shared.messages import WARM_EPOCH, Warm, pack_hashes, pack_ids
 from tests.support.wait import until
 from tests.unit.services.decode.test_actor import Worker

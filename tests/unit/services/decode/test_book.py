@@ -9,11 +9,11 @@ import pytest
 from services.decode.book import DecodeBook
 from services.decode.job import DecodeJob, read_job
 from services.decode.output import job_output
+from shared.blocks.layer_groups import KvGroups
 from shared.deadline import Deadline
 from shared.engine.results import TokenOutput
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
 from shared.kv.chunk import MAX_EPOCH
-from shared.kv_groups import KvGroups
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.sampling import sampling

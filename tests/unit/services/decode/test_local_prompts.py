@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.deadline import Deadline
-from shared.kv_hash import HASH_BLOCK_TOKENS
 from shared.messages import (
     Accepted,
     Cancel,
@@ -26,7 +26,7 @@ from shared.messages import (
     pack_ids,
     unpack_ids,
 )
-from shared.sampling import Grammar, SamplingParams
+from shared.sampling.parameters import Grammar, SamplingParams
 from shared.worker.job import JobPhase
 from tests.support.block_names import hashes_of
 from tests.support.engine import generate, make_engine

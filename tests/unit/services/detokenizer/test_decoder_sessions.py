@@ -13,7 +13,7 @@ from shared.actor.lease import LEASE_S
 from shared.deadline import Deadline
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch
 from shared.messages import CancelAck, Mark, Open, Tokens, pack_ids
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 from tests.support.clock import FakeClock
 from tests.support.metric import value
 from tests.support.tokenizer_kinds import library_tokenizer, text_tokenizer

@@ -13,12 +13,12 @@ from services.launcher.options import ADAPTER_FILE_NAME, REPOSITORY, SHIPPED_DRA
 from services.launcher.plan import plan_instances
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
-from shared.adapter_file import put_adapters, read_adapter_file
-from shared.config import text_of_value
-from shared.cores import usable_cores
+from shared.config.fields import text_of_value
+from shared.config.named_corpus import NamedCorpus
+from shared.config.settings import load_config
 from shared.errors import InvalidRequest
-from shared.retrieval.named_corpus import NamedCorpus
-from shared.settings import load_config
+from shared.files.adapter_file import put_adapters, read_adapter_file
+from shared.process.cores import usable_cores
 
 
 def in_file(folder: Path, text: str) -> dict[str, str]:

@@ -19,8 +19,8 @@ from shared.engine import Engine
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.native.library import library
 from shared.errors import InvalidRequest
-from shared.kv.callbacks import OnFailed, OnReleased
-from shared.kv.sender import KvSender
+from shared.kv.sending.sender import KvSender
+from shared.kv.transfer_key import OnFailed, OnReleased
 from shared.messages import (
     Accepted,
     Cancel,
@@ -35,8 +35,8 @@ from shared.messages import (
     Tokens,
     pack_ids,
 )
-from shared.sampling import Grammar
-from shared.service import Service
+from shared.process.service import Service
+from shared.sampling.parameters import Grammar
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from shared.blocks.block_hash import BlockHasher
 from shared.engine import StepResult
 from shared.errors import Cancelled, InvalidRequest, Overloaded, StaleEpoch
-from shared.kv_hash import BlockHasher
 from shared.messages import WARM_EPOCH, AdapterId, Cancel, CancelAck, Lost, Warm, pack_hashes, pack_ids
 from tests.support.wait import until
 from tests.unit.services.prefill.test_actor import CHUNK, PROMPT, Worker

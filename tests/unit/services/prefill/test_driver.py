@@ -7,8 +7,8 @@ from pathlib import Path
 from services.prefill.driver import PrefillDriver
 from services.prefill.job import read_job
 from services.prefill.step_events import StepEvents
+from shared.blocks.block_hash import BlockHasher
 from shared.deadline import Deadline
-from shared.kv_hash import BlockHasher
 from shared.messages import Envelope, Prefill, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.warm_part import WarmPart, WarmPrefix

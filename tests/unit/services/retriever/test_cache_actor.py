@@ -15,6 +15,7 @@ from services.retriever.cache_actor import MAX_WAITING, CacheActor
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
 from services.retriever.served_corpus import ServedCorpus
+from shared.config.named_corpus import NamedCorpus
 from shared.deadline import Deadline
 from shared.messages import (
     CACHE_DIGEST_BYTES,
@@ -28,10 +29,9 @@ from shared.messages import (
     ResponseKey,
     ResponseMissing,
 )
-from shared.retrieval.embedder import DIMENSIONS, EmbeddedQuestions
-from shared.retrieval.index import PassageIndex
-from shared.retrieval.named_corpus import NamedCorpus
-from shared.service import Service
+from shared.process.service import Service
+from shared.retrieval.encoders.embedder import DIMENSIONS, EmbeddedQuestions
+from shared.retrieval.index.passage_index import PassageIndex
 from tests.support import metric
 from tests.support.clock import FakeClock
 from tests.support.noted_bus import REPLY, NotedBus

@@ -7,10 +7,10 @@ import pytest
 
 from services.retriever.corpora import Corpora
 from services.retriever.served_corpus import ServedCorpus
+from shared.config.named_corpus import NamedCorpus
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import MAX_REPORTED_CHARS, CorpusReport
-from shared.retrieval.index import PassageIndex
-from shared.retrieval.named_corpus import NamedCorpus
+from shared.retrieval.index.passage_index import PassageIndex
 from tests.support import metric
 
 

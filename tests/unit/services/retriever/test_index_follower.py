@@ -10,8 +10,8 @@ import structlog
 from services.retriever import index_follower
 from services.retriever.index_follower import IndexFollower
 from services.retriever.served_corpus import ServedCorpus
-from shared.retrieval.named_corpus import NamedCorpus
-from shared.retrieval.store import Generation, open_generation
+from shared.config.named_corpus import NamedCorpus
+from shared.retrieval.index.store import Generation, open_generation
 from tests.support.small_index import SMALL_INDEX_MODEL, save_small_index
 
 

@@ -11,7 +11,7 @@ from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired
 from shared.messages import Retrieve, Retrieved, ScoredPassage
-from shared.retrieval.rerank import BATCH_PASSAGES, ScoredTexts
+from shared.retrieval.encoders.rerank import BATCH_PASSAGES, ScoredTexts
 
 
 class LastBest:

@@ -10,7 +10,7 @@ import pytest
 from services.retriever.config import RetrieverConfig
 from services.retriever.reranker_choice import choose_reranker
 from shared.errors import NotFound
-from shared.retrieval.embedder import Embedder
+from shared.retrieval.encoders.embedder import Embedder
 
 
 class SomeEmbedder:

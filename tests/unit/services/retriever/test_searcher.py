@@ -14,10 +14,10 @@ from services.retriever.searcher import Searcher
 from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Filters, Retrieve, Retrieved
-from shared.retrieval.embedder import EmbeddedQuestions, Embedder
-from shared.retrieval.index import PassageIndex
-from shared.retrieval.passage_table import IndexedFile
-from shared.retrieval.passages import Passage
+from shared.retrieval.documents.passages import Passage
+from shared.retrieval.encoders.embedder import EmbeddedQuestions, Embedder
+from shared.retrieval.index.passage_index import PassageIndex
+from shared.retrieval.index.passage_table import IndexedFile
 
 TEXTS = ("one", "two", "three", "four")
 

@@ -12,8 +12,8 @@ from shared.bus import Delivery
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, NotFound
 from shared.messages import MAX_RERANK_TEXTS, Envelope, RerankTexts, TextScores
-from shared.retrieval.embedder import Embedder
-from shared.retrieval.rerank import ScoredTexts
+from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.rerank import ScoredTexts
 
 NO_EMBEDDER = cast(Embedder, None)
 NUMBERS = RerankTexts("?", tuple(str(number) for number in range(MAX_RERANK_TEXTS)))

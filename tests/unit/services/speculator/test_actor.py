@@ -11,7 +11,7 @@ from services.speculator.actor import MOST_GUESSED_FROM, SpeculatorActor
 from services.speculator.config import SpeculatorConfig
 from shared.errors import Overloaded
 from shared.messages import DraftClose, DraftCommit, DraftOpen, pack_ids
-from shared.service import Service
+from shared.process.service import Service
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.engine import make_engine
 from tests.support.noted_bus import NotedBus

@@ -11,7 +11,7 @@ import pytest
 
 from services.speculator.drafting import Drafter, Wish
 from shared.engine import Engine
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 from tests.support.engine import FANCY, GREEDY, make_engine, save_random_model
 from tests.support.readmitting_draft import readmitting_draft
 

@@ -9,7 +9,7 @@ import pytest
 
 from services.speculator.sessions import DraftSessions
 from shared.engine.sampling.grammar import Grammars
-from shared.sampling import Grammar, SamplingParams
+from shared.sampling.parameters import Grammar, SamplingParams
 from tests.support.clock import FakeClock
 from tests.support.grammar import EOS, VOCAB, save_tokenizer
 

@@ -13,7 +13,7 @@ from services.tokenizer.config import TokenizerConfig
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
 from shared.actor import Supervisor
 from shared.messages import Cancel, CancelAck, Failure, Message, Tokenize, Tokenized
-from shared.service import Service
+from shared.process.service import Service
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.wait import until
 

@@ -8,8 +8,8 @@ import pytest
 
 from services.tokenizer.chat_prompt_builder import MAX_PASSAGES_OF_PROMPT
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
+from shared.blocks.block_hash import BlockHasher
 from shared.errors import PenstockError
-from shared.kv_hash import BlockHasher
 from shared.messages import ChatTurn, Tokenize, Tokenized, unpack_ids
 from shared.text.passage_room import fitting_places
 from shared.text.retrieval_prompt import passage_line

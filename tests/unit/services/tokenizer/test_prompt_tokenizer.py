@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from services.tokenizer.prompt_tokenizer import MAX_TURNS, PromptTokenizer, text_chars
+from shared.blocks.block_hash import BlockHasher
 from shared.errors import InvalidRequest, PenstockError, TooLarge
-from shared.kv_hash import BlockHasher
 from shared.messages import (
     ChatTurn,
     Detokenize,

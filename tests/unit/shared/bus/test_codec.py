@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared import messages
+from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.bus import codec
 from shared.errors import ProtocolError, UnknownMessage
-from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages import Accepted, Envelope, Failure, Heartbeat, Reserve, Tokens
-from shared.sampling import Grammar, SamplingParams
+from shared.sampling.parameters import Grammar, SamplingParams
 
 COLUMNAR = (messages.Tokens, messages.Text, messages.DraftCommit, messages.DraftBlock)
 TYPES = sorted(codec.MESSAGE_TYPES.values(), key=lambda cls: cls.__name__)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus.credentials import Credentials, load_credentials, write_secret
+from shared.bus.credentials import Credentials, load_credentials
 from shared.errors import InvalidRequest
+from shared.files.atomic_write import write_secret
 
 
 def test_what_is_written_is_read_and_nobody_else_can_read_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from shared.blocks.layer_groups import KvGroups
 from shared.bus.fleet_state import (
     FORGET_AFTER_S,
     HEARTBEAT_S,
@@ -15,7 +16,6 @@ from shared.bus.fleet_state import (
     FleetState,
 )
 from shared.deadline import MAX_SKEW_US
-from shared.kv_groups import KvGroups
 from shared.messages import Heartbeat, Snapshot
 from tests.support.block_names import block_names, pack_names
 from tests.support.clock import FakeClock

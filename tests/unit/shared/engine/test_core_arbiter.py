@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from shared.cores import usable_cores
 from shared.engine import Engine, core_arbiter
 from shared.engine.core_arbiter import HEADER_BYTES, LOOK_EVERY_S, SEATS, CoreArbiter, WorkClass
 from shared.engine.native.library import PromptsShape, SeatShape, library
 from shared.engine.step_pacer import REMEMBERED_STEPS, OwnRequests, WaitingPrompts
+from shared.process.cores import usable_cores
 from tests.support.clock import FakeClock
 from tests.support.data import REPOSITORY
 from tests.support.engine import GREEDY, admit, generate, make_engine, save_random_model
@@ -401,7 +401,7 @@ def prefilling(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 from pathlib import Path
 from shared.engine import Engine, EngineConfig
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 engine = Engine(EngineConfig({str(save_random_model(tmp_path / "model"))!r}, threads=0, kv_blocks=16))
 engine.share_cores(CoreArbiter(WorkClass.PREFILL, Path({str(tmp_path)!r})))
 def admit(key):

@@ -11,7 +11,7 @@ from shared.engine import Engine, SamplingParams, TokenOutput
 from shared.engine.engine_config import MAX_DRAFT_TOKENS
 from shared.engine.native.library import library
 from shared.errors import InvalidRequest
-from shared.sampling import Grammar
+from shared.sampling.parameters import Grammar
 from tests.support.engine import FANCY, GREEDY, admit, drive, generate, make_engine, save_random_model
 from tests.support.grammar import save_model_with_tokenizer
 

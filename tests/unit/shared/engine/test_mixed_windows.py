@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Gemma2Config, Gemma3TextConfig, GptOssConfig, PreTrainedConfig
 
+from shared.blocks.block_hash import BlockHasher
+from shared.blocks.layer_groups import KvGroups
+from shared.blocks.window import KvWindow
 from shared.engine import Engine, SamplingParams
 from shared.engine.block_table import NO_BLOCK
-from shared.kv_groups import KvGroups
-from shared.kv_hash import BlockHasher
-from shared.kv_window import KvWindow
 from tests.support.block_names import hashes_of
 from tests.support.engine import (
     BACKENDS,

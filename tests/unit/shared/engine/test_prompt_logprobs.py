@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from shared.engine import Engine, SamplingParams, StepResult
 from shared.engine.scheduling import scheduler
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 from tests.support.engine import GREEDY, admit, make_engine, oracle, oracle_logits, save_random_model
 
 VOCAB = 97

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MistralConfig
 
+from shared.blocks.block_hash import BlockHasher
+from shared.blocks.window import NO_WINDOW, KvWindow
 from shared.engine import Engine, SamplingParams
 from shared.engine.block_table import NO_BLOCK
 from shared.errors import InvalidRequest, Overloaded
-from shared.kv_hash import BlockHasher
-from shared.kv_window import NO_WINDOW, KvWindow
 from tests.support.block_names import hashes_of
 from tests.support.engine import (
     BACKENDS,

@@ -15,8 +15,8 @@ from shared.bus.bulk_stream import BulkSink
 from shared.deadline import Deadline
 from shared.kv import limits
 from shared.kv.chunk import ChunkHeader
-from shared.kv.receiver import KvReceiver
-from shared.kv.sender import KvSender
+from shared.kv.receiving.receiver import KvReceiver
+from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import TransferKey
 from shared.messages import (
     Envelope,

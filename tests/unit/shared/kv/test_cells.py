@@ -11,7 +11,7 @@ from shared.errors import ChecksumMismatch, InvalidRequest, ProtocolError
 from shared.kv.cells import CellMap, Run
 from shared.kv.chunk import HEADER_BYTES, ChunkHeader, parse_header
 from shared.kv.expiring import Expiring
-from shared.kv.pool_memory import PoolMemory
+from shared.kv.memory.pool_memory import PoolMemory
 
 TWO_LAYERS = LayerGroups.of([None, None])
 

@@ -12,10 +12,10 @@ from shared.errors import ChecksumMismatch, ProtocolError, Unavailable
 from shared.kv import limits
 from shared.kv.cells import Run
 from shared.kv.chunk import ChunkHeader
-from shared.kv.credit import CreditPool
-from shared.kv.incoming import IncomingTransfer
-from shared.kv.outgoing import OutgoingPhase, OutgoingTransfer
+from shared.kv.receiving.credit import CreditPool
+from shared.kv.receiving.incoming import IncomingTransfer
 from shared.kv.request_blocks import RequestBlocks
+from shared.kv.sending.outgoing import OutgoingPhase, OutgoingTransfer
 from shared.messages import KvDone, KvGrant, KvReady
 
 CELL = 1000

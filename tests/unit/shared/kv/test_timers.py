@@ -12,11 +12,11 @@ import pytest
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, PenstockError
 from shared.kv.control_sender import ControlSender
-from shared.kv.outgoing import OutgoingTransfer
-from shared.kv.outgoing_timer import OutgoingTimer
 from shared.kv.request_blocks import RequestBlocks
+from shared.kv.sending.outgoing import OutgoingTransfer
+from shared.kv.sending.outgoing_timer import OutgoingTimer
+from shared.kv.sending.unknown_transfers import UnknownTransfers
 from shared.kv.transfer_key import TransferKey
-from shared.kv.unknown_transfers import UnknownTransfers
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 

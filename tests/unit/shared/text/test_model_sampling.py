@@ -10,7 +10,7 @@ import pytest
 from gguf import GGUFWriter
 
 from shared.errors import InvalidRequest
-from shared.sampling_defaults import SamplingDefault
+from shared.sampling.defaults import SamplingDefault
 from shared.text.default_model import packaged_file
 from shared.text.model_sampling import GGUF_KEYS, served_sampling
 from shared.text.model_source import DEMO_MODEL, ModelSource, resolve_model

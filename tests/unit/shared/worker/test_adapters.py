@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapter_file import put_adapters, remove_adapter
 from shared.engine import AdapterInfo, Engine
 from shared.errors import Overloaded
+from shared.files.adapter_file import put_adapters, remove_adapter
 from shared.messages import MAX_REPORTED_CHARS, NO_ADAPTER, AdapterId, AdapterReport
 from shared.worker.adapters import WorkerAdapters
 from tests.support import metric

@@ -11,15 +11,15 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from shared.config import ConfigError
-from shared.cores import usable_cores
+from shared.config.fields import ConfigError
 from shared.engine import Engine
 from shared.engine.affinity import MAX_CPU
 from shared.engine.core_arbiter import WorkClass
 from shared.engine.native.library import library
 from shared.engine.sampling.grammar import Grammars
 from shared.errors import InvalidRequest, PenstockError
-from shared.sampling import Grammar
+from shared.process.cores import usable_cores
+from shared.sampling.parameters import Grammar
 from shared.worker.config import EngineServiceConfig
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_builder import build_engine

@@ -10,7 +10,7 @@ import pytest
 
 from shared.engine.sampling.grammar import CompiledGrammar, Grammars
 from shared.errors import InvalidRequest, Overloaded
-from shared.sampling import Grammar
+from shared.sampling.parameters import Grammar
 from shared.worker import grammar_compiler
 from shared.worker.grammar_compiler import GrammarCompiler, GrammarResult
 from tests.support.grammar import EOS, VOCAB, save_tokenizer

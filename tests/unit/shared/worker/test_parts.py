@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
+from shared.blocks.layer_groups import KvGroups
 from shared.engine.memory.block_pool import BlockEvent
 from shared.engine.results import TokenOutput
 from shared.errors import InvalidRequest, ProtocolError
 from shared.health import Activity
-from shared.kv_groups import KvGroups
 from shared.messages import pack_ids, unpack_hashes
 from shared.worker.engine_thread import EngineThread
 from shared.worker.gateway_leases import GatewayLeases

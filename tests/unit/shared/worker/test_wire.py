@@ -12,7 +12,7 @@ from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import NORMAL_PRIORITY
 from shared.errors import InvalidRequest, ProtocolError
 from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
-from shared.sampling import Grammar, SamplingParams
+from shared.sampling.parameters import Grammar, SamplingParams
 from shared.worker.wire import JobOutput, engine_priority, read_sequence, tokens_messages
 from tests.support.sampling import OTHER_SCALARS
 

@@ -24,7 +24,7 @@ from shared.errors import (
     Unavailable,
 )
 from shared.messages import Cancel, CancelAck, Envelope, Lost, Message
-from shared.service import Service
+from shared.process.service import Service
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import WorkerLoad
 from shared.worker.events import InstanceLost

@@ -14,7 +14,7 @@ from services.gateway.request.request import Request, validate_request
 from shared.bus.fleet import InstanceView
 from shared.errors import InvalidRequest
 from shared.messages import AdapterId
-from shared.sampling_defaults import DEFAULTED, SamplingDefault, all_defaults
+from shared.sampling.defaults import DEFAULTED, SamplingDefault, all_defaults
 from tests.integration.gateway_peers import heartbeat
 
 MODEL = ModelIdentity("test-model")

@@ -18,8 +18,8 @@ from services.gateway.fleet.routing import (
     leave_out_of_all,
     missing_role,
 )
+from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.errors import Unavailable
-from shared.kv_groups import ONE_GROUP, KvGroups
 from shared.messages import Heartbeat
 from tests.support.block_names import block_names
 

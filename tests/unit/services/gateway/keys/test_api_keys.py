@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from services.gateway.keys.api_keys import MAX_KEY_CHARS, ApiKeys, presented_key
-from shared.api_key_file import ApiKey, hash_api_key, new_api_key
 from shared.errors import Unauthenticated
+from shared.files.api_key_file import ApiKey, hash_api_key, new_api_key
 
 
 def test_a_key_is_found_by_itself_and_by_nothing_else() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from services.gateway.keys.rate_limits import Allowance, KeyLedger, LimitReached
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import count_outcome
-from shared.api_key_file import ApiKey, KeyLimits
 from shared.errors import TooLarge
+from shared.files.api_key_file import ApiKey, KeyLimits
 from tests.support import metric
 from tests.support.clock import FakeClock
 

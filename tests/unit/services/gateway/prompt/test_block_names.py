@@ -6,8 +6,8 @@ import pytest
 
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.prompt.block_names import BlockNames, usual_layout
+from shared.blocks.block_hash import BlockHasher
 from shared.bus.fleet import InstanceView
-from shared.kv_hash import BlockHasher
 from shared.messages import Heartbeat
 from tests.support.block_names import hashes_of
 

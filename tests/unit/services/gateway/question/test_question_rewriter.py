@@ -15,7 +15,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.question.question_rewriter import MAX_RUNNING, REWRITE_FAILED, QuestionRewriter
 from services.gateway.question.searched_question import TOO_LONG, SearchedQuestion, searched_question
 from services.gateway.request.request import Request, validate_request
-from shared.config import ConfigError
+from shared.config.fields import ConfigError
 from shared.deadline import Deadline
 from shared.messages import MAX_QUERY_CHARS
 

@@ -11,7 +11,7 @@ from services.gateway.request.cache_use import MAX_AGE_MS, CacheUse, settled_cac
 from services.gateway.request.choices import repeat_request
 from services.gateway.request.request import validate_request
 from shared.errors import InvalidRequest
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 
 EXACT, SEMANTIC = pb.CACHE_MODE_EXACT, pb.CACHE_MODE_SEMANTIC
 

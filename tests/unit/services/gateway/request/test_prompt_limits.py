@@ -10,7 +10,7 @@ from services.gateway.request.request import Request, validate_request
 from shared.bus import codec
 from shared.errors import InvalidRequest, TooLarge
 from shared.messages import AdapterId, Envelope, Prefill, pack_hashes, pack_ids
-from shared.sampling import (
+from shared.sampling.parameters import (
     MAX_ALLOWED_IDS,
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from services.gateway.request.prompt_passages import left_out_warning, prompt_room_tokens, standing_order
+from services.gateway.request.prompt_passages import (
+    joined_warnings,
+    left_out_warning,
+    prompt_room_tokens,
+    standing_order,
+)
 from services.gateway.request.retrieval_use import BEST_FIRST, SHARED_PREFIX, RetrievalUse
-from shared.joined_warnings import joined_warnings
 from shared.messages import ScoredPassage
 
 PASSAGES = (

@@ -9,10 +9,10 @@ from services.gateway.request import chat_prompt as chat_rules
 from services.gateway.request import request as rules
 from services.gateway.request.request import Request, served_model, validate_request
 from services.gateway.request.retrieval_use import MAX_PASSAGES, NO_RETRIEVAL
-from shared import sampling as sampling_rules
 from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
-from shared.sampling import Grammar
+from shared.sampling import parameters as sampling_rules
+from shared.sampling.parameters import Grammar
 from shared.text.chat_roles import CHAT_ROLES
 from tests.support.sampling import OTHER_SCALARS
 

@@ -18,7 +18,7 @@ from shared.engine.sampling.grammar import Grammars, GrammarState
 from shared.engine.sampling.id_bits import has_id, unpacked
 from shared.errors import InternalError, InvalidRequest
 from shared.messages import Tool, ToolCall
-from shared.sampling import MAX_GRAMMAR_BYTES, Grammar
+from shared.sampling.parameters import MAX_GRAMMAR_BYTES, Grammar
 from shared.text.tool_formats import FORMATS, HERMES, LLAMA, MISTRAL, ToolFormat
 from shared.text.tool_prompt import written_calls
 from tests.support.data import REPOSITORY

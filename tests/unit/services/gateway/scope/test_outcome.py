@@ -17,7 +17,7 @@ from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.scope.response_buffer import ResponseBuffer
 from shared import errors
 from shared.messages import ChatTurn, Mark, ScoredPassage, unpack_ids
-from shared.sampling import TokenLogprob
+from shared.sampling.parameters import TokenLogprob
 from tests.support.clock import FakeClock
 
 CASES = {

@@ -5,7 +5,7 @@ import asyncio
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.response_buffer import MAX_EVENT_LOGPROBS, ResponseBuffer
-from shared.sampling import MAX_TOP_LOGPROBS, TokenLogprob
+from shared.sampling.parameters import MAX_TOP_LOGPROBS, TokenLogprob
 
 TOP = tuple((200_000 + number, -1.5) for number in range(MAX_TOP_LOGPROBS))
 GRPC_RECEIVES_BYTES = 4 << 20

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
 
-from shared.config import ConfigError
+from shared.config.fields import ConfigError
 from shared.engine import load_model_config
 from shared.engine.core_arbiter import WorkClass
 from shared.engine.torch_backend.rope import rope_table

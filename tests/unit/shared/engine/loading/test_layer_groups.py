@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from shared.blocks.layer_groups import ONE_GROUP, KvGroups
+from shared.blocks.window import NO_WINDOW, KvWindow
 from shared.engine.loading.layer_groups import MOST_GROUPS, LayerGroups
-from shared.kv_groups import ONE_GROUP, KvGroups
-from shared.kv_window import NO_WINDOW, KvWindow
 
 
 def test_layers_of_one_kind_are_one_group_that_keeps_what_the_widest_window_reads() -> None:

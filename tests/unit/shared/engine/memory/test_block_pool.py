@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.blocks.layer_groups import KvGroups
 from shared.engine.memory.block_pool import BlockEvent, BlockPool
 from shared.errors import InternalError, Overloaded
-from shared.kv_groups import KvGroups
 from tests.support.block_names import block_name, block_names
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from transformers import Phi3Config
 
+from shared.blocks.block_hash import BlockHasher
 from shared.engine import Engine, EngineConfig, SamplingParams, load_model_config
 from shared.engine.backends import build_pool
 from shared.engine.memory.kv_pool import KvLayout
-from shared.kv_hash import BlockHasher
 from tests.support.engine import save_random_model
 
 LONGROPE = {

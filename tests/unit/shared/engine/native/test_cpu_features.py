@@ -17,7 +17,7 @@ from shared.engine.native import library as native_library
 from shared.engine.native.cpu_features import KERNEL_FEATURES, VARIABLE, usable_features
 from shared.engine.native.library import library, why_no_library
 from shared.errors import InvalidRequest
-from shared.retrieval.text_encoder import _computes_bf16
+from shared.retrieval.encoders.text_encoder import _computes_bf16
 from shared.worker.engine_builder import build_engine
 from tests.support.engine import make_engine, save_random_model, save_shape
 from tests.support.engine_families import SHAPES

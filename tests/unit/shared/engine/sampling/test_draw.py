@@ -9,7 +9,7 @@ from shared.engine.sampling.draw import draw, restrict, token_logprobs
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_bits import bits_of
 from shared.engine.sampling.noise import gumbel_noise
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 from tests.support.plain_draw import plain_draw
 
 VOCAB = 24

@@ -16,7 +16,7 @@ from shared.engine.sampling.draw import draw, restrict
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_bits import bits_of
 from shared.engine.sampling.noise import gumbel_noise
-from shared.sampling import SamplingParams
+from shared.sampling.parameters import SamplingParams
 from tests.support.plain_draw import plain_filtered, plain_scores, softmax
 
 VOCAB = 24

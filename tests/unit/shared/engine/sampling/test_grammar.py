@@ -16,7 +16,7 @@ from shared.engine.sampling import grammar as grammar_module
 from shared.engine.sampling.grammar import Grammars, GrammarState
 from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest
-from shared.sampling import Grammar
+from shared.sampling.parameters import Grammar
 from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine
 from tests.support.grammar import EOS, VOCAB, id_of, save_model_with_tokenizer
 

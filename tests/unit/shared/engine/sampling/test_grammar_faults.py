@@ -16,7 +16,7 @@ from shared.engine.sampling import grammar as grammar_module
 from shared.engine.sampling.grammar import MAX_GBNF_CHARS, Grammars, GrammarState, Matchers
 from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest, Overloaded
-from shared.sampling import MAX_GRAMMAR_BYTES, Grammar
+from shared.sampling.parameters import MAX_GRAMMAR_BYTES, Grammar
 from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine, save_random_model
 from tests.support.grammar import EOS, VOCAB, save_model_with_tokenizer
 

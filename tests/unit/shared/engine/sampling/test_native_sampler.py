@@ -14,7 +14,7 @@ from shared.engine.sampling.draw import FLOORS, native_sampler, penalise, pick
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_bits import bits_of
 from shared.engine.sampling.native_sampler import PACKED_FILTERS, NativeSampler
-from shared.sampling import FILTERS, PARAMETERS, SamplingParams
+from shared.sampling.parameters import FILTERS, PARAMETERS, SamplingParams
 from tests.support.native_draws import (
     ROWS,
     assert_equal_draws,

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts, judge_drafts
 from shared.engine.sequence import STARTING_ACCEPTANCE, HashChain, LiveSequence, SequenceStatus
-from shared.kv_hash import BlockHasher
 
 
 def decoding(acceptance: float = STARTING_ACCEPTANCE, drafts: int = 10) -> LiveSequence:

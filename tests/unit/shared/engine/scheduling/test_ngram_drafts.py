@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.cost_model import CostModel, Features
 from shared.engine.scheduling.ngram_drafts import (
@@ -14,7 +15,6 @@ from shared.engine.scheduling.ngram_drafts import (
 )
 from shared.engine.scheduling.ngram_index import NO_GUESS
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
-from shared.kv_hash import BlockHasher
 
 LOOP = [9, 8, 7, 6, 5, 4, 3, 2] * 4  # behind it everything goes on as before
 PAIR = [1, 2, 3, 9, 8, 1, 2]  # two tokens are like two before

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.cost_model import CostModel, Features
 from shared.engine.scheduling.order import (
@@ -15,7 +16,6 @@ from shared.engine.scheduling.order import (
     precedence,
 )
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
-from shared.kv_hash import BlockHasher
 
 
 def waiting(key: str, remaining: int, **fields: Any) -> LiveSequence:

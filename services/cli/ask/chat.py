@@ -1,0 +1,104 @@
+"""`penstock chat`: a conversation in the terminal. Ctrl-C cancels an answer, not the program."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.ask.ask_request import add_sampling, set_sampling
+from services.cli.ask.chat_session import ChatSession, TextView
+from services.cli.ask.gateway_channel import add_gateway_options, open_gateway
+from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
+from services.cli.view.live_text import redraws_text
+from shared.errors import InvalidRequest, Unavailable
+from shared.process.quiet_end import EXIT_INTERRUPTED, interrupts_end_at_once
+
+PROMPT = "> "
+
+
+def build_chat_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock chat",
+        description="Talk with the model. Ctrl-C cancels an answer; at the prompt a second one ends the "
+        "program, as /quit and Ctrl-D do. /help lists what else can be typed. A model without a template "
+        "gets the conversation as plain text. Answers are shown as Markdown where stdout is a terminal, "
+        "without colours where NO_COLOR is set. Where stdin is no terminal, each line of it is a message.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--model", default="", help="refuse to be answered by another model")
+    parser.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
+    add_sampling(parser)
+    add_gateway_options(parser)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = build_chat_parser()
+    args = parser.parse_args(argv)
+    template = pb.GenerateRequest(model=args.model)
+    try:
+        set_sampling(template, args)
+    except ValueError as error:  # a number that does not fit its field
+        parser.error(str(error))
+    try:
+        gateway = open_gateway(args)
+    except Unavailable as error:
+        print(f"penstock chat: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except InvalidRequest as error:
+        print(f"penstock chat: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    with gateway.channel:
+        session = ChatSession(
+            gateway,
+            template,
+            args.system,
+            sys.stdout,
+            sys.stderr,
+            retrieve=args.retrieve,
+            view=_markdown_view(),
+        )
+        return _talk(session)
+
+
+def _markdown_view() -> TextView | None:
+    """None where stdout is no terminal that text can be shown in again."""
+    if not redraws_text(sys.stdout):
+        return None
+    with interrupts_end_at_once():
+        from services.cli.view.markdown_view import MarkdownView  # noqa: PLC0415 - a pipe does without its libraries
+
+    return MarkdownView(sys.stdout)
+
+
+def _talk(session: ChatSession) -> int:
+    """The exit code: 0 when the user has enough, 130 after Ctrl-C."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401, PLC0415 - to have it is what makes input() know the arrow keys
+    prompt = PROMPT if sys.stdin.isatty() else ""
+    interrupted = False
+    while not session.ended:
+        try:
+            line = input(prompt)
+        except EOFError:
+            print(file=sys.stderr)
+            return 0
+        except UnicodeDecodeError:
+            print("penstock chat: that is not UTF-8 text", file=sys.stderr)
+            continue
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            if interrupted or not prompt:
+                return EXIT_INTERRUPTED
+            print("once more, or /quit, to leave", file=sys.stderr)
+            interrupted = True
+            continue
+        try:
+            interrupted = session.take_line(line)
+        except KeyboardInterrupt:  # just before the answer began, or just after its end
+            interrupted = True
+    return 0

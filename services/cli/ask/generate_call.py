@@ -1,0 +1,111 @@
+"""One call of Generate, its events shown as they come."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its warnings would stand between the words of the answer
+import grpc
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.exit_codes import EXIT_CANCELLED, EXIT_EXPIRED, EXIT_FAILED, EXIT_SHED
+from services.cli.view.answer_output import AnswerOutput
+from shared.process.quiet_end import interrupt_at_end
+
+METHOD = "/penstock.v1.Inference/Generate"
+
+STATUS_OUTCOMES = {
+    grpc.StatusCode.CANCELLED: pb.OUTCOME_CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: pb.OUTCOME_EXPIRED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: pb.OUTCOME_SHED,
+}
+"""For calls that end without a terminal event; every other status is a failure."""
+
+EXIT_CODES = {
+    pb.OUTCOME_FINISHED: 0,
+    pb.OUTCOME_FAILED: EXIT_FAILED,
+    pb.OUTCOME_EXPIRED: EXIT_EXPIRED,
+    pb.OUTCOME_SHED: EXIT_SHED,
+    pb.OUTCOME_CANCELLED: EXIT_CANCELLED,
+}
+
+BACKSTOP_S = 5.0
+"""Beyond the request's own deadline: the gateway should have ended the call by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Where requests go: `metadata` is sent with each of them."""
+
+    address: str
+    channel: grpc.Channel
+    metadata: tuple[tuple[str, str], ...]
+
+
+def show_answer(gateway: Gateway, request: pb.GenerateRequest, output: AnswerOutput) -> pb.Terminal:
+    """The terminal event, which is shown last.
+
+    What interrupts it (Ctrl-C, a reader that went away) cancels the call and is passed on.
+    """
+    timeout_s = request.deadline_ms / 1e3 + BACKSTOP_S if request.HasField("deadline_ms") else None
+    generate = gateway.channel.unary_stream(
+        METHOD,
+        request_serializer=pb.GenerateRequest.SerializeToString,
+        response_deserializer=pb.GenerateEvent.FromString,
+    )
+    request.client_sent_unix_us = time.time_ns() // 1000
+    terminal: pb.Terminal | None = None
+    with interrupt_at_end() as interrupt:
+        call = generate(request, timeout=timeout_s, metadata=gateway.metadata)
+        interrupt.stops(call.cancel)
+        try:
+            for event in call:
+                terminal = _show(event, output) or terminal
+        except grpc.RpcError as error:
+            # After a terminal event the status only repeats it.
+            terminal = terminal or terminal_of(error, gateway.address)
+        except (KeyboardInterrupt, BrokenPipeError):
+            call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it without types
+            raise
+    if terminal is None:
+        terminal = _failed("protocol", "the call ended without a terminal event; is that a Penstock gateway?")
+    output.end(terminal)
+    return terminal
+
+
+def interrupted_terminal() -> pb.Terminal:
+    """The end of a call that Ctrl-C cancelled: the gateway's own is not waited for."""
+    error = pb.Error(code="cancelled", message="interrupted from the keyboard")
+    return pb.Terminal(outcome=pb.OUTCOME_CANCELLED, error=error)
+
+
+def _show(event: pb.GenerateEvent, output: AnswerOutput) -> pb.Terminal | None:
+    """Show an event; the terminal one is returned instead, to be shown when the call has ended."""
+    kind = event.WhichOneof("event")
+    if kind == "prompt":
+        output.prompt(event.prompt)
+    elif kind == "prompt_logprobs":
+        output.prompt_logprobs(event.prompt_logprobs)
+    elif kind == "text":
+        output.text(event.text)
+    elif kind == "end":
+        return event.end
+    return None
+
+
+def terminal_of(error: grpc.RpcError, address: str) -> pb.Terminal:
+    """How a call ended that has no terminal event."""
+    status, details = error.code(), error.details() or ""
+    if status == grpc.StatusCode.UNAVAILABLE:
+        advice = "is the stack running? Over TLS it needs --tls-ca"
+        return _failed("unavailable", f"no gateway answers at {address}: {details}; {advice}")
+    return pb.Terminal(
+        outcome=STATUS_OUTCOMES.get(status, pb.OUTCOME_FAILED),
+        error=pb.Error(code=status.name.lower(), message=details or f"the call ended with {status.name}"),
+    )
+
+
+def _failed(code: str, message: str) -> pb.Terminal:
+    return pb.Terminal(outcome=pb.OUTCOME_FAILED, error=pb.Error(code=code, message=message))

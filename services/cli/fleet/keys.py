@@ -1,0 +1,114 @@
+"""`penstock keys new`: makes an API key, shows it once, and puts its hash into the gateway's file of keys."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.cli.exit_codes import EXIT_FAILED
+from shared.cache_modes import CACHE_MODES
+from shared.config.config_file import DEFAULT_FILE, find_config_file
+from shared.config.fields import ConfigError, ConfigField, PathRule, Rule, checked_value
+from shared.errors import InvalidRequest
+from shared.files.api_key_file import (
+    LIMITS,
+    ApiKey,
+    KeyLimits,
+    describe_api_key,
+    hash_api_key,
+    new_api_key,
+    parse_api_keys,
+    read_key_file,
+)
+from shared.files.atomic_write import write_file
+from shared.files.folder_lock import locked_folder
+
+FILE_VARIABLE = "PENSTOCK_GATEWAY_API_KEYS"
+TENANT_CHARS = 50
+NAME_BYTES = 3
+"""What a name is made of that nobody gave."""
+MODE = 0o600
+"""Nobody else may read it, whatever was before."""
+HELP = {
+    "requests_per_min": "requests that it may begin in a minute",
+    "concurrency": "requests that it may have at a time",
+    "tokens_per_min": "tokens of prompts and outputs in a minute",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = build_keys_parser()
+    args = parser.parse_args(argv)
+    try:
+        file = Path(args.file or os.environ.get(FILE_VARIABLE, "") or _configured_file())
+    except ConfigError as error:
+        parser.error(error.message)
+    if file == Path():
+        parser.error(
+            f"say which file: pass --file FILE, or set {FILE_VARIABLE} or api_keys under [gateway] in "
+            f"{DEFAULT_FILE}, as for the gateway"
+        )
+    secret = new_api_key()
+    name = args.name or f"{args.tenant[:TENANT_CHARS]}-{secrets.token_hex(NAME_BYTES)}"
+    limits = KeyLimits(*(getattr(args, limit) for limit in LIMITS))
+    try:
+        add_api_key(file, ApiKey(name, args.tenant, hash_api_key(secret), limits, args.cache))
+    except InvalidRequest as error:
+        print(f"penstock keys: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:
+        print(f"penstock keys: {file} cannot be written ({error.strerror})", file=sys.stderr)
+        return EXIT_FAILED
+    print(secret)
+    print(f"{name} of {args.tenant} is in {file}; its key is shown this once", file=sys.stderr)
+    return 0
+
+
+def _configured_file() -> str:
+    """What the gateway reads where nothing else is said; "" where that is nothing. Raises ConfigError."""
+    file = find_config_file(os.environ)
+    place = f"{file.place('gateway', 'api_keys')}: [gateway] api_keys"
+    said = checked_value(
+        ConfigField("api_keys", str, Rule("a file")), file.table("gateway").get("api_keys", ""), place
+    )
+    return str(file.value(said, PathRule.ALWAYS))
+
+
+def build_keys_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock keys",
+        description="The API keys of the gateway. A running one sees a change of their file within a second; "
+        "to take a key away, remove its entry.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    new = commands.add_parser("new", help="make a key, print it once, add its hash to the file")
+    new.add_argument("--tenant", required=True, help="whose key it is; KV is shared within a tenant alone")
+    new.add_argument("--name", default="", help="of the key, in messages and logs (default: made up)")
+    new.add_argument("--file", default="", help="the gateway's api_keys (default: what is configured)")
+    for limit in LIMITS:
+        option = "--" + limit.replace("_", "-")
+        new.add_argument(option, type=int, metavar="N", help=f"{HELP[limit]} (default: no limit)")
+    new.add_argument(
+        "--cache",
+        choices=CACHE_MODES,
+        default="",
+        help="whether an earlier answer will do for a request that does not say (default: the gateway's)",
+    )
+    return parser
+
+
+def add_api_key(file: Path, key: ApiKey) -> None:
+    """Append an entry in one step: who reads the file sees it before or after, and no other entry is lost.
+
+    Raises InvalidRequest when the file, or what it would become, is none that a gateway takes; OSError.
+    """
+    file = file.resolve()  # what a link leads to is replaced, not the link
+    with locked_folder(file.parent):
+        text = read_key_file(file) if file.exists() else ""
+        text += ("\n" if text else "") + describe_api_key(key)
+        parse_api_keys(text, file)
+        write_file(file, text.encode(), mode=MODE)

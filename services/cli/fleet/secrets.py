@@ -1,0 +1,80 @@
+"""`penstock secrets new`: what the services of a fleet need to trust each other, made before they start.
+
+`penstock up` knows its instances and gives each a user of its own. A fleet that is scaled by others does not:
+here each role is a user of the bus, and what an instance of it is called is its own choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.cli.exit_codes import EXIT_FAILED
+from shared.blocks.block_hash import FLEET_KEY_BYTES
+from shared.bus.credentials import Credentials
+from shared.bus.permissions import OPERATOR, authorization, operator_user, role_user
+from shared.files.atomic_write import write_secret
+from shared.roles import ROLES
+
+SERVER = "nats"
+CONFIG_NAME = "nats.conf"
+CREDENTIALS_NAME = "credentials.toml"
+KEY_NAME = "fleet_key"
+FOLDERS = (SERVER, OPERATOR, *ROLES)
+LISTEN = "port: 4222\n"
+
+
+def main(argv: Sequence[str]) -> int:
+    args = build_secrets_parser().parse_args(argv)
+    try:
+        made = write_fleet_secrets(args.dir)
+    except OSError as error:
+        print(f"penstock secrets: {args.dir} cannot be written ({error.strerror})", file=sys.stderr)
+        return EXIT_FAILED
+    if made:
+        print(f"one folder for the server, the operator and each role is in {args.dir}", file=sys.stderr)
+    else:
+        print(f"{args.dir} has them already; remove its folders' files to have new ones", file=sys.stderr)
+    return 0
+
+
+def build_secrets_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock secrets",
+        description="Users of the bus for each role, with random passwords, and the key of the names of KV "
+        "blocks, for fleets that something else than `penstock up` starts.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    new = commands.add_parser("new", help="write them, unless they are there")
+    new.add_argument(
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help=f"gets a folder each: {', '.join(FOLDERS)}; may be mounts",
+    )
+    return parser
+
+
+def write_fleet_secrets(folder: Path) -> bool:
+    """Whether they had to be made. Raises OSError.
+
+    The server's file is the last one: when it is there, so are the others, and all belong together.
+    """
+    for name in FOLDERS:
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (folder / SERVER / CONFIG_NAME).exists():
+        return False
+    users = [*map(role_user, ROLES), operator_user()]
+    credentials = [Credentials.random(user.name) for user in users]
+    fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
+    for one in credentials:
+        one.write(folder / one.user / CREDENTIALS_NAME)
+        if one.user != OPERATOR:
+            write_secret(folder / one.user / KEY_NAME, fleet_key + "\n")
+    entries = zip(users, (one.password for one in credentials), strict=True)
+    write_secret(folder / SERVER / CONFIG_NAME, LISTEN + authorization(entries) + "\n")
+    return True

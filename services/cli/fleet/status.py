@@ -1,0 +1,204 @@
+"""`penstock status`: the fleet as its heartbeats tell it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from services.cli.exit_codes import EXIT_FAILED
+from services.cli.fleet.adapter_reports import SHOWN_DIGITS, AdapterState, adapter_states
+from services.cli.fleet.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
+from services.cli.view.live_text import LiveText
+from services.cli.view.table import table
+from shared.deadline import MAX_SKEW_US
+from shared.degradation import DegradationLevel
+from shared.messages import CorpusReport
+
+WATCH_S = 1.0
+HEAD = (
+    "role",
+    "instance",
+    "state",
+    "pid",
+    "live",
+    "queued",
+    "kv used",
+    "tokens/s",
+    "steps",
+    "threads",
+    "backend",
+    "stalled s",
+    "left out",
+    "skew ms",
+    "breaker",
+)
+
+
+def build_status_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock status", description="Show the fleet. Exit code 1 when no instance is heard."
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="again every second, until Ctrl-C; in place on a terminal"
+    )
+    add_bus_options(parser)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    args = build_status_parser().parse_args(argv)
+    return run_on_bus(args, "status", lambda address: _status(address, args))
+
+
+async def _status(address: BusAddress, args: argparse.Namespace) -> int:
+    async with listening(address) as (_, fleet):
+        await fleet.collect(address.expected)
+        screen = LiveText(sys.stdout, redraws=sys.stdout.isatty() and not args.json)
+        while args.watch:
+            seen = fleet.all(since_s=time.monotonic() - 2 * COLLECT_S)
+            screen.show(_shown(seen, as_json=args.json))
+            await asyncio.sleep(WATCH_S)
+        seen = fleet.all()
+    print(_shown(seen, as_json=args.json))
+    return 0 if seen else EXIT_FAILED
+
+
+def _shown(seen: list[Seen], *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps({"instances": [_described(one, _avoiding(one, seen)) for one in seen]})
+    if not seen:
+        return "no instance is heard on this bus; is the stack running?"
+    edges = [line for one in seen if (line := _edges(one))]
+    rows = [_row(one, _avoiding(one, seen)) for one in seen]
+    return "\n".join([table(HEAD, rows), *edges, *_models(seen), *_adapters(seen), *_corpora(seen)])
+
+
+def _models(seen: list[Seen]) -> list[str]:
+    """What is served, and by whom: two models of one name differ in what they are made of."""
+    instances: dict[tuple[str, str, str], list[str]] = {}
+    for beat in (one.beat for one in seen):
+        if beat.weights_digest or beat.tokenizer_digest:
+            identity = (beat.model, beat.weights_digest, beat.tokenizer_digest)
+            instances.setdefault(identity, []).append(beat.instance)
+    return [
+        ", ".join([f"model {name}", *_shortened("weights", weights), *_shortened("tokenizer", tokenizer)])
+        + f": {' '.join(names)}"
+        for (name, weights, tokenizer), names in sorted(instances.items())
+    ]
+
+
+def _adapters(seen: list[Seen]) -> list[str]:
+    """What is loaded over the models, and by whom; also what could not be."""
+    states = adapter_states(one.beat for one in seen)
+    return [f"{_state_words(state)}: {' '.join(names)}" for state, names in states.items()]
+
+
+def _corpora(seen: list[Seen]) -> list[str]:
+    """What is searched, and by whom; also why something is not."""
+    instances: dict[CorpusReport, list[str]] = {}
+    for beat in (one.beat for one in seen):
+        for report in beat.corpora:
+            instances.setdefault(report, []).append(beat.instance)
+    return [f"{_corpus_words(report)}: {' '.join(names)}" for report, names in sorted(instances.items())]
+
+
+def _corpus_words(report: CorpusReport) -> str:
+    there = f"{report.passages} passages, generation {report.generation}" if report.generation else "no index"
+    trouble = f" ({report.trouble})" if report.trouble else ""
+    return f"corpus {report.name}, {there}{trouble}"
+
+
+def _state_words(state: AdapterState) -> str:
+    loaded = [*_shortened("digest", state.digest), f"rank {state.rank}"] if state.digest else []
+    failed = [f"cannot be loaded ({state.error})"] if state.error else []
+    return ", ".join([f"adapter {state.adapter}", *loaded, *failed])
+
+
+def _shortened(what: str, digest: str) -> list[str]:
+    return [f"{what} {digest[:SHOWN_DIGITS]}"] if digest else []
+
+
+def _edges(one: Seen) -> str:
+    """Where a gateway takes requests; "" for everybody else."""
+    places = {"grpc": one.beat.grpc, "http": one.beat.http}
+    said = [f"{name}={address}" for name, address in places.items() if address]
+    return " ".join([one.beat.instance, "takes requests at", *said]) if said else ""
+
+
+def _avoiding(one: Seen, seen: list[Seen]) -> dict[str, str]:
+    """The gateways that keep their requests away from this life of the instance, and in which state."""
+    life = (one.beat.role, one.beat.instance, one.beat.incarnation)
+    return {
+        gateway.beat.instance: report.state
+        for gateway in seen
+        for report in gateway.beat.breakers
+        if (report.role, report.instance, report.incarnation) == life
+    }
+
+
+def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
+    beat = one.beat
+    kv = f"{beat.kv_blocks - beat.kv_blocks_free}/{beat.kv_blocks}" if beat.kv_blocks else "-"
+    skewed = " !" if abs(one.skew_us) > MAX_SKEW_US else ""
+    live = f"{beat.live}/{beat.capacity}" if beat.capacity else str(beat.live)
+    return (
+        beat.role,
+        beat.instance,
+        beat.state,
+        str(beat.pid),
+        live,
+        str(beat.queued),
+        kv,
+        f"{one.tokens_per_s:.1f}" if one.tokens_per_s else "-",
+        str(beat.steps),
+        f"{beat.threads}/{beat.most_threads}" if beat.most_threads else "-",
+        beat.backend or "-",
+        f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
+        DegradationLevel.heard(beat.degradation).word if beat.degradation else "-",
+        f"{one.skew_us / 1e3:.1f}{skewed}",
+        ", ".join(f"{state} ({gateway})" for gateway, state in avoiding.items()),
+    )
+
+
+def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
+    beat = one.beat
+    return {
+        "role": beat.role,
+        "id": beat.instance,
+        "state": beat.state,
+        "host": beat.host,
+        "pid": beat.pid,
+        "metrics": beat.metrics,
+        "grpc": beat.grpc,
+        "http": beat.http,
+        "model": beat.model,
+        "weights_digest": beat.weights_digest,
+        "tokenizer_digest": beat.tokenizer_digest,
+        "capacity": beat.capacity,
+        "live": beat.live,
+        "queued": beat.queued,
+        "queued_tokens": beat.queued_tokens,
+        "kv_blocks": beat.kv_blocks,
+        "kv_blocks_free": beat.kv_blocks_free,
+        "tokens_per_s": one.tokens_per_s,
+        "steps": beat.steps,
+        "threads": beat.threads,
+        "most_threads": beat.most_threads,
+        "backend": beat.backend,
+        "stalled_ms": beat.stalled_ms,
+        "degradation": DegradationLevel.heard(beat.degradation).word,
+        "skew_us": one.skew_us,
+        "skewed": abs(one.skew_us) > MAX_SKEW_US,
+        "breakers": avoiding,
+        "adapters": [
+            {"name": each.name, "digest": each.digest, "rank": each.rank, "error": each.error}
+            for each in beat.adapters
+        ],
+        "corpora": [asdict(report) for report in beat.corpora],
+    }

@@ -1,0 +1,10 @@
+"""Show answers, passages and tables on a terminal or in a pipe.
+
+table              columns of text
+live_text          lines that are redrawn in place
+terminal_markdown  Markdown as escape sequences
+markdown_view      an answer's Markdown while it comes
+passage_view       the passages of an answer
+timeline_table     the phases of a request
+answer_output      an answer on the terminal or as JSON lines
+"""

@@ -1,0 +1,216 @@
+"""Two ways to show an answer: as text that streams, or as one JSON object per event."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any, Protocol, TextIO
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.view.passage_view import passage_fields, passage_head, printable_text
+from services.cli.view.timeline_table import timeline_table
+
+OUTCOMES = {
+    pb.OUTCOME_FINISHED: "finished",
+    pb.OUTCOME_CANCELLED: "cancelled",
+    pb.OUTCOME_EXPIRED: "expired",
+    pb.OUTCOME_SHED: "shed",
+    pb.OUTCOME_FAILED: "failed",
+}
+NO_PLACE = "-"
+"""Of a passage that is not in the prompt, instead of the number by which an answer cites it."""
+FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
+
+
+class AnswerOutput(Protocol):
+    def prompt(self, info: pb.PromptInfo) -> None: ...
+    def prompt_logprobs(self, told: pb.PromptLogprobs) -> None: ...
+    def text(self, delta: pb.TextDelta) -> None: ...
+    def end(self, terminal: pb.Terminal) -> None: ...
+
+
+class TextOutput:
+    """The text to `out` as it comes, numbered sources and errors to `err`, the timeline after the text."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        err: TextIO,
+        *,
+        timeline: bool = False,
+        command: str = "penstock ask",
+        tell_cut: bool = True,
+    ) -> None:
+        """`tell_cut`: say where max_tokens has cut the answer, which the user has not asked for."""
+        self._out = out
+        self._err = err
+        self._timeline = timeline
+        self._command = command
+        self._tell_cut = tell_cut
+        self._max_tokens = 0
+        self._last = "\n"
+
+    def prompt(self, info: pb.PromptInfo) -> None:
+        self._max_tokens = info.sampling.max_tokens
+        for passage in sorted(info.passages, key=lambda each: each.prompt_place or len(info.passages) + 1):
+            print(f"[{passage.prompt_place or NO_PLACE}] {passage_head(passage)}", file=self._err)
+        if info.retrieval_query:
+            searched = printable_text(" ".join(info.retrieval_query.split()))
+            print(f"{self._command}: searched for: {searched}", file=self._err)
+        if info.degraded:
+            print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
+        if info.warning:
+            print(f"{self._command}: {info.warning}", file=self._err)
+        if info.HasField("cached"):
+            print(f"{self._command}: {_told(info.cached)}", file=self._err)
+
+    def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        """Like those of the answer, they are for `--json` alone."""
+
+    def text(self, delta: pb.TextDelta) -> None:
+        if delta.text:
+            self._last = delta.text
+            self._out.write(delta.text)
+            self._out.flush()
+
+    def end(self, terminal: pb.Terminal) -> None:
+        if not self._last.endswith("\n"):
+            self._out.write("\n")
+        if self._timeline:
+            self._out.write(timeline_table(terminal.timeline, terminal_width()))
+        self._out.flush()
+        if terminal.outcome != pb.OUTCOME_FINISHED:
+            print(f"{self._command}: {sentence(terminal)}", file=self._err)
+        elif terminal.finish_reason == pb.FINISH_REASON_LENGTH and self._tell_cut:
+            print(f"{self._command}: {self._cut_after(terminal.usage)}", file=self._err)
+
+    def _cut_after(self, usage: pb.Usage) -> str:
+        cut = f"the answer was cut after {usage.completion_tokens} tokens"
+        if usage.completion_tokens < self._max_tokens:
+            return f"{cut}: the model's context is full"
+        return f"{cut}: --max-tokens {2 * usage.completion_tokens} lets it go on for longer"
+
+
+class JsonOutput:
+    """One object per line; the last one has `"event": "end"`. The timeline's table goes to `err`."""
+
+    def __init__(self, out: TextIO, err: TextIO, *, timeline: bool = False) -> None:
+        self._out = out
+        self._err = err
+        self._timeline = timeline
+
+    def prompt(self, info: pb.PromptInfo) -> None:
+        self._write(
+            event="prompt",
+            request_id=info.request_id,
+            model=info.model,
+            prompt_tokens=info.prompt_tokens,
+            seed=info.seed,
+            passages=[{**passage_fields(each), "prompt_place": each.prompt_place} for each in info.passages],
+            degraded=info.degraded,
+            warning=info.warning,
+            retrieval_query=info.retrieval_query,
+            sampling=_numbers(info.sampling),
+            **({"cached": _cached(info.cached)} if info.HasField("cached") else {}),
+        )
+
+    def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
+        self._write(
+            event="prompt_logprobs",
+            position=told.position,
+            logprobs=[_logprob(row) for row in told.logprobs],
+        )
+
+    def text(self, delta: pb.TextDelta) -> None:
+        event: dict[str, Any] = {
+            "event": "text",
+            "text": delta.text,
+            "token_ids": list(delta.token_ids),
+            "position": delta.position,
+        }
+        if delta.logprobs:
+            event["logprobs"] = [_logprob(row) for row in delta.logprobs]
+        self._write(**event)
+
+    def end(self, terminal: pb.Terminal) -> None:
+        self._write(
+            event="end",
+            outcome=outcome_word(terminal.outcome),
+            finish_reason=FINISH_REASONS.get(terminal.finish_reason),
+            usage={field.name: getattr(terminal.usage, field.name) for field in pb.Usage.DESCRIPTOR.fields},
+            timeline=_timeline(terminal.timeline),
+            error=_error(terminal) if terminal.HasField("error") else None,
+        )
+        if self._timeline:
+            self._err.write(timeline_table(terminal.timeline, terminal_width()))
+
+    def _write(self, **event: Any) -> None:
+        self._out.write(json.dumps(event, ensure_ascii=False) + "\n")
+        self._out.flush()
+
+
+def terminal_width() -> int:
+    """What COLUMNS says, else the terminal itself; 80 where there is none."""
+    return shutil.get_terminal_size().columns
+
+
+def outcome_word(outcome: pb.Outcome) -> str:
+    """An outcome this version does not know counts as failed."""
+    return OUTCOMES.get(outcome, "failed")
+
+
+def sentence(terminal: pb.Terminal) -> str:
+    error = terminal.error
+    at_hop = f" (at {error.hop})" if error.hop else ""
+    retry = f"; try again in {error.retry_after_ms} ms" if error.retry_after_ms else ""
+    return f"{outcome_word(terminal.outcome)}: {error.message}{at_hop}{retry}"
+
+
+def _logprob(row: pb.Logprob) -> dict[str, Any]:
+    return {
+        "token_id": row.token_id,
+        "logprob": row.logprob,
+        "top": [{"token_id": top.token_id, "logprob": top.logprob} for top in row.top],
+    }
+
+
+def _timeline(timeline: pb.Timeline) -> dict[str, Any]:
+    return {
+        "ttft_us": timeline.ttft_us,
+        "total_us": timeline.total_us,
+        "phases": [
+            {"name": phase.name, "start_us": phase.start_us, "duration_us": phase.duration_us}
+            for phase in timeline.phases
+        ],
+    }
+
+
+def _error(terminal: pb.Terminal) -> dict[str, Any]:
+    error = terminal.error
+    return {
+        "code": error.code,
+        "message": error.message,
+        "hop": error.hop,
+        "retry_after_ms": error.retry_after_ms,
+    }
+
+
+def _numbers(sampling: pb.Sampling) -> dict[str, int | float]:
+    """As they were said: the shortest number that is the same float32."""
+    return {
+        field.name: float(f"{value:.7g}") if isinstance(value, float) else value
+        for field, value in sampling.ListFields()
+    }
+
+
+def _told(cached: pb.CachedAnswer) -> str:
+    whose = (
+        "an earlier answer"
+        if cached.similarity == 1.0
+        else f"the answer to a question {cached.similarity:.3f} similar"
+    )
+    return f"{whose}, {cached.age_ms / 1e3:.0f} s old, of request {cached.request_id}"
+
+
+def _cached(cached: pb.CachedAnswer) -> dict[str, object]:
+    return {"request_id": cached.request_id, "age_ms": cached.age_ms, "similarity": cached.similarity}

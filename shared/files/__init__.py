@@ -1,0 +1,8 @@
+"""Small files that several processes read and write.
+
+atomic_write    files that are whole or absent
+folder_lock     one writer at a time
+file_signature  whether a file has changed
+api_key_file    API keys: hashes, tenants, limits
+adapter_file    which adapters are to be loaded
+"""

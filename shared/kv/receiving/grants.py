@@ -1,0 +1,69 @@
+"""Let senders send: a receiver's grants, and credit as it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shared.deadline import Clock
+from shared.kv.limits import RECEIVER_WINDOW_BYTES
+from shared.kv.receiving.credit import CreditPool
+from shared.kv.receiving.incoming import IncomingPhase, IncomingTransfer
+from shared.messages import KvCredit, KvGrant, Message
+
+
+class Grants:
+    def __init__(
+        self,
+        subject: str,
+        layout: str,
+        tell_sender: Callable[[IncomingTransfer, Message], None],
+        clock: Clock,
+    ) -> None:
+        self._subject = subject
+        self._layout = layout
+        self._tell_sender = tell_sender
+        self._clock = clock
+        self.credit = CreditPool(RECEIVER_WINDOW_BYTES)
+
+    def over_shm(self, incoming: IncomingTransfer) -> None:
+        self._grant(incoming, "shm", 0)
+
+    def over_nats(self, incoming: IncomingTransfer) -> None:
+        """Now, or when there is credit for it."""
+        self.credit.request(incoming)
+        self._grant_credit()
+
+    def give_back(self, incoming: IncomingTransfer) -> None:
+        """The transfer is over, which may let the next one start."""
+        self.credit.give_back(incoming)
+        self._grant_credit()
+
+    def tell_again(self, incoming: IncomingTransfer) -> None:
+        grant = KvGrant(
+            incoming.transfer,
+            self._layout,
+            incoming.blocks.first_blocks,
+            incoming.blocks.end,
+            incoming.transport,
+            self._subject,
+            incoming.window_bytes,
+        )
+        self._tell_sender(incoming, grant)
+
+    def tell_credit(self, incoming: IncomingTransfer) -> None:
+        """Acknowledge what has landed, when it is enough or late. What moves gets a full window."""
+        moving = incoming.transport == "nats" and incoming.phase is IncomingPhase.RECEIVING and incoming.heard
+        if not moving:
+            return
+        incoming.grow_window(self.credit.grow(incoming))
+        received = incoming.take_credit(self._clock.monotonic_s())
+        if received is not None:
+            self._tell_sender(incoming, KvCredit(incoming.transfer, received, incoming.window_bytes))
+
+    def _grant_credit(self) -> None:
+        while (granted := self.credit.take()) is not None:
+            self._grant(granted[0], "nats", granted[1])
+
+    def _grant(self, incoming: IncomingTransfer, transport: str, window_bytes: int) -> None:
+        incoming.grant(transport, window_bytes, self._clock.monotonic_s())
+        self.tell_again(incoming)

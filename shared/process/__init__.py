@@ -1,0 +1,9 @@
+"""The life of a process.
+
+cores         the cores it may use
+niceness      who goes first where services share cores
+heap          what loading leaves behind
+quiet_end     how programs of a terminal end
+service_help  what `--help` of a service says
+service       from its configuration to its drain
+"""

@@ -1,0 +1,332 @@
+"""What every service process is made of: config, logs, metrics, bus, fleet, supervisor, signals.
+
+    async def body(service: Service[TokenizerConfig]) -> None:
+        actor = service.supervisor.start(lambda: TokenizerActor(service, ...))
+        await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+        await service.ready(actor.status)
+        await service.run()
+
+    run_service("tokenizer", TokenizerConfig, body)
+
+Exit codes: 0 drained and stopped, 1 could not start, failed or hung, 2 wrong configuration, 130/143 a
+second signal, or Ctrl-C while it still loads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+import structlog
+import uvloop
+
+from shared.actor import Supervisor
+from shared.bus import Bus
+from shared.bus.credentials import Credentials, load_credentials
+from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.config.fields import ConfigError, ServiceConfig
+from shared.config.settings import load_config
+from shared.deadline import Deadline
+from shared.errors import InvalidRequest, PenstockError, Unavailable
+from shared.health import Activity, LoopActivity, Stall, Watchdog
+from shared.messages import Heartbeat
+from shared.process.heap import trim_heap
+from shared.process.niceness import step_back
+from shared.process.quiet_end import end_quietly
+from shared.process.service_help import check_arguments
+from shared.roles import FOLLOWED_ROLES
+from shared.sampling.defaults import SamplingDefault
+from shared.telemetry import logging as telemetry_logging
+from shared.telemetry.http import TelemetryServer
+
+log = structlog.get_logger()
+
+C = TypeVar("C", bound=ServiceConfig)
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+STOP_TIMEOUT_S = 5.0
+EXIT_GRACE_S = 15.0
+"""After the drain timeout everything must be closed within this, or the process ends by force."""
+LAST_WORDS_S = 2.0
+"""What a hung process may take to say so; its log may hang too."""
+STACK_FRAMES = 8
+"""Of each thread, in those last words."""
+
+Status = Callable[[], Heartbeat]
+Body = Callable[["Service[C]"], Awaitable[None]]
+
+
+class Service(Generic[C]):
+    """One running instance. Made by `run_service`; a body gets it."""
+
+    def __init__(self, role: str, config: C, instance: str) -> None:
+        self.role = role
+        self.config = config
+        self.instance = instance
+        self.incarnation = time.time_ns() // 1000
+        """Unix µs of the start: a new one tells everybody that all state is gone."""
+        self.state = "loading"
+        self.stopping = asyncio.Event()
+        self.supervisor = Supervisor()
+        self.fleet = FleetView(roles=FOLLOWED_ROLES[role], places=role == "gateway")
+        self.watchdog = Watchdog(self._activities, self._end_hung, limit_s=config.watchdog_s)
+        self.http = TelemetryServer(role, self._is_ready, lambda: self.watchdog.why)
+        self.bus: Bus
+        self.credentials: Credentials | None = None
+        self._heartbeats: HeartbeatPublisher | None = None
+        self._resources = AsyncExitStack()
+        self._on_drain: list[Callable[[], Awaitable[None]]] = []
+        self._facts: dict[str, Any] = {"model": ""}
+        """Of every heartbeat: what is served here."""
+        self.running = False
+        """Whether the body has come to `run`; before that a drain simply ends it."""
+        self.loaded_steps = 0
+        """Of a long way to readiness: who waits for it sees that it moves."""
+
+    # ---- for bodies -------------------------------------------------------------------------------
+
+    def heartbeat(self, **overrides: Any) -> Heartbeat:
+        """A heartbeat with the identity filled in; `overrides` are any other fields of it."""
+        fields: dict[str, Any] = {
+            "role": self.role, "instance": self.instance, "incarnation": self.incarnation,
+            "state": "stalled" if self.state == "ready" and self.watchdog.stalled else self.state,
+            "sent_unix_us": 0, "host": socket.gethostname(), "pid": os.getpid(),
+            "metrics": self.http.address, "layout": "", **self._facts,
+            "capacity": 0, "live": 0, "queued": 0, "queued_tokens": 0,
+            "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
+            "prefix_event_id": 0, "added": b"", "removed": b"",
+            "steps": self.loaded_steps if self.state == "loading" else 0,
+            "stalled_ms": round(self.watchdog.worst.stalled_s * 1e3),
+            "degradation": 0, "best_tokens_per_s": 0.0,
+        }  # fmt: skip
+        return Heartbeat(**{**fields, **overrides})
+
+    def announce_model(self, name: str, *, tokenizer_digest: str, weights_digest: str = "") -> None:
+        """From the next heartbeat on: what is served here, by the name that clients ask for."""
+        self._facts |= {"model": name, "weights_digest": weights_digest, "tokenizer_digest": tokenizer_digest}
+
+    def announce_sampling(self, defaults: tuple[SamplingDefault, ...]) -> None:
+        """The same for what requests take that do not say, where that is not built in."""
+        self._facts["default_sampling"] = defaults
+
+    async def ready(self, status: Status | None = None) -> None:
+        """Everything is loaded and served: say so to the fleet, with `status` from now on."""
+        assert self._heartbeats is not None
+        trim_heap()
+        self.state = "ready"
+        self._heartbeats.status = status or self.heartbeat
+        self._loop = LoopActivity(asyncio.get_running_loop())
+        self.watchdog.start()  # not before: loading takes as long as it takes
+        self._resources.callback(self.watchdog.stop)
+        self.changed()
+        log.info("ready", metrics=self.http.address, pid=os.getpid())
+
+    def changed(self) -> None:
+        """Something that others place by has changed: a heartbeat follows soon."""
+        if self._heartbeats is not None:
+            self._heartbeats.changed()
+
+    def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """`callback` returns once the work in hand is finished; bounded by config.drain_timeout_s."""
+        self._on_drain.append(callback)
+
+    def begin_drain(self) -> None:
+        """Take no new work, finish, exit. The same as SIGTERM."""
+        if not self.stopping.is_set():
+            self.state = "draining"
+            log.info("draining")
+            self.changed()
+            self.stopping.set()
+
+    async def run(self) -> None:
+        """Until the drain begins and its callbacks are done. Raises what failed the service."""
+        self.running = True
+        await self.supervisor.run_until(self.stopping)
+        if self.bus.lost.is_set():
+            raise Unavailable("the NATS server closed the connection for good; its log says why")
+        try:
+            async with asyncio.timeout(self.config.drain_timeout_s):
+                for callback in reversed(self._on_drain):
+                    await callback()
+        except TimeoutError:
+            log.warning("drain_incomplete", drain_timeout_s=self.config.drain_timeout_s)
+
+    # ---- life, by run_service -----------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Metrics first, so that /live answers while the rest is still to come."""
+        await self.http.start(self.config.metrics_host, self.config.metrics_port)
+        self._resources.push_async_callback(self.http.close)
+        self.credentials = _credentials(self.config)
+        self.bus = await Bus.connect(
+            self.config.nats_url,
+            name=f"{self.role}/{self.instance}",
+            credentials=self.credentials,
+            sender=self.instance,
+        )
+        self._resources.push_async_callback(self.bus.close)
+        await self.bus.announce(
+            self.role,
+            {"instance": self.instance, "metrics": self.http.address},
+            metadata.version("penstock"),
+        )
+        await self.fleet.listen(self.bus)
+        self._resources.push_async_callback(self.fleet.stop)
+        self._heartbeats = HeartbeatPublisher(self.bus, self.role, self.instance, self.heartbeat, rests=True)
+        await self._heartbeats.answer_heartbeat_requests()
+        self._resources.push_async_callback(self._heartbeats.stop)
+        self._resources.push_async_callback(self._stop_children)
+        self.supervisor.start_task("heartbeat", self._heartbeats.run)
+        self.supervisor.start_task("fleet", self.fleet.run)
+        self.supervisor.start_task("bus-watch", self._watch_bus)
+
+    async def close(self) -> None:
+        """In reverse order of `open`; every step is bounded."""
+        await self._resources.aclose()
+
+    async def _stop_children(self) -> None:
+        await self.supervisor.stop(Deadline.after(STOP_TIMEOUT_S))
+
+    async def _watch_bus(self) -> None:
+        await self.bus.lost.wait()
+        self.stopping.set()
+
+    def _activities(self) -> Iterator[Activity]:
+        yield self._loop
+        yield from self.supervisor.activities()
+
+    def _end_hung(self, stall: Stall) -> None:
+        """Nothing that hangs can be closed in order: the process ends at once and is started again."""
+        _force_exit_after(LAST_WORDS_S)
+        print(f"penstock {self.role}: {stall}", file=sys.stderr, flush=True)
+        log.error("hung", what=stall.name, stalled_s=round(stall.stalled_s, 1), stacks=_stacks())
+        os._exit(EXIT_FAILED)
+
+    def _is_ready(self) -> bool:
+        return self.state == "ready" and self.bus.connected and self.supervisor.failure is None
+
+
+def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
+    """Run one service until it is told to stop; ends the process with one of the exit codes above."""
+    sys.exit(end_quietly(lambda: _run_to_its_end(role, config_type, body)))
+
+
+def _run_to_its_end(role: str, config_type: type[C], body: Body[C]) -> int:
+    check_arguments(role, config_type, sys.argv[1:])
+    try:
+        config = load_config(config_type, role)
+    except ConfigError as error:
+        print(f"penstock {role}: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    step_back(role)
+    instance = config.instance or f"{role}-{secrets.token_hex(3)}"
+    config = dataclasses.replace(config, instance=instance)
+    telemetry_logging.configure(config.log_level, role, instance, log_format=config.log_format)
+    if not config.fleet_key:
+        log.warning("fleet_key_missing", help="block names can be forged; set PENSTOCK_FLEET_KEY everywhere")
+    return uvloop.run(_main(role, config, body))
+
+
+def _credentials(config: ServiceConfig) -> Credentials | None:
+    try:
+        return load_credentials(config.nats_credentials)
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from error
+
+
+async def _main(role: str, config: C, body: Body[C]) -> int:
+    service = Service(role, config, config.instance)
+    _handle_signals(service)
+    try:
+        if await _is_opened(service):
+            await _run_body(service, body)
+    except ConfigError as error:  # settings that only the model or the machine shows to be wrong
+        print(f"penstock {role}: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except (PenstockError, OSError) as error:
+        print(f"penstock {role}: {error}", file=sys.stderr)
+        log.error("failed", error=str(error))  # noqa: TRY400 - a sentence for the operator, not a bug
+        return EXIT_FAILED
+    except Exception:
+        log.exception("failed")
+        return EXIT_FAILED
+    finally:
+        await service.close()
+        log.info("stopped")
+    return 0
+
+
+async def _is_opened(service: Service[C]) -> bool:
+    """False when a signal came first: a NATS server that does not answer is waited for a while."""
+    opening = asyncio.ensure_future(service.open())
+    told = asyncio.ensure_future(service.stopping.wait())
+    try:
+        await asyncio.wait([opening, told], return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            await opening
+        return opening.done()
+    finally:
+        opening.cancel()
+        told.cancel()
+        await asyncio.gather(opening, told, return_exceptions=True)
+
+
+async def _run_body(service: Service[C], body: Body[C]) -> None:
+    """The body to its end. While it still loads, a signal or a failed supervisor cancels it; once it is
+    in `service.run` that is where both arrive."""
+    body_task = asyncio.ensure_future(body(service))
+    watch = asyncio.ensure_future(service.supervisor.run_until(service.stopping))
+    try:
+        await asyncio.wait([body_task, watch], return_when=asyncio.FIRST_COMPLETED)
+        _force_exit_after(service.config.drain_timeout_s + EXIT_GRACE_S)
+        if service.running or body_task.done():
+            await body_task
+        else:
+            await watch
+    finally:
+        body_task.cancel()
+        watch.cancel()
+        await asyncio.gather(body_task, watch, return_exceptions=True)
+
+
+def _handle_signals(service: Service[C]) -> None:
+    def on_signal(number: int) -> None:
+        if service.stopping.is_set():
+            os._exit(128 + number)
+        service.begin_drain()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def _force_exit_after(seconds: float) -> None:
+    """A model thread that never returns must not keep the process alive."""
+    timer = threading.Timer(seconds, os._exit, (EXIT_FAILED,))
+    timer.daemon = True
+    timer.start()
+
+
+def _stacks() -> dict[str, list[str]]:
+    """Where each thread is, innermost call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return {
+        names.get(ident, str(ident)): [
+            f"{call.filename}:{call.lineno} {call.name}"
+            for call in traceback.extract_stack(frame)[-STACK_FRAMES:]
+        ]
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - there is no other way to see them
+    }

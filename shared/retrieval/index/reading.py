@@ -1,0 +1,152 @@
+"""A corpus as it is now: the files that have changed are read and cut into passages, the others are as they
+were."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from shared.files.file_signature import file_signature
+from shared.retrieval.documents.corpus import CorpusReader
+from shared.retrieval.documents.document import Document
+from shared.retrieval.documents.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS, split_passages
+from shared.retrieval.documents.seen_files import SeenFile, settled
+from shared.retrieval.index.passage_table import IndexedFile, PassageTable
+from shared.retrieval.index.term_counts import Rows
+
+SPLITTER = f"3/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
+"""How files are read and cut: another one where the same file makes other documents or passages."""
+
+NO_TEXT = "it has no text"
+ReadingProgress = Callable[[int], None]
+"""(documents read so far), before each file and after each document; what it raises ends the reading"""
+ReadPart = IndexedFile | range
+"""A document that was cut now, or documents of the table before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`table` is `before` itself where no document has changed. `origin` [passages]: which row each was
+    before, -1 for those of documents that were cut anew. `seen` has all files in their order; `skipped` is
+    what is in no passage, each with the reason."""
+
+    table: PassageTable
+    origin: Rows
+    seen: list[SeenFile]
+    skipped: tuple[tuple[str, str], ...]
+
+
+def read_corpus(
+    corpus: str,
+    before: PassageTable,
+    seen: Sequence[SeenFile],
+    clock_ns: Callable[[], int],
+    tell: ReadingProgress = lambda _: None,
+) -> Reading:
+    """`seen`: what the documents of `before` were read of, by `clock_ns`, as file systems tell the time.
+    Raises NotFound and TooLarge (see corpus)."""
+    reader = CorpusReader(corpus)
+    known = _documents_of(seen, before)
+    parts: list[ReadPart] = []
+    now: list[SeenFile] = []
+    read = 0
+    for path in reader.files:
+        tell(read)
+        name, read_ns, signature = reader.name_of(path), clock_ns(), file_signature(path)
+        file, documents = known.get(name, (None, range(0)))
+        if file is not None and signature is not None and file.signature == signature:
+            reader.pass_over(file.summary)
+            parts.append(documents)
+            now.append(file)
+            continue
+        cutter = _Cutter(before, documents, parts)
+
+        def take(document: Document, cut: Callable[[Document], None] = cutter.take) -> None:
+            nonlocal read
+            cut(document)
+            read += 1
+            tell(read)
+
+        summary = reader.read(path, take)
+        certain = summary.is_whole and file_signature(path) == signature
+        now.append(SeenFile(name, settled(signature, read_ns) if certain else None, summary))
+    skipped = reader.skipped()
+    table, origin = _joined(before, parts)
+    return Reading(table, origin, now, (*skipped, *((name, NO_TEXT) for name in table.without_text())))
+
+
+def _documents_of(seen: Sequence[SeenFile], before: PassageTable) -> dict[str, tuple[SeenFile, range]]:
+    """Each file with the numbers of its documents; none where they are not those of the table."""
+    known: dict[str, tuple[SeenFile, range]] = {}
+    begin = 0
+    for file in seen:
+        known[file.name] = file, range(begin, begin + file.summary.documents)
+        begin += file.summary.documents
+    return known if begin == len(before.files) else {}
+
+
+class _Cutter:
+    """Takes the documents of one file, those of them that are as they were from the table before."""
+
+    def __init__(self, before: PassageTable, documents: range, parts: list[ReadPart]) -> None:
+        self._before = before
+        self._numbers = {before.files[number].name: number for number in documents}
+        self._parts = parts
+
+    def take(self, document: Document) -> None:
+        key = _key(document)
+        number = self._numbers.pop(document.name, None)
+        if number is not None:
+            was = self._before.files[number]
+            if (was.key, was.page_starts, was.metadata) == (key, document.page_starts, document.metadata):
+                self._parts.append(range(number, number + 1))
+                return
+        passages = split_passages(document.text, markdown=document.is_markdown, title=document.title)
+        self._parts.append(
+            IndexedFile(document.name, key, tuple(passages), document.page_starts, document.metadata)
+        )
+
+
+def _key(document: Document) -> str:
+    kind = "md" if document.is_markdown else "txt"
+    told = f"{SPLITTER}\0{kind}\0{document.title}\0{document.text}"
+    return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()
+
+
+def _joined(before: PassageTable, parts: Sequence[ReadPart]) -> tuple[PassageTable, Rows]:
+    cut = PassageTable.of_files([part for part in parts if isinstance(part, IndexedFile)])
+    pieces: list[tuple[PassageTable, range]] = []
+    origins: list[Rows] = [np.zeros(0, np.int64)]
+    taken = 0
+    for is_cut, group in groupby(parts, lambda part: isinstance(part, IndexedFile)):
+        if is_cut:
+            count = sum(1 for _ in group)
+            documents = range(taken, taken + count)
+            taken += count
+            pieces.append((cut, documents))
+            origins.append(np.full(len(cut.rows_of(documents)), -1, np.int64))
+        else:
+            for documents in filter(None, _runs(part for part in group if isinstance(part, range))):
+                pieces.append((before, documents))
+                rows = before.rows_of(documents)
+                origins.append(np.arange(rows.start, rows.stop))
+    origin = np.concatenate(origins)
+    if pieces == [(before, range(len(before.files)))]:
+        return before, origin
+    return PassageTable.of_parts(pieces), origin
+
+
+def _runs(ranges: Iterable[range]) -> Iterator[range]:
+    """Return those that follow each other as one."""
+    run = range(0)
+    for one in ranges:
+        if run.stop == one.start:
+            run = range(run.start, one.stop)
+        else:
+            yield run
+            run = one
+    yield run

@@ -1,0 +1,81 @@
+"""`penstock secrets new`: users of the bus by role, for fleets that something else starts."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from services.cli.__main__ import main
+from services.cli.fleet.secrets import FOLDERS, LISTEN
+from shared.bus import Bus
+from shared.bus.credentials import load_credentials
+from shared.bus.nats_server import NatsServer
+from shared.config.fields import ServiceConfig
+from shared.config.settings import load_config
+from shared.errors import Unavailable
+from shared.roles import ROLES
+
+
+def made(folder: Path) -> Path:
+    assert main(["secrets", "new", "--dir", str(folder)]) == 0
+    return folder
+
+
+def test_each_folder_has_its_own_secrets_for_nobody_else_to_read(tmp_path: Path) -> None:
+    folder = made(tmp_path / "secrets")
+    assert {path.name for path in folder.iterdir()} == set(FOLDERS)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    passwords = {(folder / role / "credentials.toml").read_text() for role in ROLES}
+    assert len(passwords) == len(ROLES)
+    assert len({(folder / role / "fleet_key").read_text() for role in ROLES}) == 1
+    assert not (folder / "operator" / "fleet_key").exists()
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    folder = made(tmp_path)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    made(folder)
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_half_of_them_is_made_anew(tmp_path: Path) -> None:
+    folder = made(tmp_path)
+    (folder / "nats" / "nats.conf").unlink()
+    before = (folder / "decode" / "credentials.toml").read_text()
+    made(folder)
+    assert (folder / "decode" / "credentials.toml").read_text() != before
+    assert (folder / "nats" / "nats.conf").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["secrets", "new", "--dir", str(tmp_path / "file" / "folder")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_fleet_key_is_one_that_services_take(tmp_path: Path) -> None:
+    file = made(tmp_path) / "decode" / "fleet_key"
+    config = load_config(ServiceConfig, "decode", environ={"PENSTOCK_FLEET_KEY_FILE": str(file)})
+    assert config.fleet_key == file.read_text().strip()
+
+
+async def test_a_server_with_them_lets_in_the_roles_and_nobody_else(tmp_path: Path) -> None:
+    folder = made(tmp_path)
+    config = (folder / "nats" / "nats.conf").read_text()
+    assert config.startswith(LISTEN)
+    server = NatsServer(extra_config=config.removeprefix(LISTEN))
+    await server.start()
+    try:
+        for role in (*ROLES, "operator"):
+            credentials = load_credentials(str(folder / role / "credentials.toml"))
+            bus = await Bus.connect(server.url, name=role, credentials=credentials, sender=f"{role}-a")
+            await bus.close()
+        with pytest.raises(Unavailable, match="refuses"):
+            await Bus.connect(server.url, name="stranger")
+    finally:
+        await server.stop()

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shared.errors import NotFound, TooLarge
+from shared.retrieval.documents import corpus as corpus_module
+from shared.retrieval.documents import formats
+from shared.retrieval.documents.corpus import CorpusReader
+from shared.retrieval.documents.document import Document
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {name}")
+
+
+class Read:
+    """All of a corpus."""
+
+    def __init__(self, corpus: str) -> None:
+        reader = CorpusReader(corpus)
+        self.documents: list[Document] = []
+        for path in reader.files:
+            reader.read(path, self.documents.append)
+        self.skipped = reader.skipped()
+
+
+def names(corpus: str) -> list[str]:
+    return [document.name for document in Read(corpus).documents]
+
+
+def test_markdown_and_text_of_all_folders_count(tmp_path: Path) -> None:
+    write(tmp_path, "b.md", "a.txt", "sub/deep/c.md", "code.py", "data.json")
+    assert names(str(tmp_path)) == ["a.txt", "b.md", "sub/deep/c.md"]
+
+
+def test_folders_of_programs_and_hidden_things_do_not(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a.md",
+        ".git/b.md",
+        ".venv/c.md",
+        "node_modules/d.md",
+        "x/tests/e.md",
+        "p.egg-info/f.txt",
+        ".g.md",
+    )
+    assert names(str(tmp_path)) == ["a.md"]
+
+
+def test_a_pattern_takes_the_files_of_one_folder(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "b.md", "c.txt", "sub/d.md")
+    assert names(str(tmp_path / "*.md")) == ["a.md", "b.md"]
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "MAX_FILE_BYTES", 20)
+    write(tmp_path, "a.md")
+    (tmp_path / "latin.txt").write_bytes("déjà vu".encode("latin-1"))
+    (tmp_path / "long.txt").write_text("x" * 21)
+    corpus = Read(str(tmp_path))
+    assert [document.name for document in corpus.documents] == ["a.md"]
+    assert corpus.skipped == (
+        ("latin.txt", "it is not UTF-8 text"),
+        ("long.txt", "21 bytes are over the limit of 20"),
+    )
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_bytes(b"\xef\xbb\xbf# Gate\n")
+    assert [document.text for document in Read(str(tmp_path)).documents] == ["# Gate\n"]
+
+
+def test_suffixes_in_capitals_count(tmp_path: Path) -> None:
+    write(tmp_path, "README.MD", "NOTES.TXT")
+    documents = Read(str(tmp_path)).documents
+    assert [(document.name, document.is_markdown) for document in documents] == [
+        ("NOTES.TXT", False),
+        ("README.MD", True),
+    ]
+
+
+def test_what_is_passed_by_is_told_with_the_reason(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a.md",
+        "x/tests/b.md",
+        "y/tests/c.md",
+        "d.doc",
+        "sub/e.DOC",
+        "Makefile",
+        "__pycache__/g.txt",
+    )
+    write(tmp_path, ".hidden", ".git/h.md")
+    (tmp_path / "gone.md").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "linked").symlink_to(tmp_path / "sub")
+    read = "only .md, .markdown, .txt, .html, .htm, .pdf, .jsonl are read"
+    assert Read(str(tmp_path)).skipped == (
+        ("gone.md", "it is a link that leads nowhere"),
+        ("linked/", "links to folders are not followed"),
+        ("tests/", "folders of this name are left out (2 here)"),
+        ("hidden files and folders", "they are left out (2 here)"),
+        ("files without a suffix", f"{read} (1 of these here)"),
+        ("*.doc", f"{read} (2 of these here)"),
+    )
+
+
+def test_a_corpus_may_be_one_file(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "b.md", "c.py")
+    assert names(str(tmp_path / "b.md")) == ["b.md"]
+    with pytest.raises(NotFound, match="is no document"):
+        Read(str(tmp_path / "c.py"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "closed/b.md")
+    (tmp_path / "closed").chmod(0)
+    try:
+        assert Read(str(tmp_path)).skipped == (("closed/", "Permission denied"),)
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+
+
+def test_a_folder_without_documents_and_one_that_is_missing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"no readable document \(\.md, "):
+        Read(str(tmp_path))
+    with pytest.raises(NotFound, match="does not exist"):
+        Read(str(tmp_path / "nowhere"))
+
+
+def test_too_many_documents_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "MAX_FILES", 2)
+    write(tmp_path, "a.md", "b.md", "c.md")
+    with pytest.raises(TooLarge, match="more than 2 documents"):
+        Read(str(tmp_path))
+
+
+@pytest.mark.parametrize("limit", ["MAX_DOCUMENTS", "MAX_CORPUS_CHARS"])
+def test_too_much_in_them_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 3)
+    monkeypatch.setattr(corpus_module, limit, 3)
+    assert len(names(str(tmp_path))) == 3
+    monkeypatch.setattr(corpus_module, limit, 2)
+    with pytest.raises(TooLarge, match="index a smaller folder"):
+        Read(str(tmp_path))
