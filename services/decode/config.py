@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shared.config.fields import field_of
 from shared.engine.engine_config import MAX_DRAFT_TOKENS, EngineConfig
+from shared.kv.transports import AUTO, TRANSPORT_CHOICES
 from shared.worker.config import EngineServiceConfig
 
 
@@ -15,9 +16,9 @@ class DecodeConfig(EngineServiceConfig):
     """`max_sequences` counts running sequences and reservations."""
 
     kv_transport: str = field_of(
-        "auto",
+        AUTO,
         help="how KV comes in; auto = shared memory where prefill is on this host, else nats",
-        choices=("auto", "nats", "shm"),
+        choices=TRANSPORT_CHOICES,
     )
     max_step_ratio: float = field_of(
         1.5,

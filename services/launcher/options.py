@@ -18,6 +18,7 @@ from shared.config.config_file import ConfigFile, find_config_file
 from shared.config.fields import ConfigError
 from shared.config.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
 from shared.files.adapter_file import adapter_name_problem
+from shared.kv.transports import TRANSPORT_CHOICES
 from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
 from shared.text.default_model import find_default_model
 
@@ -121,7 +122,7 @@ def build_up_parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help=f"the same for HTTP, on the same address (default {DEFAULT_HTTP_PORT})",
     )
-    parser.add_argument("--kv-transport", choices=("auto", "nats", "shm"), help="KV path (default auto)")
+    parser.add_argument("--kv-transport", choices=TRANSPORT_CHOICES, help="KV path (default auto)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="(default info)")
     parser.add_argument(
         "--log-format",

@@ -6,8 +6,10 @@ cells           the state of each (layer, block) cell of a transfer
 request_blocks  where a request's blocks lie, and which of them are transferred
 chunk           the binary header of a chunk on the wire, and its checksum
 expiring        a bounded, forgetful memory for early and late messages
-timer_pause     when the timers look at their transfers
 control_sender  control messages from synchronous code onto the bus
+transports      the ways in which KV travels: the one list of them
+transfer_timer  what time brings to transfers
+transfer_side   what sender and receiver do alike: hold transfers, end them once
 memory/         a pool's bytes, and the pools of other processes
 sending/        KvSender: what a prefill service uses
 receiving/      KvReceiver: what a decode service uses

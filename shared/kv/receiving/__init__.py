@@ -6,6 +6,5 @@ credit           the bytes that may be on their way, shared out
 grants           grants and credit messages
 copier           cells out of a mapped pool
 ended_transfers  what a receiver still answers for
-incoming_timer   what time brings to the transfers
 receiver         KvReceiver: all transfers of a process
 """

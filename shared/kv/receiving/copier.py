@@ -11,6 +11,7 @@ from shared.kv.cells import Run
 from shared.kv.memory.mapped_pools import MappedPools, ProbeResult
 from shared.kv.memory.pool_memory import PoolMemory
 from shared.kv.receiving.incoming import Copy, IncomingPhase, IncomingTransfer
+from shared.kv.transports import SHM
 from shared.messages import KvReady
 
 
@@ -42,7 +43,7 @@ class Copier:
 
     def choose_transport(self, incoming: IncomingTransfer) -> None:
         """Tell the owner, now or after a probe, whether this transfer can use shared memory."""
-        probed = self._mapped_pools.get(incoming.prefill, incoming.incarnation)
+        probed = self._mapped_pools.get(incoming.peer, incoming.incarnation)
         if probed is not None:
             self._owner.choose_transport(incoming, probed)
         else:
@@ -52,7 +53,7 @@ class Copier:
     def take_ready(self, incoming: IncomingTransfer, ready: KvReady) -> None:
         """Queue the announced copies. Raises ProtocolError or InvalidRequest when they do not fit."""
         mapping = self._mapping(incoming)
-        if incoming.transport != "shm" or mapping is None:
+        if incoming.transport is not SHM or mapping is None:
             raise ProtocolError("KvReady came for a transfer that does not use shared memory")
         mapping.check_blocks(ready.source_blocks)
         incoming.take_ready(ready)
@@ -75,7 +76,7 @@ class Copier:
 
     def _to_probe(self) -> set[tuple[str, int]]:
         waiting = (i for i in self._transfers.values() if i.probing and i.phase is IncomingPhase.WAITING)
-        return {(i.prefill, i.incarnation) for i in waiting} - self._probing
+        return {(i.peer, i.incarnation) for i in waiting} - self._probing
 
     def _start_probes(self, tasks: asyncio.TaskGroup) -> None:
         for sender in self._to_probe():
@@ -86,13 +87,13 @@ class Copier:
         probed = await self._mapped_pools.probe(prefill, incarnation)
         self._probing.discard((prefill, incarnation))
         for incoming in tuple(self._transfers.values()):
-            same = (incoming.prefill, incoming.incarnation) == (prefill, incarnation)
+            same = (incoming.peer, incoming.incarnation) == (prefill, incarnation)
             if same and incoming.probing and incoming.phase is IncomingPhase.WAITING:
                 incoming.probing = False
                 self._owner.choose_transport(incoming, probed)
 
     def _mapping(self, incoming: IncomingTransfer) -> PoolMemory | None:
-        probed = self._mapped_pools.get(incoming.prefill, incoming.incarnation)
+        probed = self._mapped_pools.get(incoming.peer, incoming.incarnation)
         return probed.mapping.memory if probed is not None and probed.mapping is not None else None
 
     def _copy(self, incoming: IncomingTransfer, copy: Copy) -> None:

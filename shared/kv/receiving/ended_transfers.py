@@ -32,7 +32,7 @@ class EndedTransfers:
         self._ended: Expiring[int, EndedTransfer] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)
 
     def remember_ended(self, incoming: IncomingTransfer, now_s: float) -> None:
-        ended = EndedTransfer(incoming.key, incoming.prefill, incoming.complete)
+        ended = EndedTransfer(incoming.key, incoming.peer, incoming.complete)
         self._ended.put(incoming.transfer, ended, now_s)
 
     def handle_message(self, key: TransferKey, message: SenderMessage) -> None:

@@ -8,6 +8,7 @@ from shared.deadline import Clock
 from shared.kv.limits import RECEIVER_WINDOW_BYTES
 from shared.kv.receiving.credit import CreditPool
 from shared.kv.receiving.incoming import IncomingPhase, IncomingTransfer
+from shared.kv.transports import NATS, SHM, Transport
 from shared.messages import KvCredit, KvGrant, Message
 
 
@@ -26,7 +27,7 @@ class Grants:
         self.credit = CreditPool(RECEIVER_WINDOW_BYTES)
 
     def over_shm(self, incoming: IncomingTransfer) -> None:
-        self._grant(incoming, "shm", 0)
+        self._grant(incoming, SHM, 0)
 
     def over_nats(self, incoming: IncomingTransfer) -> None:
         """Now, or when there is credit for it."""
@@ -44,7 +45,7 @@ class Grants:
             self._layout,
             incoming.blocks.first_blocks,
             incoming.blocks.end,
-            incoming.transport,
+            incoming.transport_name,
             self._subject,
             incoming.window_bytes,
         )
@@ -52,8 +53,9 @@ class Grants:
 
     def tell_credit(self, incoming: IncomingTransfer) -> None:
         """Acknowledge what has landed, when it is enough or late. What moves gets a full window."""
-        moving = incoming.transport == "nats" and incoming.phase is IncomingPhase.RECEIVING and incoming.heard
-        if not moving:
+        if incoming.transport is None or not incoming.transport.needs_credit:
+            return
+        if incoming.phase is not IncomingPhase.RECEIVING or not incoming.heard:
             return
         incoming.grow_window(self.credit.grow(incoming))
         received = incoming.take_credit(self._clock.monotonic_s())
@@ -62,8 +64,8 @@ class Grants:
 
     def _grant_credit(self) -> None:
         while (granted := self.credit.take()) is not None:
-            self._grant(granted[0], "nats", granted[1])
+            self._grant(granted[0], NATS, granted[1])
 
-    def _grant(self, incoming: IncomingTransfer, transport: str, window_bytes: int) -> None:
+    def _grant(self, incoming: IncomingTransfer, transport: Transport, window_bytes: int) -> None:
         incoming.grant(transport, window_bytes, self._clock.monotonic_s())
         self.tell_again(incoming)

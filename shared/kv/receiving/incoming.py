@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from shared.deadline import Deadline
-from shared.errors import ChecksumMismatch, PenstockError, ProtocolError, Unavailable
+from shared.errors import ChecksumMismatch, DeadlineExpired, PenstockError, ProtocolError, Unavailable
 from shared.kv.cells import Run
 from shared.kv.chunk import ChunkHeader
 from shared.kv.limits import (
@@ -27,6 +27,7 @@ from shared.kv.limits import (
     SHM_RUN_BYTES,
 )
 from shared.kv.request_blocks import RequestBlocks
+from shared.kv.transports import Transport
 from shared.messages import KvDone, KvReady
 
 MISSING, VERIFIED = 0, 1
@@ -68,7 +69,7 @@ class IncomingTransfer:
         self.key = (request_id, epoch)
         self.transfer = transfer
         self.origin = origin
-        self.prefill = prefill
+        self.peer = prefill
         self.incarnation = incarnation
         self.blocks = blocks
         self.deadline = deadline
@@ -76,7 +77,7 @@ class IncomingTransfer:
         self._cells = blocks.cells()
         self.total_bytes = self._cells.size * cell_bytes
         self.phase = IncomingPhase.WAITING
-        self.transport = ""
+        self.transport: Transport | None = None
         self.window_bytes = 0
         self.abort_reason = ""
         self.done: KvDone | None = None
@@ -99,7 +100,7 @@ class IncomingTransfer:
 
     # ---- what happens to it ------------------------------------------------------------------
 
-    def grant(self, transport: str, window_bytes: int, now_s: float) -> None:
+    def grant(self, transport: Transport, window_bytes: int, now_s: float) -> None:
         self.phase = IncomingPhase.RECEIVING
         self.transport = transport
         self.window_bytes = window_bytes
@@ -184,6 +185,22 @@ class IncomingTransfer:
     # ---- what it wants -----------------------------------------------------------------------
 
     @property
+    def num_blocks(self) -> int:
+        return self.blocks.num_blocks
+
+    @property
+    def transport_name(self) -> str:
+        return self.transport.name if self.transport else ""
+
+    @property
+    def phase_name(self) -> str:
+        return str(self.phase)
+
+    @property
+    def aborting(self) -> bool:
+        return self.phase is IncomingPhase.ABORTING
+
+    @property
     def complete(self) -> bool:
         """Everything is here, or nothing of it is needed because the request is already over."""
         return self.done is not None and (self._missing == 0 or self.done.finish != "")
@@ -241,10 +258,15 @@ class IncomingTransfer:
         if now_s - max(self._progress_s, self._asked_s) < NO_PROGRESS_S:
             return None
         return Unavailable(
-            f"{self._missing} KV cells did not come, though prefill {self.prefill} was asked "
+            f"{self._missing} KV cells did not come, though prefill {self.peer} was asked "
             f"{MAX_REQUESTS_AGAIN} times",
             hop="prefill",
         )
 
     def lease_over(self, now_s: float) -> bool:
         return self.phase is IncomingPhase.ABORTING and now_s - self._abort_s >= LEASE_S
+
+    def late(self) -> DeadlineExpired:
+        return DeadlineExpired(
+            "the deadline passed before the KV was here; allow more time or send less work", hop="decode"
+        )

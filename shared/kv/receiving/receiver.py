@@ -16,7 +16,6 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import (
     ChecksumMismatch,
     InvalidRequest,
-    PenstockError,
     ProtocolError,
     StaleEpoch,
     Unavailable,
@@ -31,11 +30,12 @@ from shared.kv.receiving.copier import Copier
 from shared.kv.receiving.ended_transfers import EndedTransfers, SenderMessage
 from shared.kv.receiving.grants import Grants
 from shared.kv.receiving.incoming import IncomingPhase, IncomingTransfer
-from shared.kv.receiving.incoming_timer import IncomingTimer
 from shared.kv.request_blocks import RequestBlocks
 from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
+from shared.kv.transfer_side import TransferSide
+from shared.kv.transfer_timer import TransferTimer
+from shared.kv.transports import AUTO, NATS, SHM, TRANSPORT_CHOICES
 from shared.messages import (
-    Held,
     KvAbort,
     KvAbortAck,
     KvDone,
@@ -46,10 +46,8 @@ from shared.messages import (
 )
 from shared.telemetry import metrics
 
-TRANSPORTS = ("auto", "nats", "shm")
 
-
-class KvReceiver:
+class KvReceiver(TransferSide[int, IncomingTransfer]):
     """`on_complete(key, token_ids, finish, exposed_us)`: all KV is in the pool and verified (or, with
     `finish`, not needed any more). `on_failed(key, error)`: it will not come. Either is called at most
     once per `expect_transfer`, and neither after `abort_transfer`. After a failure or an abort,
@@ -63,7 +61,7 @@ class KvReceiver:
         instance: str,
         incarnation: int,
         pool: Pool,
-        transport: str = "auto",
+        transport: str = AUTO,
         *,
         on_complete: OnComplete,
         on_failed: OnFailed,
@@ -71,27 +69,26 @@ class KvReceiver:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`transport`: "nats", "auto" (shm where possible) or "shm" (requests fail where it is not)."""
-        if transport not in TRANSPORTS:
-            raise InvalidRequest(f"the KV transport is one of {', '.join(TRANSPORTS)}, not {transport!r}")
+        if transport not in TRANSPORT_CHOICES:
+            raise InvalidRequest(
+                f"the KV transport is one of {', '.join(TRANSPORT_CHOICES)}, not {transport!r}"
+            )
+        super().__init__(on_failed, on_released, clock)
         self._bus = bus
         self._bulk = bulk
         self._memory = PoolMemory.of(pool)
         self._subject = subjects.kv(instance, incarnation)
         self._transport = transport
         self._on_complete = on_complete
-        self._on_failed = on_failed
-        self._on_released = on_released
-        self._clock = clock
         self._control_sender = ControlSender(bus)
         self._mapped_pools = MappedPools(bus, pool.layout, clock)
         self._chunk_writer = ChunkWriter(self._memory, self._by_transfer, self)
         self._numbers = itertools.count(1)
-        self._transfers: dict[int, IncomingTransfer] = {}
         self._requests: dict[str, IncomingTransfer] = {}
         self._grants = Grants(self._subject, pool.layout.fingerprint(), self.tell_sender, clock)
         self._copier = Copier(self._mapped_pools, self._memory, self._transfers, self)
         self._ended = EndedTransfers(bus, self._control_sender)
-        self._timer = IncomingTimer(self._transfers, self._ended, self._grants, self, clock)
+        self._timer = TransferTimer(self._transfers, self._ended.forget_expired, self, clock)
 
     # ---- what the service says -----------------------------------------------------------------
 
@@ -142,7 +139,7 @@ class KvReceiver:
         self._transfers[incoming.transfer] = incoming
         self._timer.wake()
         self._requests[request_id] = incoming
-        if self._transport == "nats" or not moving:
+        if self._transport == NATS.name or not moving:
             self._grants.over_nats(incoming)
         else:
             self._copier.choose_transport(incoming)
@@ -153,7 +150,7 @@ class KvReceiver:
         Unknown keys are ignored: the transfer may have ended meanwhile.
         """
         incoming = self._requests.get(key[0])
-        if incoming is not None and incoming.key == key and incoming.phase is not IncomingPhase.ABORTING:
+        if incoming is not None and incoming.key == key and not incoming.aborting:
             self._abort(incoming, reason)
 
     def sampled_s(self, key: TransferKey) -> float | None:
@@ -164,17 +161,8 @@ class KvReceiver:
     def peer_lost(self, prefill: str) -> None:
         """Handle the loss of a prefill worker: it sends nothing any more, and what comes late lands
         nowhere."""
-        for incoming in tuple(self._transfers.values()):
-            if incoming.prefill == prefill:
-                gone = Unavailable(f"prefill worker {prefill} is gone", hop="prefill")
-                self.fail_transfer(incoming, gone, tell=False)
+        self._fail_those_of(prefill, Unavailable(f"prefill worker {prefill} is gone", hop="prefill"))
         self._mapped_pools.forget(prefill)
-
-    def held(self) -> tuple[Held, ...]:
-        return tuple(
-            Held(incoming.key[0], "transfer", incoming.blocks.num_blocks, str(incoming.phase))
-            for incoming in self._transfers.values()
-        )
 
     def close(self) -> None:
         """Write to the pool no more, whatever still comes, and let go of the mapped pools.
@@ -197,7 +185,7 @@ class KvReceiver:
         if incoming is None or incoming.key != key:
             self._ended.handle_message(key, message)
             return True
-        if delivery.sender not in ("", incoming.prefill):
+        if delivery.sender not in ("", incoming.peer):
             metrics.DROPPED_MESSAGES.labels("foreign_kv").inc()
             return True
         match message:
@@ -211,7 +199,7 @@ class KvReceiver:
                 why = Unavailable(f"the prefill worker aborted: {message.reason[:200]}", hop="prefill")
                 self.fail_transfer(incoming, why, tell=False)
             case KvAbortAck():
-                if incoming.phase is IncomingPhase.ABORTING:
+                if incoming.aborting:
                     self.release_transfer(incoming)
         return True
 
@@ -228,7 +216,7 @@ class KvReceiver:
     def choose_transport(self, incoming: IncomingTransfer, probed: ProbeResult) -> None:
         if probed.mapping is not None:
             self._grants.over_shm(incoming)
-        elif self._transport == "shm":
+        elif self._transport == SHM.name:
             why = f"the shm transport is demanded and not possible here: {probed.why}"
             self.fail_transfer(incoming, Unavailable(why, hop="decode"))
         else:
@@ -239,7 +227,7 @@ class KvReceiver:
 
     def cells_verified(self, incoming: IncomingTransfer, run: Run) -> None:
         incoming.verified(run, self._now())
-        metrics.KV_TRANSFER_BYTES.labels(incoming.transport).inc(run.count * incoming.cell_bytes)
+        metrics.KV_TRANSFER_BYTES.labels(incoming.transport_name).inc(run.count * incoming.cell_bytes)
         self._complete_if_all_is_in(incoming)
         self._grants.tell_credit(incoming)
 
@@ -260,7 +248,7 @@ class KvReceiver:
 
     def tell_sender(self, incoming: IncomingTransfer, message: Message) -> None:
         envelope = self._bus.envelope(*incoming.key, incoming.deadline, incoming.origin)
-        self._control_sender.publish(subjects.inbox("prefill", incoming.prefill), message, envelope)
+        self._control_sender.publish(subjects.inbox("prefill", incoming.peer), message, envelope)
 
     # ---- ends ----------------------------------------------------------------------------------
 
@@ -270,53 +258,41 @@ class KvReceiver:
         done, now_s = incoming.done, self._now()
         assert done is not None
         exposed_us = incoming.exposed_us(now_s)
-        metrics.KV_TRANSFERS.labels(incoming.transport, "received").inc()
-        metrics.KV_TRANSFER_SECONDS.labels(incoming.transport).observe(now_s - incoming.started_s)
-        metrics.KV_TRANSFER_EXPOSED_SECONDS.labels(incoming.transport).observe(exposed_us / 1e6)
+        metrics.KV_TRANSFERS.labels(incoming.transport_name, "received").inc()
+        metrics.KV_TRANSFER_SECONDS.labels(incoming.transport_name).observe(now_s - incoming.started_s)
+        metrics.KV_TRANSFER_EXPOSED_SECONDS.labels(incoming.transport_name).observe(exposed_us / 1e6)
         self.tell_sender(incoming, KvReceived(incoming.transfer))
         self._forget(incoming)
         self._on_complete(incoming.key, done.token_ids, done.finish, exposed_us)
 
-    def fail_transfer(self, incoming: IncomingTransfer, error: PenstockError, *, tell: bool = True) -> None:
-        """End with an error; without `tell` the sender needs no abort, so the blocks are free at once."""
-        already = incoming.phase is IncomingPhase.ABORTING
-        if not already:
-            metrics.KV_TRANSFERS.labels(incoming.transport, error.code).inc()
-        if not tell:
-            self._forget(incoming)
-        elif not already:
-            self._abort(incoming, error.code, error)
-            return
-        if not already:
-            self._on_failed(incoming.key, error)
-        if not tell:
-            self._on_released(incoming.key)
+    def remind_peer(self, incoming: IncomingTransfer, now_s: float) -> None:
+        """Acknowledge what is late, ask for missing cells, and say again what was not answered."""
+        self._grants.tell_credit(incoming)
+        missing = incoming.take_missing(now_s)
+        if missing:
+            metrics.KV_CELLS_AGAIN.labels("asked").inc(len(missing))
+            self.tell_sender(incoming, KvMissing(incoming.transfer, missing))
+        if incoming.ask_again(now_s):
+            if incoming.aborting:
+                self._tell_abort(incoming)
+            else:
+                self._grants.tell_again(incoming)
 
-    def _abort(self, incoming: IncomingTransfer, reason: str, error: PenstockError | None = None) -> None:
-        granted = incoming.abort(reason, self._now())
-        self._stop_writing(incoming)
-        if error is not None:
-            self._on_failed(incoming.key, error)
-        if self._transfers.get(incoming.transfer) is not incoming:
-            return  # on_failed ended it
-        if granted:
-            self.tell_sender(incoming, KvAbort(incoming.transfer, reason))
-        else:
-            self.release_transfer(incoming)
+    def _tell_abort(self, incoming: IncomingTransfer) -> None:
+        self.tell_sender(incoming, KvAbort(incoming.transfer, incoming.abort_reason))
 
-    def release_transfer(self, incoming: IncomingTransfer) -> None:
-        self._forget(incoming)
-        self._on_released(incoming.key)
+    def _is_live(self, incoming: IncomingTransfer) -> bool:
+        return self._transfers.get(incoming.transfer) is incoming
 
     def _forget(self, incoming: IncomingTransfer) -> None:
-        self._stop_writing(incoming)
+        self._stop(incoming)
         incoming.phase = IncomingPhase.ENDED
         del self._transfers[incoming.transfer]
         if self._requests.get(incoming.key[0]) is incoming:
             del self._requests[incoming.key[0]]
         self._ended.remember_ended(incoming, self._now())
 
-    def _stop_writing(self, incoming: IncomingTransfer) -> None:
+    def _stop(self, incoming: IncomingTransfer) -> None:
         """Stop writing: from here on no byte of this transfer can reach the pool."""
         if self._chunk_writer.current is incoming:
             self._bulk.discard_body(self._chunk_writer)
@@ -332,6 +308,3 @@ class KvReceiver:
             tasks.create_task(self._control_sender.run())
             tasks.create_task(self._copier.run())
             tasks.create_task(self._timer.run())
-
-    def _now(self) -> float:
-        return self._clock.monotonic_s()

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shared.deadline import Deadline
-from shared.errors import InvalidRequest, PenstockError, ProtocolError, Unavailable
+from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, ProtocolError, Unavailable
 from shared.kv.cells import Run
 from shared.kv.limits import LEASE_S, NO_PROGRESS_S, PEER_SILENCE_S
 from shared.kv.request_blocks import RequestBlocks
+from shared.kv.transports import TRANSPORTS
 from shared.messages import KvGrant
 
 NEW, READY, SENT = 0, 1, 2
@@ -48,11 +49,12 @@ class OutgoingTransfer:
     ) -> None:
         self.key = (request_id, epoch)
         self.origin = origin
-        self.decode = decode
+        self.peer = decode
         self.blocks = blocks
         self.deadline = deadline
         self.phase = OutgoingPhase.OFFERED
         self.grant: KvGrant | None = None
+        self._counts_credit = False
         self.token_ids: tuple[int, ...] | None = None
         self.finish = ""
         self.abort_reason = ""
@@ -73,7 +75,10 @@ class OutgoingTransfer:
     # ---- what happens to it ------------------------------------------------------------------
 
     def take_grant(self, grant: KvGrant, now_s: float) -> None:
-        """Raises ProtocolError for a grant that does not fit; a repeated one changes nothing."""
+        """Let cells go, by a transport that is here. A repeated grant changes nothing.
+
+        Raises ProtocolError for one that does not fit.
+        """
         if self.phase is not OutgoingPhase.OFFERED:
             if self.grant is None or self.grant.transfer != grant.transfer:
                 raise ProtocolError("a second transfer of the same request and epoch was granted")
@@ -90,9 +95,11 @@ class OutgoingTransfer:
             )
         tables = tuple(table[: grant.end_block] for table in self.blocks.tables)
         granted = replace(self.blocks, tables=tables, first_blocks=grant.first_blocks)
-        if grant.transport == "nats" and granted.num_blocks and grant.credit_bytes <= 0:
+        counts_credit = TRANSPORTS[grant.transport].needs_credit
+        if counts_credit and granted.num_blocks and grant.credit_bytes <= 0:
             raise ProtocolError("a grant without credit can never be used")
         self.grant = grant
+        self._counts_credit = counts_credit
         self._window_bytes = grant.credit_bytes
         self.phase = OutgoingPhase.SENDING
         self._progress_s = self._asked_s = now_s
@@ -181,6 +188,18 @@ class OutgoingTransfer:
     def num_blocks(self) -> int:
         return self.blocks.num_blocks
 
+    @property
+    def transport_name(self) -> str:
+        return self.grant.transport if self.grant else ""
+
+    @property
+    def phase_name(self) -> str:
+        return str(self.phase)
+
+    @property
+    def aborting(self) -> bool:
+        return self.phase is OutgoingPhase.ABORTING
+
     def has_work(self, cell_bytes: int) -> bool:
         """Return whether `take_run` would give something."""
         return (
@@ -191,8 +210,7 @@ class OutgoingTransfer:
 
     def _room(self, cell_bytes: int) -> int:
         """Cells that credit allows."""
-        assert self.grant is not None
-        if self.grant.transport == "shm":
+        if not self._counts_credit:
             return self.blocks.end
         return (self._acked_bytes + self._window_bytes - self._sent_bytes) // cell_bytes
 
@@ -208,8 +226,7 @@ class OutgoingTransfer:
         self._cells.set(run, SENT)
         self._unsent -= run.count
         offset = self._sent_bytes
-        assert self.grant is not None
-        if self.grant.transport == "nats":
+        if self._counts_credit:
             if not self._on_wire:
                 # Silence counts from the first unacknowledged byte, not from the last computed layer.
                 self._progress_s = max(self._progress_s, now_s) if not self._repeating else self._progress_s
@@ -273,9 +290,14 @@ class OutgoingTransfer:
         waiting = self._on_wire or self.phase is OutgoingPhase.DONE
         if self.phase is not OutgoingPhase.ABORTING and waiting and now_s - self._progress_s > PEER_SILENCE_S:
             return Unavailable(
-                f"decode {self.decode} acknowledged no KV for {PEER_SILENCE_S:g} s", hop="decode"
+                f"decode {self.peer} acknowledged no KV for {PEER_SILENCE_S:g} s", hop="decode"
             )
         return None
 
     def lease_over(self, now_s: float) -> bool:
         return self.phase is OutgoingPhase.ABORTING and now_s - self._abort_s >= LEASE_S
+
+    def late(self) -> DeadlineExpired:
+        return DeadlineExpired(
+            "the deadline passed before the KV was sent; allow more time or send less work", hop="prefill"
+        )

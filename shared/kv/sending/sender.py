@@ -12,19 +12,21 @@ from collections.abc import Sequence
 from shared.bus import Delivery, subjects
 from shared.bus.bulk import BulkConnection
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
-from shared.errors import InvalidRequest, PenstockError, ProtocolError, Unavailable
+from shared.errors import InvalidRequest, ProtocolError, Unavailable
 from shared.kv.chunk import MAX_EPOCH
 from shared.kv.control_sender import ControlBus, ControlSender
 from shared.kv.memory.pool_memory import Pool, PoolMemory
 from shared.kv.memory.shared_pool import NOT_SHARED, SharedPool
 from shared.kv.request_blocks import RequestBlocks
-from shared.kv.sending.outgoing import OutgoingPhase, OutgoingTransfer
-from shared.kv.sending.outgoing_timer import OutgoingTimer
+from shared.kv.sending.kv_transport import KvTransport, NatsTransport, ShmTransport
+from shared.kv.sending.outgoing import OutgoingTransfer
 from shared.kv.sending.send_loop import SendLoop
 from shared.kv.sending.unknown_transfers import ReceiverMessage, UnknownTransfers, decode_of
 from shared.kv.transfer_key import OnFailed, OnReleased, TransferKey
+from shared.kv.transfer_side import TransferSide
+from shared.kv.transfer_timer import TransferTimer
+from shared.kv.transports import NATS, SHM
 from shared.messages import (
-    Held,
     KvAbort,
     KvAbortAck,
     KvCredit,
@@ -38,7 +40,7 @@ from shared.messages import (
 from shared.telemetry import metrics
 
 
-class KvSender:
+class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
     """`on_released(key)`, once per `offer_transfer`: the blocks may be reused. `on_failed(key, error)`, at
     most once and before it: the KV did not get there (not called for `abort_transfer`, whose caller knows).
     """
@@ -54,18 +56,18 @@ class KvSender:
         on_failed: OnFailed,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        super().__init__(on_failed, on_released, clock)
         self._bus = bus
         self._memory = PoolMemory.of(pool)
         self._layout = pool.layout.fingerprint()
         self._shared = shared
-        self._on_released = on_released
-        self._on_failed = on_failed
-        self._clock = clock
         self._control_sender = ControlSender(bus)
-        self._transfers: dict[TransferKey, OutgoingTransfer] = {}
         self._unknown = UnknownTransfers(self._control_sender)
-        self._send_loop = SendLoop(bulk, self._memory, self._transfers, self, clock)
-        self._timer = OutgoingTimer(self._transfers, self._unknown, self._send_loop.wake, self, clock)
+        self._transports: dict[str, KvTransport] = {NATS.name: NatsTransport(bulk, self._memory, clock)}
+        if shared is not None:
+            self._transports[SHM.name] = ShmTransport(self._memory, self.tell_receiver, clock)
+        self._send_loop = SendLoop(self._transports, self._memory.cell_bytes, self._transfers, self)
+        self._timer = TransferTimer(self._transfers, self._unknown.forget_expired, self, clock)
 
     # ---- what the service says -----------------------------------------------------------------
 
@@ -124,21 +126,12 @@ class KvSender:
     def abort_transfer(self, key: TransferKey, reason: str) -> None:
         """Give up; `on_released` follows at once or when the receiver has acknowledged."""
         outgoing = self._transfers.get(key)
-        if outgoing is not None and outgoing.phase is not OutgoingPhase.ABORTING:
+        if outgoing is not None and not outgoing.aborting:
             self._abort(outgoing, reason)
 
     def peer_lost(self, decode: str) -> None:
         """Handle the loss of a decode worker, and with it of whatever it would acknowledge."""
-        for outgoing in tuple(self._transfers.values()):
-            if outgoing.decode == decode:
-                gone = Unavailable(f"decode worker {decode} is gone", hop="decode")
-                self.fail_transfer(outgoing, gone, tell=False)
-
-    def held(self) -> tuple[Held, ...]:
-        return tuple(
-            Held(outgoing.key[0], "transfer", outgoing.num_blocks, str(outgoing.phase))
-            for outgoing in self._transfers.values()
-        )
+        self._fail_those_of(decode, Unavailable(f"decode worker {decode} is gone", hop="decode"))
 
     # ---- what the receiver says ----------------------------------------------------------------
 
@@ -155,7 +148,7 @@ class KvSender:
                 outgoing = self._transfers.get(key)
                 if outgoing is None:
                     self._unknown.handle_message(key, message, envelope, delivery.sender, self._now())
-                elif delivery.sender not in ("", outgoing.decode):
+                elif delivery.sender not in ("", outgoing.peer):
                     metrics.DROPPED_MESSAGES.labels("foreign_kv").inc()
                 else:
                     self._handle_known(outgoing, message)
@@ -178,9 +171,9 @@ class KvSender:
                 outgoing.send_again(message.cells)
                 self._send_loop.wake()
             case KvReceived():
-                metrics.KV_TRANSFERS.labels(outgoing.grant.transport, "sent").inc()
+                metrics.KV_TRANSFERS.labels(outgoing.transport_name, "sent").inc()
                 self.release_transfer(outgoing)
-            case KvAbortAck() if outgoing.phase is OutgoingPhase.ABORTING:
+            case KvAbortAck() if outgoing.aborting:
                 self.release_transfer(outgoing)
             case KvAbort():
                 self.tell_receiver(outgoing, KvAbortAck(message.transfer))
@@ -195,7 +188,7 @@ class KvSender:
         self._send_loop.wake()
 
     def _grant(self, outgoing: OutgoingTransfer, grant: KvGrant) -> None:
-        if decode_of(grant) != outgoing.decode:
+        if decode_of(grant) != outgoing.peer:
             metrics.STALE_MESSAGES.inc()
             return
         try:
@@ -213,58 +206,49 @@ class KvSender:
                 "prefill and decode have different KV layouts; give them the same model and the same "
                 "settings under [model], with max_model_len where the rope depends on the longest sequence"
             )
-        transports = ("nats",) if self._shared is None else ("nats", "shm")
-        if grant.transport not in transports:
-            raise ProtocolError(f"the transport {grant.transport[:16]!r} was granted; here are {transports}")
+        if grant.transport not in self._transports:
+            here = ", ".join(self._transports)
+            raise ProtocolError(f"the transport {grant.transport[:16]!r} was granted; here are: {here}")
 
     # ---- ends ----------------------------------------------------------------------------------
 
     def settle_transfer(self, outgoing: OutgoingTransfer) -> None:
         """Look at what became possible."""
         if outgoing.take_done(self._now()):
-            self.tell_done(outgoing)
+            self._tell_done(outgoing)
         self._send_loop.wake()
 
-    def fail_transfer(self, outgoing: OutgoingTransfer, error: PenstockError, *, tell: bool = True) -> None:
-        """End with an error; without `tell` nobody there needs an abort, so the blocks are free at once."""
-        metrics.KV_TRANSFERS.labels(outgoing.grant.transport if outgoing.grant else "", error.code).inc()
-        already = outgoing.phase is OutgoingPhase.ABORTING
-        if not tell:
-            self._transfers.pop(outgoing.key, None)
-            self._unknown.remember_ended(outgoing.key, outgoing.decode, self._now())
-        if not already:
-            self._on_failed(outgoing.key, error)
-        if not tell:
-            self._on_released(outgoing.key)
-        elif not already:
-            self._abort(outgoing, error.code)
+    def remind_peer(self, outgoing: OutgoingTransfer, now_s: float) -> None:
+        """Send again what was not acknowledged, and say again what was not answered."""
+        if outgoing.go_back(now_s):
+            metrics.KV_CELLS_AGAIN.labels("unacknowledged").inc()
+            self._send_loop.wake()
+        if outgoing.ask_again(now_s):
+            if outgoing.aborting:
+                self._tell_abort(outgoing)
+            else:
+                self._tell_done(outgoing)
 
-    def _abort(self, outgoing: OutgoingTransfer, reason: str) -> None:
-        if self._transfers.get(outgoing.key) is not outgoing:
-            return  # on_failed has ended it already
-        if outgoing.abort(reason, self._now()):
-            self.tell_abort(outgoing)
-        else:
-            self.release_transfer(outgoing)
+    def _is_live(self, outgoing: OutgoingTransfer) -> bool:
+        return self._transfers.get(outgoing.key) is outgoing
 
-    def release_transfer(self, outgoing: OutgoingTransfer) -> None:
-        del self._transfers[outgoing.key]
-        self._unknown.remember_ended(outgoing.key, outgoing.decode, self._now())
-        self._on_released(outgoing.key)
+    def _forget(self, outgoing: OutgoingTransfer) -> None:
+        self._transfers.pop(outgoing.key, None)
+        self._unknown.remember_ended(outgoing.key, outgoing.peer, self._now())
 
     # ---- messages ------------------------------------------------------------------------------
 
     def tell_receiver(self, outgoing: OutgoingTransfer, message: Message) -> None:
         envelope = self._bus.envelope(*outgoing.key, outgoing.deadline, outgoing.origin)
-        self._control_sender.publish(subjects.inbox("decode", outgoing.decode), message, envelope)
+        self._control_sender.publish(subjects.inbox("decode", outgoing.peer), message, envelope)
 
-    def tell_done(self, outgoing: OutgoingTransfer) -> None:
+    def _tell_done(self, outgoing: OutgoingTransfer) -> None:
         assert outgoing.grant is not None
         tokens = outgoing.token_ids or ()
         waited_us = outgoing.waited_us(self._now())
         self.tell_receiver(outgoing, KvDone(outgoing.grant.transfer, tokens, outgoing.finish, waited_us))
 
-    def tell_abort(self, outgoing: OutgoingTransfer) -> None:
+    def _tell_abort(self, outgoing: OutgoingTransfer) -> None:
         assert outgoing.grant is not None
         self.tell_receiver(outgoing, KvAbort(outgoing.grant.transfer, outgoing.abort_reason))
 
@@ -276,6 +260,3 @@ class KvSender:
             tasks.create_task(self._control_sender.run())
             tasks.create_task(self._timer.run())
             tasks.create_task(self._send_loop.run())
-
-    def _now(self) -> float:
-        return self._clock.monotonic_s()

@@ -16,6 +16,7 @@ from shared.kv.receiving.credit import CreditPool
 from shared.kv.receiving.incoming import IncomingTransfer
 from shared.kv.request_blocks import RequestBlocks
 from shared.kv.sending.outgoing import OutgoingPhase, OutgoingTransfer
+from shared.kv.transports import NATS
 from shared.messages import KvDone, KvGrant, KvReady
 
 CELL = 1000
@@ -49,7 +50,7 @@ def make_incoming(blocks: int = 10, window: int = 4 * CELL, transfer: int = 1) -
         cell_bytes=CELL,
         now_s=0.0,
     )
-    incoming.grant("nats", window, 0.0)
+    incoming.grant(NATS, window, 0.0)
     return incoming
 
 

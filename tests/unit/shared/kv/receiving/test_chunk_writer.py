@@ -15,6 +15,7 @@ from shared.kv.memory.pool_memory import PoolMemory
 from shared.kv.receiving.chunk_writer import ChunkWriter
 from shared.kv.receiving.incoming import IncomingTransfer
 from shared.kv.request_blocks import RequestBlocks
+from shared.kv.transports import NATS
 from tests.support.clock import FakeClock
 from tests.support.kv_pair import SMALL, PlainPool
 
@@ -45,7 +46,7 @@ class Landing:
             cell_bytes=CELL,
             now_s=0.0,
         )
-        self.incoming.grant("nats", 1 << 30, 0.0)
+        self.incoming.grant(NATS, 1 << 30, 0.0)
         self.writer = ChunkWriter(PoolMemory.of(self.pool), {TRANSFER: self.incoming}.get, self)
 
     def cells_verified(self, incoming: IncomingTransfer, run: Run) -> None:

@@ -1,22 +1,17 @@
-"""When the sender's timer looks, and what it may not do: look after a transfer that a callback has ended in
-the same round.
-"""
+"""The timer of transfers: when it looks, and whom it leaves alone."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, PenstockError
-from shared.kv.control_sender import ControlSender
 from shared.kv.request_blocks import RequestBlocks
 from shared.kv.sending.outgoing import OutgoingTransfer
-from shared.kv.sending.outgoing_timer import OutgoingTimer
-from shared.kv.sending.unknown_transfers import UnknownTransfers
 from shared.kv.transfer_key import TransferKey
+from shared.kv.transfer_timer import TransferTimer
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 
@@ -37,7 +32,11 @@ class Owner:
     def release_transfer(self, outgoing: OutgoingTransfer) -> None:
         raise AssertionError(outgoing)
 
-    tell_done = tell_abort = release_transfer
+    def remind_peer(self, outgoing: OutgoingTransfer, _now_s: float) -> None:
+        raise AssertionError(outgoing)
+
+
+def forget_nothing(_now_s: float) -> None: ...
 
 
 async def test_a_transfer_that_a_callback_ended_is_not_looked_after_in_the_same_round() -> None:
@@ -47,8 +46,7 @@ async def test_a_transfer_that_a_callback_ended_is_not_looked_after_in_the_same_
         for name in ("first", "second")
     }
     owner = Owner(transfers)
-    unknown = UnknownTransfers(ControlSender(cast(Any, None)))
-    running = asyncio.create_task(OutgoingTimer(transfers, unknown, lambda: None, owner, clock).run())
+    running = asyncio.create_task(TransferTimer(transfers, forget_nothing, owner, clock).run())
     await until(lambda: bool(owner.failed))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -58,12 +56,11 @@ async def test_a_transfer_that_a_callback_ended_is_not_looked_after_in_the_same_
 async def test_a_timer_that_rests_looks_after_the_first_transfer_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shared.kv.timer_pause.REST_TICK_S", 3600.0)
+    monkeypatch.setattr("shared.kv.transfer_timer.REST_TICK_S", 3600.0)
     clock = FakeClock()
     transfers: dict[TransferKey, OutgoingTransfer] = {}
     owner = Owner(transfers)
-    unknown = UnknownTransfers(ControlSender(cast(Any, None)))
-    timer = OutgoingTimer(transfers, unknown, lambda: None, owner, clock)
+    timer = TransferTimer(transfers, forget_nothing, owner, clock)
     running = asyncio.create_task(timer.run())
     await asyncio.sleep(0)  # it rests
     deadline = Deadline.after(-1.0, clock)
