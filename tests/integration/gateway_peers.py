@@ -12,21 +12,13 @@ import grpc.aio
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.gateway.admission.pressure import watch_pressure
-from services.gateway.asks.passage_asks import PassageAsks
-from services.gateway.asks.text_asks import TextAsks
 from services.gateway.asks.text_calls import TextCalls
-from services.gateway.asks.token_bytes_cache import TokenBytesCache
 from services.gateway.config import GatewayConfig
-from services.gateway.context import SessionContext
-from services.gateway.grpc.edge import InferenceEdge
+from services.gateway.gateway import Gateway
 from services.gateway.grpc.edge_server import EdgeServer
 from services.gateway.http.server import HttpServer
 from services.gateway.keys.key_gate import KeyGate
-from services.gateway.session.client_cancels import ClientCancels
-from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
-from services.gateway.tasks import Tasks
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox
@@ -275,50 +267,30 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
         **options,
     }  # scripted prefill workers are to be asked
     config = GatewayConfig(**fields)  # type: ignore[arg-type]  # the options are fields of the class
-    bus, view, tasks = await Bus.connect(url, name=GATEWAY), FleetView(places=True), Tasks()
+    bus, view = await Bus.connect(url, name=GATEWAY), FleetView(places=True)
     await view.start(bus)
-    context = SessionContext.of(GATEWAY, config, bus, view, tasks)
-    registry = SessionRegistry(
-        context,
+    built = Gateway.build(
+        GATEWAY,
+        config,
+        bus,
+        view,
         incarnation=7,
         heartbeat=lambda **fields: heartbeat("gateway", GATEWAY, **fields),
         changed=lambda: None,
         begin_drain=lambda: None,
     )
-    view.on_lost(registry.on_instance_lost)
-    await bus.serve(inbox("gateway", GATEWAY), registry.receive)
-    key_gate = KeyGate.of(config)
-    ingress, client_cancels = Ingress(registry, key_gate, config), ClientCancels(context, registry)
-    text_calls = TextCalls(context, key_gate)
-    text_asks, passage_asks = TextAsks(text_calls), PassageAsks(text_calls)
-    edge = InferenceEdge(ingress, client_cancels, text_asks, passage_asks, config)
-    server = EdgeServer(edge, registry, text_calls, view, config)
-    http_server = HttpServer.of(
-        ingress,
-        client_cancels,
-        text_asks,
-        passage_asks,
-        TokenBytesCache(text_asks),
-        server.can_serve,
-        config,
-    )
-    await server.start()
-    await http_server.start()
-    watchers = [
-        asyncio.create_task(server.watch_fleet()),
-        asyncio.create_task(key_gate.watch_file()),
-        asyncio.create_task(watch_pressure(context.pressure, context.degradation, lambda: None)),
-    ]
-    channel = grpc.aio.insecure_channel(server.address)
+    await built.start()
+    watchers = [asyncio.create_task(watch()) for watch in built.watchers(lambda: None).values()]
+    channel = grpc.aio.insecure_channel(built.grpc.address)
     try:
         stub = rpc.InferenceStub(channel)
-        yield Running(stub, channel, registry, server, view, key_gate, http_server, text_calls)
+        yield Running(
+            stub, channel, built.registry, built.grpc, view, built.key_gate, built.http, built.text_calls
+        )
     finally:
         await channel.close(None)
         await cancel_until_done(*watchers)
-        await server.stop()
-        await http_server.stop()
-        await tasks.finish(1.0)
+        await built.stop()
         await view.stop()
         await bus.close()
 

@@ -165,6 +165,7 @@ GATEWAY_ORDER = (
     "asks",
     "grpc",
     "http",
+    "gateway",
     "__main__",
 )
 HTTP_ORDER = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TextIO
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask.generate_call import Gateway, interrupted_terminal, show_answer
+from services.cli.ask.generate_call import OpenGateway, interrupted_terminal, show_answer
 from services.cli.view.answer_output import TextOutput, terminal_width
 from services.cli.view.timeline_table import timeline_table
 
@@ -54,7 +54,7 @@ class ChatSession:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: OpenGateway,
         template: pb.GenerateRequest,
         system: str | None,
         out: TextIO,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from services.cli.ask.generate_call import Gateway
+from services.cli.ask.generate_call import OpenGateway
 from services.cli.stack_file import add_state_dir, stack_address
 from shared.errors import InvalidRequest
 
@@ -35,12 +35,12 @@ def add_gateway_options(parser: argparse.ArgumentParser) -> None:
     _add_channel_options(parser)
 
 
-def open_gateway(args: argparse.Namespace) -> Gateway:
+def open_gateway(args: argparse.Namespace) -> OpenGateway:
     """Raises Unavailable without a stack, InvalidRequest for files that cannot be used."""
     address = args.grpc or os.environ.get(ADDRESS_VARIABLE, "")
     address = address or stack_address(args.state_dir, "grpc", "--grpc HOST:PORT")
     metadata = call_metadata(args)
-    return Gateway(address, open_channel(address, args), metadata)
+    return OpenGateway(address, open_channel(address, args), metadata)
 
 
 def _add_channel_options(parser: argparse.ArgumentParser) -> None:

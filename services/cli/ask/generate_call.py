@@ -36,7 +36,7 @@ BACKSTOP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class OpenGateway:
     """Where requests go: `metadata` is sent with each of them."""
 
     address: str
@@ -44,7 +44,7 @@ class Gateway:
     metadata: tuple[tuple[str, str], ...]
 
 
-def show_answer(gateway: Gateway, request: pb.GenerateRequest, output: AnswerOutput) -> pb.Terminal:
+def show_answer(gateway: OpenGateway, request: pb.GenerateRequest, output: AnswerOutput) -> pb.Terminal:
     """The terminal event, which is shown last.
 
     What interrupts it (Ctrl-C, a reader that went away) cancels the call and is passed on.

@@ -13,7 +13,7 @@ import grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.arguments import natural, seconds
 from services.cli.ask.gateway_channel import add_gateway_options, open_gateway
-from services.cli.ask.generate_call import EXIT_CODES, Gateway, terminal_of
+from services.cli.ask.generate_call import EXIT_CODES, OpenGateway, terminal_of
 from services.cli.ask.retrieval_options import add_search_options, metadata_filters
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.answer_output import sentence, terminal_width
@@ -84,7 +84,9 @@ def _request(args: argparse.Namespace) -> pb.RetrieveRequest:
     )
 
 
-def _search(gateway: Gateway, request: pb.RetrieveRequest, deadline_s: float | None) -> pb.RetrieveResponse:
+def _search(
+    gateway: OpenGateway, request: pb.RetrieveRequest, deadline_s: float | None
+) -> pb.RetrieveResponse:
     """Raises RpcError. The deadline of the call is the gateway's."""
     method = gateway.channel.unary_unary(
         METHOD,

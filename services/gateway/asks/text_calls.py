@@ -12,14 +12,12 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from services.gateway.context import SessionContext
-from services.gateway.fleet.avoided_instances import AvoidedInstances
 from services.gateway.fleet.request_client import RequestClient
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.keys.key_gate import BYTES_PER_TOKEN, KeyGate
-from services.gateway.prompt.ask_in_turn import ask_in_turn
+from services.gateway.prompt.role_asker import RoleAsker
 from services.gateway.request.request import MAX_MODEL_CHARS
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
@@ -31,7 +29,7 @@ from shared.telemetry import metrics
 MAX_ASKS = 3
 """How often a role is asked, an instance that failed not again for a moment, before the call fails."""
 FIRST_SHARE = 0.5
-"""Of the time that is left, for one instance while there is another."""
+"""Of a call's time, for one instance while there is another."""
 ROOM_RETRY_MS = 100
 
 
@@ -114,26 +112,25 @@ class TextCalls:
     ) -> Message:
         """The answer of one of `views`: one after another is asked until one answers."""
 
-        async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
-            return await self.ready(call, role, lambda: avoided.not_gone(list(views())))
+        async def ask(view: InstanceView, until: Deadline) -> Message:
+            return await self._ask_one(call, view, message, until)
 
-        async def ask(view: InstanceView, left: int) -> Message:
-            share_s = FIRST_SHARE * call.deadline.remaining_s()
-            end = call.deadline if left == 1 else call.deadline.shrink(share_s)
-            return await self._ask_one(call, view, message, end)
-
-        turn, shunned = next(self._turns), partial(self.context.breakers.shunned, request_id="")
-        return await ask_in_turn(role, usable, shunned, ask, call.deadline, max_asks=MAX_ASKS, turn=turn)
+        asker = RoleAsker(self.context.breakers, "", MAX_ASKS, next(self._turns))
+        share_s, wait_s = FIRST_SHARE * call.deadline.remaining_s(), self._wait_s(call, role)
+        return await asker.ask_any(role, views, ask, share_s=share_s, end=call.deadline, wait_s=wait_s)
 
     async def ready(
         self, call: TextCall, role: str, views: Callable[[], Sequence[InstanceView]]
     ) -> Sequence[InstanceView]:
         """Some of `views`. One that restarts is waited for; where the role has never been, nobody waits."""
+        return await wait_for_instances(views, role, Deadline.after(self._wait_s(call, role)))
+
+    def _wait_s(self, call: TextCall, role: str) -> float:
+        """Return how long to wait for an instance. Raises Unavailable for a role that never was there."""
         if not any(view.heartbeat.role == role for view in self.fleet.all()):
             raise Unavailable(f"no {role} is running: start one", hop=role)
-        config, remaining_s = self.context.config, call.deadline.remaining_s()
-        wait_s = min(config.admit_wait_s, config.place_share * remaining_s)
-        return await wait_for_instances(views, role, Deadline.after(wait_s))
+        config = self.context.config
+        return min(config.admit_wait_s, config.place_share * call.deadline.remaining_s())
 
     async def _ask_one(self, call: TextCall, view: InstanceView, message: Message, end: Deadline) -> Message:
         """Ask one instance; one that has not answered when nobody listens any more is told so."""

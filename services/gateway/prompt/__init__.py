@@ -1,7 +1,7 @@
 """Turn an admitted request into ids that can be routed: retrieval, cache, tokenization, warming.
 
 In reading order: `preparation` walks through all of it; `admission_gate` is asked before each step,
-`preprocessor` asks retrievers and tokenizers (`ask_in_turn`), `cached_response` looks for an earlier answer
+`preprocessor` asks retrievers and tokenizers (`role_asker`), `cached_response` looks for an earlier answer
 (`response_key`), `warmer` has the `likely_worker` begin early; `block_names` names the blocks of what comes
 out.
 """

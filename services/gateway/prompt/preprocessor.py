@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from services.gateway.fleet.avoided_instances import AvoidedInstances
 from services.gateway.fleet.model_identity import ModelIdentity, find_model
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import speaks_against
 from services.gateway.fleet.routing import serving
 from services.gateway.fleet.waiting import wait_for_instances
-from services.gateway.prompt.ask_in_turn import ask_in_turn
+from services.gateway.prompt.role_asker import RoleAsker
 from services.gateway.question.searched_question import searched_question
 from services.gateway.request.prompt_passages import joined_warnings, standing_order
 from services.gateway.request.request import Request
@@ -85,7 +84,7 @@ class Preprocessor:
         self._state = scope.state
         self._request_client = scope.request_client
         self._budget = scope.budget
-        self._rotation = scope.rotation
+        self._asker = RoleAsker(self._breakers, self._request_id, MAX_ASKS, scope.rotation)
         self._read: tuple[Tokenize, Prompt] | None = None
         """What was tokenized last, and what came of it."""
 
@@ -221,24 +220,13 @@ class Preprocessor:
     async def _ask_any(
         self, role: str, message: Message, model: ModelIdentity, share_s: float, end: Deadline, wait_s: float
     ) -> tuple[Message, str]:
-        """Ask one instance after another until one answers or `end`; return the answer and who gave it.
+        """Ask one instance after another until one answers or `end`; return the answer and who gave it."""
 
-        While others are left, each has `share_s`, and never more than its part of what is left until `end`: a
-        silent one leaves time for the next. The last one has all the time there is.
-        """
+        async def ask(view: InstanceView, until: Deadline) -> tuple[Message, str]:
+            return await self._ask_one(view, message, until, end), view.heartbeat.instance
 
-        async def usable(avoided: AvoidedInstances) -> Sequence[InstanceView]:
-            def ready() -> list[InstanceView]:
-                return avoided.not_gone(self._serving(role, model))
-
-            return await wait_for_instances(ready, role, Deadline.after(wait_s))
-
-        async def ask(view: InstanceView, left: int) -> tuple[Message, str]:
-            part = end if left == 1 else end.shrink(min(share_s, end.remaining_s() / left))
-            return await self._ask_one(view, message, part, end), view.heartbeat.instance
-
-        shunned = partial(self._breakers.shunned, request_id=self._request_id)
-        return await ask_in_turn(role, usable, shunned, ask, end, max_asks=MAX_ASKS, turn=self._rotation)
+        views = partial(self._serving, role, model)
+        return await self._asker.ask_any(role, views, ask, share_s=share_s, end=end, wait_s=wait_s)
 
     async def _ask_one(
         self, view: InstanceView, message: Message, end: Deadline, work_ends: Deadline

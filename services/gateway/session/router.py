@@ -12,17 +12,10 @@ from collections.abc import Callable, Sequence
 from services.gateway.admission.admission import check_wait
 from services.gateway.admission.admission_queue import CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
-from services.gateway.fleet.prompt_path import on_shorter_path
+from services.gateway.fleet.best_route import best_route
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import RouteTrials
-from services.gateway.fleet.routing import (
-    Need,
-    RoutingDecision,
-    choose_route,
-    kv_groups,
-    leave_out_of_all,
-    serving,
-)
+from services.gateway.fleet.routing import Need, RoutingDecision, kv_groups, serving
 from services.gateway.fleet.sent_load import Load
 from services.gateway.fleet.waiting import POLL_S, wait_for_routed_roles
 from services.gateway.prompt.preparation import PreparedPrompt
@@ -189,14 +182,19 @@ class Router:
         routed = await wait_for_routed_roles(self._usable, until, adapter=self._model.adapter.name)
         views = [view for found in routed.values() for view in found]
         shunned = self._breakers.shunned(views, self._request_id) | self._avoided.failed(views)
-        preferred = leave_out_of_all(routed, shunned, self._avoided.refused(views))
-        usable = {**preferred, "speculator": self._usable("speculator")}
-        fleet = {role: [self._sent_load.with_sent(view) for view in found] for role, found in usable.items()}
         ids, hashes = self._sequence(self._block_names.layout)
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
-        need = Need(hashes, len(ids), left, scored=self._wants_scores)
-        route = choose_route(fleet, need, rotation=self._rotation + attempt)
-        return on_shorter_path(route, fleet, need, most_tokens=self._config.local_prefill_tokens)
+        best = best_route(
+            routed,
+            self._usable("speculator"),
+            Need(hashes, len(ids), left, scored=self._wants_scores),
+            shunned,
+            self._avoided.refused(views),
+            sent_load=self._sent_load,
+            most_local_tokens=self._config.local_prefill_tokens,
+            rotation=self._rotation + attempt,
+        )
+        return best.decision
 
     @property
     def _wants_scores(self) -> bool:

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask.generate_call import METHOD, Gateway, show_answer
+from services.cli.ask.generate_call import METHOD, OpenGateway, show_answer
 from services.cli.view.answer_output import TextOutput
 
 TIMEOUT_S = 30.0
@@ -21,7 +21,7 @@ TEXT = "word "
 
 
 @pytest.fixture
-def gateway() -> Iterator[Gateway]:
+def gateway() -> Iterator[OpenGateway]:
     """It sends one text, and no more until the call is cancelled."""
 
     def generate(_: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -37,7 +37,7 @@ def gateway() -> Iterator[Gateway]:
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     with grpc.insecure_channel(address) as channel:
-        yield Gateway(address, channel, ())
+        yield OpenGateway(address, channel, ())
     server.stop(None).wait(TIMEOUT_S)
 
 
@@ -53,7 +53,7 @@ class InterruptedOutput(TextOutput):
         super().text(delta)
 
 
-def test_ctrl_c_cancels_the_call_and_is_not_raised_while_grpc_works(gateway: Gateway) -> None:
+def test_ctrl_c_cancels_the_call_and_is_not_raised_while_grpc_works(gateway: OpenGateway) -> None:
     """Raised between two lines of gRPC, it leaves a lock taken: the channel delivers nothing from then on."""
     for _ in range(2):
         output = InterruptedOutput()

@@ -1,0 +1,42 @@
+"""Choose the best route now: without those that are shunned, and with the load that is under way to each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from services.gateway.fleet.prompt_path import on_shorter_path
+from services.gateway.fleet.routing import Need, RoutingDecision, choose_route, leave_out_of_all
+from services.gateway.fleet.sent_load import LoadedView, SentLoad
+from shared.bus.fleet import InstanceView
+
+
+@dataclass(frozen=True, slots=True)
+class BestRoute:
+    """`prompt_worker` is the instance that computes the prompt, as its next heartbeat will show it."""
+
+    decision: RoutingDecision
+    prompt_worker: LoadedView
+
+
+def best_route(
+    routed: Mapping[str, Sequence[InstanceView]],
+    speculators: Sequence[InstanceView],
+    need: Need,
+    *shunned: Collection[tuple[str, str]],
+    sent_load: SentLoad,
+    most_local_tokens: int,
+    rotation: int,
+) -> BestRoute:
+    """Route `need` on the instances of `routed`, by role, that are not `shunned` as far as others are left.
+
+    A prompt of at most `most_local_tokens` may be computed at the decode worker. Raises Unavailable, which
+    names a role without an instance.
+    """
+    usable = {**leave_out_of_all(routed, *shunned), "speculator": speculators}
+    fleet = {role: [sent_load.with_sent(view) for view in views] for role, views in usable.items()}
+    route = choose_route(fleet, need, rotation=rotation)
+    route = on_shorter_path(route, fleet, need, most_tokens=most_local_tokens)
+    instance = route.instance_of(route.prompt_role)
+    worker = next(view for view in fleet[route.prompt_role] if view.heartbeat.instance == instance)
+    return BestRoute(route, worker)

@@ -1,0 +1,108 @@
+"""Build a gateway: the sessions, both edges in front of them, and what watches over them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from services.gateway.admission.pressure import watch_pressure
+from services.gateway.asks.passage_asks import PassageAsks
+from services.gateway.asks.text_asks import TextAsks
+from services.gateway.asks.text_calls import TextCalls
+from services.gateway.asks.token_bytes_cache import TokenBytesCache
+from services.gateway.config import GatewayConfig
+from services.gateway.context import SessionContext
+from services.gateway.grpc.edge import InferenceEdge
+from services.gateway.grpc.edge_server import EdgeServer
+from services.gateway.http.server import HttpServer
+from services.gateway.keys.key_gate import KeyGate
+from services.gateway.session.client_cancels import ClientCancels
+from services.gateway.session.ingress import Ingress
+from services.gateway.session.session_registry import SessionRegistry
+from services.gateway.shared_ports import LAST_CALLS_S, divert_new_connections
+from services.gateway.tasks import Tasks
+from shared.bus import Bus
+from shared.bus.fleet import FleetView
+from shared.bus.subjects import inbox
+from shared.messages import Heartbeat
+
+FINISH_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway of a process. `start` it, run its `watchers`, and `stop` it."""
+
+    context: SessionContext
+    registry: SessionRegistry
+    key_gate: KeyGate
+    text_calls: TextCalls
+    grpc: EdgeServer
+    http: HttpServer
+
+    @classmethod
+    def build(
+        cls,
+        instance: str,
+        config: GatewayConfig,
+        bus: Bus,
+        fleet: FleetView,
+        *,
+        incarnation: int,
+        heartbeat: Callable[..., Heartbeat],
+        changed: Callable[[], None],
+        begin_drain: Callable[[], None],
+    ) -> Self:
+        """Put the parts together; nothing listens yet.
+
+        `heartbeat(**fields)` makes this instance's heartbeat, `changed` asks for one to be sent, and
+        `begin_drain` is called when an operator asks for it. Raises ConfigError for what cannot be used.
+        """
+        key_gate = KeyGate.of(config)
+        context = SessionContext.of(instance, config, bus, fleet, Tasks())
+        registry = SessionRegistry(
+            context, incarnation=incarnation, heartbeat=heartbeat, changed=changed, begin_drain=begin_drain
+        )
+        fleet.on_lost(registry.on_instance_lost)
+        fleet.working = registry.has_sessions
+        ingress, client_cancels = Ingress(registry, key_gate, config), ClientCancels(context, registry)
+        text_calls = TextCalls(context, key_gate)
+        text_asks, passage_asks = TextAsks(text_calls), PassageAsks(text_calls)
+        edge = InferenceEdge(ingress, client_cancels, text_asks, passage_asks, config)
+        grpc = EdgeServer(edge, registry, text_calls, fleet, config)
+        token_bytes = TokenBytesCache(text_asks)
+        http = HttpServer.of(
+            ingress, client_cancels, text_asks, passage_asks, token_bytes, grpc.can_serve, config
+        )
+        return cls(context, registry, key_gate, text_calls, grpc, http)
+
+    async def start(self) -> None:
+        """Listen on the bus and at both edges. Raises Unavailable when an address cannot be had."""
+        context = self.context
+        await context.bus.serve(inbox("gateway", context.instance), self.registry.receive)
+        await self.grpc.start()
+        await self.http.start()
+
+    def watchers(self, changed: Callable[[], None]) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Return what has to run as long as the gateway does, by name."""
+        context = self.context
+        return {
+            "health": self.grpc.watch_fleet,
+            "api-keys": self.key_gate.watch_file,
+            "pressure": lambda: watch_pressure(context.pressure, context.degradation, changed),
+        }
+
+    async def leave_ports(self) -> None:
+        """Leave the ports to the other gateways that share them, before the last calls have ended."""
+        await divert_new_connections((self.grpc.address, self.http.address))
+        self.context.tasks.start("leave-grpc-port", self.grpc.leave_port())
+        await self.http.leave_port()
+        await asyncio.sleep(LAST_CALLS_S)
+
+    async def stop(self) -> None:
+        """End both edges and what was begun in the background; a gateway that never started stops too."""
+        await self.grpc.stop()
+        await self.http.stop()
+        await self.context.tasks.finish(FINISH_TIMEOUT_S)

@@ -1,0 +1,78 @@
+"""Ask one instance of a role after another until one answers: for questions that route nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from services.gateway.fleet.avoided_instances import AvoidedInstances, backoff_s
+from services.gateway.fleet.breakers import Breakers
+from services.gateway.fleet.routing import cheapest_instance, leave_out, load_cost
+from services.gateway.fleet.waiting import wait_for_instances
+from services.gateway.scope.session_state import is_final
+from shared.bus.fleet import InstanceView
+from shared.deadline import Deadline
+from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RoleAsker:
+    """Asks for one request or call, `request_id` ("" for a call), an instance that failed not again at once.
+
+    `max_asks`: how often a role is asked before the request fails. `turn` spreads equal choices.
+    """
+
+    breakers: Breakers
+    request_id: str
+    max_asks: int
+    turn: int
+
+    async def ask_any(
+        self,
+        role: str,
+        views: Callable[[], Sequence[InstanceView]],
+        ask: Callable[[InstanceView, Deadline], Awaitable[T]],
+        *,
+        share_s: float,
+        end: Deadline,
+        wait_s: float,
+    ) -> T:
+        """Return the first answer of one of `views`; where there is none, one is waited for `wait_s`.
+
+        `ask(view, until)`: while others are left, each has `share_s`, and never more than its part of what is
+        left until `end`, so that a silent one leaves time for the next. The last one has all there is.
+
+        Raises at once what is final, and otherwise, at `end` or after `max_asks`, what the last one said.
+        """
+        avoided = AvoidedInstances()
+        last_error: PenstockError = Unavailable(f"no {role} answered: retry later", hop=role)
+        for attempt in range(self.max_asks):
+            usable = await wait_for_instances(
+                lambda: avoided.not_gone(list(views())), role, Deadline.after(wait_s)
+            )
+            view = self._choose(usable, avoided, attempt)
+            left = min(len(usable), self.max_asks - attempt)
+            until = end if left == 1 else end.shrink(min(share_s, end.remaining_s() / left))
+            try:
+                return await ask(view, until)
+            except PenstockError as error:
+                if is_final(error) or end.expired():
+                    raise
+                last_error = error
+            if isinstance(last_error, NoAnswer | Unavailable):
+                avoided.add_gone(view)
+            elif not isinstance(last_error, Overloaded):
+                avoided.add_failed(view)
+            await asyncio.sleep(min(backoff_s(attempt), end.remaining_s()))
+        raise last_error
+
+    def _choose(self, views: Sequence[InstanceView], avoided: AvoidedInstances, attempt: int) -> InstanceView:
+        """The least loaded one; those that breakers or this request shun come behind the others."""
+        shunned = self.breakers.shunned(views, self.request_id) | avoided.failed(views)
+        best = leave_out(views, shunned)
+        name = cheapest_instance(best, load_cost, self.turn + attempt)
+        return next(view for view in best if view.heartbeat.instance == name)
