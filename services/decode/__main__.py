@@ -45,7 +45,6 @@ async def body(service: Service[DecodeConfig]) -> None:
     )
     engine = await engines.preload()
     announce_checkpoint(service, model)
-    service.announce_sampling(sampling)
     bulk = await BulkConnection.connect(
         config.nats_url, name=f"decode/{service.instance}/kv", credentials=service.credentials
     )
@@ -72,7 +71,7 @@ async def body(service: Service[DecodeConfig]) -> None:
         )  # by then every prefill worker that may be named to us is known
         await serve_actor(
             service,
-            lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror, adapters),
+            lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror, adapters, sampling),
             adapters,
             engine,
         )

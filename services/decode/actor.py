@@ -24,8 +24,9 @@ from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepRe
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
 from shared.kv.receiving.receiver import KvReceiver
 from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
-from shared.messages import Accepted, Held
+from shared.messages import Accepted, DecodeReport, Held
 from shared.process.service import Service
+from shared.sampling.defaults import SamplingDefault
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.engine_actor import WorkerLoad
@@ -61,9 +62,11 @@ class DecodeActor(WorkerActor[DecodeJob]):
         make_receiver: MakeReceiver,
         mirror: PrefixMirror,
         adapters: WorkerAdapters | None = None,
+        default_sampling: tuple[SamplingDefault, ...] = (),
     ) -> None:
         super().__init__(service, DecodeDriver("decode-engine", load, mirror, self.wake), mirror, adapters)
         self._make_receiver = make_receiver
+        self._default_sampling = default_sampling
         self._drafts = DraftBook(
             service.instance, service.config.draft_tokens, service.config.draft_batch_tokens
         )
@@ -98,9 +101,12 @@ class DecodeActor(WorkerActor[DecodeJob]):
             kv_blocks_free=self._book.free_blocks,
             queued=sum(job.phase in ON_THE_WAY for job in self._book.jobs.values()),
             queued_tokens=sum(job.uncomputed_tokens for job in self._book.jobs.values()),
-            step_us=self._pace.plain_step_us,
-            prompt_tokens_per_s=self._pace.prompt_tokens_per_s,
-            transfer_us=self._pace.transfer_us,
+        )
+
+    def decode_report(self) -> DecodeReport:
+        pace = self._pace
+        return DecodeReport(
+            pace.plain_step_us, pace.prompt_tokens_per_s, pace.transfer_us, self._default_sampling
         )
 
     def held(self) -> Iterable[Held]:
@@ -159,7 +165,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
     async def on_tick(self) -> None:
         await super().on_tick()
         gateways = self._service.fleet.instances("gateway")
-        levels = (DegradationLevel.heard(view.heartbeat.degradation) for view in gateways)
+        levels = (DegradationLevel.heard(view.heartbeat.gateway.degradation) for view in gateways)
         self._leave_out(max(levels, default=DegradationLevel.NONE))
         for job in self._book.in_phase(JobPhase.TRANSFERRING):
             job.last_token_s = self._receiver.sampled_s(job.transfer_key)

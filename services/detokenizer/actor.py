@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -51,7 +51,8 @@ class DetokenizerActor(BusActor):
         return len(self._sessions)
 
     def status(self) -> Heartbeat:
-        return self._service.heartbeat(
+        return replace(
+            self._service.heartbeat(),
             capacity=self._service.config.max_sessions,
             live=len(self._sessions),
             queued=self.queued + self._sessions.waiting_rows,

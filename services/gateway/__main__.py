@@ -5,8 +5,6 @@ from __future__ import annotations
 from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
-    from dataclasses import replace
-
     from services.gateway.config import GatewayConfig
     from services.gateway.gateway import Gateway
     from services.gateway.scrape_targets import SD_PATH, scrape_targets
@@ -34,9 +32,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         if service.config.share_ports:
             service.on_drain(gateway.leave_ports)
         await gateway.grpc.serving.wait()
-        await service.ready(
-            lambda: replace(gateway.registry.status(), grpc=gateway.grpc.address, http=gateway.http.address)
-        )
+        await service.ready(gateway.status)
         await service.run()
     finally:
         await gateway.stop()

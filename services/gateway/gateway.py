@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from services.gateway.admission.pressure import watch_pressure
@@ -51,13 +51,13 @@ class Gateway:
         fleet: FleetView,
         *,
         incarnation: int,
-        heartbeat: Callable[..., Heartbeat],
+        heartbeat: Callable[[], Heartbeat],
         changed: Callable[[], None],
         begin_drain: Callable[[], None],
     ) -> Self:
         """Put the parts together; nothing listens yet.
 
-        `heartbeat(**fields)` makes this instance's heartbeat, `changed` asks for one to be sent, and
+        `heartbeat` says who this instance is and whether it moves, `changed` asks for one to be sent, and
         `begin_drain` is called when an operator asks for it. Raises ConfigError for what cannot be used.
         """
         key_gate = KeyGate.of(config)
@@ -93,6 +93,11 @@ class Gateway:
             "api-keys": self.key_gate.watch_file,
             "pressure": lambda: watch_pressure(context.pressure, context.degradation, changed),
         }
+
+    def status(self) -> Heartbeat:
+        """Return what the sessions say, with where requests are taken."""
+        beat = self.registry.status()
+        return replace(beat, gateway=replace(beat.gateway, grpc=self.grpc.address, http=self.http.address))
 
     async def leave_ports(self) -> None:
         """Leave the ports to the other gateways that share them, before the last calls have ended."""

@@ -183,7 +183,7 @@ class Stack:
         if beat.state == "ready":
             instance.mark_ready()
             self._say(f"{name} ready in {time.monotonic() - instance.started_s:.1f} s")
-            for adapter in beat.adapters:
+            for adapter in beat.worker.adapters:
                 if adapter.error:
                     self._say(f"{name} has not loaded the adapter {adapter.name}: {adapter.error}")
         elif beat.state == "loading" and name not in loading:
@@ -315,8 +315,8 @@ def _described(instance: Instance, beat: Heartbeat | None) -> RunningInstance:
         id=instance.spec.instance,
         pid=instance.pid,
         metrics=beat.metrics if beat is not None else "",
-        grpc=beat.grpc if beat is not None else "",
-        http=beat.http if beat is not None else "",
+        grpc=beat.gateway.grpc if beat is not None else "",
+        http=beat.gateway.http if beat is not None else "",
     )
 
 

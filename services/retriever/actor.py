@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import structlog
 
@@ -45,6 +46,7 @@ from shared.messages import (
     RerankTexts,
     Retrieve,
     Retrieved,
+    RetrieverReport,
 )
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import MAX_TOKENS, MODEL_NAME
@@ -89,14 +91,14 @@ class RetrieverActor(BusActor):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=HOP)
 
     def status(self) -> Heartbeat:
-        return self._service.heartbeat(
+        return replace(
+            self._service.heartbeat(),
             model=MODEL_NAME,
             context_tokens=MAX_TOKENS,
             capacity=self._config.max_queued,
             live=self._work_queue.computing,
             queued=self.queued + self._work_queue.waiting,
-            reranker=self._reranker,
-            corpora=self._corpora.reports(),
+            retriever=RetrieverReport(self._reranker, self._corpora.reports()),
         )
 
     def held(self) -> list[Held]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import structlog
 
@@ -32,6 +33,7 @@ from shared.messages import (
     Held,
     Tokenize,
     Tokenized,
+    TokenizerReport,
 )
 from shared.process.service import Service
 from shared.telemetry import metrics
@@ -57,12 +59,12 @@ class TokenizerActor(BusActor):
         self._threads = ThreadPoolExecutor(service.config.workers, thread_name_prefix=HOP)
 
     def status(self) -> Heartbeat:
-        return self._service.heartbeat(
+        return replace(
+            self._service.heartbeat(),
             capacity=self._service.config.workers,
             live=len(self._running),
             queued=self.queued + len(self._waiting),
-            chat_template=self._prompts.has_chat_template,
-            vocab_tokens=self._prompts.vocab_tokens,
+            tokenizer=TokenizerReport(self._prompts.has_chat_template, self._prompts.vocab_tokens),
         )
 
     def held(self) -> list[Held]:

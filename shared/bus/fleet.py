@@ -287,7 +287,11 @@ class HeartbeatPublisher:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         if self._last is not None:
-            await self._send(replace(self._last, state="stopped", added=b"", removed=b""))
+            await self._send(
+                replace(
+                    self._last, state="stopped", worker=replace(self._last.worker, added=b"", removed=b"")
+                )
+            )
 
     async def run(self) -> None:
         """For ever. Raises what `status` raises."""
@@ -323,9 +327,16 @@ class HeartbeatPublisher:
 
 def _is_busy(beat: Heartbeat) -> bool:
     """Return whether what it tells may be different soon."""
-    if beat.state != "ready" or beat.live or beat.queued or beat.stalled_ms or beat.added or beat.removed:
+    if (
+        beat.state != "ready"
+        or beat.live
+        or beat.queued
+        or beat.stalled_ms
+        or beat.worker.added
+        or beat.worker.removed
+    ):
         return True
-    return bool(beat.degradation or beat.breakers)
+    return bool(beat.gateway.degradation or beat.gateway.breakers)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

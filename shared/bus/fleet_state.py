@@ -80,7 +80,7 @@ class InstanceView:
 
     def overlap(self, block_hashes: Sequence[bytes]) -> int:
         """Return how many leading blocks of a prompt this instance need not compute."""
-        return self.heartbeat.kv_groups.reusable_blocks(block_hashes, self.prefix.__contains__)
+        return self.heartbeat.worker.kv_groups.reusable_blocks(block_hashes, self.prefix.__contains__)
 
 
 class FleetState:
@@ -263,11 +263,11 @@ def _apply_prefix_events(view: InstanceView, beat: Heartbeat) -> None:
 
     A gap: the beat's events begin after the last one we know, or the count went backwards.
     """
-    added, removed = unpack_hashes(beat.added), unpack_hashes(beat.removed)
-    first = beat.prefix_event_id - len(added) - len(removed)
-    if first > view.prefix_event_id or beat.prefix_event_id < view.prefix_event_id:
+    added, removed = unpack_hashes(beat.worker.added), unpack_hashes(beat.worker.removed)
+    first = beat.worker.prefix_event_id - len(added) - len(removed)
+    if first > view.prefix_event_id or beat.worker.prefix_event_id < view.prefix_event_id:
         view.prefix_stale = view.prefix_gap = True
         return
     view.prefix.update(added)
     view.prefix.difference_update(removed)
-    view.prefix_event_id = beat.prefix_event_id
+    view.prefix_event_id = beat.worker.prefix_event_id

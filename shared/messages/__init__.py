@@ -5,7 +5,7 @@
     adapters    low-rank changes of a model, as routes and heartbeats name them
     corpora     what a retriever says of its corpora
     preprocessing  the gateway asks retriever and tokenizer
-    route   the gateway places a request, cancels it, hears that it cannot go on
+    routing     the gateway routes a request, cancels it, hears that it cannot go on
     tokens      the hot path, from workers to detokenizer to gateway
     response_cache  answers that are known already
     kv          the control messages of KV transfers
@@ -24,12 +24,17 @@ from shared.messages.fleet import (
     AuditReport,
     AuditRequest,
     BreakerReport,
+    DecodeReport,
     Drain,
+    GatewayReport,
     Heartbeat,
     HeartbeatRequest,
     Held,
+    RetrieverReport,
     Snapshot,
     SnapshotRequest,
+    TokenizerReport,
+    WorkerReport,
 )
 from shared.messages.kv import (
     KvAbort,
@@ -194,6 +199,7 @@ __all__ = [
     "ChatTurn",
     "ClientCancel",
     "CorpusReport",
+    "DecodeReport",
     "Detokenize",
     "Detokenized",
     "DraftBlock",
@@ -208,6 +214,7 @@ __all__ = [
     "Failure",
     "Filters",
     "FoundFirst",
+    "GatewayReport",
     "GetTokenBytes",
     "Heartbeat",
     "HeartbeatRequest",
@@ -240,6 +247,7 @@ __all__ = [
     "ResponseMissing",
     "Retrieve",
     "Retrieved",
+    "RetrieverReport",
     "ScoredPassage",
     "Snapshot",
     "SnapshotRequest",
@@ -248,10 +256,12 @@ __all__ = [
     "TokenBytes",
     "Tokenize",
     "Tokenized",
+    "TokenizerReport",
     "Tokens",
     "Tool",
     "ToolCall",
     "Warm",
+    "WorkerReport",
     "pack_hashes",
     "pack_ids",
     "passage_bytes",

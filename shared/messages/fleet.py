@@ -21,77 +21,120 @@ class BreakerReport:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayReport:
+    """What a gateway says. `grpc` and `http`: where it takes requests, HOST:PORT, "" where it does not.
+
+    `degradation` is its level (`shared.degradation.DegradationLevel`); `breakers` are the instances that it
+    avoids, a few at most.
+    """
+
+    grpc: str = ""
+    http: str = ""
+    degradation: int = 0
+    breakers: tuple[BreakerReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerReport:
+    """What a tokenizer says. `vocab_tokens`: how many ids its model has, 0 unknown."""
+
+    chat_template: bool = False
+    vocab_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieverReport:
+    """What a retriever says. `reranker`: its name, "" without one; `corpora`: what is searched."""
+
+    reranker: str = ""
+    corpora: tuple[CorpusReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What prefill and decode workers and speculators say of their engine.
+
+    `layout` is the fingerprint of its KV: KV passes only between workers where these are equal, and block
+    hashes cover it. `kv_groups` says how many of its blocks 16 tokens take, and behind which window they
+    come back. `tokens_per_s` is how fast it was lately, 0 unmeasured, and `best_tokens_per_s` the highest
+    that this was in its life. `threads` is how many a step would have now, `most_threads` how many with
+    nobody beside it. `backend` names the arithmetic. `adapters` are those over its model that it was told of.
+    `added` and `removed` are block hashes since the last heartbeat; `prefix_event_id` counts them, so that a
+    gap is seen.
+    """
+
+    layout: str = ""
+    kv_blocks: int = 0
+    kv_blocks_free: int = 0
+    kv_groups: KvGroups = ONE_GROUP
+    queued_tokens: int = 0
+    tokens_per_s: float = 0.0
+    best_tokens_per_s: float = 0.0
+    threads: int = 0
+    most_threads: int = 0
+    backend: str = ""
+    adapters: tuple[AdapterReport, ...] = ()
+    prefix_event_id: int = 0
+    added: bytes = b""
+    removed: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeReport:
+    """What a decode worker says beside its `WorkerReport`; 0 is not known yet.
+
+    `step_us` is what a step of its streams takes with no prompt in it, `prompt_tokens_per_s` how fast it
+    computes prompts (its `queued_tokens` are theirs), `transfer_us` how long KV from prefill makes a request
+    wait. `default_sampling`: what a request takes that does not say, where that is not built in.
+    """
+
+    step_us: int = 0
+    prompt_tokens_per_s: float = 0.0
+    transfer_us: int = 0
+    default_sampling: tuple[SamplingDefault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Every instance, to `fleet.<role>.<instance>`, on change and again within `next_ms`: 250 while it works.
 
-    `incarnation` is the unix µs of the process's start: a new one means that all its state is gone.
-    `state` is loading | ready | stalled | draining | stopped. Progress: `steps` counts what the engine has
-    finished in this life (0 without an engine), `stalled_ms` is how long something here has had work
-    without moving (0 while everything moves); beyond the watchdog's limit the state is stalled. `layout` is
-    the fingerprint of a worker's KV: KV passes only between workers where these are equal, and block hashes
-    cover it. `model` is the name that clients ask for; what it is say `weights_digest` (of a worker's
-    checkpoint) and `tokenizer_digest` (of a worker, tokenizer or detokenizer). Prefix events: `added` and
-    `removed` block hashes since the last heartbeat; `prefix_event_id` counts them, so that a gap is seen.
-    `degradation` is a gateway's level
-    (`shared.degradation.DegradationLevel`). `tokens_per_s` is how fast a worker was lately, 0 unmeasured, and
-    `best_tokens_per_s` the highest that this was in its life. `breakers`: of a gateway, whom it avoids; a few
-    at most. `context_tokens` is the longest sequence that its model takes here, 0 unknown; `chat_template`
-    whether a tokenizer's model has one, `vocab_tokens` how many ids that model has, 0 unknown. `grpc` and
-    `http` are where a gateway takes requests, HOST:PORT, "" where it does not. `threads` is how many an
-    engine's step would have now, `most_threads` how many with nobody beside it. Of a decode worker, each 0
-    while it is not known: `step_us` is what a step of its streams takes with no prompt in it,
-    `prompt_tokens_per_s` how fast it computes prompts (its `queued_tokens` are theirs), `transfer_us` how
-    long KV from prefill makes a request wait. `kv_groups` says how many of its blocks 16 tokens
-    take, and behind which window they come back. `adapters`: of a worker, those over its model that it was
-    told of, by name. `reranker`: the name of a retriever's, "" where it has none. `corpora`: what it
-    searches. `default_sampling`: of a decode worker, what a request takes that does not say, where that is
-    not built in. `backend`: which arithmetic computes a worker's model.
+    Who it is: `incarnation` is the unix µs of the process's start; a new one means that all its state is
+    gone. `state` is loading | ready | stalled | draining | stopped, `metrics` the HOST:PORT of its metrics.
+
+    What it serves: `model` is the name that clients ask for; what it is say `weights_digest` (of a worker's
+    checkpoint) and `tokenizer_digest` (of a worker, tokenizer or detokenizer). `context_tokens` is the
+    longest sequence that it takes, 0 unknown.
+
+    Whether it moves: `steps` counts what the engine has finished in this life (0 without an engine),
+    `stalled_ms` is how long something here has had work without moving; beyond the watchdog's limit the state
+    is stalled.
+
+    Then a report of its role; the others stay empty.
     """
 
     role: str
     instance: str
     incarnation: int
     state: str
-    sent_unix_us: int
-    host: str
-    pid: int
-    metrics: str
-    model: str
-    layout: str
-    capacity: int
-    live: int
-    queued: int
-    queued_tokens: int
-    kv_blocks: int
-    kv_blocks_free: int
-    tokens_per_s: float
-    prefix_event_id: int
-    added: bytes
-    removed: bytes
-    steps: int = 0
-    stalled_ms: int = 0
-    degradation: int = 0
-    best_tokens_per_s: float = 0.0
-    breakers: tuple[BreakerReport, ...] = ()
+    sent_unix_us: int = 0
+    host: str = ""
+    pid: int = 0
+    metrics: str = ""
+    next_ms: int = 250
+    model: str = ""
     weights_digest: str = ""
     tokenizer_digest: str = ""
     context_tokens: int = 0
-    chat_template: bool = False
-    vocab_tokens: int = 0
-    grpc: str = ""
-    http: str = ""
-    threads: int = 0
-    most_threads: int = 0
-    next_ms: int = 250
-    step_us: int = 0
-    prompt_tokens_per_s: float = 0.0
-    transfer_us: int = 0
-    kv_groups: KvGroups = ONE_GROUP
-    adapters: tuple[AdapterReport, ...] = ()
-    reranker: str = ""
-    corpora: tuple[CorpusReport, ...] = ()
-    default_sampling: tuple[SamplingDefault, ...] = ()
-    backend: str = ""
+    steps: int = 0
+    stalled_ms: int = 0
+    capacity: int = 0
+    live: int = 0
+    queued: int = 0
+    gateway: GatewayReport = GatewayReport()
+    tokenizer: TokenizerReport = TokenizerReport()
+    retriever: RetrieverReport = RetrieverReport()
+    worker: WorkerReport = WorkerReport()
+    decode: DecodeReport = DecodeReport()
 
 
 @dataclass(frozen=True, slots=True)

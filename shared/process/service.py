@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from importlib import metadata
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 import uvloop
@@ -47,7 +47,6 @@ from shared.process.niceness import step_back
 from shared.process.quiet_end import end_quietly
 from shared.process.service_help import check_arguments
 from shared.roles import FOLLOWED_ROLES
-from shared.sampling.defaults import SamplingDefault
 from shared.telemetry import logging as telemetry_logging
 from shared.telemetry.http import TelemetryServer
 
@@ -89,8 +88,7 @@ class Service(Generic[C]):
         self._heartbeats: HeartbeatPublisher | None = None
         self._resources = AsyncExitStack()
         self._on_drain: list[Callable[[], Awaitable[None]]] = []
-        self._facts: dict[str, Any] = {"model": ""}
-        """Of every heartbeat: what is served here."""
+        self._model = self._weights_digest = self._tokenizer_digest = ""
         self.running = False
         """Whether the body has come to `run`; before that a drain simply ends it."""
         self.loaded_steps = 0
@@ -98,29 +96,26 @@ class Service(Generic[C]):
 
     # ---- for bodies -------------------------------------------------------------------------------
 
-    def heartbeat(self, **overrides: Any) -> Heartbeat:
-        """A heartbeat with the identity filled in; `overrides` are any other fields of it."""
-        fields: dict[str, Any] = {
-            "role": self.role, "instance": self.instance, "incarnation": self.incarnation,
-            "state": "stalled" if self.state == "ready" and self.watchdog.stalled else self.state,
-            "sent_unix_us": 0, "host": socket.gethostname(), "pid": os.getpid(),
-            "metrics": self.http.address, "layout": "", **self._facts,
-            "capacity": 0, "live": 0, "queued": 0, "queued_tokens": 0,
-            "kv_blocks": 0, "kv_blocks_free": 0, "tokens_per_s": 0.0,
-            "prefix_event_id": 0, "added": b"", "removed": b"",
-            "steps": self.loaded_steps if self.state == "loading" else 0,
-            "stalled_ms": round(self.watchdog.worst.stalled_s * 1e3),
-            "degradation": 0, "best_tokens_per_s": 0.0,
-        }  # fmt: skip
-        return Heartbeat(**{**fields, **overrides})
+    def heartbeat(self) -> Heartbeat:
+        """Say who this is, what it serves and whether it moves; the caller adds its load and its report."""
+        return Heartbeat(
+            self.role,
+            self.instance,
+            self.incarnation,
+            "stalled" if self.state == "ready" and self.watchdog.stalled else self.state,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            metrics=self.http.address,
+            model=self._model,
+            weights_digest=self._weights_digest,
+            tokenizer_digest=self._tokenizer_digest,
+            steps=self.loaded_steps if self.state == "loading" else 0,
+            stalled_ms=round(self.watchdog.worst.stalled_s * 1e3),
+        )
 
-    def announce_model(self, name: str, *, tokenizer_digest: str, weights_digest: str = "") -> None:
-        """From the next heartbeat on: what is served here, by the name that clients ask for."""
-        self._facts |= {"model": name, "weights_digest": weights_digest, "tokenizer_digest": tokenizer_digest}
-
-    def announce_sampling(self, defaults: tuple[SamplingDefault, ...]) -> None:
-        """The same for what requests take that do not say, where that is not built in."""
-        self._facts["default_sampling"] = defaults
+    def announce_model(self, name: str, *, tokenizer_digest: str = "", weights_digest: str = "") -> None:
+        """Say from the next heartbeat on what is served here, by the name that clients ask for."""
+        self._model, self._weights_digest, self._tokenizer_digest = name, weights_digest, tokenizer_digest
 
     async def ready(self, status: Status | None = None) -> None:
         """Everything is loaded and served: say so to the fleet, with `status` from now on."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from shared.actor import Ask, BusActor
 from shared.health import Activity
-from shared.messages import Heartbeat, Held, Snapshot
+from shared.messages import DecodeReport, Heartbeat, Held, Snapshot, WorkerReport
 from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
@@ -25,18 +25,15 @@ from shared.worker.rate import TokenRate
 log = structlog.get_logger()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """The load that routing goes by; fields as in `Heartbeat`."""
+    """The load that routing goes by; fields as in `Heartbeat` and `WorkerReport`."""
 
     capacity: int
     live: int
     kv_blocks_free: int
     queued: int = 0
     queued_tokens: int = 0
-    step_us: int = 0
-    prompt_tokens_per_s: float = 0.0
-    transfer_us: int = 0
 
 
 class EngineActor(BusActor):
@@ -99,30 +96,44 @@ class EngineActor(BusActor):
 
     def status(self) -> Heartbeat:
         if self._ended:  # after a crash: the process ends too
-            return self._service.heartbeat(state="draining")
+            return replace(self._service.heartbeat(), state="draining")
         if not self._driver.loaded:
-            return self._service.heartbeat(state="loading")
+            return replace(self._service.heartbeat(), state="loading")
         engine, delta = self._driver.engine, self._mirror.drain()
         threads, most = engine.threads_now, engine.config.threads
         metrics.ENGINE_THREADS.labels(state="now").set(threads)
         metrics.ENGINE_THREADS.labels(state="most").set(most)
-        return self._service.heartbeat(
+        load = self.worker_load()
+        report = WorkerReport(
+            layout=engine.layout.fingerprint(),
+            kv_blocks=engine.config.kv_blocks,
+            kv_blocks_free=load.kv_blocks_free,
+            kv_groups=engine.layout.groups.counts,
+            queued_tokens=load.queued_tokens,
+            tokens_per_s=self._rate.tokens_per_s,
+            best_tokens_per_s=self._rate.best_tokens_per_s,
             threads=threads,
             most_threads=most,
             backend=engine.backend,
-            layout=engine.layout.fingerprint(),
-            kv_blocks=engine.config.kv_blocks,
-            tokens_per_s=self._rate.tokens_per_s,
-            best_tokens_per_s=self._rate.best_tokens_per_s,
-            steps=self._driver.steps,
-            context_tokens=engine.max_model_len,
-            kv_groups=engine.layout.groups.counts,
+            adapters=self._adapters.reports(),
             prefix_event_id=delta.event_id,
             added=delta.added,
             removed=delta.removed,
-            adapters=self._adapters.reports(),
-            **dataclasses.asdict(self.worker_load()),
         )
+        return replace(
+            self._service.heartbeat(),
+            steps=self._driver.steps,
+            context_tokens=engine.max_model_len,
+            capacity=load.capacity,
+            live=load.live,
+            queued=load.queued,
+            worker=report,
+            decode=self.decode_report(),
+        )
+
+    def decode_report(self) -> DecodeReport:
+        """Return what a decode worker says beside that; other workers say nothing of it."""
+        return DecodeReport()
 
     def snapshot(self, bucket: int) -> Snapshot:
         return self._mirror.snapshot(bucket)

@@ -35,6 +35,7 @@ from shared.messages import Reserve, pack_ids
 from shared.process.service import Service
 from shared.worker.events import Started
 from shared.worker.prefix_mirror import PrefixMirror
+from tests.support.heartbeats import make_heartbeat
 from tests.support.models import target_model
 from tests.support.played_receiver import PlayedReceiver
 
@@ -189,8 +190,8 @@ class Load:
 async def piped(options: argparse.Namespace, rows: int, url: str) -> Gaps:
     service = Service("decode", DecodeConfig(nats_url=url), "decode-0")
     service.bus = await Bus.connect(url, name="bench")
-    service.fleet._state.observe(service.heartbeat(role="gateway", instance="gateway-0"))
-    service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
+    service.fleet._state.observe(make_heartbeat("gateway", "gateway-0"))
+    service.fleet._state.observe(make_heartbeat("prefill", "prefill-0"))
     worker = DecodeActor(service, lambda: make_engine(options), PlayedReceiver.make, PrefixMirror())
     running = keeping = asyncio.create_task(worker.run())
     try:

@@ -18,11 +18,12 @@ from shared.bus.credentials import Credentials
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import CANCEL_ALL, fleet, inbox, subject_of
 from shared.errors import Unavailable
-from shared.messages import Cancel, Envelope, Heartbeat, Message, Text, Tokens
+from shared.messages import Cancel, Envelope, Message, Text, Tokens
 from tests.e2e.conftest import GetStack, options
 from tests.e2e.test_ways_in import penstock
 from tests.support.certificate import make_certificate
 from tests.support.client import connect, generate, request
+from tests.support.heartbeats import make_heartbeat
 from tests.support.oracle import Oracle
 from tests.support.stack import Stack, metrics_of
 
@@ -86,8 +87,16 @@ async def test_a_stranger_does_not_get_in(get_stack: GetStack) -> None:
 
 def forgeries(request_id: str, position: int) -> list[tuple[str, str, Message]]:
     """User, subject and message of what foreign hands could once do to a live request."""
-    now = Heartbeat(
-        "decode", "decode-0", 1, "stopped", 1, "h", 1, "h:1", "m", "", 8, 0, 0, 0, 0, 0, 0.0, 0, b"", b""
+    now = make_heartbeat(
+        "decode",
+        "decode-0",
+        state="stopped",
+        sent_unix_us=1,
+        host="h",
+        pid=1,
+        metrics="h:1",
+        model="m",
+        capacity=8,
     )
     text = Text((request_id,), (1,), (position,), ((FOREIGN,),), ("x",), ("stop",), ((),), ((),))
     tokens, cancel = foreign_tokens(request_id, position), Cancel("cancelled")

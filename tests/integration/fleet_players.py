@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from shared.bus import Bus, Delivery
 from shared.bus.subjects import fleet, inbox
-from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Heartbeat, Held, Message
+from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Held, Message
+from tests.support.heartbeats import make_heartbeat
 
 
 class PlayedInstance:
@@ -28,27 +29,21 @@ class PlayedInstance:
             await self.bus.serve(inbox(self.role, name), self.receive)
         while True:
             now = time.time_ns() // 1000
-            beat = Heartbeat(
+            beat = make_heartbeat(
                 self.role,
                 name,
-                1,
-                "ready",
-                now,
-                "host",
-                7,
-                "h:1",
-                "m",
-                "",
-                8,
-                2,
-                1,
-                5,
-                100,
-                60,
-                12.5,
-                0,
-                b"",
-                b"",
+                sent_unix_us=now,
+                host="host",
+                pid=7,
+                metrics="h:1",
+                model="m",
+                capacity=8,
+                live=2,
+                queued=1,
+                queued_tokens=5,
+                kv_blocks=100,
+                kv_blocks_free=60,
+                tokens_per_s=12.5,
             )
             await self.bus.publish(fleet(self.role, name), beat)
             await asyncio.sleep(0.1)

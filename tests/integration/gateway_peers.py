@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -46,6 +47,7 @@ from shared.messages import (
 from shared.sampling.parameters import TokenLogprob
 from shared.tasks import cancel_until_done
 from tests.support.block_names import hashes_of
+from tests.support.heartbeats import make_heartbeat
 from tests.support.wait import until
 
 MODEL = "test-model"
@@ -55,13 +57,9 @@ Answer = Message | PenstockError | None
 
 
 def heartbeat(role: str, instance: str, **fields: object) -> Heartbeat:
-    values: dict[str, object] = {
-        "role": role, "instance": instance, "incarnation": 1, "state": "ready", "sent_unix_us": 0,
-        "host": "h", "pid": 1, "metrics": "", "model": MODEL, "layout": "", "capacity": 8, "live": 0,
-        "queued": 0, "queued_tokens": 0, "kv_blocks": 1000, "kv_blocks_free": 1000, "tokens_per_s": 0.0,
-        "prefix_event_id": 0, "added": b"", "removed": b"",
-    }  # fmt: skip
-    return Heartbeat(**{**values, **fields})  # type: ignore[arg-type]  # the fields are those of the class
+    """Return the heartbeat of an instance of MODEL with room for all that tests ask."""
+    room = {"model": MODEL, "capacity": 8, "kv_blocks": 1000, "kv_blocks_free": 1000}
+    return make_heartbeat(role, instance, **{**room, **fields})
 
 
 def tokenized(message: Tokenize) -> Tokenized:
@@ -275,7 +273,7 @@ async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
         bus,
         view,
         incarnation=7,
-        heartbeat=lambda **fields: heartbeat("gateway", GATEWAY, **fields),
+        heartbeat=partial(heartbeat, "gateway", GATEWAY),
         changed=lambda: None,
         begin_drain=lambda: None,
     )

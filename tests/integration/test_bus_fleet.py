@@ -24,6 +24,7 @@ from shared.messages import Heartbeat, HeartbeatRequest, Snapshot, SnapshotReque
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support import metric
 from tests.support.block_names import block_names, pack_names
+from tests.support.heartbeats import heartbeat_with, make_heartbeat
 from tests.support.wait import until
 
 
@@ -55,10 +56,16 @@ class Member:
     def status(self) -> Heartbeat:
         added, self.added = self.added, []
         self.beats += 1
-        return Heartbeat(
-            self.role, self.instance, self.incarnation, "ready", 0, "host", 1, "", "", "",
-            0, self.live, 0, 0, 0, 0, 0.0, self.event_id, pack_names(*added), b"",
-        )  # fmt: skip
+        return make_heartbeat(
+            self.role,
+            self.instance,
+            incarnation=self.incarnation,
+            host="host",
+            pid=1,
+            live=self.live,
+            prefix_event_id=self.event_id,
+            added=pack_names(*added),
+        )
 
     def cache(self, block_hash: int, *, announced: bool = True) -> None:
         self.hashes.append(block_hash)
@@ -108,7 +115,7 @@ class LargeMember(Member):
     def status(self) -> Heartbeat:
         delta = self.mirror.drain()
         beat = super().status()
-        return replace(beat, prefix_event_id=delta.event_id, added=delta.added, removed=delta.removed)
+        return heartbeat_with(beat, prefix_event_id=delta.event_id, added=delta.added, removed=delta.removed)
 
     def remove(self, block: int) -> None:
         self.mirror.apply([BlockEvent("removed", self.names[block])])
@@ -364,7 +371,7 @@ async def test_a_gateway_s_heartbeat_measures_its_clock(watch: Watch, member: Me
 
 async def test_a_lying_heartbeat_is_garbage_and_nobody_dies(watch: Watch, member: Member) -> None:
     before = metric.value("penstock_protocol_errors_total", code="protocol")
-    odd = replace(member.status(), added=b"seven..")
+    odd = heartbeat_with(member.status(), added=b"seven..")
     await member.bus.publish(fleet_subject("decode", "decode-0"), odd)
     await until(lambda: metric.value("penstock_protocol_errors_total", code="protocol") == before + 1)
     member.cache(5)

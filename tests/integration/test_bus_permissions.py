@@ -35,6 +35,7 @@ from shared.messages import AuditReport, AuditRequest, Cancel, Envelope, Heartbe
 from shared.roles import FOLLOWED_ROLES, ROLES
 from tests.support import metric
 from tests.support.closed_bus import ClosedBus, RawClient, closed_bus, users
+from tests.support.heartbeats import make_heartbeat
 from tests.support.wait import until
 
 MESSAGES = [message.__name__ for message in typing.get_args(Message)]
@@ -54,8 +55,8 @@ async def closed() -> AsyncIterator[ClosedBus]:
 
 def beat(role: str, instance: str) -> Heartbeat:
     now = time.time_ns() // 1000
-    return Heartbeat(
-        role, instance, 1, "ready", now, "host", 7, "h:1", "m", "", 8, 0, 0, 0, 0, 0, 0.0, 0, b"", b""
+    return make_heartbeat(
+        role, instance, sent_unix_us=now, host="host", pid=7, metrics="h:1", model="m", capacity=8
     )
 
 

@@ -57,7 +57,7 @@ async def say(peers: Fleet, running: Running, number: int, *adapters: AdapterId)
 
     def heard() -> bool:
         views = [running.fleet.get(role, f"{role}-{number}") for role in WORKERS]
-        return all(view is not None and view.heartbeat.adapters == said for view in views)
+        return all(view is not None and view.heartbeat.worker.adapters == said for view in views)
 
     await until(heard)
 
@@ -155,7 +155,7 @@ async def test_blocks_of_a_prompt_that_came_as_ids_have_the_adapter_s_names_too(
     ids = list(range(40))
     async with serving(nats_url) as (peers, running):
         peers["tokenizer-0"].say(vocab_tokens=100)
-        await until(lambda: running.fleet.instances("tokenizer")[0].heartbeat.vocab_tokens)
+        await until(lambda: running.fleet.instances("tokenizer")[0].heartbeat.tokenizer.vocab_tokens)
         request = pb.GenerateRequest(model=WANTED, token_ids=pb.TokenIds(ids=ids))
         await answered(peers, running, request)
         ((_, prefill),) = peers["prefill-0"].of(Prefill)
@@ -234,7 +234,7 @@ async def test_a_lost_request_goes_on_under_the_same_digest_alone(nats_url: str)
 async def test_an_adapter_that_no_worker_has_any_more_is_said_by_name(nats_url: str) -> None:
     async with serving(nats_url, admit_wait_s=0.2) as (peers, running):
         peers["prefill-0"].say(adapters=())
-        await until(lambda: not running.fleet.instances("prefill")[0].heartbeat.adapters)
+        await until(lambda: not running.fleet.instances("prefill")[0].heartbeat.worker.adapters)
         answer = await generate(running.stub, of_adapter("hello"))
     assert answer.status == grpc.StatusCode.UNAVAILABLE
     assert "no prefill instance that is ready has the adapter 'sql'" in answer.details

@@ -313,11 +313,11 @@ async def expired(running: Running, peers: Fleet, client: Client) -> None:
 
 async def shed(running: Running, peers: Fleet, client: Client) -> None:
     peers["prefill-0"].say(queued_tokens=100_000, tokens_per_s=1000.0)
-    await until(lambda: running.fleet.instances("prefill")[0].heartbeat.queued_tokens)
+    await until(lambda: running.fleet.instances("prefill")[0].heartbeat.worker.queued_tokens)
     answer = await client.ask(running, pb.GenerateRequest(text="x", ttft_deadline_ms=5000))
     assert answer.outcome == "shed"
     peers["prefill-0"].say(queued_tokens=0, tokens_per_s=0.0)
-    await until(lambda: not running.fleet.instances("prefill")[0].heartbeat.queued_tokens)
+    await until(lambda: not running.fleet.instances("prefill")[0].heartbeat.worker.queued_tokens)
 
 
 async def cancelled_by_id(running: Running, peers: Fleet, client: Client) -> None:

@@ -29,7 +29,7 @@ async def announce(
     peers[instance].say(default_sampling=defaults)
     await until(
         lambda: any(
-            view.heartbeat.instance == instance and view.heartbeat.default_sampling == defaults
+            view.heartbeat.instance == instance and view.heartbeat.decode.default_sampling == defaults
             for view in running.fleet.instances("decode")
         )
     )

@@ -102,7 +102,7 @@ async def test_real_pressure_climbs_to_low_priority_which_is_shed_while_others_a
         low.priority = pb.PRIORITY_LOW
         low.ttft_deadline_ms = normal.ttft_deadline_ms = 50_000
         call = asyncio.create_task(generate(running.stub, normal))  # 45 s of a budget of 50: all but the last
-        await until(lambda: running.registry.status().degradation == DegradationLevel.LOW_PRIORITY)
+        await until(lambda: running.registry.status().gateway.degradation == DegradationLevel.LOW_PRIORITY)
         assert metric.value("penstock_degradation_level") == DegradationLevel.LOW_PRIORITY
         refused = await generate(running.stub, low)
         envelope, _ = await peers.placed()
@@ -130,6 +130,6 @@ async def test_when_the_pressure_is_gone_the_level_falls(
     left = metric.value("penstock_degradation_steps_total", step="short_drafts", direction="left")
     async with fleet(nats_url), gateway(nats_url) as running:
         degrade(running, DegradationLevel.NO_DRAFTS)
-        await until(lambda: running.registry.status().degradation == DegradationLevel.NONE)
+        await until(lambda: running.registry.status().gateway.degradation == DegradationLevel.NONE)
     now = metric.value("penstock_degradation_steps_total", step="short_drafts", direction="left")
     assert now == left + 1

@@ -103,7 +103,7 @@ async def test_under_pressure_it_logs_its_level_once_and_tells_the_fleet(nats_ur
 
             def told() -> int:
                 gateway = view.get("gateway", GATEWAY)
-                return 0 if gateway is None else gateway.heartbeat.degradation
+                return 0 if gateway is None else gateway.heartbeat.gateway.degradation
 
             await until(lambda: told() == DegradationLevel.SHORT_DRAFTS)
             call.cancel()

@@ -197,7 +197,7 @@ async def test_a_prompt_that_is_computed_for_them_is_not_expected_as_soon_as_a_c
 
     async with serving(nats_url) as (peers, running):
         peers["prefill-0"].say(added=names, prefix_event_id=1, best_tokens_per_s=4.0)
-        await until(lambda: running.fleet.instances("prefill")[0].heartbeat.best_tokens_per_s)
+        await until(lambda: running.fleet.instances("prefill")[0].heartbeat.worker.best_tokens_per_s)
         late = await generate(running.stub, asked(prompt_logprobs=0))
         calling = asyncio.create_task(generate(running.stub, asked()))
         envelope, _ = await peers.placed()

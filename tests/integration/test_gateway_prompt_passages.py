@@ -182,7 +182,7 @@ async def test_a_prompt_without_room_is_answered_without_passages_and_without_th
             peers[f"{role}-0"].say(adapters=reports)
         await until(
             lambda: all(
-                running.fleet.instances(role)[0].heartbeat.adapters == reports
+                running.fleet.instances(role)[0].heartbeat.worker.adapters == reports
                 for role in ("prefill", "decode")
             )
         )

@@ -205,7 +205,7 @@ async def test_a_worker_that_has_something_to_do_is_left_alone(nats_url: str) ->
         for role in ROLES:
             await running.knows(role, 1)
         peers["prefill-0"].say(queued_tokens=100)
-        await until(lambda: running.fleet.instances("prefill")[0].heartbeat.queued_tokens == 100)
+        await until(lambda: running.fleet.instances("prefill")[0].heartbeat.worker.queued_tokens == 100)
         peers["tokenizer-0"].answers = tokenized
         peers["retriever-0"].answers = silent
         call = asyncio.create_task(generate(running.stub, asking()))
@@ -223,7 +223,7 @@ async def test_a_prompt_that_decode_would_compute_is_warmed_there(nats_url: str)
         for role in ROLES:
             await running.knows(role, 1)
         peers["decode-0"].say(prompt_tokens_per_s=10_000.0)
-        await until(lambda: running.fleet.instances("decode")[0].heartbeat.prompt_tokens_per_s)
+        await until(lambda: running.fleet.instances("decode")[0].heartbeat.decode.prompt_tokens_per_s)
         peers["tokenizer-0"].answers = tokenized
         peers["retriever-0"].answers = silent
         call = asyncio.create_task(generate(running.stub, asking()))
@@ -243,7 +243,7 @@ async def test_it_is_named_for_the_adapter_that_answers_from_passages_and_cancel
         for role in ("prefill", "decode"):
             peers[f"{role}-0"].say(adapters=adapters)
         workers = [running.fleet.instances(role)[0] for role in ("prefill", "decode")]
-        await until(lambda: all(view.heartbeat.adapters for view in workers))
+        await until(lambda: all(view.heartbeat.worker.adapters for view in workers))
         peers["tokenizer-0"].answers = tokenized
         peers["retriever-0"].answers = silent
         call = asyncio.create_task(generate(running.stub, asking()))
@@ -334,7 +334,9 @@ async def test_a_prompt_that_is_placed_elsewhere_cancels_what_is_warmed(nats_url
         names = ("prefill-0", "prefill-1")
         first, other = sorted(names, key=lambda name: len(it.peers[name].of(Warm)), reverse=True)
         it.peers[first].say(queued_tokens=100_000)
-        await until(lambda: any(v.heartbeat.queued_tokens for v in it.running.fleet.instances("prefill")))
+        await until(
+            lambda: any(v.heartbeat.worker.queued_tokens for v in it.running.fleet.instances("prefill"))
+        )
         await it.find(ONE)
         await it.finish(prefill=other)
         await until(lambda: it.cancels(first) == [(WARM_EPOCH, "replaced")])

@@ -726,11 +726,11 @@ async def test_one_that_cannot_be_indexed_leaves_the_others_in_service_and_is_sa
     try:
         await until(lambda: fleet.instances("retriever"), timeout_s=START_TIMEOUT_S)
         beat = fleet.instances("retriever")[0].heartbeat
-        assert [(report.name, report.passages, report.generation) for report in beat.corpora] == [
+        assert [(report.name, report.passages, report.generation) for report in beat.retriever.corpora] == [
             ("whole", 1, 1),
             ("broken", 0, 0),
         ]
-        trouble = beat.corpora[1].trouble
+        trouble = beat.retriever.corpora[1].trouble
         assert trouble == f"the folder {tmp_path / 'nowhere'} does not exist; name one that does"
         deadline = Deadline.after(20.0)
         wanted = Retrieve("Which port?", 1, may_degrade=False)
@@ -828,7 +828,7 @@ async def test_corpora_that_can_be_searched_wait_no_longer_than_they_are_told_fo
     def served() -> dict[str, int]:
         """The passages of each corpus, once it is ready."""
         ready = [beat for beat in beats if beat.state == "ready"]
-        return {report.name: report.passages for report in ready[-1].corpora} if ready else {}
+        return {report.name: report.passages for report in ready[-1].retriever.corpora} if ready else {}
 
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -871,7 +871,7 @@ async def test_a_folder_that_is_gone_is_searched_as_it_was_and_its_corpus_says_s
     await fleet.start(bus)
     try:
         await until(lambda: fleet.instances("retriever"), timeout_s=START_TIMEOUT_S)
-        (report,) = fleet.instances("retriever")[0].heartbeat.corpora
+        (report,) = fleet.instances("retriever")[0].heartbeat.retriever.corpora
         assert (report.passages, report.generation) == (1, 1)
         assert report.trouble.startswith(f"the folder {corpus} does not exist")
         deadline = Deadline.after(20.0)

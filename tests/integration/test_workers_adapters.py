@@ -102,7 +102,7 @@ async def edge(workers: Workers, model: Path) -> AsyncIterator[Edge]:
 
 def reports(edge: Edge, instance: str) -> dict[str, AdapterReport]:
     view = edge.fleet.get(instance.partition("-")[0], instance)
-    return {} if view is None else {each.name: each for each in view.heartbeat.adapters}
+    return {} if view is None else {each.name: each for each in view.heartbeat.worker.adapters}
 
 
 async def loaded(edge: Edge, name: str, version: int = 0) -> AdapterId:

@@ -33,6 +33,7 @@ from shared.messages import (
 from shared.process.cores import usable_cores
 from shared.text.model_source import resolve_model
 from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
+from tests.support.heartbeats import heartbeat_with
 from tests.support.models import draft_of, target_model
 from tests.support.oracle import Oracle
 from tests.support.sampling import sampling
@@ -262,7 +263,7 @@ async def test_a_decode_worker_drafts_no_more_when_a_gateway_says_so_and_again_l
     calm = edge.gateway.status()
 
     def say(level: DegradationLevel) -> None:
-        edge.gateway.status = lambda: dataclasses.replace(calm, degradation=int(level))
+        edge.gateway.status = lambda: heartbeat_with(calm, degradation=int(level))
         edge.gateway.changed()
 
     async def drafts_are(wanted: bool) -> bool:
@@ -288,10 +289,10 @@ async def test_prefill_measures_its_rate_by_chunks_and_not_by_tiny_prompts(edge:
     before = beat()
     await edge.generate([5, 6, 7])
     await until(lambda: beat().steps > before.steps)
-    assert beat().tokens_per_s == before.tokens_per_s
+    assert beat().worker.tokens_per_s == before.worker.tokens_per_s
     await edge.generate([5, 6, 7] * 60)
-    await until(lambda: beat().tokens_per_s != before.tokens_per_s)
-    assert beat().best_tokens_per_s >= beat().tokens_per_s > 0
+    await until(lambda: beat().worker.tokens_per_s != before.worker.tokens_per_s)
+    assert beat().worker.best_tokens_per_s >= beat().worker.tokens_per_s > 0
 
 
 async def test_a_worker_tells_how_many_threads_it_has(edge: Edge) -> None:
@@ -299,15 +300,15 @@ async def test_a_worker_tells_how_many_threads_it_has(edge: Edge) -> None:
         view = edge.fleet.get(role, instance)
         assert view is not None
         most = usable_cores() if library() is not None else max(1, usable_cores() // 2)
-        assert view.heartbeat.most_threads == most
-        assert 1 <= view.heartbeat.threads <= usable_cores()
+        assert view.heartbeat.worker.most_threads == most
+        assert 1 <= view.heartbeat.worker.threads <= usable_cores()
 
 
 async def test_a_worker_tells_which_backend_computes(edge: Edge) -> None:
     for role, instance in (("prefill", PREFILL), ("decode", DECODES[0])):
         view = edge.fleet.get(role, instance)
         assert view is not None
-        assert view.heartbeat.backend == ("native" if library() is not None else "torch")
+        assert view.heartbeat.worker.backend == ("native" if library() is not None else "torch")
 
 
 async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) -> None:

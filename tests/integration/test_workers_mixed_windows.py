@@ -77,7 +77,9 @@ async def test_workers_say_in_which_groups_they_keep_kv(edge: Edge, model: Path)
     num_layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
     groups = KvGroups(1, num_layers - 1, WINDOW.tokens)
     beats = [view.heartbeat for view in edge.fleet.all() if view.heartbeat.role in ("prefill", "decode")]
-    assert {(beat.kv_groups, beat.kv_blocks) for beat in beats} == {(groups, groups.count * POOL_BLOCKS)}
+    assert {(beat.worker.kv_groups, beat.worker.kv_blocks) for beat in beats} == {
+        (groups, groups.count * POOL_BLOCKS)
+    }
     turning = groups.windowed * (WINDOW.most_blocks(STEP_ROWS) + WINDOW.most_blocks(0))
     longest = (groups.count * POOL_BLOCKS - turning) * HASH_BLOCK_TOKENS
     assert {beat.context_tokens for beat in beats} == {longest}

@@ -87,7 +87,7 @@ async def test_a_decode_worker_computes_a_prompt_that_its_pool_does_not_hold(
 
 async def test_workers_say_which_window_they_keep(edge: Edge) -> None:
     beats = [view.heartbeat for view in edge.fleet.all() if view.heartbeat.role in ("prefill", "decode")]
-    assert {beat.kv_groups for beat in beats} == {KvGroups(0, 1, WINDOW.tokens)}
+    assert {beat.worker.kv_groups for beat in beats} == {KvGroups(0, 1, WINDOW.tokens)}
     assert {beat.context_tokens for beat in beats} == {2048}
 
 

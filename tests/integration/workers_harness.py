@@ -28,7 +28,6 @@ from shared.messages import (
     AuditRequest,
     Cancel,
     CancelAck,
-    Heartbeat,
     Held,
     Lost,
     Mark,
@@ -42,12 +41,13 @@ from shared.messages import (
 from shared.sampling.parameters import SamplingParams
 from tests.support.block_names import hashes_of
 from tests.support.forked import ForkedProcess, start_forked
+from tests.support.heartbeats import make_heartbeat
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
 START_TIMEOUT_S = 180.0
 ASK_TIMEOUT_S = 20.0
-WAIT_S = 30.0
+WAIT_S = 60.0
 """Bounds waits on a loaded machine; what is waited for takes milliseconds on an idle one."""
 GATEWAY = "gateway-test"
 DETOKENIZER = "detokenizer-test"
@@ -187,7 +187,9 @@ class Edge:
     @property
     def layout(self) -> str:
         """Of the workers that are ready; they are all of one."""
-        layouts = {view.heartbeat.layout for view in self.fleet.all() if view.heartbeat.role == "prefill"}
+        layouts = {
+            view.heartbeat.worker.layout for view in self.fleet.all() if view.heartbeat.role == "prefill"
+        }
         return max(layouts, default="")
 
     def hashes(self, ids: Sequence[int], adapter: AdapterId = NO_ADAPTER) -> bytes:
@@ -338,9 +340,7 @@ async def edge_of(nats_url: str, model_id: str) -> AsyncIterator[Edge]:
     bus = await Bus.connect(nats_url, name="edge")
     fleet = FleetView(places=True)
     incarnation = time.time_ns() // 1000
-    beat = Heartbeat(
-        "gateway", GATEWAY, incarnation, "ready", 0, "", 0, "", "", "", 0, 0, 0, 0, 0, 0, 0.0, 0, b"", b""
-    )
+    beat = make_heartbeat("gateway", GATEWAY, incarnation=incarnation)
     gateway = HeartbeatPublisher(bus, "gateway", GATEWAY, lambda: beat)
     edge = Edge(bus, fleet, gateway, model_id)
     try:

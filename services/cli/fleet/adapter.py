@@ -215,7 +215,8 @@ async def _until(
     while True:
         beats = [beat for beat in _workers(fleet) if beat.model == base]
         reports: Reports = {
-            beat.instance: next((each for each in beat.adapters if each.name == name), None) for beat in beats
+            beat.instance: next((each for each in beat.worker.adapters if each.name == name), None)
+            for beat in beats
         }
         if reports and all(map(done, reports.values())):
             return reports

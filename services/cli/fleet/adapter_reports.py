@@ -25,7 +25,7 @@ def adapter_states(beats: Iterable[Heartbeat]) -> dict[AdapterState, list[str]]:
     """In the order of their names, and of whom each is said; workers of one model may differ."""
     having: dict[AdapterState, list[str]] = {}
     for beat in beats:
-        for report in beat.adapters:
+        for report in beat.worker.adapters:
             state = AdapterState(f"{beat.model}:{report.name}", report.digest, report.rank, report.error)
             having.setdefault(state, []).append(beat.instance)
     return dict(sorted(having.items()))

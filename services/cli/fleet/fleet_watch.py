@@ -69,7 +69,7 @@ class Seen:
     def tokens_per_s(self) -> float:
         """0 for one that stands still: a heartbeat goes on telling the last rate that was measured."""
         idle = not self.beat.live or self.seen_s - self.moved_s > RATE_LASTS_S
-        return 0.0 if idle else self.beat.tokens_per_s
+        return 0.0 if idle else self.beat.worker.tokens_per_s
 
 
 class Fleet:

@@ -103,7 +103,7 @@ def _corpora(seen: list[Seen]) -> list[str]:
     """What is searched, and by whom; also why something is not."""
     instances: dict[CorpusReport, list[str]] = {}
     for beat in (one.beat for one in seen):
-        for report in beat.corpora:
+        for report in beat.retriever.corpora:
             instances.setdefault(report, []).append(beat.instance)
     return [f"{_corpus_words(report)}: {' '.join(names)}" for report, names in sorted(instances.items())]
 
@@ -126,7 +126,7 @@ def _shortened(what: str, digest: str) -> list[str]:
 
 def _edges(one: Seen) -> str:
     """Where a gateway takes requests; "" for everybody else."""
-    places = {"grpc": one.beat.grpc, "http": one.beat.http}
+    places = {"grpc": one.beat.gateway.grpc, "http": one.beat.gateway.http}
     said = [f"{name}={address}" for name, address in places.items() if address]
     return " ".join([one.beat.instance, "takes requests at", *said]) if said else ""
 
@@ -137,14 +137,18 @@ def _avoiding(one: Seen, seen: list[Seen]) -> dict[str, str]:
     return {
         gateway.beat.instance: report.state
         for gateway in seen
-        for report in gateway.beat.breakers
+        for report in gateway.beat.gateway.breakers
         if (report.role, report.instance, report.incarnation) == life
     }
 
 
 def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
     beat = one.beat
-    kv = f"{beat.kv_blocks - beat.kv_blocks_free}/{beat.kv_blocks}" if beat.kv_blocks else "-"
+    kv = (
+        f"{beat.worker.kv_blocks - beat.worker.kv_blocks_free}/{beat.worker.kv_blocks}"
+        if beat.worker.kv_blocks
+        else "-"
+    )
     skewed = " !" if abs(one.skew_us) > MAX_SKEW_US else ""
     live = f"{beat.live}/{beat.capacity}" if beat.capacity else str(beat.live)
     return (
@@ -157,10 +161,10 @@ def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
         kv,
         f"{one.tokens_per_s:.1f}" if one.tokens_per_s else "-",
         str(beat.steps),
-        f"{beat.threads}/{beat.most_threads}" if beat.most_threads else "-",
-        beat.backend or "-",
+        f"{beat.worker.threads}/{beat.worker.most_threads}" if beat.worker.most_threads else "-",
+        beat.worker.backend or "-",
         f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
-        DegradationLevel.heard(beat.degradation).word if beat.degradation else "-",
+        DegradationLevel.heard(beat.gateway.degradation).word if beat.gateway.degradation else "-",
         f"{one.skew_us / 1e3:.1f}{skewed}",
         ", ".join(f"{state} ({gateway})" for gateway, state in avoiding.items()),
     )
@@ -175,30 +179,30 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "host": beat.host,
         "pid": beat.pid,
         "metrics": beat.metrics,
-        "grpc": beat.grpc,
-        "http": beat.http,
+        "grpc": beat.gateway.grpc,
+        "http": beat.gateway.http,
         "model": beat.model,
         "weights_digest": beat.weights_digest,
         "tokenizer_digest": beat.tokenizer_digest,
         "capacity": beat.capacity,
         "live": beat.live,
         "queued": beat.queued,
-        "queued_tokens": beat.queued_tokens,
-        "kv_blocks": beat.kv_blocks,
-        "kv_blocks_free": beat.kv_blocks_free,
+        "queued_tokens": beat.worker.queued_tokens,
+        "kv_blocks": beat.worker.kv_blocks,
+        "kv_blocks_free": beat.worker.kv_blocks_free,
         "tokens_per_s": one.tokens_per_s,
         "steps": beat.steps,
-        "threads": beat.threads,
-        "most_threads": beat.most_threads,
-        "backend": beat.backend,
+        "threads": beat.worker.threads,
+        "most_threads": beat.worker.most_threads,
+        "backend": beat.worker.backend,
         "stalled_ms": beat.stalled_ms,
-        "degradation": DegradationLevel.heard(beat.degradation).word,
+        "degradation": DegradationLevel.heard(beat.gateway.degradation).word,
         "skew_us": one.skew_us,
         "skewed": abs(one.skew_us) > MAX_SKEW_US,
         "breakers": avoiding,
         "adapters": [
             {"name": each.name, "digest": each.digest, "rank": each.rank, "error": each.error}
-            for each in beat.adapters
+            for each in beat.worker.adapters
         ],
-        "corpora": [asdict(report) for report in beat.corpora],
+        "corpora": [asdict(report) for report in beat.retriever.corpora],
     }

@@ -57,7 +57,7 @@ def check_class(level: DegradationLevel, priority_class: int, pressure: float, b
 def queued_s(prefill: Candidate) -> float:
     """Seconds of work that wait there. 0 for a worker that has not measured its rate: it promises nothing."""
     beat = prefill.heartbeat
-    return beat.queued_tokens / beat.tokens_per_s if beat.tokens_per_s > 0 else 0.0
+    return beat.worker.queued_tokens / beat.worker.tokens_per_s if beat.worker.tokens_per_s > 0 else 0.0
 
 
 def compute_s(prefill: Candidate, prompt_tokens: int, block_hashes: Sequence[bytes]) -> float:
@@ -65,7 +65,7 @@ def compute_s(prefill: Candidate, prompt_tokens: int, block_hashes: Sequence[byt
 
     At the best rate that it had: idle, it measures none, and must not refuse all for what was slow once.
     """
-    best = prefill.heartbeat.best_tokens_per_s
+    best = prefill.heartbeat.worker.best_tokens_per_s
     uncached = prompt_tokens - HASH_BLOCK_TOKENS * prefill.overlap(block_hashes)
     return max(0, uncached) / best if best > 0 else 0.0
 

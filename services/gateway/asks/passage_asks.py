@@ -215,17 +215,17 @@ class PassageAsks:
         return [
             view
             for view in views
-            if any(told.generation and corpus in ("", told.name) for told in view.heartbeat.corpora)
+            if any(told.generation and corpus in ("", told.name) for told in view.heartbeat.retriever.corpora)
         ] or views
 
     def _having(self, reranker: str) -> Sequence[InstanceView]:
         views = self._calls.fleet.instances(RETRIEVER)
-        return [view for view in views if view.heartbeat.reranker == reranker]
+        return [view for view in views if view.heartbeat.retriever.reranker == reranker]
 
 
 def _served_reranker(model: str, views: Sequence[InstanceView]) -> str:
     """Scores may be compared where the reranker is the same."""
-    served = {view.heartbeat.reranker for view in views} - {""}
+    served = {view.heartbeat.retriever.reranker for view in views} - {""}
     if not served:
         raise NotFound("no retriever has a reranker: set reranker under [retriever]", hop=RETRIEVER)
     return served_model(model, served)

@@ -117,7 +117,7 @@ class Breakers:
             (report.role, report.instance, report.incarnation)
             for view in self._fleet.instances("gateway")
             if view.heartbeat.instance != self._gateway
-            for report in view.heartbeat.breakers
+            for report in view.heartbeat.gateway.breakers
         }
 
     def _is_there(self, life: Life) -> bool:

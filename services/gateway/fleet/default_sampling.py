@@ -24,11 +24,13 @@ def defaults_in_force(
     them have; of as many, those of the one that started last.
     """
     beats = [view.heartbeat for view in instances("decode") if model.base.is_served_by(view.heartbeat)]
-    counts = Counter(beat.default_sampling for beat in beats)
+    counts = Counter(beat.decode.default_sampling for beat in beats)
     chosen = max(
-        beats, key=lambda beat: (counts[beat.default_sampling], beat.incarnation, beat.instance), default=None
+        beats,
+        key=lambda beat: (counts[beat.decode.default_sampling], beat.incarnation, beat.instance),
+        default=None,
     )
-    return all_defaults() if chosen is None else all_defaults(chosen.default_sampling)
+    return all_defaults() if chosen is None else all_defaults(chosen.decode.default_sampling)
 
 
 def settle_sampling(request: Request, defaults: Iterable[SamplingDefault]) -> Request:

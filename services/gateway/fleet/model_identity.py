@@ -57,7 +57,7 @@ class ModelIdentity:
             and (
                 not self.adapter.name
                 or beat.role not in TARGET_ROLES
-                or any(AdapterId(each.name, each.digest) == self.adapter for each in beat.adapters)
+                or any(AdapterId(each.name, each.digest) == self.adapter for each in beat.worker.adapters)
             )
         )
 
@@ -111,17 +111,17 @@ def contends(ahead: ModelIdentity, behind: ModelIdentity, workers: Iterable[Anno
     return ahead.base == behind.base and all(map(ahead.is_served_by, beats))
 
 
-def _models_of(worker: Heartbeat, adapter: str) -> list[ModelIdentity]:
+def _models_of(beat: Heartbeat, adapter: str) -> list[ModelIdentity]:
     """The worker's model, with each adapter of that name that it has loaded; by itself where that is ""."""
-    model = ModelIdentity.of(worker)
+    model = ModelIdentity.of(beat)
     if not adapter:
         return [model]
-    found = (each for each in worker.adapters if each.name == adapter and each.digest)
+    found = (each for each in beat.worker.adapters if each.name == adapter and each.digest)
     return [replace(model, adapter=AdapterId(each.name, each.digest)) for each in found]
 
 
 def _no_adapter(model: str, wanted: str, workers: Sequence[Heartbeat]) -> NotFound:
-    names = sorted({each.name for beat in workers for each in beat.adapters if each.digest})
+    names = sorted({each.name for beat in workers for each in beat.worker.adapters if each.digest})
     shown = ", ".join(f"{model}:{name}" for name in names[:MAX_NAMED])
     more = ", …" if len(names) > MAX_NAMED else ""
     there_is = f"send {model} or one of {shown}{more}" if names else f"it has none now, send {model}"

@@ -37,8 +37,8 @@ def prompt_rates(decode: Heartbeat, prefill: Heartbeat) -> PromptRates:
     Alike workers of one host share its cores, so that the faster of both figures is true for both: they
     differ only by the lengths of the prompts that they have seen.
     """
-    local, remote = decode.prompt_tokens_per_s, prefill.tokens_per_s
-    alike = decode.host == prefill.host and decode.most_threads == prefill.most_threads
+    local, remote = decode.decode.prompt_tokens_per_s, prefill.worker.tokens_per_s
+    alike = decode.host == prefill.host and decode.worker.most_threads == prefill.worker.most_threads
     if alike or not local or not remote:
         local = remote = max(local, remote)
     return PromptRates(local, remote)
@@ -64,14 +64,14 @@ def is_local_better(decode: Candidate, prefill: Candidate, need: Need, *, most_t
         return False
     if not rates.local:  # nothing to predict by: it is short enough where nobody is disturbed
         return not beat.live
-    compute_s = (beat.queued_tokens + tokens) / rates.local
-    if beat.live and compute_s > MAX_EXTRA_STEPS * beat.step_us / 1e6:
+    compute_s = (beat.worker.queued_tokens + tokens) / rates.local
+    if beat.live and compute_s > MAX_EXTRA_STEPS * beat.decode.step_us / 1e6:
         return False
     if compute_s > MAX_LOCAL_S:
         return False
-    remote_s = (other.queued_tokens + uncached_tokens(prefill, need)) / rates.remote
-    wait_s = beat.step_us / 1e6 if beat.live else 0.0  # for the step that runs
-    return wait_s + compute_s <= remote_s + beat.transfer_us / 1e6
+    remote_s = (other.worker.queued_tokens + uncached_tokens(prefill, need)) / rates.remote
+    wait_s = beat.decode.step_us / 1e6 if beat.live else 0.0  # for the step that runs
+    return wait_s + compute_s <= remote_s + beat.decode.transfer_us / 1e6
 
 
 def on_shorter_path(

@@ -87,16 +87,16 @@ def free_seats(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) 
     whoever is asked will say so.
     """
     beats = [view.heartbeat for view in serving(decodes, "decode", model)]
-    if not any(blocks <= beat.kv_blocks for beat in beats):
+    if not any(blocks <= beat.worker.kv_blocks for beat in beats):
         return None
     return sum(
-        max(0, min(beat.capacity - beat.live, beat.kv_blocks_free // max(1, blocks))) for beat in beats
+        max(0, min(beat.capacity - beat.live, beat.worker.kv_blocks_free // max(1, blocks))) for beat in beats
     )
 
 
 def kv_groups(decodes: Sequence[Candidate], model: ModelIdentity) -> KvGroups:
     """Return the groups of layers in which the decode workers of `model` keep KV."""
-    groups = {view.heartbeat.kv_groups for view in serving(decodes, "decode", model)}
+    groups = {view.heartbeat.worker.kv_groups for view in serving(decodes, "decode", model)}
     return groups.pop() if len(groups) == 1 else ONE_GROUP
 
 
@@ -124,7 +124,9 @@ def leave_out_of_all(
 ) -> Mapping[str, Sequence[C]]:
     """`leave_out` in every role, unless no prefill and decode that are left would have the same KV layout."""
     left = {role: leave_out(views, *shunned) for role, views in fleet.items()}
-    layouts = [{view.heartbeat.layout for view in left.get(role, ())} for role in ("prefill", "decode")]
+    layouts = [
+        {view.heartbeat.worker.layout for view in left.get(role, ())} for role in ("prefill", "decode")
+    ]
     return left if layouts[0] & layouts[1] else fleet
 
 
@@ -143,13 +145,15 @@ def choose_route(
         raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
 
     def usable(role: str, layouts: Collection[str] | None = None) -> list[Candidate]:
-        return [view for view in fleet.get(role, ()) if layouts is None or view.heartbeat.layout in layouts]
+        return [
+            view for view in fleet.get(role, ()) if layouts is None or view.heartbeat.worker.layout in layouts
+        ]
 
     def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
         return cheapest_instance(usable(role), cost, rotation)
 
     # KV passes only between workers that lay it out alike.
-    decodes = usable("decode", {view.heartbeat.layout for view in usable("prefill")})
+    decodes = usable("decode", {view.heartbeat.worker.layout for view in usable("prefill")})
     if not decodes:
         raise Unavailable(
             "no prefill and decode worker that are ready have the same KV layout: give both the same "
@@ -157,7 +161,7 @@ def choose_route(
             hop="decode",
         )
     decode = cheapest_instance(decodes, lambda view: _decode_cost(view, need), rotation)
-    layout = {view.heartbeat.layout for view in decodes if view.heartbeat.instance == decode}
+    layout = {view.heartbeat.worker.layout for view in decodes if view.heartbeat.instance == decode}
     prefills = usable("prefill", layout)
     return RoutingDecision(
         decode=decode,
@@ -189,10 +193,10 @@ def load_cost(view: Candidate) -> tuple[float, ...]:
 def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
     """First those with room for all of it, then the least load with the prefix that is missing there."""
     beat = view.heartbeat
-    cached, groups = view.overlap(need.block_hashes), beat.kv_groups
+    cached, groups = view.overlap(need.block_hashes), beat.worker.kv_groups
     there = groups.read_blocks(cached, need.tokens)
     wanted = blocks_ahead(need.tokens, need.output_tokens, groups) - there
-    full = beat.live + beat.queued >= beat.capacity or wanted > beat.kv_blocks_free
+    full = beat.live + beat.queued >= beat.capacity or wanted > beat.worker.kv_blocks_free
     missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
     return (float(full), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)
 
@@ -201,5 +205,5 @@ def _prefill_cost(view: Candidate, need: Need) -> tuple[float, ...]:
     """The time to the first token there: what is queued and what is not cached, at its measured rate."""
     beat = view.heartbeat
     uncached = need.tokens - view.overlap(need.block_hashes) * HASH_BLOCK_TOKENS
-    rate = beat.tokens_per_s if beat.tokens_per_s > 0 else DEFAULT_PREFILL_TOKENS_PER_S
-    return (round((beat.queued_tokens + uncached) / rate, 3), load_cost(view)[0])
+    rate = beat.worker.tokens_per_s if beat.worker.tokens_per_s > 0 else DEFAULT_PREFILL_TOKENS_PER_S
+    return (round((beat.worker.queued_tokens + uncached) / rate, 3), load_cost(view)[0])

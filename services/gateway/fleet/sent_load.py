@@ -82,14 +82,13 @@ class SentLoad:
         if not loads and not ended:
             return LoadedView(view, beat)
         live = _live_after(beat.live, loads, ended)
-        queued_tokens = beat.queued_tokens + sum(load.tokens for load in loads)
-        loaded = replace(
-            beat,
-            live=live,
+        queued_tokens = beat.worker.queued_tokens + sum(load.tokens for load in loads)
+        worker = replace(
+            beat.worker,
             queued_tokens=queued_tokens if live else 0,  # those of a prompt that has ended are computed
-            kv_blocks_free=beat.kv_blocks_free - sum(load.blocks for load in loads),
+            kv_blocks_free=beat.worker.kv_blocks_free - sum(load.blocks for load in loads),
         )
-        return LoadedView(view, loaded)
+        return LoadedView(view, replace(beat, live=live, worker=worker))
 
     def _unreported(self, role: str, instance: str, seen_s: float) -> list[Load]:
         loads = self._sent.get((role, instance))

@@ -32,7 +32,9 @@ def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
     """Return the models of decode workers by name, each before its adapters, then those that embed."""
     beats = [view.heartbeat for view in fleet.instances("decode")]
     generating = {beat.model for beat in beats}
-    generating |= {f"{beat.model}:{each.name}" for beat in beats for each in beat.adapters if each.digest}
+    generating |= {
+        f"{beat.model}:{each.name}" for beat in beats for each in beat.worker.adapters if each.digest
+    }
     embedding = {view.heartbeat.model for view in fleet.instances(EMBEDDING_ROLE)}
     found = [_generating_model(fleet, name) for name in generating]
     found += [_embedding_model(fleet, name) for name in embedding]
@@ -65,7 +67,7 @@ def _described(
         name=name,
         embeds=embeds,
         context_tokens=_shortest_context(views, computing),
-        has_chat_template=any(view.heartbeat.chat_template for view in views),
+        has_chat_template=any(view.heartbeat.tokenizer.chat_template for view in views),
         instances=tuple((view.heartbeat.role, view.heartbeat.instance) for view in views),
         base=base,
     )

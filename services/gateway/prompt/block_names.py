@@ -44,5 +44,5 @@ class BlockNames:
 
 def usual_layout(views: Sequence[InstanceView], model: ModelIdentity) -> str:
     """The KV layout that most of the workers of `model` have; "" where there is none."""
-    layouts = Counter(sorted(view.heartbeat.layout for view in serving(views, "decode", model)))
+    layouts = Counter(sorted(view.heartbeat.worker.layout for view in serving(views, "decode", model)))
     return max(layouts, key=layouts.__getitem__, default="")

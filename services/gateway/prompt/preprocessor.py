@@ -165,7 +165,8 @@ class Preprocessor:
         """
         if request.token_ids is not None and len(request.token_ids) <= MAX_IDS_NAMED_HERE:
             vocab_tokens = max(
-                (view.heartbeat.vocab_tokens for view in self._serving("tokenizer", model)), default=0
+                (view.heartbeat.tokenizer.vocab_tokens for view in self._serving("tokenizer", model)),
+                default=0,
             )
             if vocab_tokens:
                 seed = self._hasher.seed(layout, request.cache_scope, model.adapter.digest)

@@ -176,13 +176,13 @@ class Warmer:
 
     def _why_not(self, worker: LoadedView | None, hashes: Sequence[bytes]) -> str:
         """Why nothing is to be warmed there, "" where it is."""
-        if worker is None or worker.heartbeat.layout != self._layout:
+        if worker is None or worker.heartbeat.worker.layout != self._layout:
             return "nobody"
         beat = worker.heartbeat
         missing_tokens = HASH_BLOCK_TOKENS * (len(hashes) - worker.overlap(hashes))
         if missing_tokens < self._context.config.warm_min_tokens:
             return "short"
-        if beat.queued_tokens or (beat.live and beat.role == "decode"):
+        if beat.worker.queued_tokens or (beat.live and beat.role == "decode"):
             return "busy"
         if self._crash_record.strikes:  # it may have been this prompt; it is not to take one down more
             return "suspect"

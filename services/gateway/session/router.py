@@ -175,7 +175,7 @@ class Router:
     def _layout_of(self, route: RoutingDecision) -> str:
         """The KV layout of the chosen workers; any will do when they are gone since."""
         view = self._fleet.get("decode", route.decode)
-        return view.heartbeat.layout if view is not None else self._block_names.layout
+        return view.heartbeat.worker.layout if view is not None else self._block_names.layout
 
     async def _choose(self, until: Deadline, attempt: int) -> RoutingDecision:
         """A route on instances that may be tried now; waits for roles that have none."""

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -29,6 +30,7 @@ from shared.messages import (
     AuditRequest,
     Drain,
     Envelope,
+    GatewayReport,
     Heartbeat,
     Held,
     Lost,
@@ -50,7 +52,7 @@ class SessionRegistry:
         context: SessionContext,
         *,
         incarnation: int,
-        heartbeat: Callable[..., Heartbeat],
+        heartbeat: Callable[[], Heartbeat],
         changed: Callable[[], None],
         begin_drain: Callable[[], None],
     ) -> None:
@@ -210,10 +212,12 @@ class SessionRegistry:
         )
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
         self._live_counts.show(session.state for session in self._live.values())
-        return self._heartbeat(
-            capacity=self._context.config.max_sessions,
+        context = self._context
+        report = GatewayReport(degradation=int(context.degradation.level), breakers=context.breakers.report())
+        return replace(
+            self._heartbeat(),
+            capacity=context.config.max_sessions,
             live=len(self._live),
             queued=queued,
-            degradation=int(self._context.degradation.level),
-            breakers=self._context.breakers.report(),
+            gateway=report,
         )

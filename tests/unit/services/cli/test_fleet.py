@@ -12,10 +12,24 @@ from services.cli.fleet.audit import Audit
 from services.cli.fleet.fleet_watch import COLLECT_POLL_S, RATE_LASTS_S, Fleet
 from services.cli.fleet.status import _shown
 from services.cli.stack_file import STACK_NAME, stack_instances
-from shared.messages import AdapterReport, AuditReport, BreakerReport, CorpusReport, Heartbeat, Held
+from shared.messages import AdapterReport, AuditReport, BreakerReport, CorpusReport, Held
+from tests.support.heartbeats import heartbeat_with, make_heartbeat
 
-BEAT = Heartbeat(
-    "decode", "decode-0", 1, "ready", 1_000, "host", 7, "h:1", "m", "", 8, 2, 1, 5, 100, 60, 12.5, 0, b"", b""
+BEAT = make_heartbeat(
+    "decode",
+    "decode-0",
+    sent_unix_us=1000,
+    host="host",
+    pid=7,
+    metrics="h:1",
+    model="m",
+    capacity=8,
+    live=2,
+    queued=1,
+    queued_tokens=5,
+    kv_blocks=100,
+    kv_blocks_free=60,
+    tokens_per_s=12.5,
 )
 
 
@@ -169,7 +183,7 @@ def test_the_rate_of_steps_that_have_ended_is_one_of_the_past() -> None:
 def test_status_shows_where_every_gateway_takes_requests() -> None:
     fleet = Fleet()
     for number, http in enumerate(("h:8000", "")):
-        gateway = dataclasses.replace(
+        gateway = heartbeat_with(
             BEAT, role="gateway", instance=f"gateway-{number}", grpc=f"h:5005{number}", http=http
         )
         fleet.observe(gateway, received_unix_us=1_000, now_s=0.0)
@@ -193,7 +207,7 @@ def test_status_shows_progress_and_who_stalls() -> None:
 
 def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> None:
     fleet = Fleet()
-    fleet.observe(dataclasses.replace(BEAT, threads=1, most_threads=4), received_unix_us=1_000, now_s=0.0)
+    fleet.observe(heartbeat_with(BEAT, threads=1, most_threads=4), received_unix_us=1_000, now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[9] == "1/4"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["threads"], described["most_threads"]) == (1, 4)
@@ -201,7 +215,7 @@ def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> N
 
 def test_status_shows_what_computes_in_an_engine() -> None:
     fleet = Fleet()
-    fleet.observe(dataclasses.replace(BEAT, backend="native"), received_unix_us=1_000, now_s=0.0)
+    fleet.observe(heartbeat_with(BEAT, backend="native"), received_unix_us=1_000, now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[10] == "native"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert described["backend"] == "native"
@@ -212,8 +226,8 @@ def test_status_shows_the_corpora_who_searches_them_and_what_is_wrong_with_them(
     none = CorpusReport("new", 0, 0, "it has no document")
     fleet = Fleet()
     for beat in (
-        dataclasses.replace(BEAT, role="retriever", instance="retriever-0", corpora=(whole, stale, none)),
-        dataclasses.replace(BEAT, role="retriever", instance="retriever-1", corpora=(whole,)),
+        heartbeat_with(BEAT, role="retriever", instance="retriever-0", corpora=(whole, stale, none)),
+        heartbeat_with(BEAT, role="retriever", instance="retriever-1", corpora=(whole,)),
     ):
         fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[-3:] == [
@@ -229,9 +243,9 @@ def test_status_shows_the_adapters_over_each_model_who_has_them_and_what_could_n
     fleet = Fleet()
     law, chat = AdapterReport("law", 1, "a" * 32, 8), AdapterReport("chat", 1, "", 0, "it is damaged")
     for beat in (
-        dataclasses.replace(BEAT, adapters=(chat, law)),
-        dataclasses.replace(BEAT, role="prefill", instance="prefill-0", adapters=(law,)),
-        dataclasses.replace(BEAT, instance="decode-1", model="other", adapters=(law,)),
+        heartbeat_with(BEAT, adapters=(chat, law)),
+        heartbeat_with(BEAT, role="prefill", instance="prefill-0", adapters=(law,)),
+        heartbeat_with(BEAT, instance="decode-1", model="other", adapters=(law,)),
     ):
         fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[-3:] == [
@@ -246,7 +260,7 @@ def test_status_shows_the_adapters_over_each_model_who_has_them_and_what_could_n
 
 def test_status_shows_what_a_gateway_leaves_out() -> None:
     fleet = Fleet()
-    beat = dataclasses.replace(BEAT, role="gateway", degradation=4)
+    beat = heartbeat_with(BEAT, role="gateway", degradation=4)
     fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
     head, row = _shown(fleet.all(), as_json=False).splitlines()
     assert "left out" in head
@@ -260,7 +274,7 @@ def test_status_shows_which_gateways_keep_away_from_an_instance() -> None:
     fleet.observe(BEAT, received_unix_us=1_000, now_s=0.0)
     reports = (BreakerReport("decode", "decode-0", 1, "open"), BreakerReport("decode", "decode-0", 9, "open"))
     for number, breakers in enumerate((reports, reports[1:])):
-        gateway = dataclasses.replace(BEAT, role="gateway", instance=f"gateway-{number}", breakers=breakers)
+        gateway = heartbeat_with(BEAT, role="gateway", instance=f"gateway-{number}", breakers=breakers)
         fleet.observe(gateway, received_unix_us=1_000, now_s=0.0)
     head, row, *gateways = _shown(fleet.all(), as_json=False).splitlines()
     assert head.split()[-1] == "breaker"

@@ -35,6 +35,7 @@ from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
+from tests.support.heartbeats import make_heartbeat
 from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.played_receiver import PlayedReceiver
@@ -54,7 +55,7 @@ class Worker(DecodeActor):
     def __init__(self, folder: Path, *, kv_blocks: int = 64, max_batch_tokens: int = 512) -> None:
         service = Service("decode", DecodeConfig(), "decode-0")
         self.sent = service.bus = NotedBus()
-        service.fleet._state.observe(service.heartbeat(role="prefill", instance="prefill-0"))
+        service.fleet._state.observe(make_heartbeat("prefill", "prefill-0"))
 
         def load() -> Engine:
             return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=max_batch_tokens)
@@ -124,7 +125,7 @@ class Worker(DecodeActor):
         await self.decode(max_tokens=LOOPING_TOKENS + 1, allowed_ids=(6,))
 
     def hear_pressure(self, level: int) -> None:
-        beat = self._service.heartbeat(role="gateway", instance="gateway-0", state="ready", degradation=level)
+        beat = make_heartbeat("gateway", "gateway-0", degradation=level)
         self._service.fleet._state.observe(beat)
 
     async def step(self) -> None:

@@ -203,31 +203,31 @@ async def test_how_likely_its_tokens_are_is_told_before_the_first_one_that_is_dr
 
 async def test_its_heartbeat_tells_what_is_to_be_computed_here(worker: LocalWorker) -> None:
     await worker.compute(ids=PROMPT)
-    assert (worker.status().queued, worker.status().queued_tokens) == (1, len(PROMPT))
+    assert (worker.status().queued, worker.status().worker.queued_tokens) == (1, len(PROMPT))
     await worker.step()  # the first chunk
     await worker.turn()
-    assert worker.status().queued_tokens == len(PROMPT) - CHUNK_TOKENS
+    assert worker.status().worker.queued_tokens == len(PROMPT) - CHUNK_TOKENS
     await worker.until_phase(JobPhase.DECODING)
-    assert (worker.status().queued, worker.status().queued_tokens) == (0, 0)
+    assert (worker.status().queued, worker.status().worker.queued_tokens) == (0, 0)
 
 
 async def test_its_heartbeat_tells_how_fast_prompts_are_and_what_steps_take(worker: LocalWorker) -> None:
-    assert (worker.status().prompt_tokens_per_s, worker.status().step_us) == (0.0, 0)
+    assert (worker.status().decode.prompt_tokens_per_s, worker.status().decode.step_us) == (0.0, 0)
     await worker.compute()
     await worker.until_phase(JobPhase.DECODING)
     await worker.step()
     await worker.turn()
-    assert worker.status().prompt_tokens_per_s > 0
-    assert worker.status().step_us > 0
+    assert worker.status().decode.prompt_tokens_per_s > 0
+    assert worker.status().decode.step_us > 0
     await worker.until_over()
-    assert worker.status().step_us == 0
+    assert worker.status().decode.step_us == 0
 
 
 async def test_its_heartbeat_tells_what_transfers_make_wait(worker: LocalWorker) -> None:
     await worker.reserve()
     await worker.step()
     worker.played.complete(("r", 1), (5,), "", 1500)
-    assert worker.status().transfer_us == 1500
+    assert worker.status().decode.transfer_us == 1500
 
 
 async def test_steps_with_a_prompt_in_them_do_not_count_as_those_of_streams_alone(
@@ -240,7 +240,7 @@ async def test_steps_with_a_prompt_in_them_do_not_count_as_those_of_streams_alon
     worker._pace.forget_steps()
     await worker.step()
     assert worker._book.jobs["r/1"].phase is JobPhase.COMPUTING
-    assert worker.status().step_us == 0
+    assert worker.status().decode.step_us == 0
     assert worker._pace.step_s > 0
 
 

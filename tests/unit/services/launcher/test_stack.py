@@ -18,7 +18,8 @@ from services.launcher.options import parse_options
 from services.launcher.stack import Stack
 from services.launcher.state import RunningInstance
 from shared.bus import Delivery
-from shared.messages import Envelope, Heartbeat
+from shared.messages import Envelope
+from tests.support.heartbeats import make_heartbeat
 from tests.support.wait import until
 
 
@@ -40,10 +41,16 @@ class Playing:
     def beat(self, child: Instance, metrics: str, state: str = "ready") -> None:
         """As the process that runs now would send it."""
         role, name = child.spec.role, child.spec.instance
-        beat = Heartbeat(
-            role, name, child.pid, state, 0, "h", child.pid, metrics, "", "",
-            1, 0, 0, 0, 0, 0, 0.0, 0, b"", b"",
-        )  # fmt: skip
+        beat = make_heartbeat(
+            role,
+            name,
+            incarnation=child.pid,
+            state=state,
+            host="h",
+            pid=child.pid,
+            metrics=metrics,
+            capacity=1,
+        )
         self.stack._on_beat(Delivery(Envelope(), beat))
 
     def described(self) -> RunningInstance:

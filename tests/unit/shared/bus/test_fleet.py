@@ -12,14 +12,13 @@ from shared.bus.fleet import ATTENTIVE_S, SWEEP_S, FleetView, InstanceView
 from shared.bus.fleet_state import HEARTBEAT_S, REST_HEARTBEAT_S, SUSPECT_AFTER_S
 from shared.bus.subjects import HEARTBEAT_REQUEST_ALL, heartbeat_request
 from shared.deadline import ClockOffsets
-from shared.messages import Heartbeat, HeartbeatRequest, Message
+from shared.messages import HeartbeatRequest, Message
 from shared.roles import ROLES
 from tests.support.clock import FakeClock
+from tests.support.heartbeats import make_heartbeat
 from tests.support.wait import until
 
-BEAT = Heartbeat(
-    "decode", "decode-0", 1, "ready", 0, "host", 1, "", "m", "", 8, 0, 0, 0, 0, 0, 0.0, 0, b"", b""
-)
+BEAT = make_heartbeat("decode", "decode-0", host="host", pid=1, model="m", capacity=8)
 AT_REST = replace(BEAT, next_ms=round(REST_HEARTBEAT_S * 1e3))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from shared.blocks.layer_groups import KvGroups
@@ -19,6 +17,7 @@ from shared.deadline import MAX_SKEW_US
 from shared.messages import Heartbeat, Snapshot
 from tests.support.block_names import block_names, pack_names
 from tests.support.clock import FakeClock
+from tests.support.heartbeats import heartbeat_with, make_heartbeat
 
 
 @pytest.fixture
@@ -41,11 +40,10 @@ def fleet(clock: FakeClock, lost: list[tuple[str, str, str]]) -> FleetState:
 def beat(
     instance: str = "decode-0", *, role: str = "decode", incarnation: int = 1, **fields: object
 ) -> Heartbeat:
-    blank = Heartbeat(
-        role, instance, incarnation, "ready", 1_700_000_000_000_000, "host", 1, "", "", "",
-        0, 0, 0, 0, 0, 0, 0.0, 0, b"", b"",
-    )  # fmt: skip
-    return replace(blank, **fields)  # type: ignore[arg-type]  # fields of Heartbeat by name
+    blank = make_heartbeat(
+        role, instance, incarnation=incarnation, sent_unix_us=1700000000000000, host="host", pid=1
+    )
+    return heartbeat_with(blank, **fields)
 
 
 def names(fleet: FleetState, role: str = "decode") -> list[str]:
@@ -338,7 +336,7 @@ def test_overlap_counts_leading_blocks_only(fleet: FleetState) -> None:
 
 
 def test_overlap_with_a_window_needs_that_alone(fleet: FleetState) -> None:
-    view = fleet.observe(replace(events(2, [5, 6]), kv_groups=KvGroups(0, 1, 17)))
+    view = fleet.observe(heartbeat_with(events(2, [5, 6]), kv_groups=KvGroups(0, 1, 17)))
     assert view is not None
     assert view.overlap(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from hashlib import blake2b
 from unittest.mock import patch
 
@@ -19,6 +18,7 @@ from shared.errors import InvalidRequest
 from shared.messages import Envelope, Heartbeat, Snapshot, unpack_hashes
 from shared.worker import prefix_mirror
 from shared.worker.prefix_mirror import BUCKETS, MAX_EVENTS_PER_BEAT, MAX_PAGE_HASHES, PrefixMirror
+from tests.support.heartbeats import heartbeat_with, make_heartbeat
 
 LARGE = 300_000
 """Twice as many blocks as once fitted into one message."""
@@ -87,7 +87,7 @@ def test_a_bucket_that_does_not_exist_is_refused(large: PrefixMirror) -> None:
             large.snapshot(bucket)
 
 
-BEAT = Heartbeat("decode", "decode-0", 1, "ready", 0, "", 1, "", "", "", 0, 0, 0, 0, 0, 0, 0.0, 0, b"", b"")
+BEAT = make_heartbeat("decode", "decode-0", pid=1)
 
 
 BLOCKS = 12
@@ -115,7 +115,7 @@ class Conversation:
 
     def beat(self) -> None:
         delta = self.mirror.drain()
-        beat = replace(BEAT, prefix_event_id=delta.event_id, added=delta.added, removed=delta.removed)
+        beat = heartbeat_with(BEAT, prefix_event_id=delta.event_id, added=delta.added, removed=delta.removed)
         self.late.append(beat)
 
     def hear(self) -> None:

@@ -10,7 +10,8 @@ from services.gateway.fleet.model_identity import MAX_NAMED, ModelIdentity, cont
 from services.gateway.fleet.routing import serving
 from shared.bus.fleet import InstanceView
 from shared.errors import NotFound
-from shared.messages import AdapterId, AdapterReport, Heartbeat
+from shared.messages import AdapterId, AdapterReport
+from tests.support.heartbeats import make_heartbeat
 
 OURS = ModelIdentity("m", "weights-a", "tokenizer-a")
 OTHER_WEIGHTS = ModelIdentity("m", "weights-b", "tokenizer-a")
@@ -27,12 +28,19 @@ def over(model: ModelIdentity, adapter: AdapterId) -> ModelIdentity:
 def view(role: str, model: ModelIdentity, number: int = 0, *adapters: AdapterId) -> InstanceView:
     """An instance of `model` as it announces itself."""
     text = role in ("tokenizer", "detokenizer")
-    beat = Heartbeat(
-        role, f"{role}-{number}", 1, "ready", 0, "h", 1, "", model.name, "",
-        8, 0, 0, 0, 9, 9, 0.0, 0, b"", b"",
-        weights_digest="" if text else model.weights, tokenizer_digest=model.tokenizer,
+    beat = make_heartbeat(
+        role,
+        f"{role}-{number}",
+        host="h",
+        pid=1,
+        model=model.name,
+        capacity=8,
+        kv_blocks=9,
+        kv_blocks_free=9,
+        weights_digest="" if text else model.weights,
+        tokenizer_digest=model.tokenizer,
         adapters=tuple(AdapterReport(each.name, 1, each.digest, 8) for each in adapters),
-    )  # fmt: skip
+    )
     return InstanceView(beat, 0.0)
 
 

@@ -22,6 +22,7 @@ from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.errors import Unavailable
 from shared.messages import Heartbeat
 from tests.support.block_names import block_names
+from tests.support.heartbeats import make_heartbeat
 
 HASHES = tuple(block_names([11, 12, 13, 14]))
 NEED = Need(HASHES, tokens=64, output_tokens=16)
@@ -48,27 +49,19 @@ def beat(
     layout: str = "",
     groups: KvGroups = ONE_GROUP,
 ) -> Heartbeat:
-    return Heartbeat(
+    return make_heartbeat(
         role,
         instance,
-        1,
-        "ready",
-        0,
-        "h",
-        1,
-        "",
-        "m",
-        layout,
-        8,
-        live,
-        0,
-        queued_tokens,
-        100,
-        free,
-        tokens_per_s,
-        0,
-        b"",
-        b"",
+        host="h",
+        pid=1,
+        model="m",
+        layout=layout,
+        capacity=8,
+        live=live,
+        queued_tokens=queued_tokens,
+        kv_blocks=100,
+        kv_blocks_free=free,
+        tokens_per_s=tokens_per_s,
         kv_groups=groups,
     )
 

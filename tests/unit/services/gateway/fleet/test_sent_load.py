@@ -20,7 +20,7 @@ def test_what_was_sent_is_added_to_the_heartbeat() -> None:
     sent.add("decode", "d0", tokens=7, blocks=4)
     sent.add("decode", "other", tokens=100, blocks=100)
     beat = sent.with_sent(seen).heartbeat
-    assert (beat.live, beat.queued_tokens, beat.kv_blocks_free) == (4, 17, 46)
+    assert (beat.live, beat.worker.queued_tokens, beat.worker.kv_blocks_free) == (4, 17, 46)
 
 
 def test_a_heartbeat_behind_the_answer_counts_it_in() -> None:
@@ -94,7 +94,7 @@ def test_when_the_last_one_has_ended_no_tokens_of_its_prompt_wait() -> None:
     for left in (2, 1, 0):
         sent.end("decode", "d0")
         loaded = sent.with_sent(seen).heartbeat
-        assert (loaded.live, loaded.queued_tokens) == (left, 10 if left else 0)
+        assert (loaded.live, loaded.worker.queued_tokens) == (left, 10 if left else 0)
 
 
 def test_ends_of_an_instance_that_is_heard_no_more_are_forgotten() -> None:

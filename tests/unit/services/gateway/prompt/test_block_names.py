@@ -8,8 +8,8 @@ from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.prompt.block_names import BlockNames, usual_layout
 from shared.blocks.block_hash import BlockHasher
 from shared.bus.fleet import InstanceView
-from shared.messages import Heartbeat
 from tests.support.block_names import hashes_of
+from tests.support.heartbeats import make_heartbeat
 
 PROMPT = list(range(40))
 LOG = list(range(40, 70))
@@ -42,8 +42,16 @@ def test_the_names_of_an_adapter_are_those_of_no_model() -> None:
 
 
 def view(instance: str, layout: str, model: str = "m") -> InstanceView:
-    beat = Heartbeat(
-        "decode", instance, 1, "ready", 0, "h", 1, "", model, layout, 8, 0, 0, 0, 9, 9, 0.0, 0, b"", b""
+    beat = make_heartbeat(
+        "decode",
+        instance,
+        host="h",
+        pid=1,
+        model=model,
+        layout=layout,
+        capacity=8,
+        kv_blocks=9,
+        kv_blocks_free=9,
     )
     return InstanceView(beat, 0.0)
 
