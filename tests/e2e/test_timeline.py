@@ -78,10 +78,13 @@ async def test_the_phases_name_every_hop(get_stack: GetStack, oracle: Oracle) ->
 async def test_the_phases_of_a_prompt_that_decode_computes_name_no_transfer(
     get_stack: GetStack, oracle: Oracle
 ) -> None:
-    """Asked again, it is cached there."""
-    names = phases_of((await timed(get_stack(), oracle))[-1])
-    assert {*PREPROCESSING, "decode.prefill_queue", "decode.prefill_compute", "decode"} <= names
-    assert not {"prefill.queue", "prefill.compute", "kv.transfer"} & names
+    """Asked again, it is cached there; a busy machine may still measure that the other way is shorter."""
+    answers = await timed(get_stack(), oracle)
+    local = [names for names in map(phases_of, answers[1:]) if "decode.prefill_compute" in names]
+    assert local
+    for names in local:
+        assert {*PREPROCESSING, "decode.prefill_queue", "decode"} <= names
+        assert not {"prefill.queue", "prefill.compute", "kv.transfer"} & names
 
 
 def phases_of(answer: Answer) -> set[str]:

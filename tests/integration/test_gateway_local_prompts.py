@@ -35,6 +35,7 @@ from tests.support import metric
 from tests.support.block_names import hashes_of
 from tests.support.client import Answer as Answered
 from tests.support.client import generate
+from tests.support.heartbeats import heartbeat_with
 from tests.support.wait import until
 
 SHORT = "hello"
@@ -57,7 +58,7 @@ async def says(peers: Fleet, running: Running, instance: str, **fields: object) 
 
     def heard() -> bool:
         view = running.fleet.get(peer.role, instance)
-        return view is not None and all(getattr(view.heartbeat, name) == fields[name] for name in fields)
+        return view is not None and heartbeat_with(view.heartbeat, **fields) == view.heartbeat
 
     await until(heard)
 

@@ -47,8 +47,7 @@ async def main():
     now = time.time_ns() // 1000
     while not stop.is_set():
         metrics = http.address or "127.0.0.1:9"
-        beat = Heartbeat(role, instance, now, "ready", now, "host", os.getpid(), metrics, "", "",
-                         1, 0, 0, 0, 0, 0, 0.0, 0, b"", b"")
+        beat = Heartbeat(role, instance, now, "ready", now, "host", os.getpid(), metrics)
         await bus.publish(fleet(role, instance), beat)
         try:
             async with asyncio.timeout(0.1):

@@ -182,7 +182,9 @@ def blank_fields(record: type) -> list[object]:
     """Every field of a record and of those in it, as msgpack would hold it, with integers for floats."""
     blank: dict[type, object] = {int: 0, float: 0, bytes: b"", str: "x", bool: False}
     return [
-        blank_fields(hint) if dataclasses.is_dataclass(hint) else blank.get(hint, [])
+        blank_fields(hint)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint)
+        else blank.get(hint, [])
         for hint in typing.get_type_hints(record).values()
     ]
 
