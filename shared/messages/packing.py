@@ -15,7 +15,8 @@ MAX_PROMPT_TOKENS = 1 << 20
 MAX_HASHES = MAX_PROMPT_TOKENS // HASH_BLOCK_TOKENS
 """Most block hashes in one field of a message (1 MB): one for each block of the longest id list."""
 
-_ID_BYTES = 4
+ID_BYTES = 4
+"""The bytes of one id in what `pack_ids` makes."""
 
 
 def pack_ids(token_ids: Iterable[int]) -> bytes:
@@ -26,7 +27,7 @@ def pack_ids(token_ids: Iterable[int]) -> bytes:
 
 
 def unpack_ids(data: bytes) -> list[int]:
-    _check_length(data, _ID_BYTES, MAX_PROMPT_TOKENS, "integers")
+    _check_length(data, ID_BYTES, MAX_PROMPT_TOKENS, "integers")
     unpacked = array("I", data)
     if sys.byteorder == "big":
         unpacked.byteswap()

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from shared.bus import Bus, Delivery, connection, nats_server
 from shared.bus.connection import PENDING_BYTES
@@ -218,3 +219,15 @@ async def test_a_server_that_ends_before_it_has_a_log_is_told_of_with_its_last_w
     monkeypatch.setattr(nats_server, "nats_server_binary", lambda: binary)
     with pytest.raises(Unavailable, match="exited with code 3: no more threads"):
         await NatsServer().start()
+
+
+async def test_a_lost_server_is_told_and_a_connection_that_was_closed_is_not(nats_server: NatsServer) -> None:
+    with structlog.testing.capture_logs() as logs:
+        closed = await Bus.connect(nats_server.url, name="closed")
+        await closed.close()
+        survivor = await Bus.connect(nats_server.url, name="survivor")
+        await nats_server.kill()
+        await until(lambda: not survivor.connected)
+        await survivor.close()
+    lost = [entry["connection"] for entry in logs if entry["event"] == "bus_disconnected"]
+    assert lost == ["survivor"]

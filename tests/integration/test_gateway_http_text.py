@@ -72,6 +72,12 @@ async def test_ids_become_their_text(nats_url: str) -> None:
     assert reply.body == {"prompt": "ab"}
 
 
+async def test_as_many_ids_as_are_taken_become_their_text(nats_url: str) -> None:
+    async with edge(nats_url) as (_, client):
+        reply = await call(client, "/detokenize", {"tokens": [97] * MAX_DETOKENIZE_IDS})
+    assert reply.body == {"prompt": "a" * MAX_DETOKENIZE_IDS}
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "no input": (EMBEDDINGS, {}, 400, "input"),
     "ids": (EMBEDDINGS, {"input": [1, 2]}, 400, "input[0]"),
@@ -79,12 +85,14 @@ WRONG: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "long": (EMBEDDINGS, {"input": ["x" * (MAX_EMBED_TEXT_BYTES + 1)]}, 413, "input[0]"),
     "format": (EMBEDDINGS, {"input": "a", "encoding_format": "int8"}, 400, "encoding_format"),
     "dimensions": (EMBEDDINGS, {"input": "a", "dimensions": 3}, 400, "dimensions"),
+    "no dimensions": (EMBEDDINGS, {"input": "a", "dimensions": 0}, 400, "dimensions"),
     "deadline": (EMBEDDINGS, {"input": "a", "penstock": {"deadline_ms": 0}}, 400, "penstock.deadline_ms"),
     "model": (EMBEDDINGS, {"input": "a", "model": "other"}, 404, "model"),
     "no prompt": ("/tokenize", {}, 400, "prompt"),
     "role": ("/tokenize", {"messages": [{"role": "x", "content": "a"}]}, 400, "messages[0].role"),
     "special": ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, 400, "add_special_tokens"),
     "no tokens": ("/detokenize", {}, 400, "tokens"),
+    "empty tokens": ("/detokenize", {"tokens": []}, 400, "tokens"),
     "many tokens": ("/detokenize", {"tokens": [1] * (MAX_DETOKENIZE_IDS + 1)}, 400, "tokens"),
     "tokens": ("/detokenize", {"tokens": ["a"]}, 400, "tokens[0]"),
 }

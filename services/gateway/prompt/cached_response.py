@@ -38,6 +38,7 @@ from shared.messages import (
     pack_ids,
     passage_bytes,
 )
+from shared.messages.packing import ID_BYTES
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
@@ -181,18 +182,11 @@ class CachedResponse:
         except PenstockError as error:
             log.info("cache_not_asked", request_id=self._request_id, instance=retriever, error=str(error))
             return None
-        if isinstance(answer, ResponseFound) and self._is_usable(answer):
+        if isinstance(answer, ResponseFound) and is_usable(answer, context.config.max_buffered_tokens):
             return answer
         if isinstance(answer, ResponseMissing):
             self._missed = MissedLookup(retriever, key, answer.generation)
         return None
-
-    def _is_usable(self, found: ResponseFound) -> bool:
-        """Whether its client can be given all of it at once, with where its passages stood."""
-        kept = found.response
-        return len(kept.token_ids) // 4 <= self._context.config.max_buffered_tokens and len(
-            kept.passages
-        ) == len(kept.prompt_places)
 
     def _retriever_of(self, key: ResponseKey) -> str:
         """The one that questions like this one are kept by, as long as the same ones are there."""
@@ -212,3 +206,10 @@ class CachedResponse:
             await self._context.bus.publish(inbox("retriever", retriever), message, envelope)
         except PenstockError as error:
             log.info("answer_not_kept", request_id=self._request_id, instance=retriever, error=str(error))
+
+
+def is_usable(found: ResponseFound, max_buffered_tokens: int) -> bool:
+    """Whether a client can be given all of an answer at once, with where its passages stood."""
+    kept = found.response
+    num_tokens = len(kept.token_ids) // ID_BYTES
+    return num_tokens <= max_buffered_tokens and len(kept.passages) == len(kept.prompt_places)

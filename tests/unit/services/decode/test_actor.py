@@ -466,3 +466,9 @@ async def test_decoding_pauses_where_too_much_waits_for_the_bus_and_loses_nothin
     assert worker._driver.steps > steps
     told = worker.positions()
     assert told == list(range(len(PROMPT) + 1, len(PROMPT) + 1 + len(told)))
+
+
+async def test_a_worker_whose_actor_has_ended_takes_nothing_new(folder: Path) -> None:
+    worker = Worker(folder)
+    worker._ended = True
+    assert worker.status().state == "draining"

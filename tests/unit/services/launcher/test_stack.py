@@ -18,7 +18,7 @@ from services.launcher.options import parse_options
 from services.launcher.stack import Stack
 from services.launcher.state import RunningInstance
 from shared.bus import Delivery
-from shared.messages import Envelope
+from shared.messages import AdapterReport, Envelope
 from tests.support.heartbeats import make_heartbeat
 from tests.support.wait import until
 
@@ -115,3 +115,16 @@ def test_gateways_get_one_port_for_grpc_and_one_for_http_or_one_each(
         assert [len(grpc_ports), len(http_ports)] == [3, 3]
         assert len({*grpc_ports}) == len({*http_ports}) == ports
         assert not {*grpc_ports} & {*http_ports}
+
+
+async def test_an_adapter_that_a_worker_has_not_loaded_is_said_with_the_reason(
+    playing: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = await playing.start("decode", "echo here; exec sleep 600")
+    broken, fine = AdapterReport("sql", 1, "", 0, "no such file"), AdapterReport("law", 1, "d", 8)
+    said: list[str] = []
+    monkeypatch.setattr(playing.stack, "_say", said.append)
+    beat = make_heartbeat("decode", "decode-0", incarnation=child.pid, pid=child.pid, adapters=(broken, fine))
+    playing.stack._on_beat(Delivery(Envelope(), beat))
+    assert playing.stack._check_ready(child, set())
+    assert said[1:] == ["decode-0 has not loaded the adapter sql: no such file"]

@@ -11,6 +11,7 @@ from services.retriever import index_follower
 from services.retriever.index_follower import IndexFollower
 from services.retriever.served_corpus import ServedCorpus
 from shared.config.named_corpus import NamedCorpus
+from shared.retrieval.index.manifest import POINTER_NAME
 from shared.retrieval.index.store import Generation, open_generation
 from tests.support.small_index import SMALL_INDEX_MODEL, save_small_index
 
@@ -81,6 +82,22 @@ def test_whatever_breaks_while_it_is_read_is_trouble_of_this_corpus_alone(
     monkeypatch.setattr(index_follower, "open_generation", open_generation)
     assert follower.look()
     assert (texts(corpus), corpus.trouble) == (["new"], "")
+
+
+def test_trouble_ends_when_the_index_that_serves_is_the_current_one_again(
+    tmp_path: Path, follower: IndexFollower, corpus: ServedCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(folder: Path, embedder: str) -> Generation | None:
+        raise RuntimeError(folder, embedder)
+
+    before, pointer = (tmp_path / POINTER_NAME).read_bytes(), tmp_path / POINTER_NAME
+    monkeypatch.setattr(index_follower, "open_generation", broken)
+    save_small_index(tmp_path, "new")
+    assert follower.look()
+    pointer.write_bytes(before)
+    assert follower.look()
+    assert (texts(corpus), corpus.trouble) == (["old"], "")
+    assert not follower.look()
 
 
 def test_where_there_is_no_index_there_is_none_until_one_is_made(

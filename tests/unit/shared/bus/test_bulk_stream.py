@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.bus.bulk_stream import MAX_CONTROL_LINE_BYTES, BulkStream
+from shared.bus.bulk_stream import MAX_CONTROL_LINE_BYTES, MAX_UNREAD_BYTES, BulkStream
 
 SUBJECT = b"penstock.kv.decode-0.7"
 
@@ -178,3 +179,30 @@ async def test_a_writer_waiting_for_the_socket_fails_when_the_connection_is_lost
     stream.connection_lost(None)
     with pytest.raises(ConnectionResetError):
         await waiting
+
+
+class PausedSocket:
+    """Counts how often reading stops and goes on."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pause_reading(self) -> None:
+        self.calls.append("pause")
+
+    def resume_reading(self) -> None:
+        self.calls.append("resume")
+
+
+async def test_reading_pauses_above_what_may_wait_and_goes_on_at_that_limit() -> None:
+    stream, socket = BulkStream({}), PausedSocket()
+    stream.connection_made(cast(asyncio.BaseTransport, socket))
+    body = b"x" * (MAX_UNREAD_BYTES + 2)
+    feed(stream, b"MSG other 3 %d\r\n%b\r\n" % (len(body), body), [1 << 20])
+    assert socket.calls == ["pause"]
+    stream.take(len(stream.unread) - MAX_UNREAD_BYTES - 1)
+    assert socket.calls == ["pause"]
+    stream.take(1)
+    assert socket.calls == ["pause", "resume"]
+    stream.take()
+    assert socket.calls == ["pause", "resume"]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shared.bus.connection import bounded, without_password
+from shared.bus.connection import _sentence, bounded, without_password
 
 
 async def test_a_call_that_swallows_cancellations_still_ends() -> None:
@@ -45,3 +45,10 @@ async def test_the_error_of_a_call_in_time_is_its_own() -> None:
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(OSError("refused"), "refused"), (TimeoutError(), "TimeoutError")]
+)
+def test_an_error_without_a_text_is_told_by_its_name(error: Exception, told: str) -> None:
+    assert _sentence(error) == told

@@ -155,6 +155,11 @@ def test_a_packed_module_that_no_group_targets_is_refused(target: str) -> None:
         specs(config_of((target, PACKED4)))
 
 
+def test_a_packed_module_that_no_group_names_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="has no weights for it"):
+        specs(config_of(("re:.*down_proj", PACKED4)))
+
+
 @pytest.mark.parametrize("ignored", [MODULE, "re:.*mlp.*", "Linear"])
 def test_a_packed_module_that_is_ignored_is_refused(ignored: str) -> None:
     with pytest.raises(InvalidRequest, match="or lists it in ignore"):
