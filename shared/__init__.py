@@ -1,4 +1,4 @@
-"""What the services share; they import this and never each other.
+"""The parts that the services share; they import this and never each other.
 
 errors       typed errors, one code each
 deadline     absolute deadlines, and the offsets of clocks

@@ -1,4 +1,5 @@
-"""What the fleet leaves out under pressure, first to last. Each level includes those below it."""
+"""The levels of what the fleet leaves out under pressure, first to last. Each level includes those below
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class DegradationLevel(IntEnum):
 
     @property
     def word(self) -> str:
-        """As metrics, logs and `penstock status` name it."""
+        """The name in metrics, logs and `penstock status`."""
         return self.name.lower()
 
     @classmethod

@@ -61,7 +61,7 @@ class ContextExceeded(InvalidRequest):
 
     @classmethod
     def of(cls, tokens: int, context_tokens: int) -> Self:
-        """In the words that programs look for."""
+        """Make the error in the words that programs look for."""
         return cls(
             f"the prompt has {tokens} tokens, and the maximum context length of the model is "
             f"{context_tokens} tokens, those of the answer included: shorten the prompt"

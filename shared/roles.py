@@ -43,7 +43,7 @@ _HOPS = {
 
 
 def hop_of_phase(phase: str) -> str:
-    """Where a request is in `phase`: a role, or client or bus on the way between them.
+    """Return where a request is in `phase`: a role, or client or bus on the way between them.
 
     The first part of the phase's name decides; all that are not listed are the gateway's own.
     """

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _whole_parser() -> argparse.ArgumentParser:
-    """All commands in one, as they are when each is run by itself."""
+    """Build one parser of all commands, as they are when each is run by itself."""
     builders: dict[str, Callable[[], argparse.ArgumentParser]] = {
         "adapter": build_adapter_parser,
         "ask": build_ask_parser,
@@ -119,7 +119,7 @@ def _launcher_parser(name: str, module: str) -> argparse.ArgumentParser:
 
 
 def _mark_paths(parser: argparse.ArgumentParser) -> None:
-    """What shtab looks for at the options that take a file or a folder."""
+    """Mark the options that take a file or a folder, as shtab looks for them."""
     for action in parser._actions:  # noqa: SLF001 - as shtab itself does
         if action.metavar in FOLDERS:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # shtab's own mark

@@ -1,4 +1,4 @@
-"""How a command tells its end to a shell; 0 is success."""
+"""Exit codes of the commands; 0 is success."""
 
 from __future__ import annotations
 

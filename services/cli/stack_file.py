@@ -1,4 +1,4 @@
-"""Where the running stack is, from the `stack.json` that the launcher writes."""
+"""Find the running stack by the `stack.json` that the launcher writes."""
 
 from __future__ import annotations
 

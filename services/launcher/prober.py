@@ -34,7 +34,7 @@ class Prober:
         self._missed: dict[int, int] = {}  # by process: probes in a row without a good answer
 
     async def run(self) -> None:
-        """For ever."""
+        """Probe for ever."""
         while True:
             await asyncio.gather(self.probe_all(), asyncio.sleep(PROBE_EVERY_S))
 

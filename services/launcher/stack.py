@@ -107,8 +107,8 @@ class Stack:
     # ---- start --------------------------------------------------------------------------------
 
     def _gateway_ports(self) -> tuple[list[int], list[int]]:
-        """For gRPC and for HTTP one port per gateway each; the first is the one asked for, and that of all
-        where they share it."""
+        """Choose a port for gRPC and one for HTTP per gateway; the first is the one asked for, and that of
+        all where they share it."""
         host, gateways = self._options.grpc_host, self._options.counts["gateway"]
         ports = free_ports(host, 2 * gateways)
         grpc_ports, http_ports = ports[:gateways], ports[gateways:]
@@ -194,7 +194,7 @@ class Stack:
     # ---- run ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Until told to stop: keep stack.json true and the services alive. Raises what ends an instance for
+        """Keep, until told to stop, stack.json true and the services alive. Raises what ends an instance for
         good."""
         probing = asyncio.create_task(Prober(self._addresses).run(), name="prober")
         try:

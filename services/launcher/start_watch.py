@@ -16,7 +16,7 @@ class StartWatch:
         self._moved: dict[str, tuple[int, float]] = {}
 
     def late(self, steps: Mapping[str, int]) -> set[str]:
-        """Of those that load, with how far each is, who has stood still for too long."""
+        """Return those that load and have stood still for too long, by how far each is."""
         now_s = self._clock()
         for name, step in steps.items():
             before, _ = self._moved.get(name, (0, self._began_s))

@@ -66,7 +66,7 @@ class CorpusIndexing:
         return any(corpus.generation for corpus in self._corpora)
 
     async def _serve(self, corpus: ServedCorpus) -> None:
-        """For ever."""
+        """Index what changes, for ever."""
         folder = index_folder(self._state_dir, corpus.named.path)
         follower = IndexFollower(folder, MODEL, corpus)
         while corpus in self._untried:

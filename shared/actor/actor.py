@@ -104,7 +104,7 @@ class Actor(ABC):
     # ---- for subclasses ---------------------------------------------------------------------------
 
     async def on_start(self) -> None:  # noqa: B027 - a hook: most actors have nothing to do here
-        """Before the first message."""
+        """Prepare, before the first message."""
 
     @abstractmethod
     async def handle(self, item: Any) -> None:
@@ -115,12 +115,12 @@ class Actor(ABC):
         return False
 
     async def on_stop(self) -> None:  # noqa: B027 - a hook: most actors have nothing to do here
-        """After the last message, also after a crash: give back what is held."""
+        """Give back what is held, after the last message and after a crash."""
 
     # ---- the loop -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until `stop`. Raises what crashed it; pending asks have failed by then."""
+        """Run until `stop`. Raises what crashed it; pending asks have failed by then."""
         try:
             await self.on_start()
             self._activity.begin()
@@ -169,7 +169,7 @@ class Actor(ABC):
         self._wakeup.set()
 
     async def _fail_waiting(self) -> None:
-        """Whoever waits for an answer gets one before the actor is gone."""
+        """Answer whoever waits, before the actor is gone."""
         error: PenstockError
         if self._stopping:
             error = Unavailable(f"{self.name} has stopped", hop=self.name)

@@ -26,7 +26,7 @@ CONTROL_MESSAGES = (
 
 
 class Host(Protocol):
-    """What a BusActor needs of the process it lives in; `shared.process.service.Service` is one."""
+    """The process that a BusActor lives in, as it sees it; `shared.process.service.Service` is one."""
 
     @property
     def role(self) -> str: ...

@@ -92,11 +92,11 @@ class Supervisor:
         self._add(self._keep_task(name, factory), name, None)
 
     def activities(self) -> list[Activity]:
-        """Of all its actors, as they are now; may be asked from any thread."""
+        """Return the activities of all its actors, as they are now; may be asked from any thread."""
         return [one for _, ref in list(self._children) if ref is not None for one in ref.actor.activities()]
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set. Raises InternalError when a child crashed too often."""
+        """Run until `stop` is set. Raises InternalError when a child crashed too often."""
         waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._failed.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

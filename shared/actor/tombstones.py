@@ -19,7 +19,7 @@ class Tombstone:
 
 
 class Tombstones:
-    """At most `limit` of them, each for `ttl_s`; the oldest makes room for the newest.
+    """Tombstones, at most `limit` of them, each for `ttl_s`; the oldest makes room for the newest.
 
     One that was put up `by` an instance stands in that one's way alone; "" in everybody's.
     """

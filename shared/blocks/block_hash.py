@@ -82,7 +82,7 @@ class BlockHasher:
 
 
 def max_cached_blocks(num_tokens: int) -> int:
-    """How many blocks of a sequence of `num_tokens` may come from the prefix cache.
+    """Count the blocks of a sequence of `num_tokens` that may come from the prefix cache.
 
     The last token is always computed: its logits are what the next draw needs.
     """

@@ -1,4 +1,5 @@
-"""How many blocks 16 tokens of a sequence take: one in each group of layers, or none behind its window."""
+"""Count the blocks that 16 tokens of a sequence take: one in each group of layers, or none behind its
+window."""
 
 from __future__ import annotations
 
@@ -27,17 +28,18 @@ class KvGroups:
         return self.whole + self.windowed
 
     def most_blocks(self, num_tokens: int, num_rows: int) -> int:
-        """How many blocks a sequence of `num_tokens` never exceeds, computed by `num_rows` at a time."""
+        """Return the number of blocks that a sequence of `num_tokens` never exceeds, computed by `num_rows`
+        at a time."""
         blocks = -(-num_tokens // HASH_BLOCK_TOKENS)
         in_window = min(blocks, self.window.most_blocks(num_rows)) if self.windowed else 0
         return self.whole * blocks + self.windowed * in_window
 
     def read_blocks(self, count: int, position: int) -> int:
-        """How many blocks of the first `count` of each group rows from `position` on read."""
+        """Count the blocks, of the first `count` of each group, that rows from `position` on read."""
         return self.whole * count + self.windowed * max(0, count - self.window.first_block(position))
 
     def reusable_blocks(self, names: Sequence[bytes], is_cached: Callable[[bytes], bool]) -> int:
-        """How many of the first blocks need no computing, where `is_cached` knows names that are told: the
+        """Count the first blocks that need no computing, where `is_cached` knows names that are told: the
         longest prefix whose blocks are there in the groups that see everything, and those of the window at
         its end in the others."""
         count = NO_WINDOW.reusable_blocks(names, is_cached) if self.whole else len(names)
@@ -46,8 +48,8 @@ class KvGroups:
         return self.window.reusable_blocks(names[:count], lambda name: is_cached(self.windowed_name(name)))
 
     def windowed_name(self, name: bytes) -> bytes:
-        """What a block of the groups with a window is called outside of the engine. Where there are others,
-        which come and go without it, these have the name."""
+        """Name a block of the groups with a window as it is called outside of the engine. Where there are
+        others, which come and go without it, these have the name."""
         return bytes((name[0] ^ 0xFF,)) + name[1:] if self.whole else name
 
 

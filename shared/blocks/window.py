@@ -1,4 +1,4 @@
-"""What of a sequence's KV is still read: all of it, or, by layers with a window, the end of it alone."""
+"""Tell which KV of a sequence is still read: all of it, or, by layers with a window, the end of it alone."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class KvWindow:
         return max(0, position - self.tokens + 1) // TILE_TOKENS * TILE_BLOCKS
 
     def most_blocks(self, num_rows: int) -> int:
-        """How many blocks `num_rows` rows of one sequence and all that they see never exceed. Of a window."""
+        """Return the number of blocks that `num_rows` rows of one sequence and all they see never exceed. Of
+        a window."""
         return -(-(self.tokens + TILE_TOKENS - 2 + num_rows) // HASH_BLOCK_TOKENS)
 
     def reusable_blocks(self, names: Sequence[bytes], is_cached: Callable[[bytes], bool]) -> int:
-        """How many of the first blocks need no computing where those with `is_cached` are at hand: of the
+        """Count the first blocks that need no computing where those with `is_cached` are at hand: of the
         longest prefix that can be gone on behind, which takes all of it or the window at its end."""
         if not self.tokens:
             return next((count for count, name in enumerate(names) if not is_cached(name)), len(names))

@@ -208,7 +208,7 @@ class BulkConnection:
         self._denials.check_subscribed(subject)
 
     def discard_body(self, sink: BulkSink) -> None:
-        """What is landing for `sink` at this moment goes nowhere; `done` and `lost` are not called for it."""
+        """Discard what is landing for `sink` at this moment; `done` and `lost` are not called for it."""
         stream = self._client.bulk.stream
         if stream is not None:
             stream.discard_body(sink)

@@ -89,7 +89,7 @@ class Bus:
     # ---- receiving ------------------------------------------------------------------------------
 
     async def serve(self, address: str, receive: Receive) -> None:
-        """From now on `receive` gets every message sent to `address`. The server knows on return.
+        """Hand every message sent to `address` to `receive` from now on. The server knows on return.
 
         Raises Unavailable when our user may not read there.
         """
@@ -227,7 +227,7 @@ class Bus:
         )
 
     async def flush(self) -> None:
-        """Until the server has everything that was published. Raises Unavailable."""
+        """Wait until the server has everything that was published. Raises Unavailable."""
         await self._connection.flush()
 
     async def close(self) -> None:

@@ -45,7 +45,8 @@ class BusClient(Client):
         self._takers: dict[int, Take] = {}
 
     def hand_over(self, subscription: Subscription, take: Take) -> None:
-        """From now on its messages go to `take`, all but those with headers, which no message of ours has."""
+        """Hand its messages to `take` from now on, all but those with headers, which no message of ours
+        has."""
         self._takers[subscription._id] = take  # noqa: SLF001 - what messages name it by
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:

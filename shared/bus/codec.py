@@ -148,7 +148,7 @@ def _checker(hint: Any) -> Checker:
 
 
 def _column_checker(hint: Any) -> Checker:
-    """For any number of `hint`."""
+    """Return the checker for any number of `hint`."""
     if hint in _SCALARS:
         return _tuple_of_scalars(hint)
     args = typing.get_args(hint)

@@ -159,7 +159,7 @@ class Connection:
         return result
 
     async def flush(self) -> None:
-        """Until the server has seen everything sent so far. Raises Unavailable."""
+        """Wait until the server has seen everything sent so far. Raises Unavailable."""
         try:
             await self.client.flush(timeout=FLUSH_TIMEOUT_S)
             await self.client.flush(timeout=FLUSH_TIMEOUT_S)

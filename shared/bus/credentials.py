@@ -35,7 +35,8 @@ class Credentials:
         write_secret(path, "".join(f'{key} = "{value}"\n' for key, value in lines.items() if value))
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """None without `tls_ca`. Raises InvalidRequest when that is no file of certificates."""
+        """Make the context of a TLS connection; None without `tls_ca`. Raises InvalidRequest when that is no
+        file of certificates."""
         if not self.tls_ca:
             return None
         try:
@@ -47,7 +48,8 @@ class Credentials:
 
 
 def load_credentials(file: str) -> Credentials | None:
-    """None for "". Raises InvalidRequest with a sentence, which never shows what is in the file."""
+    """Read the credentials of a file; None for "". Raises InvalidRequest with a sentence, which never shows
+    what is in the file."""
     if not file:
         return None
     try:

@@ -32,7 +32,8 @@ class Denials:
         return True
 
     def check_subscribed(self, subject: str) -> None:
-        """To be called when the server has seen the subscription. Raises Unavailable when it was refused."""
+        """Check, once the server has seen the subscription, that it stands. Raises Unavailable when it was
+        refused."""
         refusal = f'subscription to "{subject.lower()}"'
         if any(refusal in sentence for sentence in self._sentences):
             raise Unavailable(f"the NATS server does not let this user read {subject}; check its credentials")

@@ -49,7 +49,7 @@ __all__ = ["FleetView", "HeartbeatPublisher", "InstanceView"]
 
 
 class FleetView:
-    """What this process knows of the instances of `roles`, fed by their heartbeats. `places` as in its state.
+    """The instances that this process knows of `roles`, fed by their heartbeats. `places` as in its state.
 
     Silence counts only while we listened: not while we were disconnected, not by how much a sweep was late.
     Nobody is suspected before the server has handed over all that it had for us.
@@ -133,7 +133,7 @@ class FleetView:
             self._ask_snapshot(self._bus, beat)
 
     def _on_reconnect(self) -> None:
-        """What was said meanwhile is lost, by whomever."""
+        """Ask everybody anew: what was said meanwhile is lost."""
         self._state.excuse(SUSPECT_AFTER_S)
         self.own_lag.note(SUSPECT_AFTER_S)
         self._start_call(self._call_roll())
@@ -186,7 +186,7 @@ class FleetView:
     # ---- silence --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """For ever: find out who is silent."""
+        """Find out for ever who is silent."""
         swept_s = self._clock.monotonic_s()
         while True:
             pause_s = self._pause_s()
@@ -203,7 +203,7 @@ class FleetView:
         return self._places and (self._clock.monotonic_s() < self._attentive_until_s or self.working())
 
     async def _sleep(self, pause_s: float) -> None:
-        """For so long, or until work is placed."""
+        """Sleep for so long, or until work is placed."""
         if self._attentive():
             await asyncio.sleep(pause_s)
             return
@@ -269,7 +269,7 @@ class HeartbeatPublisher:
         self._changed.set()
 
     async def answer_heartbeat_requests(self) -> None:
-        """From now on whoever asks for our heartbeat gets it."""
+        """Answer everybody who asks for our heartbeat from now on."""
         await self._bus.serve(
             subjects.heartbeat_request(self._role, self._instance), self._on_heartbeat_request
         )
@@ -294,7 +294,7 @@ class HeartbeatPublisher:
             )
 
     async def run(self) -> None:
-        """For ever. Raises what `status` raises."""
+        """Send heartbeats for ever. Raises what `status` raises."""
         while True:
             self._changed.clear()
             beat = self.status()
@@ -304,7 +304,7 @@ class HeartbeatPublisher:
             await self._until_due(next_s)
 
     async def _until_due(self, next_s: float) -> None:
-        """For so long, and woken by nothing in between, or until shortly after a change."""
+        """Wait for so long, or until shortly after a change."""
         since_s = time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(next_s):

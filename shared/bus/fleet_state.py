@@ -36,7 +36,7 @@ block."""
 
 @dataclass(slots=True)
 class InstanceView:
-    """What is known of one instance; `prefix` holds the block hashes of its prefix cache, if kept."""
+    """One instance as it is known here; `prefix` holds the block hashes of its prefix cache, if kept."""
 
     heartbeat: Heartbeat
     last_seen_s: float
@@ -61,7 +61,7 @@ class InstanceView:
 
     @property
     def silent_since_s(self) -> float:
-        """From when on its silence counts against it."""
+        """The time from which on its silence counts against it."""
         return self.last_seen_s + self.excused_s
 
     @property

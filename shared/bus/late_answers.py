@@ -16,7 +16,7 @@ ROOM_LOOK_S = 0.02
 
 
 class LateAnswers:
-    """In the order in which they were given. `send` raises nothing."""
+    """Answers that wait for room, in the order in which they were given. `send` raises nothing."""
 
     def __init__(
         self, has_room: Callable[[], bool], send: Callable[[Envelope, Message], Awaitable[None]]
@@ -38,7 +38,7 @@ class LateAnswers:
             self._sending = asyncio.create_task(self._send_waiting(), name="late-answers")
 
     async def close(self) -> None:
-        """What still waits is not heard any more."""
+        """Drop what still waits."""
         if self._sending is not None:
             await cancel_until_done(self._sending)
         metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc(len(self._waiting))

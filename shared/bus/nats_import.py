@@ -6,7 +6,7 @@ import sys
 
 
 def import_nats() -> None:
-    """To be called before anything else imports it."""
+    """Import nats-py; to be called before anything else imports it."""
     if "aiohttp" in sys.modules:
         return
     sys.modules["aiohttp"] = None  # type: ignore[assignment]  # what is None cannot be imported

@@ -83,7 +83,8 @@ class NatsServer:
         return self._process
 
     async def start(self) -> None:
-        """Until it takes connections. Raises Unavailable with the end of its log when it does not."""
+        """Start it, and return when it takes connections. Raises Unavailable with the end of its log when it
+        does not."""
         binary = nats_server_binary()
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-nats-")
         folder = Path(self._folder.name)

@@ -60,7 +60,7 @@ def everything_at(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a subject says of the message on it; the server has checked that its sender may say so."""
+    """The claims of a subject about the message on it; the server has checked that its sender may say so."""
 
     address: str
     message: str

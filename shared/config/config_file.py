@@ -43,7 +43,8 @@ class ConfigFile:
         return f"{self.path}:{line}" if line else f"{self.path}"
 
     def value(self, given: Any, rule: PathRule) -> Any:
-        """As it counts where the services run: a relative path as one from the file's folder."""
+        """Return a value as it counts where the services run: a relative path as one from the file's
+        folder."""
         if isinstance(given, list):
             return [self.value(each, rule) for each in given]
         if self.path is None or rule is PathRule.NO or not isinstance(given, str):
@@ -88,7 +89,7 @@ def read_config_file(path: Path) -> ConfigFile:
 
 
 def _lines_of(text: str) -> dict[tuple[str, str], int]:
-    """Where a line begins with `[table]` or `key =`, which is how such files are written."""
+    """Find the lines that begin with `[table]` or `key =`, which is how such files are written."""
     table = ""
     lines: dict[tuple[str, str], int] = {}
     for number, line in enumerate(text.splitlines(), 1):

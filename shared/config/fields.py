@@ -1,4 +1,4 @@
-"""What a configuration is: a frozen dataclass whose fields are made by `field_of`, each with its rule.
+"""Define configurations: a frozen dataclass whose fields are made by `field_of`, each with its rule.
 
 `shared/config/settings.py` fills it from defaults, file, environment, command line. Every value is checked;
 whatever is wrong is said with its place and what is allowed. Nothing is clamped or ignored.
@@ -58,7 +58,7 @@ class PathRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a field allows besides its type. `pattern` must match the whole of a string. The value of a
+    """The rule of a field besides its type. `pattern` must match the whole of a string. The value of a
     `secret` one is shown nowhere. A relative `path` in the configuration file counts from its folder."""
 
     help: str

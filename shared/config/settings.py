@@ -1,4 +1,4 @@
-"""From defaults, file, environment and command line to the settings of a service, each with its source.
+"""Resolve the settings of a service from defaults, file, environment and command line, each with its source.
 
 A later source wins over an earlier one:
 
@@ -59,13 +59,13 @@ class Setting:
 
     @property
     def said(self) -> bool:
-        """By the user, wherever."""
+        """Whether the user has said it, wherever."""
         return self.kind not in (SourceKind.DEFAULT, SourceKind.STACK)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionValue:
-    """What the command line says for a setting, with the option's name."""
+    """A value that the command line gives for a setting, with the option's name."""
 
     value: Any
     option: str
@@ -73,7 +73,7 @@ class OptionValue:
 
 @dataclass(slots=True)
 class Settings:
-    """Of one service, by name. `problems`: sentences, one for each thing that is wrong."""
+    """The settings of one service, by name. `problems`: sentences, one for each thing that is wrong."""
 
     section: str
     by_name: dict[str, Setting]
@@ -112,7 +112,8 @@ def resolve_settings(
     stack: Mapping[str, Any] | None = None,
     options: Mapping[str, OptionValue] | None = None,
 ) -> Settings:
-    """All settings of a service. `stack` are defaults of the one who starts it, `options` the command line's.
+    """Resolve all settings of a service. `stack` are defaults of the one who starts it, `options` the command
+    line's.
 
     Raises ConfigError only for a file that cannot be read; what is wrong in it is a problem among others.
     """

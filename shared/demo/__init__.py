@@ -1,1 +1,2 @@
-"""What ships: the built-in pair (`models/`), and the adapter over the default model with how it is taught."""
+"""The models that ship: the built-in pair (`models/`), and the adapter over the default model with how it is
+taught."""

@@ -1,4 +1,5 @@
-"""What a chat model says by itself to general requests: `python -m shared.demo.chats --model DIR --out FILE`.
+"""Collect what a chat model says by itself to general requests: `python -m shared.demo.chats --model DIR
+--out FILE`.
 
 An adapter that learns something else is kept to it (`shared.demo.teach`), so that chats do not get worse.
 """

@@ -20,7 +20,7 @@ class Vocabulary:
 
 
 def default_vocabulary() -> Vocabulary:
-    """What this package brings itself, for use without any books."""
+    """Return the vocabulary that this package brings, for use without any books."""
     return Vocabulary(nouns=w.NOUNS, fillers=w.FILLERS)
 
 
@@ -104,7 +104,7 @@ class Inventor:
         return self.number() if self.chance(0.25) else f"{self.number()} {self.random.choice(w.UNITS)}"
 
     def entity(self) -> str:
-        """What a fact is about: a name, `the thing`, `a thing` or an identifier."""
+        """Draw what a fact is about: a name, `the thing`, `a thing` or an identifier."""
         pick = self.random.random()
         if pick < 0.27:
             return self.name()
@@ -124,7 +124,7 @@ class Inventor:
         return " ".join(parts)
 
     def value(self) -> str:
-        """What an attribute can be: person, quantity, identifier, phrase."""
+        """Draw the value of an attribute: person, quantity, identifier, phrase."""
         pick = self.random.random()
         if pick < 0.25:
             return self.person()

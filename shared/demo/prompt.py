@@ -30,6 +30,6 @@ CHAT_TEMPLATE = (
 
 
 def chat_text(user: str, system: str | None = None) -> str:
-    """What the chat template renders for one user message, up to where the answer begins."""
+    """Render one user message by the chat template, up to where the answer begins."""
     head = "" if system is None else f"{SYSTEM}{system}{END}"
     return f"{BOS}{head}{USER}{user}{END}{ASSISTANT}"

@@ -48,7 +48,7 @@ class AdapterEntry:
 
 
 def adapter_name_problem(name: str) -> str:
-    """What is wrong with it, as a sentence; "" when it is one."""
+    """Say what is wrong with a name, as a sentence; "" for a good one."""
     if _NAME.fullmatch(name):
         return ""
     return (
@@ -58,7 +58,7 @@ def adapter_name_problem(name: str) -> str:
 
 
 def read_adapter_file(file: Path, *, may_be_missing: bool = True) -> tuple[AdapterEntry, ...]:
-    """All its entries, in their order; none where there is no such file yet. Raises InvalidRequest."""
+    """Read all entries, in their order; none where there is no such file yet. Raises InvalidRequest."""
     try:
         with file.open("rb") as opened:
             data = opened.read(MAX_ADAPTER_FILE_BYTES + 1)

@@ -44,7 +44,7 @@ _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*key[ \t]*\]\]", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What a key may use at one gateway; None: without limit."""
+    """The limits of a key at one gateway; None: without limit."""
 
     requests_per_min: int | None = None
     concurrency: int | None = None
@@ -97,7 +97,7 @@ def read_key_file(path: Path) -> str:
 
 
 def parse_api_keys(text: str, source: object) -> tuple[ApiKey, ...]:
-    """All keys of a file. Raises InvalidRequest naming `source`, the entry and its line.
+    """Parse all keys of a file. Raises InvalidRequest naming `source`, the entry and its line.
 
     No message shows a value: somebody may have written the key itself where its hash belongs.
     """

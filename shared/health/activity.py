@@ -36,7 +36,7 @@ class Activity:
         self._ended += 1
 
     def prod(self) -> None:
-        """At each look, for what has nothing to do unless it is asked."""
+        """Ask, at each look, what has nothing to do unless it is asked."""
 
 
 class LoopActivity(Activity):

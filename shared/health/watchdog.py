@@ -30,7 +30,7 @@ END_FACTOR = 3
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Since when `name` has been busy without moving."""
+    """A stall: since when `name` has been busy without moving."""
 
     name: str
     stalled_s: float
@@ -90,7 +90,7 @@ class Watchdog:
 
     @property
     def pause_s(self) -> float:
-        """Until the next look: a process at rest is woken less often."""
+        """The pause until the next look: a process at rest is woken less often."""
         return max(LOOK_S, self._limit_s / REST_LOOKS) if self._at_rest else LOOK_S
 
     def look(self) -> None:

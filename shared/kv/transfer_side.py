@@ -1,4 +1,4 @@
-"""What a sender and a receiver do alike with their transfers: hold them, and end them once."""
+"""Hold the transfers of a sender or a receiver, and end each of them once."""
 
 from __future__ import annotations
 

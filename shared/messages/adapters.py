@@ -22,7 +22,7 @@ NO_ADAPTER = AdapterId("", "")
 
 @dataclass(frozen=True, slots=True)
 class AdapterReport:
-    """What has become of an entry of the adapter file at a worker, in the last `version` that it acted on.
+    """The fate of an entry of the adapter file at a worker, in the last `version` that it acted on.
 
     `digest` is that of what requests for `name` are computed with here, "" where there is nothing; `error`
     why the entry could not be loaded, "" where it was. Where an earlier version goes on instead, both are.

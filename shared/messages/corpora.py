@@ -1,4 +1,4 @@
-"""What a retriever says of the corpora that it searches."""
+"""Reports of a retriever about the corpora that it searches."""
 
 from __future__ import annotations
 

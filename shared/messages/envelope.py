@@ -1,4 +1,4 @@
-"""What surrounds every message, and the two answers that any ask may get."""
+"""The envelope of every message, and the two answers that any ask may get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ fields themselves changes the version on the wire by itself (`shared.bus.codec`)
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What every message carries besides its body.
+    """The part that every message carries besides its body.
 
     `origin` is the gateway instance whose clock stamped `deadline_us` ("" with no deadline = 0).
     `reply` is the subject an answer goes to ("" when none is expected).

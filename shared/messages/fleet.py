@@ -1,4 +1,4 @@
-"""What every instance says of itself, and what anybody may ask it."""
+"""Heartbeats of every instance, and questions that anybody may ask it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BreakerReport:
 
 @dataclass(frozen=True, slots=True)
 class GatewayReport:
-    """What a gateway says. `grpc` and `http`: where it takes requests, HOST:PORT, "" where it does not.
+    """The report of a gateway. `grpc` and `http`: where it takes requests, HOST:PORT, "" where it does not.
 
     `degradation` is its level (`shared.degradation.DegradationLevel`); `breakers` are the instances that it
     avoids, a few at most.
@@ -36,7 +36,7 @@ class GatewayReport:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """What a tokenizer says. `vocab_tokens`: how many ids its model has, 0 unknown."""
+    """The report of a tokenizer. `vocab_tokens`: how many ids its model has, 0 unknown."""
 
     chat_template: bool = False
     vocab_tokens: int = 0
@@ -44,7 +44,7 @@ class TokenizerReport:
 
 @dataclass(frozen=True, slots=True)
 class RetrieverReport:
-    """What a retriever says. `reranker`: its name, "" without one; `corpora`: what is searched."""
+    """The report of a retriever. `reranker`: its name, "" without one; `corpora`: what is searched."""
 
     reranker: str = ""
     corpora: tuple[CorpusReport, ...] = ()
@@ -52,7 +52,7 @@ class RetrieverReport:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What prefill and decode workers and speculators say of their engine.
+    """The report of a prefill worker, a decode worker or a speculator about its engine.
 
     `layout` is the fingerprint of its KV: KV passes only between workers where these are equal, and block
     hashes cover it. `kv_groups` says how many of its blocks 16 tokens take, and behind which window they
@@ -81,7 +81,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class DecodeReport:
-    """What a decode worker says beside its `WorkerReport`; 0 is not known yet.
+    """The report of a decode worker beside its `WorkerReport`; 0 is not known yet.
 
     `step_us` is what a step of its streams takes with no prompt in it, `prompt_tokens_per_s` how fast it
     computes prompts (its `queued_tokens` are theirs), `transfer_us` how long KV from prefill makes a request
@@ -139,7 +139,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """Who listens to heartbeats → instances of `roles`, or one that rests: send yours now."""
+    """A listener to heartbeats → instances of `roles`, or one that rests: send yours now."""
 
     roles: tuple[str, ...] = ()
 

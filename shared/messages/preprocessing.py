@@ -34,7 +34,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """What a model may call. `parameters` is the JSON Schema of its arguments, "" where it takes none."""
+    """A tool that a model may call. `parameters` is the JSON Schema of its arguments, "" where it takes
+    none."""
 
     name: str
     description: str
@@ -103,7 +104,7 @@ class Detokenize:
 
 @dataclass(frozen=True, slots=True)
 class Detokenized:
-    """Without special tokens."""
+    """A text, without special tokens."""
 
     text: str
 

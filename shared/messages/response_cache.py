@@ -91,6 +91,6 @@ class KeepResponse:
 
 
 def passage_bytes(passage: ScoredPassage) -> int:
-    """What a passage counts of MAX_KEPT_BYTES."""
+    """Count what a passage takes of MAX_KEPT_BYTES."""
     texts = (passage.text, passage.source, *(part for pair in passage.metadata for part in pair))
     return sum(len(text.encode(errors="surrogatepass")) for text in texts)

@@ -21,8 +21,8 @@ class CpuQuota:
 
 
 def usable_cores() -> int:
-    """How many this thread may use at a time; at least one. Of a quota only whole cores count: a thread more
-    uses it up early, and then all of them stand still until the next period.
+    """Count the cores that this thread may use at a time; at least one. Of a quota only whole cores count: a
+    thread more uses it up early, and then all of them stand still until the next period.
     """
     quota = cpu_quota()
     cores = len(usable_cpus())

@@ -1,4 +1,4 @@
-"""Who goes first where processes share cores: gateways, then what passes things on, then what computes.
+"""Let processes that share cores go in an order: gateways, then what passes things on, then what computes.
 
 Numbers are of `nice`: each step is about a fifth less time of two that both want to run, and no privilege is
 needed to step back. Measured on two cores at three times the load (`make drills DRILLS=deadline`).

@@ -1,4 +1,4 @@
-"""How a program ends that somebody runs in a terminal: Ctrl-C and a closed pipe are no errors of ours, so
+"""End a program that somebody runs in a terminal: Ctrl-C and a closed pipe are no errors of ours, so
 neither leaves a traceback.
 
 Plain Python that is imported at once: what is to be quiet from its first moment begins with this.
@@ -35,7 +35,7 @@ def _leave_the_rest_to_the_kernel() -> None:
 
 
 def _end_without_a_word(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Of a Ctrl-C between the imports and what catches it, nothing is told but the exit code."""
+    """End by the exit code alone after a Ctrl-C between the imports and what catches it."""
     if issubclass(kind, KeyboardInterrupt):
         raise SystemExit(EXIT_INTERRUPTED)
     sys.__excepthook__(kind, error, trace)
@@ -160,7 +160,7 @@ def _run_to_end(run: Callable[[], int]) -> int:
 
 
 def _interrupts_raise() -> bool:
-    """Not where Ctrl-C is ignored, as for what a shell runs in the background."""
+    """Whether Ctrl-C raises: not where it is ignored, as for what a shell runs in the background."""
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -1,4 +1,4 @@
-"""What every service process is made of: config, logs, metrics, bus, fleet, supervisor, signals.
+"""Make a service process: config, logs, metrics, bus, fleet, supervisor, signals.
 
     async def body(service: Service[TokenizerConfig]) -> None:
         actor = service.supervisor.start(lambda: TokenizerActor(service, ...))
@@ -147,7 +147,7 @@ class Service(Generic[C]):
             self.stopping.set()
 
     async def run(self) -> None:
-        """Until the drain begins and its callbacks are done. Raises what failed the service."""
+        """Run until the drain begins and its callbacks are done. Raises what failed the service."""
         self.running = True
         await self.supervisor.run_until(self.stopping)
         if self.bus.lost.is_set():
@@ -189,7 +189,7 @@ class Service(Generic[C]):
         self.supervisor.start_task("bus-watch", self._watch_bus)
 
     async def close(self) -> None:
-        """In reverse order of `open`; every step is bounded."""
+        """Close all in reverse order of `open`; every step is bounded."""
         await self._resources.aclose()
 
     async def _stop_children(self) -> None:
@@ -316,7 +316,7 @@ def _force_exit_after(seconds: float) -> None:
 
 
 def _stacks() -> dict[str, list[str]]:
-    """Where each thread is, innermost call last."""
+    """Say where each thread is, innermost call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return {
         names.get(ident, str(ident)): [

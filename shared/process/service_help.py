@@ -1,4 +1,4 @@
-"""What `python -m services.<role> --help` says: a service has settings, and no options but this one."""
+"""Write what `python -m services.<role> --help` says: a service has settings, and no options but this one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _described(variable: str, field: dataclasses.Field[Any]) -> list[str]:
 
 
 def _shown(default: Any) -> str:
-    """As it would be written into a variable."""
+    """Write a value as it would stand in a variable."""
     if isinstance(default, tuple):
         default = ",".join(default)
     if isinstance(default, bool):

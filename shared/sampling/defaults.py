@@ -1,4 +1,4 @@
-"""What a request takes that does not say: built in, over it the model's own, over it the configuration.
+"""Defaults of a request that does not say: built in, over it the model's own, over it the configuration.
 
 Each parameter by itself. The built-in values are those of OpenAI's interface.
 """
@@ -42,12 +42,12 @@ class SamplingDefault:
 
     @property
     def in_force(self) -> int | float:
-        """As a request has it that says the same: the contract's numbers are float32."""
+        """Return the value as a request has it that says the same: the contract's numbers are float32."""
         return int(self.value) if _is_integer(self.name) else _as_float32(self.value)
 
     @property
     def shown(self) -> int | float:
-        """As it was said."""
+        """The value as it was said."""
         return int(self.value) if _is_integer(self.name) else self.value
 
 
@@ -63,7 +63,8 @@ def sampling_default(name: str, value: object, source: str) -> SamplingDefault:
 
 
 def parse_default_sampling(words: Sequence[str], source: str) -> tuple[SamplingDefault, ...]:
-    """What the configuration says, as NAME=VALUE each; OPENAI stands for all that no other word is about.
+    """Parse what the configuration says, as NAME=VALUE each; OPENAI stands for all that no other word is
+    about.
 
     Raises InvalidRequest with the word that is wrong.
     """

@@ -43,7 +43,7 @@ NAMED_AS_HERE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a number may be: from `low` (if `above_low`, above it) to `high`, or `also`, a value outside."""
+    """The bounds of a number: from `low` (if `above_low`, above it) to `high`, or `also`, a value outside."""
 
     low: float
     high: float = MAX_FINITE
@@ -72,7 +72,7 @@ BIAS_BOUNDS = Bounds(-MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What a field of `SamplingParams` means and allows.
+    """The meaning of a field of `SamplingParams`, and what it allows.
 
     `bounds` are those of its numbers (None: it is a flag, or made of token ids, which the vocabulary bounds).
     `most` is how many entries it may have, if it is a list.
@@ -98,7 +98,7 @@ def parameter(
 
 @dataclass(frozen=True)  # no slots: an engine's compiled grammar is one of these with more to it
 class Grammar:
-    """What the whole output has to match.
+    """A grammar that the whole output has to match.
 
     kind "json_schema": `text` is the schema. "regex": a regular expression without look-around. "ebnf": a
     grammar in Lark's notation or in GBNF. "json_object": any JSON object; `text` is empty.
@@ -131,7 +131,7 @@ engine, that in torch operations and that in C++, have each of them."""
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn and when a sequence ends.
+    """The parameters by which tokens are drawn and a sequence ends.
 
     Nothing but `allowed_ids` is drawn, when there are any: put the end of sequence among them if it may
     end. The output never contains one of `bad_words` (sequences of ids). With a `grammar` the output
@@ -225,7 +225,7 @@ class SamplingParams:
         self._check_together(name_of, vocab_size)
 
     def _check_together(self, name_of: Mapping[str, str], vocab_size: int | None) -> None:
-        """What each field allows, another may not."""
+        """Check fields together: what each allows, another may not."""
         min_tokens, max_tokens = name_of["min_tokens"], name_of["max_tokens"]
         if self.min_tokens > self.max_tokens:
             raise InvalidRequest(
@@ -255,7 +255,7 @@ SCALARS = {name: each for name, each in PARAMETERS.items() if isinstance(each.de
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Of one drawn token: its raw log-probability, and the `top` most likely (id, log-probability)."""
+    """A drawn token: its raw log-probability, and the `top` most likely (id, log-probability)."""
 
     token_id: int
     logprob: float

@@ -55,7 +55,7 @@ class TelemetryServer:
         """host:port once started."""
 
     def add_page(self, path: str, page: Callable[[], str]) -> None:
-        """From now on `path` shows what `page` returns, JSON. It is called in the server's thread."""
+        """Show at `path` what `page` returns, JSON, from now on. It is called in the server's thread."""
         self._pages[path.encode()] = page
 
     async def start(self, host: str, port: int) -> None:
@@ -142,7 +142,8 @@ def _health(why_not: str, well: str) -> Page:
 
 
 def _name_of(host: str) -> str:
-    """How others find us who listen on every address of a machine or container: by its name."""
+    """Return the name by which others find us, who listen on every address of a machine or container: by its
+    name."""
     address = ip_address(host)
     if address.is_unspecified:
         return socket.gethostname()

@@ -69,7 +69,7 @@ def _as_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 def _value(value: object) -> str:
-    """As it is where it is one word, else in quotes: a line stays a line."""
+    """Write a value as it is where it is one word, else in quotes: a line stays a line."""
     text = str(value)
     return text if text.isprintable() and text and " " not in text and '"' not in text else json.dumps(text)
 

@@ -306,7 +306,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
 
 
 class RoleMetrics(Collector):
-    """What a process of `role` shows: its own families, and those of any process (memory, CPU, files)."""
+    """The metrics that a process of `role` shows: its own families, and those of any process (memory, CPU,
+    files)."""
 
     def __init__(self, role: str) -> None:
         self._shown = {

@@ -1,4 +1,4 @@
-"""From a conversation to the text that a model reads, as far as its chat template knows roles and tools."""
+"""Turn a conversation into the text that a model reads, as far as its chat template knows roles and tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.text.tool_prompt import plain_turns, tool_object
 
 
 def render_chat(template: ChatTemplate, turns: Sequence[ChatTurn], tools: Sequence[Tool] = ()) -> str:
-    """Up to where the answer begins. Raises what `ChatTemplate.render` raises."""
+    """Render a conversation up to where the answer begins. Raises what `ChatTemplate.render` raises."""
     turns = [replace(turn, role=_known_role(turn.role, template)) for turn in turns]
     if template.tool_format is not None:
         return template.render(_messages(turns), [tool_object(tool) for tool in tools])
@@ -38,7 +38,8 @@ def _known_role(role: str, template: ChatTemplate) -> str:
 
 
 def _messages(turns: Sequence[ChatTurn]) -> list[dict[str, Any]]:
-    """As templates expect them: what a turn has not is not there, and a result has the name of its tool."""
+    """Return the messages as templates expect them: what a turn has not is not there, and a result has the
+    name of its tool."""
     names = {call.id: call.name for turn in turns for call in turn.tool_calls}
     return [_message(turn, turn.name or names.get(turn.tool_call_id, "")) for turn in turns]
 

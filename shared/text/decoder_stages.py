@@ -83,7 +83,7 @@ class LastDiffers:
 
 
 class JoinWithSpaces:
-    """What a tokenizer without a decoder does."""
+    """Joins tokens with spaces, as a tokenizer without a decoder does."""
 
     def __init__(self) -> None:
         self._first = True
@@ -174,7 +174,7 @@ class ByteFallback:
 
 
 class StripStart:
-    """Up to `count` times `character` is taken from the front of the fused text."""
+    """Takes `character` up to `count` times from the front of the fused text."""
 
     def __init__(self, character: str, count: int) -> None:
         self._character = character

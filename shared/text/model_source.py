@@ -1,4 +1,4 @@
-"""From the name of a model to a directory with its files, or to its one file."""
+"""Find the directory with a model's files, or its one file, by its name."""
 
 from __future__ import annotations
 

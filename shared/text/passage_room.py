@@ -19,5 +19,5 @@ def fitting_places(sizes: Sequence[int], room: int) -> tuple[int, ...]:
 
 
 def utf8_bytes(text: str) -> int:
-    """As it travels; a lone surrogate is measured, and refused elsewhere."""
+    """Count the bytes of a text as it travels; a lone surrogate is measured, and refused elsewhere."""
     return len(text.encode(errors="surrogatepass"))

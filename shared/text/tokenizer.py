@@ -136,7 +136,8 @@ class TextTokenizer:
 
     @property
     def tool_format(self) -> ToolFormat:
-        """In which the model is taught to write its calls: by its chat template, or by our own prompt."""
+        """The format in which the model is taught to write its calls: by its chat template, or by our own
+        prompt."""
         known = None if self._chat_template is None else self._chat_template.tool_format
         return known or PLAIN_FORMAT
 

@@ -47,14 +47,14 @@ def tool_prompt(tools: Sequence[Tool]) -> str:
 
 
 def tool_object(tool: Tool) -> Mapping[str, Any]:
-    """As OpenAI and chat templates write it."""
+    """Write a tool as OpenAI and chat templates do."""
     parameters = json.loads(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
     function = {"name": tool.name, "description": tool.description, "parameters": parameters}
     return {"type": "function", "function": function}
 
 
 def written_calls(calls: Sequence[ToolCall], tool_format: ToolFormat) -> str:
-    """As the model would have written them."""
+    """Write calls as the model would have written them."""
     between = tool_format.between
     first = tool_format.opening + tool_format.begin
     parts = [tool_format.head + call.name + tool_format.middle + call.arguments for call in calls]

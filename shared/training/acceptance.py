@@ -67,7 +67,7 @@ def target_answers(
 
 
 def accept_draft_model(draft: LLM, answers: Sequence[TargetAnswer]) -> DraftAcceptance:
-    """Of the draft model's guesses, at every place of the answers."""
+    """Count the draft model's guesses that are accepted, at every place of the answers."""
     places = [(answer, place) for answer in answers for place in answer.places]
     guesses = draft.generate(
         [answer.text_at(place) for answer, place in places],
@@ -80,7 +80,7 @@ def accept_draft_model(draft: LLM, answers: Sequence[TargetAnswer]) -> DraftAcce
 
 
 def accept_ngrams(answers: Sequence[TargetAnswer]) -> DraftAcceptance:
-    """Of what decode workers draft from the text itself, where there is no draft model."""
+    """Count the accepted guesses that decode workers draft from the text itself, without a draft model."""
     return _acceptance(pair for answer in answers for pair in _lookups(answer))
 
 

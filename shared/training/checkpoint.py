@@ -19,7 +19,7 @@ FILE_NAME = "checkpoint.safetensors"
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """Where a training run stands; `elapsed_s` is time spent training, over all resumes."""
+    """The state of a training run; `elapsed_s` is time spent training, over all resumes."""
 
     step: int = 0
     elapsed_s: float = 0.0

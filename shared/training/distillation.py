@@ -102,7 +102,7 @@ class DistillRun:
         self._llm: LLM | None = None
 
     def answer(self) -> tuple[list[TaughtRow], float]:
-        """All rows of this run and those before it, and the seconds that they took."""
+        """Return all rows of this run and those before it, and the seconds that they took."""
         budget_s = self._options.minutes * 60 * ANSWERING_SHARE
         rows: list[TaughtRow] = []
         spent_s, number = 0.0, 0

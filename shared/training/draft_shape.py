@@ -33,7 +33,7 @@ class DraftPlan:
 
 
 def plan_draft(target: ModelConfig, layers: int = 0, hidden: int = 0) -> DraftPlan:
-    """Of so many layers and so wide; 0: a tenth of the target's layers, the target's width.
+    """Plan a draft of so many layers and so wide; 0: a tenth of the target's layers, the target's width.
 
     Raises InvalidRequest for sizes that cannot be.
     """

@@ -129,7 +129,7 @@ def _rows(matrix: Tensor, heads: list[int], size: int) -> Tensor:
 
 
 def _padded(parts: dict[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
-    """With channels of zeros where the draft's MLP is rounded up."""
+    """Pad with channels of zeros where the draft's MLP is rounded up."""
     missing = shape.intermediate_size - len(parts["mlp.gate_proj"])
     if missing:
         for name in ("mlp.gate_proj", "mlp.up_proj"):

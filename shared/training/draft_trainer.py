@@ -57,7 +57,7 @@ class DraftLine:
     temperatures: list[float] = field(default_factory=list)
 
     def put(self, row: TaughtRow) -> None:
-        """As much of `row` as there is room for."""
+        """Put as much of `row` as there is room for."""
         taken = min(len(row.ids), LENGTH_TOKENS - self.filled)
         self.ids[self.filled : self.filled + taken] = row.ids[:taken]
         learned = max(0, taken - row.prompt_tokens)

@@ -19,7 +19,7 @@ AVERAGE_OVER_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What a step saw and measured; the figures are averaged over steps for the progress line."""
+    """The figures of a step; the figures are averaged over steps for the progress line."""
 
     tokens: int
     figures: dict[str, float]
@@ -44,7 +44,7 @@ class TrainingLoop:
         batches: Iterable[Made],
         take_step: Callable[[Made], StepFigures],
     ) -> None:
-        """Until the end of `batches` or of the budget."""
+        """Train until the end of `batches` or of the budget."""
         progress = self.progress
         average: dict[str, float] = {}
         tokens = 0

@@ -13,7 +13,7 @@ from shared.training.step_times import StepTimes
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAcceptance:
-    """At one temperature, on one set of prompts."""
+    """An acceptance measured at one temperature, on one set of prompts."""
 
     prompts: str  # what they are
     temperature: float

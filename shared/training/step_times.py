@@ -18,7 +18,8 @@ DRAFT_LENGTHS = (1, 2, 3, 4, 6, 8)
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """In microseconds, of a batch of one; first deciles, since other programs only make steps longer."""
+    """Times of steps in microseconds, of a batch of one; first deciles, since other programs only make steps
+    longer."""
 
     target_us: float
     verify_us: dict[int, float]  # by number of drafts
@@ -26,7 +27,8 @@ class StepTimes:
 
 
 def measure_steps(target: LLM, draft: LLM, prompt: Sequence[int]) -> StepTimes:
-    """Behind `prompt`, whose greedy continuation is drafted, so that the engine takes every draft."""
+    """Measure steps behind `prompt`, whose greedy continuation is drafted, so that the engine takes every
+    draft."""
     num_tokens = (TIMED_STEPS + 2) * (LONGEST_DRAFT + 1)
     greedy = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
     said = target.generate([prompt], greedy)[0].token_ids

@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _markdown_view() -> TextView | None:
-    """None where stdout is no terminal that text can be shown in again."""
+    """Return a view of Markdown; None where stdout is no terminal that text can be shown in again."""
     if not redraws_text(sys.stdout):
         return None
     with interrupts_end_at_once():

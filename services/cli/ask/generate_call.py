@@ -37,7 +37,7 @@ BACKSTOP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class OpenGateway:
-    """Where requests go: `metadata` is sent with each of them."""
+    """The gateway that requests go to; `metadata` is sent with each of them."""
 
     address: str
     channel: grpc.Channel
@@ -96,7 +96,7 @@ def _show(event: pb.GenerateEvent, output: AnswerOutput) -> pb.Terminal | None:
 
 
 def terminal_of(error: grpc.RpcError, address: str) -> pb.Terminal:
-    """How a call ended that has no terminal event."""
+    """Say how a call ended that has no terminal event."""
     status, details = error.code(), error.details() or ""
     if status == grpc.StatusCode.UNAVAILABLE:
         advice = "is the stack running? Over TLS it needs --tls-ca"

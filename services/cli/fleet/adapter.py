@@ -163,7 +163,8 @@ async def _list(address: BusAddress, *, as_json: bool) -> int:
 
 
 def _adapter_file(args: argparse.Namespace) -> Path:
-    """What the workers follow. Raises NoStack where nobody says which file that is, ConfigError."""
+    """Return the file that the workers follow. Raises NoStack where nobody says which file that is,
+    ConfigError."""
     file = find_config_file(os.environ)
     place = f"{file.place(MODEL_TABLE, 'adapter_file')}: [{MODEL_TABLE}] adapter_file"
     field = ConfigField("adapter_file", str, Rule("a file"))
@@ -186,7 +187,7 @@ def _edited(file: Path, edit: Callable[[], Any]) -> Any:
 
 
 def _workers(fleet: Fleet) -> list[Heartbeat]:
-    """Those that are ready; one that still loads begins with what the file says."""
+    """Return the workers that are ready; one that still loads begins with what the file says."""
     seen = fleet.all(since_s=time.monotonic() - SILENT_S)
     return [each.beat for each in seen if each.beat.role in ENGINE_ROLES and each.beat.state == "ready"]
 
@@ -210,7 +211,8 @@ def _base(fleet: Fleet, wanted: str) -> str:
 async def _until(
     fleet: Fleet, base: str, name: str, done: Callable[[AdapterReport | None], bool], timeout_s: float
 ) -> Reports:
-    """What the workers say when all are done, or when the time is up. Raises Unavailable where nobody is."""
+    """Wait until all workers are done or the time is up, and return what they say. Raises Unavailable where
+    nobody is."""
     ends_s = time.monotonic() + timeout_s
     while True:
         beats = [beat for beat in _workers(fleet) if beat.model == base]

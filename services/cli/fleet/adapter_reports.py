@@ -1,4 +1,4 @@
-"""What workers say of the adapters over their models, all who say the same together."""
+"""Gather what workers say of the adapters over their models: all who say the same stand together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AdapterState:
 
 
 def adapter_states(beats: Iterable[Heartbeat]) -> dict[AdapterState, list[str]]:
-    """In the order of their names, and of whom each is said; workers of one model may differ."""
+    """Return the states of adapters by name, each with who says so; workers of one model may differ."""
     having: dict[AdapterState, list[str]] = {}
     for beat in beats:
         for report in beat.worker.adapters:

@@ -81,7 +81,7 @@ def _beat_of(fleet: Fleet, instance: str) -> Heartbeat | None:
 
 
 def _end_of(fleet: Fleet, beat: Heartbeat) -> str | None:
-    """How the life that `beat` is of has ended; None while it has not."""
+    """Return how the life that `beat` is of has ended; None while it has not."""
     seen = next((seen for seen in fleet.all() if _is_of(seen, beat)), None)
     if seen is None:
         return "has left"

@@ -40,7 +40,7 @@ CREDENTIALS_VARIABLE = "PENSTOCK_NATS_CREDENTIALS"
 
 @dataclass(frozen=True, slots=True)
 class BusAddress:
-    """Where the bus is, and who we are there (None = nobody, on a bus that is open). `expected` are the
+    """The address of the bus, and who we are there (None = nobody, on a bus that is open). `expected` are the
     instances that are known to be on it."""
 
     url: str
@@ -73,7 +73,7 @@ class Seen:
 
 
 class Fleet:
-    """Who has been heard, by (role, instance)."""
+    """The instances that have been heard, by (role, instance)."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], Seen] = {}
@@ -99,8 +99,8 @@ class Fleet:
         self._seen[key] = Seen(beat, skew_us, now_s, moved_s)
 
     async def collect(self, expected: frozenset[str]) -> None:
-        """Until all of these have been heard, or somebody where we expect nobody by name: for COLLECT_S at
-        least and COLLECT_AT_MOST_S at most."""
+        """Listen until all of these have been heard, or somebody where we expect nobody by name: for
+        COLLECT_S at least and COLLECT_AT_MOST_S at most."""
         began_s = time.monotonic()
         await asyncio.sleep(COLLECT_S)
         while time.monotonic() - began_s < COLLECT_AT_MOST_S:
@@ -110,7 +110,7 @@ class Fleet:
             await asyncio.sleep(COLLECT_POLL_S)
 
     def all(self, since_s: float = 0.0) -> list[Seen]:
-        """Those heard since then, or not expected to be heard yet; sorted by role and instance."""
+        """Return those heard since then, or not expected to be heard yet; sorted by role and instance."""
         return [seen for _, seen in sorted(self._seen.items()) if seen.silent_since_s >= since_s]
 
 
@@ -157,7 +157,7 @@ def run_on_bus(args: argparse.Namespace, name: str, body: Callable[[BusAddress],
 
 
 def _bus_address(args: argparse.Namespace) -> BusAddress:
-    """What the user passed, else the environment, else what stack.json says."""
+    """Return the address that the user passed, else the environment's, else that of stack.json."""
     if url := args.nats_url or os.environ.get(URL_VARIABLE, ""):
         return BusAddress(url, load_credentials(os.environ.get(CREDENTIALS_VARIABLE, "")))
     url = stack_address(args.state_dir, "nats", NATS_URL_OPTION)

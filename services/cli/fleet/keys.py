@@ -69,7 +69,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _configured_file() -> str:
-    """What the gateway reads where nothing else is said; "" where that is nothing. Raises ConfigError."""
+    """Return the file that the gateway reads where nothing else is said; "" where that is nothing. Raises
+    ConfigError."""
     file = find_config_file(os.environ)
     place = f"{file.place('gateway', 'api_keys')}: [gateway] api_keys"
     said = checked_value(

@@ -80,7 +80,7 @@ def _shown(seen: list[Seen], *, as_json: bool) -> str:
 
 
 def _models(seen: list[Seen]) -> list[str]:
-    """What is served, and by whom: two models of one name differ in what they are made of."""
+    """List what is served, and by whom: two models of one name differ in what they are made of."""
     instances: dict[tuple[str, str, str], list[str]] = {}
     for beat in (one.beat for one in seen):
         if beat.weights_digest or beat.tokenizer_digest:
@@ -94,13 +94,13 @@ def _models(seen: list[Seen]) -> list[str]:
 
 
 def _adapters(seen: list[Seen]) -> list[str]:
-    """What is loaded over the models, and by whom; also what could not be."""
+    """List what is loaded over the models, and by whom; also what could not be."""
     states = adapter_states(one.beat for one in seen)
     return [f"{_state_words(state)}: {' '.join(names)}" for state, names in states.items()]
 
 
 def _corpora(seen: list[Seen]) -> list[str]:
-    """What is searched, and by whom; also why something is not."""
+    """List what is searched, and by whom; also why something is not."""
     instances: dict[CorpusReport, list[str]] = {}
     for beat in (one.beat for one in seen):
         for report in beat.retriever.corpora:
@@ -125,7 +125,7 @@ def _shortened(what: str, digest: str) -> list[str]:
 
 
 def _edges(one: Seen) -> str:
-    """Where a gateway takes requests; "" for everybody else."""
+    """Say where a gateway takes requests; "" for everybody else."""
     places = {"grpc": one.beat.gateway.grpc, "http": one.beat.gateway.http}
     said = [f"{name}={address}" for name, address in places.items() if address]
     return " ".join([one.beat.instance, "takes requests at", *said]) if said else ""

@@ -1,4 +1,4 @@
-"""How far `penstock index` is: a bar that grows on a terminal, a line now and then elsewhere."""
+"""Show how far `penstock index` is: a bar that grows on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class IndexProgressLine:
         self._open = False
 
     def show_reading(self, documents: int) -> None:
-        """So many have been read."""
+        """Show how many files have been read."""
         now_s = self._clock()
         if not documents or now_s - self._shown_s < (REDRAWN_EVERY_S if self._redraws else EVERY_S):
             return
@@ -48,7 +48,7 @@ class IndexProgressLine:
         self._err.flush()
 
     def end(self) -> None:
-        """What is written next begins on a line of its own."""
+        """End the bar: what is written next begins on a line of its own."""
         if self._open:
             self._err.write("\n")
             self._err.flush()

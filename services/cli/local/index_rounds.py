@@ -1,4 +1,4 @@
-"""What `penstock index` does: a corpus is indexed, and with `--watch` again whenever it changes."""
+"""Index a corpus, and with `--watch` again whenever it changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class IndexRounds:
         print(f"{files} files, {passages} passages ({built.embedded} new) in {built.folder}", flush=True)
 
     def index_changes(self, pause: Callable[[float], None] = time.sleep) -> None:
-        """For ever. A corpus that cannot be indexed as it is leaves the index as it was."""
+        """Index what changes, for ever. A corpus that cannot be indexed as it is leaves the index as it
+        was."""
         print(f"watching {self._corpus} …", file=sys.stderr, flush=True)
         while True:
             pause(LOOK_EVERY_S)

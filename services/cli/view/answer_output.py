@@ -150,7 +150,7 @@ class JsonOutput:
 
 
 def terminal_width() -> int:
-    """What COLUMNS says, else the terminal itself; 80 where there is none."""
+    """Return the width that COLUMNS says, else the terminal itself; 80 where there is none."""
     return shutil.get_terminal_size().columns
 
 
@@ -196,7 +196,7 @@ def _error(terminal: pb.Terminal) -> dict[str, Any]:
 
 
 def _numbers(sampling: pb.Sampling) -> dict[str, int | float]:
-    """As they were said: the shortest number that is the same float32."""
+    """Write numbers as they were said: the shortest number that is the same float32."""
     return {
         field.name: float(f"{value:.7g}") if isinstance(value, float) else value
         for field, value in sampling.ListFields()

@@ -47,7 +47,7 @@ class MarkdownView:
             self._due_s = began_s + (self._clock() - began_s) / SHARE
 
     def end(self) -> None:
-        """All that has come is written; the cursor stands on a line of its own."""
+        """Write all that has come; the cursor then stands on a line of its own."""
         self._show(blocks_of(self._growing), [])
         self._growing, self._begun = "", False
 
@@ -67,7 +67,7 @@ class MarkdownView:
         self._live, self._cut = live, cut
 
     def _lines(self, blocks: list[str], *, begun: bool) -> list[str]:
-        """With a blank line between two blocks."""
+        """Return the lines, with a blank one between two blocks."""
         lines: list[str] = []
         for block in blocks:
             rendered = render_lines(self._console, block)
@@ -75,7 +75,7 @@ class MarkdownView:
         return lines
 
     def _cut_line(self, line: str) -> str:
-        """Only code is too long."""
+        """Cut a line to the terminal's width: only code is longer."""
         text = Text.from_ansi(line)
         if text.cell_len <= self._console.width:
             return line

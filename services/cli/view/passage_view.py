@@ -8,7 +8,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def passage_head(passage: pb.RetrievedPassage) -> str:
-    """Where it is from, and how well it fits."""
+    """Say where a passage is from, and how well it fits."""
     page = f", page {passage.page}" if passage.page else ""
     return f"{printable_text(passage.source)}{page} ({passage.score:.2f})"
 

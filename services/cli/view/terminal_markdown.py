@@ -60,7 +60,7 @@ def render_lines(console: Console, text: str) -> list[str]:
 
 
 def _without_blank_end(line: list[Segment]) -> list[Segment]:
-    """Without the blanks that only fill it up."""
+    """Cut the blanks that only fill a line up."""
     line = list(line)
     while line:
         last = line.pop()

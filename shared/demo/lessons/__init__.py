@@ -1,1 +1,1 @@
-"""What the adapter that answers from passages is taught with: invented pages, books, refusals, chats."""
+"""Lessons for the adapter that answers from passages: invented pages, books, refusals, chats."""

@@ -120,7 +120,7 @@ class LessonPlan:
     def _mixed(
         self, right: list[tuple[str, str]], wrong: list[tuple[str, str]]
     ) -> tuple[tuple[str, str], ...]:
-        """Up to MAX_QUESTIONS, of which a share is to be refused, no question twice."""
+        """Choose up to MAX_QUESTIONS, of which a share is to be refused, no question twice."""
         random = self._inventor.random
         random.shuffle(right)
         pairs: dict[str, str] = {}
@@ -132,14 +132,14 @@ class LessonPlan:
         return tuple(pairs.items())
 
     def _asked(self, site: Site, subject: str, question: str, answer: str) -> tuple[str, str]:
-        """At times with a shorter name of the subject, where only one can be meant."""
+        """Ask, at times with a shorter name of the subject where only one can be meant."""
         if answer != subject and self._inventor.chance(ALIAS_PROBABILITY):
             alias = _alias(subject, site.subjects)
             question = question.replace(subject, alias)
         return self._loosened(question), answer
 
     def _loosened(self, question: str) -> str:
-        """As people type: at times without a capital or a question mark."""
+        """Write a question as people type: at times without a capital or a question mark."""
         if not self._inventor.chance(LOOSE_PROBABILITY):
             return question
         return self._inventor.random.choice(

@@ -1,4 +1,4 @@
-"""What pages say about a subject, in several wordings, and how people ask for it in other words."""
+"""Relations: what pages say about a subject in several wordings, and how people ask for it in others."""
 
 from __future__ import annotations
 

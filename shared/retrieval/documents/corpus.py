@@ -106,7 +106,7 @@ def document_files(corpus: str) -> list[Path]:
 
 
 class _LeftOut:
-    """What is no part of the corpus."""
+    """A file that is no part of the corpus."""
 
     def __init__(self) -> None:
         self.documents: list[tuple[str, str]] = []

@@ -173,7 +173,7 @@ def _check_size(path: Path, most: int) -> None:
 
 
 def _decoded(data: bytes, encoding: str = "utf-8") -> str:
-    """Without a byte order mark, which says more than anything else; lines end with \\n."""
+    """Decode a text without its byte order mark, which says more than anything else; lines end with \\n."""
     if data.startswith(codecs.BOM_UTF8):
         encoding = "utf-8-sig"
     elif data.startswith(UTF16_MARKS):

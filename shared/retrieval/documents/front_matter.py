@@ -43,7 +43,8 @@ NO_FRONT_MATTER = FrontMatter((), 0)
 
 
 def read_front_matter(text: str) -> FrontMatter:
-    """Of a text whose lines end with \\n. What is not all of such fields is no front matter, but text."""
+    """Read the front matter of a text whose lines end with \\n. What is not all of such fields is no front
+    matter, but text."""
     lines = text.split("\n", MAX_LINES + 1)[: MAX_LINES + 1]
     if lines[0].rstrip() != MARK:
         return NO_FRONT_MATTER

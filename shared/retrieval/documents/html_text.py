@@ -144,5 +144,5 @@ class _MarkdownWriter(HTMLParser):
 
 
 def _plain(line: str) -> str:
-    """Not taken for a heading or a fence."""
+    """Write a line so that it is not taken for a heading or a fence."""
     return f"\\{line}" if HEADING.match(line) or FENCE.match(line) else line

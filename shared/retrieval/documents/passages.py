@@ -78,7 +78,7 @@ class _Joined:
         self._begins = [0, *accumulate(len(line.text) + 1 for line in lines)][:-1]
 
     def unit(self, start: int, end: int, glue: str, *, indented: bool = False) -> _Unit:
-        """Without the spaces around it, unless those before it are to stay."""
+        """Return the unit without the spaces around it, unless those before it are to stay."""
         text = self.text[start:end].rstrip()
         last = start + len(text) - 1
         if not indented:

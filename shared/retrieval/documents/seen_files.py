@@ -64,7 +64,7 @@ def save_seen(folder: Path, rules: str, content: str, files: list[SeenFile]) -> 
 
 
 def read_seen(folder: Path, rules: str, content: str) -> list[SeenFile]:
-    """Of the generation of this content, if it was read by these rules; else none."""
+    """Read what was seen for the generation of this content, if by these rules; else none."""
     try:
         with (folder / SEEN_NAME).open("rb") as file:
             data = file.read(MAX_SEEN_BYTES)

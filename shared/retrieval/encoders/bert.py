@@ -129,7 +129,7 @@ def _attend(qkv: Tensor, attend: Tensor, heads: int) -> Tensor:
 
 
 def _linear(linear: DenseLinear, value: Tensor) -> Tensor:
-    """In the arithmetic of its weights; what goes in and comes out is the same for all."""
+    """Map linearly in the arithmetic of the weights; what goes in and comes out is the same for all."""
     bias = None if linear.bias is None else linear.bias.to(linear.weight.dtype)
     return F.linear(value.to(linear.weight.dtype), linear.weight, bias).to(value.dtype)
 

@@ -40,7 +40,7 @@ def fuse_rankings(rankings: Sequence[Ranking], k: int) -> list[tuple[int, float]
 
 
 def spread(scores: Sequence[float]) -> list[float]:
-    """From 0 for the lowest to 1 for the highest, so that scores of two kinds can be added; equal ones are
-    all 1."""
+    """Spread scores from 0 for the lowest to 1 for the highest, so that scores of two kinds can be added;
+    equal ones are all 1."""
     low, high = min(scores), max(scores)
     return [(score - low) / (high - low) if high > low else 1.0 for score in scores]

@@ -73,7 +73,8 @@ class LateInteraction:
         return SHARE * known
 
     def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
-        """From -1 to 1: the mean over the question's tokens of the largest cosine with one of the text's."""
+        """Score texts from -1 to 1: the mean over the question's tokens of the largest cosine with one of the
+        text's."""
         asked, _ = self._states_of_question(question)
         found = self._states_of(texts)
         return ScoredTexts(

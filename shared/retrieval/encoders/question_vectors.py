@@ -32,7 +32,7 @@ class QuestionEmbedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QuestionVector:
-    """As in EmbeddedQuestions, of one question."""
+    """The vector of one question, as in EmbeddedQuestions."""
 
     vector: Vectors
     truncated: bool
@@ -103,7 +103,7 @@ class QuestionVectors:
         return found, awaited, mine
 
     def _make(self, mine: dict[bytes, str]) -> dict[bytes, QuestionVector]:
-        """Whoever waits for one of them hears of it, or that it did not come to be."""
+        """Make vectors; whoever waits for one hears of it, or that it did not come to be."""
         try:
             made = self._embed(mine)
         except BaseException:

@@ -92,7 +92,8 @@ class TextEncoder:
     def _encode_batches(
         self, given: EncoderInput, batches: Sequence[np.ndarray], pooling: Pooling, threads: int
     ) -> Iterator[States]:
-        """In their order. Batches beside each other use cores better than the small products within one."""
+        """Encode batches in their order. Batches beside each other use cores better than the small products
+        within one."""
         inputs = [_taken(given, batch) for batch in batches]
 
         def encode(batch: EncoderInput) -> States:
@@ -170,7 +171,7 @@ def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
 
 
 def _half_precision(weights: EncoderWeights) -> EncoderWeights:
-    """With linear maps in bfloat16; norms and word vectors, which cost nothing, stay as they are."""
+    """Put linear maps into bfloat16; norms and word vectors, which cost nothing, stay as they are."""
 
     def half(linear: DenseLinear) -> DenseLinear:
         return replace(linear, weight=linear.weight.to(torch.bfloat16))
@@ -184,5 +185,5 @@ def _half_precision(weights: EncoderWeights) -> EncoderWeights:
 
 
 def _computes_bf16() -> bool:
-    """And does not only imitate it, which is slower than float32."""
+    """Whether the CPU computes bfloat16 and does not only imitate it, which is slower than float32."""
     return not usable_features().isdisjoint(("avx512_bf16", "amx_bf16"))

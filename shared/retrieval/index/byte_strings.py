@@ -48,7 +48,7 @@ class ByteStrings:
         return int(self.ends[number - 1]) if number else 0
 
     def save(self, folder: Path, name: str) -> None:
-        """In a folder that exists."""
+        """Save them in a folder that exists."""
         np.save(folder / f"{name}.npy", self.ends, allow_pickle=False)
         self.data.tofile(folder / f"{name}.bin")
 

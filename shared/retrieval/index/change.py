@@ -1,4 +1,4 @@
-"""From one state of an index to the next: what of it stays, and what is to be made."""
+"""Lead from one state of an index to the next: what of it stays, and what is to be made."""
 
 from __future__ import annotations
 

@@ -27,14 +27,14 @@ class FileRecord:
     metadata: tuple[tuple[str, str], ...]
 
     def page_at(self, character: int) -> int:
-        """From 1 on; 0 where the document has no pages."""
+        """Return the page, from 1 on; 0 where the document has no pages."""
         return bisect_right(self.page_starts, character)
 
 
 def packed_record(
     name: str, key: str, page_starts: Sequence[int], metadata: Sequence[tuple[str, str]]
 ) -> bytes:
-    """As it is kept."""
+    """Pack a record as it is kept."""
     packed: bytes = msgpack.packb((name, key, page_starts, metadata), unicode_errors="surrogatepass")
     return packed
 
@@ -60,7 +60,7 @@ class FileRecords:
         return map(self.__getitem__, range(len(self)))
 
     def digest(self) -> str:
-        """Of everything but the rows."""
+        """Digest everything but the rows."""
         told = hashlib.sha256(self.packed.ends.tobytes())
         told.update(self.packed.data.tobytes())
         return told.hexdigest()

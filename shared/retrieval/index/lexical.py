@@ -165,7 +165,7 @@ def _scores(counts: TermCounts) -> Scores:
 
 
 def _best_rows(scores: Scores, k: int) -> Rows:
-    """Of the passages with a score above 0 the best k, in their order."""
+    """Return the best k of the passages with a score above 0, in their order."""
     found = np.flatnonzero(scores > 0)
     if len(found) > k:
         among = scores[found]

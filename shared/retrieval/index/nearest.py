@@ -60,7 +60,7 @@ COMPARED_AGAIN = 400
 
 
 def kind_for(vectors: int) -> str:
-    """By measured time and recall (tests/bench/README.md)."""
+    """Choose the kind by measured time and recall (tests/bench/README.md)."""
     if vectors < FLAT_VECTORS or faiss.get_num_gpus():
         return FLAT
     return HNSW if vectors < HNSW_VECTORS else IVF_PQ
@@ -82,7 +82,7 @@ class NearestVectors:
 
     @classmethod
     def build(cls, vectors: Vectors, kind: str = "") -> Self:
-        """Of the kind that fits their number where none is named."""
+        """Build it, of the kind that fits their number where none is named."""
         kind = kind or kind_for(len(vectors))
         return cls(kind, _MAKERS[kind](vectors), vectors, np.arange(len(vectors)))
 

@@ -38,7 +38,7 @@ class PassageIndex:
         lexical: LexicalIndex | None = None,
         nearest: NearestVectors | None = None,
     ) -> None:
-        """What is not given is made."""
+        """Make what is not given."""
         self.table = files if isinstance(files, PassageTable) else PassageTable.of_files(files)
         self.vectors = vectors
         if len(self.table) != len(vectors):
@@ -50,7 +50,7 @@ class PassageIndex:
         return len(self.table)
 
     def search(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
-        """For each row of `queries` [n, dimensions] the best k passages by meaning, best first."""
+        """Search, for each row of `queries` [n, dimensions], the best k passages by meaning, best first."""
         scores, rows = self.search_rows(queries, k, allowed)
         return [
             [self.hit(int(row), float(score)) for row, score in zip(found, of, strict=True) if row >= 0]

@@ -108,7 +108,7 @@ class PassageTable:
         return len(self.columns)
 
     def rows_of(self, documents: range) -> range:
-        """Of the passages of documents with consecutive numbers."""
+        """Return the rows of documents with consecutive numbers."""
         first_rows = self.files.first_rows
         begin, end = (
             int(first_rows[number]) if number < len(first_rows) else len(self)

@@ -46,7 +46,7 @@ class TermCounts:
 
     @classmethod
     def of_texts(cls, texts: list[str]) -> Self:
-        """Of passages in their order."""
+        """Count the terms of passages, in their order."""
         none = cls((), np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.uint8), 0)
         return none.updated(np.full(len(texts), -1, np.int64), texts)
 

@@ -30,7 +30,7 @@ class UnfinishedVectors:
         self._end = 0
 
     def read(self) -> list[tuple[ChunkKeys, Vectors]]:
-        """All whole frames."""
+        """Read all whole frames."""
         frames: list[tuple[ChunkKeys, Vectors]] = []
         try:
             file = self._path.open("rb")

@@ -49,7 +49,7 @@ Devanagari."""
 
 
 class _WordChars(dict[int, str]):
-    """For `str.translate`: letters, marks and digits as they are, a space for everything else."""
+    """A table for `str.translate`: letters, marks and digits as they are, a space for everything else."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -61,7 +61,7 @@ _WORD_CHARS = _WordChars()
 
 
 def terms_of(text: str) -> Iterator[str]:
-    """In their order, as often as they occur."""
+    """Return the terms of a text in their order, as often as they occur."""
     for run in runs_of(text):
         yield from terms_of_run(run)
 

@@ -30,11 +30,11 @@ class AsyncStream(StreamFacts):
         self._call = self._begin()
 
     async def text(self) -> str:
-        """All that is left to come, as one text."""
+        """Return all that is left to come, as one text."""
         return "".join([delta.text async for delta in self])
 
     async def texts(self) -> list[str]:
-        """All that is left to come, as one text for each choice."""
+        """Return all that is left to come, as one text for each choice."""
         texts: dict[int, str] = {}
         async for delta in self:
             texts[delta.choice] = texts.get(delta.choice, "") + delta.text

@@ -1,4 +1,4 @@
-"""What both clients say to gRPC: the methods of the contract, and the options of a channel."""
+"""Open channels for both clients: the methods of the contract, and the options of a channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call may end with instead of an answer, and how a gRPC status becomes it.
+"""Errors that a call may end with, and how a gRPC status becomes one.
 
 PenstockError
 ├── InvalidRequest     the caller must change the request
@@ -108,7 +108,7 @@ def error_of(
 
 
 def _retry_after_ms(trailing: Metadata | None) -> int:
-    """Of the RetryInfo in the trailing metadata; 0 where there is none."""
+    """Read the RetryInfo in the trailing metadata; 0 where there is none."""
     for name, value in trailing or ():
         if name == STATUS_DETAILS and isinstance(value, bytes):
             for detail in Status.FromString(value).details:

@@ -68,7 +68,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class ToolOptions(TypedDict, total=False):
-    """What the answer to a chat may call; `tool_name`: the one tool that it has to."""
+    """The tools that the answer to a chat may call; `tool_name`: the one tool that it has to."""
 
     tools: Sequence[pb.Tool]
     tool_choice: ToolChoiceName
@@ -77,7 +77,8 @@ class ToolOptions(TypedDict, total=False):
 
 
 class GenerateOptions(SamplingOptions, ToolOptions, total=False):
-    """Beside those: which model, how many answers, how long, how urgent, with how many passages to read."""
+    """Further options: which model, how many answers, how long, how urgent, with how many passages to
+    read."""
 
     model: str
     n: int
@@ -95,7 +96,8 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
 
 
 class RetrieveOptions(TypedDict, total=False):
-    """How many passages, of which corpus and metadata; whether they are reranked, and worse ones will do."""
+    """Options of a search: how many passages, of which corpus and metadata; whether they are reranked, and
+    worse ones will do."""
 
     k: int
     corpus: str
@@ -154,7 +156,7 @@ def build_filters(filters: Mapping[str, str | Sequence[str]]) -> list[pb.Metadat
 
 
 def stamp_request(request: pb.GenerateRequest, remaining_s: float | None) -> None:
-    """What is of this attempt alone: when it is sent, and how long it has."""
+    """Stamp what is of this attempt alone: when it is sent, and how long it has."""
     request.client_sent_unix_us = time.time_ns() // 1000
     if remaining_s is not None:
         request.deadline_ms = _milliseconds(remaining_s)

@@ -1,4 +1,4 @@
-"""When a call that was shed is sent again. Pure: who calls waits."""
+"""Decide when a call that was shed is sent again. Pure: the caller waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Retry:
             raise ValueError("attempts is 1 or more and max_wait_s not negative")
 
     def wait_s(self, error: PenstockError, attempt: int, remaining_s: float | None) -> float | None:
-        """How long to wait after failed `attempt` (counted from 1); None: the call ends with the error."""
+        """Return how long to wait after failed `attempt` (counted from 1); None: the call ends with the
+        error."""
         if not isinstance(error, Shed) or error.retry_after_ms <= 0 or attempt >= self.attempts:
             return None
         hint_s = error.retry_after_ms / 1000
@@ -34,7 +35,7 @@ class Retry:
 
 
 class CallClock:
-    """What is left of a call's deadline; None: it has none of its own."""
+    """The time left of a call's deadline; None: it has none of its own."""
 
     def __init__(self, deadline_s: float | None) -> None:
         self._ends_s = None if deadline_s is None else time.monotonic() + deadline_s

@@ -17,7 +17,7 @@ from penstock.client.stream_state import StreamState
 
 
 class StreamCall(Iterator[pb.GenerateEvent], Protocol):
-    """What gRPC gives for a call; its own types leave half of it out."""
+    """The object that gRPC gives for a call; its own types leave half of it out."""
 
     def cancel(self) -> object: ...
 
@@ -35,11 +35,11 @@ class Stream(StreamFacts):
         self._call = self._begin()
 
     def text(self) -> str:
-        """All that is left to come, as one text."""
+        """Return all that is left to come, as one text."""
         return "".join(delta.text for delta in self)
 
     def texts(self) -> list[str]:
-        """All that is left to come, as one text for each choice."""
+        """Return all that is left to come, as one text for each choice."""
         texts: dict[int, str] = {}
         for delta in self:
             texts[delta.choice] = texts.get(delta.choice, "") + delta.text

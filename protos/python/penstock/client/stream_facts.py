@@ -1,4 +1,4 @@
-"""What a stream of either kind tells of itself beside its deltas."""
+"""The facts that a stream of either kind tells of itself beside its deltas."""
 
 from __future__ import annotations
 

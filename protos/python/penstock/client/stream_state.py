@@ -1,4 +1,4 @@
-"""What a stream has told so far. Pure: a stream of either kind feeds it."""
+"""Keep what a stream has told so far. Pure: a stream of either kind feeds it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StreamState:
 
     @property
     def prompts(self) -> list[pb.PromptInfo]:
-        """By choice, of those that have begun."""
+        """The prompts by choice, of those that have begun."""
         return [self._prompts[choice] for choice in sorted(self._prompts)]
 
     @property
@@ -44,7 +44,7 @@ class StreamState:
 
     @property
     def ends(self) -> list[pb.Terminal]:
-        """By choice, of those that have ended."""
+        """The ends by choice, of those that have ended."""
         return [self._ends[choice] for choice in sorted(self._ends)]
 
     @property
@@ -55,7 +55,7 @@ class StreamState:
 
     @property
     def messages(self) -> list[pb.ChatMessage]:
-        """By choice, as far as they have come."""
+        """The messages by choice, as far as they have come."""
         return [
             self._messages.get(choice, pb.ChatMessage(role="assistant")) for choice in sorted(self._prompts)
         ]
