@@ -231,8 +231,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 await self._outbox.prompt_scores(job.gateway, job.request_id, job.epoch, scores)
 
     async def take_steps(self) -> bool:
-        """Not while the bus takes nothing and too much waits for it: then the engine soon waits as well, and
-        no token is lost."""
+        """Handle the driver's reports, though not while the bus takes nothing and too much waits for it: then
+        the engine soon waits as well, and no token is lost."""
         while not self._outbox.crowded and (report := self._driver.take_report()) is not None:
             for seated in report.seated:
                 await self._seated(seated.job, seated.outcome)

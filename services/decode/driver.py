@@ -25,7 +25,7 @@ MAX_UNTAKEN_REPORTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Seated:
-    """What became of one job: its reservation, what is known of its prompt where that is computed here, None
+    """The outcome of one job: its reservation, what is known of its prompt where that is computed here, None
     for one that has joined the batch, or why none of these."""
 
     job: DecodeJob
@@ -75,7 +75,7 @@ class DecodeDriver(EngineDriver[None]):
         self._loop = asyncio.get_running_loop()
 
     def seat(self, new: Sequence[DecodeJob], ready: Sequence[DecodeJob]) -> None:
-        """Before the next step, reserve blocks for `new` jobs or begin with their prompts, and let `ready`
+        """Reserve, before the next step, blocks for `new` jobs or begin with their prompts, and let `ready`
         ones join the batch; a report says what became of each, in this order."""
 
         def order(engine: Engine) -> None:

@@ -58,8 +58,9 @@ def nats_spec(
 
 
 def _go_threads(cores: int) -> Mapping[str, str]:
-    """With a thread for each of few cores its goroutines wake each other across them, at every message. KV
-    does not miss the others: within one machine it goes through shared memory."""
+    """Return the environment that keeps a Go server to one thread on few cores: with one for each core its
+    goroutines wake each other across them, at every message. KV does not miss the others: within one machine
+    it goes through shared memory."""
     return {"GOMAXPROCS": "1"} if cores <= FEW_CORES else {}
 
 

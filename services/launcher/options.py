@@ -40,8 +40,8 @@ ADAPTER_FILE_NAME = "adapters.toml"
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """What is to run. `settings` are what counts for each role, from all sources; `problems` say what is
-    wrong in them, and nothing may be started while there are any.
+    """The stack that is to run. `settings` are what counts for each role, from all sources; `problems` say
+    what is wrong in them, and nothing may be started while there are any.
 
     `draft` is "" for none, `model` "" for the shipped one. `nats_url` is "" for a server of our own.
     `nats_credentials` is the file for a server of the user. `config_file` is absolute.

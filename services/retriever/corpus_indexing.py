@@ -83,8 +83,8 @@ class CorpusIndexing:
                 self._service.changed()
 
     def _bring_up_to_date(self, corpus: ServedCorpus, follower: IndexFollower) -> bool:
-        """In a thread. False where another process does it: to be tried again. What there was before serves
-        until then, or for want of a newer one."""
+        """Index what has changed, in a thread; False where another process does it, so that it is tried
+        again. The index there was serves until then, or for want of a newer one."""
         try:
             self._index(corpus, follower)
         except IndexAwaited:

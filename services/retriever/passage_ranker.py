@@ -16,8 +16,8 @@ RERANKED_PASSAGES = 32
 
 @dataclass(frozen=True, slots=True)
 class Unranked:
-    """What a search has found, best first: as many passages as are wanted, and at least those that are
-    reranked. `texts` is what of each of these is read."""
+    """The passages that a search has found, best first: as many as are wanted, and at least those that are
+    reranked. `texts` is the part of each of these that is read."""
 
     found: Retrieved
     texts: tuple[str, ...]

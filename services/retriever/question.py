@@ -22,9 +22,9 @@ DEGRADED_NO_CORPUS = "no corpus"
 
 @dataclass(slots=True, eq=False)
 class SearchAsk:
-    """What the worker thread gets of a question. `corpus` has an index. `found` is the best answer so far:
-    the thread writes it whole, whoever is in a hurry reads it. `dropped`: nobody waits for a better one any
-    more."""
+    """The part of a question that the worker thread gets. `corpus` has an index. `found` is the best answer
+    so far: the thread replaces it, whoever is in a hurry reads it. `dropped`: nobody waits for a better one
+    any more."""
 
     retrieve: Retrieve
     end: Deadline

@@ -28,8 +28,8 @@ T = TypeVar("T", bound=WaitingQuestion)
 
 
 def next_batch(waiting: Iterable[T], most: int, most_bytes: int) -> list[T]:
-    """At most `most` of them and `most_bytes` in all; one that is alone may be longer than that. Whoever is
-    too long for this batch comes first in its turn."""
+    """Return the questions that end first: at most `most` of them and `most_bytes` in all; one that is alone
+    may be longer than that. A question that is too long for this batch comes first in its turn."""
     batch: list[T] = []
     left_bytes = most_bytes
     for asked in sorted(waiting, key=lambda asked: asked.end):

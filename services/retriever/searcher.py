@@ -34,8 +34,8 @@ TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was s
 
 @dataclass(frozen=True, slots=True)
 class SearchGroup:
-    """Those of a batch, by their places, that are searched for in the same passages: `allowed` [passages], or
-    all of them."""
+    """The questions of a batch, by their places, that search the same passages: `allowed` [passages], or all
+    of them."""
 
     corpus: str
     index: PassageIndex
@@ -103,8 +103,8 @@ class Searcher:
         )
 
     def _hits(self, ask: SearchAsk, index: PassageIndex, rankings: Sequence[Ranking]) -> list[Hit]:
-        """Of the rankings' passages the best, as many as are wanted or reranked, none of them twice: what
-        differs in spaces and case alone is one, named as it was found first."""
+        """Return the best passages of the rankings, as many as are wanted or reranked, none of them twice:
+        passages that differ in spaces and case alone are one, named as it was found first."""
         most = max(ask.retrieve.k, RERANKED_PASSAGES if self._is_reranked else 0)
         hits: dict[str, Hit] = {}
         for row, score in fuse_rankings(rankings, 2 * FIRST_STAGE_PASSAGES):

@@ -29,8 +29,8 @@ class WorkKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetrieverWork:
-    """What the thread gets at a time: questions to search for, one with what was found for it, or one job of
-    texts."""
+    """One piece of work for the thread: questions to search for, one with what was found for it, or one job
+    of texts."""
 
     kind: WorkKind
     asked: Sequence[Asked]

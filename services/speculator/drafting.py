@@ -41,8 +41,9 @@ class Drafted:
 
 
 class Drafter:
-    """For the engine's thread. Sequences are kept until they are released or others need their room: then
-    those give way that were drafted for least recently. What they had may still be in the prefix cache."""
+    """Drafts with the draft model, on the engine's thread. Sequences are kept until they are released or
+    others need their room: then those give way that were drafted for least recently. Their KV may still be in
+    the prefix cache."""
 
     def __init__(self) -> None:
         self._kept: list[str] = []  # least recently drafted for first

@@ -132,7 +132,8 @@ def _reason(inventor: Inventor, entity: str) -> Fact:
 
 
 def _condition(inventor: Inventor, entity: str) -> Fact:
-    """When the gateway drops a stream, the session frees the blocks. Or the other way round."""
+    """Invent a condition: "When the gateway drops a stream, the session frees the blocks", or the other way
+    round."""
     _, verbs, past = inventor.verb()
     link = inventor.random.choice(w.CONDITIONS)
     event = f"{entity} {verbs}" if inventor.chance(0.5) else f"{entity} is {past}"

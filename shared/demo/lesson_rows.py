@@ -52,7 +52,7 @@ def answer_ids(answer: str, tokenizer: TextTokenizer) -> list[int]:
 
 
 def branched_row(prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> LessonRow:
-    """What all `prompts` begin with, then of each the rest with its answer, which alone is learned."""
+    """Lay out what all `prompts` begin with, then the rest of each with its answer: that alone is learned."""
     shared = _common_length(prompts)
     ids, places, branches = list(prompts[0][:shared]), list(range(shared)), [-1] * shared
     positions: list[int] = []
@@ -84,7 +84,7 @@ def branched_row(prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> 
 
 
 def _common_length(prompts: Sequence[list[int]]) -> int:
-    """Of the beginning that is the same in all, at least one token less than any."""
+    """Return the length of the beginning that is the same in all, at least one token less than any."""
     shortest = min(map(len, prompts)) - 1
     first = prompts[0]
     for index in range(shortest):

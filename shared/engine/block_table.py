@@ -15,10 +15,10 @@ NO_BLOCK = -1
 
 @dataclass(slots=True)
 class Turnover:
-    """Of a long prompt whose KV is promised to somebody, in a group with a window: what is promised, from
-    block `end` on, is there from the start, and blocks [first, end) are given as those behind the window
-    come back, by now up to `given`. They get their names when they are given back: until then nobody else
-    may hold one, so that each that is given back is one that can be given."""
+    """The exchange of blocks behind the window of a long prompt whose KV is promised to somebody: what is
+    promised, from block `end` on, is there from the start, and blocks [first, end) are given as those behind
+    the window come back, by now up to `given`. They get their names when they are given back: until then
+    nobody else may hold one, so that each that is given back is one that can be given."""
 
     first: int
     given: int

@@ -140,7 +140,7 @@ class CoreArbiter:
         self._kernels.penstock_change(self._board)
 
     def forget_lost(self) -> None:
-        """Who is said to compute does not where its seat is empty, or where it has not moved since the last
+        """Mark those as idle who are said to compute where the seat is empty, or has not moved since the last
         look: one that goes on says so with its next step."""
         moves: dict[int, int] = {}
         for number, seat in enumerate(self._seats):

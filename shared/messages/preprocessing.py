@@ -84,9 +84,9 @@ class Tokenize:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """Where tools were told: `tool_format` is the name of the format that the model was taught for its calls,
-    `marker_ids` has those of the format's markers that are special tokens. `passage_places`: of each passage
-    its place among those in the prompt, from 1; 0: there was no room for it."""
+    """The tokens of a prompt. With tools, `tool_format` is the name of the format that the model was taught
+    for its calls, `marker_ids` has those of the format's markers that are special tokens. `passage_places`:
+    of each passage its place among those in the prompt, from 1; 0: there was no room for it."""
 
     token_ids: bytes
     block_hashes: bytes

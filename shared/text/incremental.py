@@ -30,8 +30,8 @@ Piece = Callable[[int], str | None]
 
 
 class PlainTexts(dict[int, str | None]):
-    """By id, the text that it always gives where the stages are settled; None where it has to go through
-    them, as special tokens have, which some streams show. Filled as ids come."""
+    """The text of each id that always gives the same where the stages are settled; None where it has to go
+    through them, as special tokens have, which some streams show. Filled as ids come."""
 
     def __init__(self, piece: Piece, stages: Sequence[DecoderStageFactory]) -> None:
         super().__init__()

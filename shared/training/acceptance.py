@@ -47,7 +47,8 @@ class DraftAcceptance:
     offered: float = 1.0
 
     def tokens_per_step(self, length: int) -> float:
-        """Of the target, if each step verifies `length` drafts: the accepted ones and the target's own."""
+        """Return the tokens of one target step that verifies `length` drafts: the accepted ones and the
+        target's own."""
         return 1 + sum(self.together[:length])
 
 
@@ -85,7 +86,7 @@ def accept_ngrams(answers: Sequence[TargetAnswer]) -> DraftAcceptance:
 
 
 def _lookups(answer: TargetAnswer) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """At every place: how the answer goes on, and what the text up to there says."""
+    """Yield, for every place, how the answer goes on and what n-gram lookup drafts there."""
     lookup = NgramIndex()
     for place in answer.places:
         text = answer.text_at(place)

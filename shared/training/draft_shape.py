@@ -69,7 +69,7 @@ def plan_draft(target: ModelConfig, layers: int = 0, hidden: int = 0) -> DraftPl
 
 
 def _inner_size(target: ModelConfig) -> int:
-    """Of the MLP; of experts those that one token meets."""
+    """Return the width of the MLP; with experts, of those that one token meets."""
     moe = target.layers[0].moe
     if moe is None:
         return target.intermediate_size

@@ -24,8 +24,8 @@ class Worth:
 
 
 def worth_of(accepted: DraftAcceptance, times: StepTimes, draft_us: float) -> Worth:
-    """For one stream, where every draft token costs `draft_us` before the target's step begins. A step that
-    nothing is drafted for is one of the target alone."""
+    """Return the best length and speed-up for one stream, where every draft token costs `draft_us` before the
+    target's step begins. A step that nothing is drafted for is one of the target alone."""
     best = Worth(0, 1.0)
     for length, verify_us in times.verify_us.items():
         drafted_us = verify_us + length * draft_us

@@ -33,8 +33,8 @@ class _Compilation:
 
 
 class GrammarCompiler:
-    """For the event loop. Who wants the same grammar waits for the same compilation; what comes of it is told
-    by `take_ended`, after a call of `wake`."""
+    """Compiles grammars beside the event loop. Those who want the same grammar wait for the same compilation;
+    `take_ended` returns what came of it, after a call of `wake`."""
 
     def __init__(self, hop: str, grammars: Grammars, wake: Callable[[], None]) -> None:
         self._hop = hop

@@ -28,7 +28,8 @@ _PARSER = (
 
 
 def split_at_last_block(text: str) -> tuple[str, str]:
-    """What will not change whatever follows, and the rest: the last block, with a line that has no end yet.
+    """Return what will not change whatever follows, and the rest: the last block, with a line that has no end
+    yet.
 
     It does not matter in which pieces the text came.
     """

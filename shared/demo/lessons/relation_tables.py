@@ -17,7 +17,8 @@ KINDS = ("services", "devices", "towns", "people", "nature", "companies")
 
 @cache
 def read_relations(kind: str) -> tuple[Relation, ...]:
-    """Of one of KINDS, in order. Raises ValueError for a slot that is neither drawer nor list of choices."""
+    """Read the relations of one of KINDS, in order. Raises ValueError for a slot that is neither drawer nor
+    list of choices."""
     table = json.loads((Path(__file__).parent / f"{kind}.json").read_text("utf-8"))
     choices = {name: tuple(items) for name, items in table.get("choices", {}).items()}
     return tuple(_relation(fields, choices) for fields in table["relations"])

@@ -45,8 +45,8 @@ class RopeConfig:
         return max(longest, self.original_max_position_tokens)
 
     def in_force(self, longest: int) -> str:
-        """As text, the rotation of all sequences of a pool where they have up to `longest` tokens: keys that
-        were turned by two of them are the same exactly when the texts are."""
+        """Return, as text, the rotation of all sequences of a pool where they have up to `longest` tokens:
+        keys that were turned by two of them are the same exactly when the texts are."""
         by_length = {"longrope": self.is_long(longest), "dynamic": self.stretched_tokens(longest)}
         return f"{self} {by_length.get(self.kind, '')}"
 
@@ -119,8 +119,8 @@ class LatentConfig:
 
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
-    """What may differ from layer to layer. `rope` None: no positions. `window_tokens` n: a row sees itself
-    and the n - 1 tokens before it; None: all before it. `moe` None: a dense MLP."""
+    """The settings that may differ from layer to layer. `rope` None: no positions. `window_tokens` n: a row
+    sees itself and the n - 1 tokens before it; None: all before it. `moe` None: a dense MLP."""
 
     rope: RopeConfig | None
     window_tokens: int | None = None

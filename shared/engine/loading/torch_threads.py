@@ -10,8 +10,8 @@ import torch
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """For short operations of the calling thread: handing half of one to a second thread costs more than it
-    brings, and on a busy CPU many times the whole."""
+    """Keep short operations of the calling thread to it: handing half of one to a second thread costs more
+    than it brings, and on a busy CPU many times the whole."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -16,8 +16,8 @@ RETRY_AFTER_MS = 100
 
 
 class Share(NamedTuple):
-    """What a sequence gets in one group: `cached` blocks, NO_BLOCK up to some place, `num_next` new ones
-    behind them, and `num_last` new ones behind a gap."""
+    """The blocks that a sequence gets in one group: `cached` ones, NO_BLOCK up to some place, `num_next` new
+    ones behind them, and `num_last` new ones behind a gap."""
 
     cached: list[int]
     num_next: int
@@ -77,8 +77,8 @@ class Allocation:
         ]
 
     def _promised_shares(self, found: Sequence[list[int]], num_tokens: int) -> list[Share]:
-        """Behind what was found: blocks that are given now, those before the promised ones that are given as
-        others come back, and the promised ones."""
+        """Return the shares behind what was found: blocks that are given now, those before the promised ones
+        that are given as others come back, and the promised ones."""
         shares = []
         for window, cached in zip(self._windows, found, strict=True):
             before = max(0, window.first_block(num_tokens) - len(cached))

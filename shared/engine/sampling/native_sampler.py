@@ -77,8 +77,8 @@ class NativeSampler:
         return [None if token_id < 0 else token_id for token_id in ids]
 
     def summarise(self, logits: Tensor, num_top: Mapping[int, int]) -> dict[int, RowSummary]:
-        """Of the rows of `logits` [rows, vocab] that `num_top` names, with so many of their likeliest ids:
-        finite ones, the lowest first among equals."""
+        """Summarise the rows of `logits` [rows, vocab] that `num_top` names, with so many of their likeliest
+        ids: finite ones, the lowest first among equals."""
         count, vocab_size, most = len(num_top), logits.shape[-1], max(num_top.values())
         rows = np.fromiter(num_top.keys(), np.int64, count)
         wanted = np.fromiter(num_top.values(), np.int64, count)

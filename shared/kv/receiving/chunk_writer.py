@@ -87,9 +87,9 @@ class ChunkWriter:
         return [place]
 
     def _place(self, incoming: IncomingTransfer, run: Run) -> tuple[memoryview, bool]:
-        """In the pool where all of the run is missing and lies together there, so that it need not be copied;
-        else aside, so that it comes in few large reads and a bad copy cannot harm what is verified already.
-        """
+        """Return the memory that a run goes to, and whether it is aside: it goes to the pool where all of the
+        run is missing and lies together there, and needs no copy; else aside, so that it comes in few large
+        reads and a bad copy cannot harm what is verified already."""
         if incoming.missing_runs(run) == (run,):
             blocks = incoming.blocks.of_run(run)
             together = self._memory.neighbours(run.layer, blocks)

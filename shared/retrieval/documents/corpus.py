@@ -25,8 +25,8 @@ HIDDEN = "hidden files and folders"
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """What was read of a file: so many documents of so many characters. `skipped`: what of it is no document,
-    each with the reason; not `is_whole`, if that is the file itself."""
+    """The number of documents and characters that were read of a file. `skipped`: its parts that are no
+    document, each with the reason; not `is_whole`, if that is the file itself."""
 
     documents: int
     chars: int

@@ -30,8 +30,8 @@ _RECORD = re.compile(r"(.+\.jsonl)#", re.IGNORECASE)
 
 
 def tidied_metadata(pairs: Iterable[tuple[str, str]]) -> Pairs:
-    """Of what documents say for readers of their own, sorted: with single spaces, each pair once, without
-    what is empty or too long, and of too many the first ones."""
+    """Tidy and sort the metadata that documents give in formats of their own: single spaces, each pair once,
+    without what is empty or too long, and of too many the first ones."""
     tidied = dict.fromkeys((_tidied(field), _tidied(value)) for field, value in pairs)
     kept = [
         (field, value)

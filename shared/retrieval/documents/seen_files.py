@@ -38,7 +38,8 @@ class SeenFile:
 
 
 def settled(signature: FileSignature, read_ns: int) -> FileSignature:
-    """Of a file that was read from `read_ns` on; None where a change since then may not show in it."""
+    """Return the signature of a file that was read from `read_ns` on; None where a change since then may not
+    show in it."""
     if signature is None:
         return None
     modified_ns, changed_ns, _, _ = signature

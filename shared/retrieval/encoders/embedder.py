@@ -30,7 +30,7 @@ PASSAGE_ARITHMETIC: Arithmetic = "int8"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedTexts:
-    """Of each text its vector, how many of its tokens are in it, and whether there were more."""
+    """The vector of each text, how many of its tokens are in it, and whether there were more."""
 
     vectors: Vectors
     tokens: list[int]
@@ -39,9 +39,9 @@ class EmbeddedTexts:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedQuestions:
-    """Of each question its vector, whether it is that of its beginning alone, and how much of the question
-    the encoder knows: the share of its letters in words that its vocabulary has whole. Of a language that it
-    was not trained on it has single characters and pieces, and a vector of those means little."""
+    """The vector of each question, whether it is that of its beginning alone, and how much of the question
+    the encoder knows: the share of its letters in words that its vocabulary has whole. A language that it was
+    not trained on comes as single characters and pieces, and a vector of those means little."""
 
     vectors: Vectors
     truncated: list[bool]
@@ -50,8 +50,8 @@ class EmbeddedQuestions:
 
 @dataclass(frozen=True, slots=True)
 class TextStates:
-    """What a text's tokens mean there, all but the special ones: rows of length 1, [tokens, DIMENSIONS].
-    `read` counts all that were read, of a text that had more where `truncated`."""
+    """The states of a text's tokens, all but the special ones: rows of length 1, [tokens, DIMENSIONS]. `read`
+    counts all that were read, of a text that had more where `truncated`."""
 
     states: Vectors
     read: int
@@ -110,13 +110,13 @@ class Embedder:
         )
 
     def question_states(self, question: str) -> tuple[TextStates, float]:
-        """And how much of the question the encoder knows, as in EmbeddedQuestions."""
+        """Return the states of a question, and how much of it the encoder knows, as in EmbeddedQuestions."""
         encoding = self._tokenizer.encode(question)
         (found,) = self._states([encoding], self._encoder, threads=1)
         return found, _known_share(question, encoding)
 
     def passage_states(self, texts: Sequence[str], *, threads: int) -> list[TextStates]:
-        """In PASSAGE_ARITHMETIC; `threads`: how many batches are computed at the same time."""
+        """Compute the states of passages in PASSAGE_ARITHMETIC; `threads`: how many batches at a time."""
         return self._states(self._encode(texts), self._passage_encoder, threads)
 
     def _states(self, encodings: Sequence[Encoding], encoder: TextEncoder, threads: int) -> list[TextStates]:

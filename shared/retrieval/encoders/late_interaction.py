@@ -68,7 +68,8 @@ class LateInteraction:
         self._asked: tuple[TextStates, float] | None = None
 
     def share(self, question: str) -> float:
-        """Of a language that the encoder was not taught its states say as little as its vectors."""
+        """Return the weight of these scores beside the search's: in a language that the encoder was not
+        taught its states say as little as its vectors."""
         _, known = self._states_of_question(question)
         return SHARE * known
 

@@ -44,8 +44,8 @@ Coming = Future[QuestionVector | None]
 
 
 class QuestionVectors:
-    """For any number of threads. Questions are known by digests, so that none is kept itself; the vectors
-    asked for least lately go."""
+    """Keeps the vectors of recent questions, for any number of threads. Questions are known by digests, so
+    that none is kept itself; the vectors asked for least lately go."""
 
     def __init__(
         self,

@@ -65,8 +65,8 @@ class TextEncoder:
         progress: Callable[[int], None] | None = None,
         threads: int = 0,
     ) -> States:
-        """Of each text the mean of its tokens' last states, or its first token's [texts, hidden]; with
-        pooling `none` the states of all tokens [tokens, hidden], text by text.
+        """Return for each text the mean of its tokens' last states, or its first token's [texts, hidden];
+        with pooling `none` the states of all tokens [tokens, hidden], text by text.
 
         `kinds` (in BERT, 0 of the first text and 1 of the second) are all 0 where none are given. `progress`
         gets the number of texts done so far. `threads`: as when it was made, 0 for those. Raises

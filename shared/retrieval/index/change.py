@@ -17,8 +17,9 @@ from shared.retrieval.index.term_counts import Rows
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """To the passages of `table`. `origin` [passages]: which row of `old` each one is, no two the same, -1
-    for one that is new. `texts`: those of the passages that were cut anew, by their rows."""
+    """The change from one generation to the passages of `table`. `origin` [passages]: which row of `old` each
+    one is, no two the same, -1 for one that is new. `texts`: those of the passages that were cut anew, by
+    their rows."""
 
     table: PassageTable
     old: Generation | None
@@ -66,8 +67,8 @@ class Change:
         return vectors, list(missing.values())
 
     def index(self, vectors: Vectors) -> PassageIndex:
-        """Of the passages with these vectors: terms of those that stay are not counted again, and what finds
-        vectors takes in those that are new."""
+        """Build the index of the passages with these vectors: terms of those that stay are not counted again,
+        and what finds vectors takes in those that are new."""
         if self.old is None:
             return PassageIndex(self.table, vectors)
         new_texts = (text for row, text in self.texts.items() if self.origin[row] < 0)

@@ -63,12 +63,12 @@ class LexicalIndex:
 
     @classmethod
     def build(cls, texts: list[str]) -> Self:
-        """Of passages in their order."""
+        """Build the index of passages, in their order."""
         return cls._of_counts(TermCounts.of_texts(texts))
 
     def updated(self, origin: Rows, texts: Iterable[str]) -> Self:
-        """That of passages of which row r is what row origin[r] is here, which no two are, or where that is
-        -1 the next of `texts`: only these are read. The same as `build` makes of all."""
+        """Return the index of other passages: row r of them is row origin[r] here (no two are the same), or
+        where that is -1 the next of `texts`: only these are read. Equal to what `build` makes of all."""
         return self._of_counts(self._counts.updated(origin, texts))
 
     @classmethod
@@ -79,9 +79,9 @@ class LexicalIndex:
         return self._counts.passages
 
     def search(self, questions: Sequence[str], k: int, allowed: Allowed | None = None) -> tuple[Scores, Rows]:
-        """For each question its best k passages, best first: scores [questions, k], 0 where row [questions,
-        k] is -1, which is where no other passage has a term of the question. Equal scores: the earlier
-        passage first."""
+        """Find for each question its best k passages, best first: scores [questions, k], 0 where row
+        [questions, k] is -1, which is where no other passage has a term of the question. Equal scores: the
+        earlier passage first."""
         scores = np.zeros((len(questions), k), np.float32)
         rows = np.full((len(questions), k), -1, np.int64)
         for place, question in enumerate(questions):

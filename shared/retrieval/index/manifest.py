@@ -27,8 +27,8 @@ MAX_MANIFEST_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What made a generation: the model of its vectors, the rules of its terms, and `content`, a digest of
-    all documents and the rules by which they were cut. `files`: size and SHA-256 of each."""
+    """The inputs of a generation: the model of its vectors, the rules of its terms, and `content`, a digest
+    of all documents and the rules by which they were cut. `files`: size and SHA-256 of each."""
 
     embedder: str
     words: str
@@ -47,12 +47,13 @@ class CurrentPointer:
 
 
 def file_names(nearest: str) -> tuple[str, ...]:
-    """Of a generation, beside its manifest, by the kind of its nearest vectors."""
+    """Name the files of a generation, beside its manifest, by the kind of its nearest vectors."""
     return FILE_NAMES if nearest == FLAT else (*FILE_NAMES, *NEAREST_NAMES)
 
 
 def read_pointer(folder: Path) -> CurrentPointer | None:
-    """None without one of this format. Raises ChecksumMismatch when it is damaged."""
+    """Read which generation counts; None without a pointer of this format. Raises ChecksumMismatch when it is
+    damaged."""
     written = _read_pointer(folder)
     return None if written is None or written[0] != FORMAT else written[1]
 
@@ -64,7 +65,7 @@ def other_format(folder: Path) -> object:
 
 
 def write_pointer(folder: Path, pointer: CurrentPointer) -> None:
-    """In one step, from which on that generation counts. Raises OSError."""
+    """Make that generation count, in one step. Raises OSError."""
     write_file(folder / POINTER_NAME, json.dumps({"format": FORMAT, **asdict(pointer)}).encode())
 
 

@@ -31,7 +31,8 @@ class FieldValues:
 
 
 class MetadataMasks:
-    """Of one generation, which does not change. May be asked from any thread."""
+    """The masks of the passages that filters allow, in one generation, which does not change. Any thread may
+    ask."""
 
     def __init__(self, table: PassageTable) -> None:
         """Nothing is looked at before the first filter."""

@@ -70,8 +70,8 @@ class NearestVectors:
     """`search` may be called from any one thread at a time. `vectors` [n, dimensions] are of length 1."""
 
     def __init__(self, kind: str, index: Any, vectors: Vectors, rows: Rows) -> None:
-        """Without `index`, all are compared. `rows` [vectors in it]: which row of `vectors` each one is, -1
-        for none."""
+        """Search with `index`, or compare all vectors without one. `rows` [vectors in it]: which row of
+        `vectors` each one is, -1 for none."""
         self.kind = kind
         self._index = index
         self._vectors = vectors
@@ -87,8 +87,8 @@ class NearestVectors:
         return cls(kind, _MAKERS[kind](vectors), vectors, np.arange(len(vectors)))
 
     def updated(self, origin: Rows, vectors: Vectors) -> Self:
-        """That of `vectors`, of which row r is what row origin[r] is here, which no two are, or new where
-        that is -1. This one stays as it is."""
+        """Return the index of `vectors`: row r of them is row origin[r] here (no two are the same), or new
+        where that is -1. This one stays as it is."""
         if self.kind == FLAT or self.kind != kind_for(len(vectors)):
             return self.build(vectors)
         now = np.full(len(self._vectors), -1, np.int64)
@@ -108,8 +108,8 @@ class NearestVectors:
         return f"{self.kind}, faiss {faiss.__version__} on the {'CPU' if self._gpu is None else 'GPU'}"
 
     def search(self, queries: Vectors, k: int, allowed: Allowed | None = None) -> tuple[Scores, Rows]:
-        """For each of `queries` [n, dimensions] its k nearest, best first: cosines and rows [n, k], -1 where
-        there are no more."""
+        """Find for each of `queries` [n, dimensions] its k nearest, best first: cosines and rows [n, k], -1
+        where there are no more."""
         k = min(k, len(self._vectors))
         if allowed is not None and (self.kind == FLAT or np.count_nonzero(allowed) <= FLAT_VECTORS):
             few = np.flatnonzero(allowed)

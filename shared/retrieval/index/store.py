@@ -148,8 +148,8 @@ def save_generation(
 
 
 def remove_unused(folder: Path) -> None:
-    """What processes that were killed had begun to write, and generations that neither count nor are read.
-    Only by the holder of the folder's lock."""
+    """Remove what killed processes had begun to write, and generations that neither count nor are read. Only
+    the holder of the folder's lock may."""
     for pattern in (NEW_PREFIX + "*", *FORMAT_1_PATTERNS):
         for begun in folder.glob(pattern):
             begun.unlink(missing_ok=True)

@@ -24,8 +24,8 @@ class StreamFacts:
 
     @property
     def prompt_logprobs(self) -> list[pb.Logprob]:
-        """Where they were asked for: one for each token of the prompt, the first of them 0; there with the
-        first delta."""
+        """The log-probability of each token of the prompt, the first of them 0, where they were asked for;
+        there with the first delta."""
         return self._state.prompt_logprobs
 
     @property

@@ -33,8 +33,8 @@ _PLAIN = {
 
 
 class GgufCheckpoint:
-    """As `Checkpoint`, of one file or of a model's parts. Blocks of quantized weights read as what they stand
-    for, in float32 or, rounded once, in `dtype`; `read_blocks` gives them as they are stored.
+    """A `Checkpoint` of one GGUF file or of a model's parts. Blocks of quantized weights read as what they
+    stand for, in float32 or, rounded once, in `dtype`; `read_blocks` gives them as they are stored.
 
     Raises NotFound and InvalidRequest as `read_header` does.
     """

@@ -1,4 +1,4 @@
-"""In which forms GGUF files store tensors. Rows are whole blocks of weights; needs no torch.
+"""The forms in which GGUF files store tensors. Rows are whole blocks of weights; needs no torch.
 
 The numbers are those of ggml.h, the layouts of blocks those of the `gguf` package's `quants.py`.
 """
