@@ -1,8 +1,9 @@
-"""One meaning per name: no class and no public function of a module stands for two things."""
+"""One meaning per name, and docstrings whose first line is understood alone."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +21,26 @@ SHARED_FUNCTION_NAMES = {
     "job_output": "a worker's share of a step; prefill and decode have the same files",
 }
 
+FRAGMENT = re.compile(
+    r"(After|Also|And|As|At|Before|Behind|Beside|Between|By|For|From|How|In|None|Nor|Not|Of|On|Only|Says|Since"
+    r"|So|That|Those|To|Until|Up|What|Whatever|When|Where|Which|Who|Whoever|Whom|Whose|With|Without)\b"
+)
+"""First words of a relative clause or a remark: a sentence begins with its subject or with what is done."""
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for top in ("services", "shared"):
+
+def modules(*tops: str) -> Iterator[tuple[str, ast.Module]]:
+    for top in tops:
         for path in sorted((REPOSITORY / top).rglob("*.py")):
             yield path.relative_to(REPOSITORY).as_posix(), ast.parse(path.read_text())
+
+
+def docstrings(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """The first line of each docstring, with the name of what it describes."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", "the module"), text.splitlines()[0]
 
 
 def classes(module: ast.Module) -> Iterator[str]:
@@ -47,7 +63,7 @@ def functions(module: ast.Module) -> Iterator[str]:
 
 def defined_twice(names_of: Callable[[ast.Module], Iterator[str]]) -> dict[str, list[str]]:
     places: defaultdict[str, list[str]] = defaultdict(list)
-    for path, module in modules():
+    for path, module in modules("services", "shared"):
         for name in names_of(module):
             places[name].append(path)
     return {name: paths for name, paths in places.items() if len(paths) > 1}
@@ -63,3 +79,12 @@ def test_no_public_function_name_has_two_meanings() -> None:
     twice = defined_twice(functions)
     assert {name: paths for name, paths in twice.items() if name not in SHARED_FUNCTION_NAMES} == {}
     assert set(SHARED_FUNCTION_NAMES) <= set(twice), "an exception that is none any more"
+
+
+def test_no_docstring_begins_with_a_fragment() -> None:
+    assert [
+        f"{path}: {name}: {line}"
+        for path, module in modules("services", "shared", "protos")
+        for name, line in docstrings(module)
+        if FRAGMENT.match(line)
+    ] == []

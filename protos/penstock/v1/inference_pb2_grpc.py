@@ -86,7 +86,7 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Ends a request from another call than its own: whoever has its id may ask any gateway. Its stream
+        """Cancels a request from another call than its own: whoever has its id may ask any gateway. Its stream
         ends as cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -94,14 +94,14 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """What is served now.
+        """Lists the models that are served now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """The ids that a prompt would have, and the text that ids stand for. Nothing is computed or kept.
+        """Turn a prompt into ids and ids into text. Nothing is computed or kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,21 +114,21 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Texts as vectors of meaning, by the model that retrieval searches with. Needs a retriever.
+        """Embeds texts with the model that retrieval searches with. Needs a retriever.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Retrieve(self, request, context):
-        """The passages that fit a question, without an answer from them. Needs a retriever with a corpus.
+        """Finds the passages that fit a question, without an answer from them. Needs a retriever with a corpus.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rerank(self, request, context):
-        """Texts in the order in which they answer a question. Needs a retriever with a reranker.
+        """Orders texts by how well they answer a question. Needs a retriever with a reranker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
