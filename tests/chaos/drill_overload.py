@@ -14,7 +14,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from tests.chaos.load import CLASSES, Load, Shape, closed_loop, narrow_channel, open_loop
 from tests.chaos.phases import PROMPT_IDS
 from tests.chaos.report import DrillReport, spread
-from tests.chaos.traffic import Stream, all_started
+from tests.chaos.traffic import STREAM_TIMEOUT_S, Stream, all_started
 from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack
 from tests.support.client import connect, request
 from tests.support.percentile import percentile
@@ -27,8 +27,6 @@ PATIENCE = 2.0
 """Times the slowest answer of patient clients, at least."""
 GOODPUT_LIMIT = 0.9
 SHED_OWN_LIMIT_MS = 2.0
-IDLE_TIMEOUT_S = 60.0
-"""For more tokens than a slow reader may leave, on a busy machine."""
 RESIDENT_SLACK = 1.2
 
 
@@ -164,12 +162,12 @@ class OverloadDrill:
         """Who does not read is cut off, and holds nothing then."""
         async with narrow_channel(self._stack.grpc) as stub:
             reader = Stream(
-                request("A story", max_tokens=5 * UNREAD_TOKENS, ignore_eos=True, logprobs=20),
+                request("A story", max_tokens=20 * UNREAD_TOKENS, ignore_eos=True, logprobs=20),
                 stops_reading=True,
             )
             call = asyncio.create_task(reader.follow(stub))
             await all_started([reader])
-            await self._stack.until_idle(IDLE_TIMEOUT_S)
+            await self._stack.until_idle(STREAM_TIMEOUT_S)
             reader.reads_on.set()
             await call
         self._report.claim("a slow reader is cut off", reader.outcome, holds=reader.outcome == "cancelled")

@@ -23,7 +23,7 @@ CONTEXT_TOKENS = 12_288
 RESTART_TIMEOUT_S = 60.0
 SEATS = 16
 """Of both decode workers of a stack for drills."""
-UNREAD_TOKENS = 2048
+UNREAD_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
