@@ -22,7 +22,7 @@ with interrupts_end_at_once():
     from shared.text.model_sampling import served_sampling
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_engine
     from shared.worker.prefix_mirror import PrefixMirror
 
 
@@ -69,7 +69,7 @@ async def body(service: Service[DecodeConfig]) -> None:
         await asyncio.sleep(
             HEARTBEAT_REQUEST_S
         )  # by then every prefill worker that may be named to us is known
-        await serve_actor(
+        await serve_engine(
             service,
             lambda: DecodeActor(service, engines.take_engine, make_receiver, mirror, adapters, sampling),
             adapters,

@@ -9,12 +9,10 @@ with interrupts_end_at_once():
 
     from services.detokenizer.actor import DetokenizerActor, GatewayLost
     from services.detokenizer.config import DetokenizerConfig
-    from shared.bus.subjects import CANCEL_ALL, inbox
+    from shared.process.serve_actor import serve_actor
     from shared.process.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.text.tokenizer import TextTokenizer
-
-DRAIN_POLL_S = 0.02
 
 
 async def body(service: Service[DetokenizerConfig]) -> None:
@@ -24,20 +22,12 @@ async def body(service: Service[DetokenizerConfig]) -> None:
     service.announce_model(source.name, tokenizer_digest=source.tokenizer_digest())
     actor = service.supervisor.start(lambda: DetokenizerActor(service, tokenizer))
 
-    async def drained() -> None:
-        while actor.live:  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
-            await asyncio.sleep(DRAIN_POLL_S)
-
     def on_lost(role: str, instance: str, why: str) -> None:
         if role == "gateway" and why != "suspect":  # a suspect one may come back; its leases decide
             actor.tell_control(GatewayLost(instance))
 
     service.fleet.on_lost(on_lost)
-    service.on_drain(drained)
-    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
-    await service.bus.serve(CANCEL_ALL, actor.receive)
-    await service.ready(actor.status)
-    await service.run()
+    await serve_actor(service, actor)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ import structlog
 from services.detokenizer.config import DetokenizerConfig
 from services.detokenizer.decoder_session import DecodedRow, text_of
 from services.detokenizer.decoder_sessions import DecodedOutput, DecoderSessions, LostRow
-from shared.actor import BusActor
 from shared.bus import Delivery
 from shared.bus.subjects import inbox
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import InvalidRequest, PenstockError, Unavailable, UnknownMessage
 from shared.messages import Accepted, Cancel, Heartbeat, Held, Open, Tokens
+from shared.process.serve_actor import ServiceActor
 from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.text.tokenizer import TextTokenizer
@@ -36,7 +36,7 @@ class GatewayLost:
     gateway: str
 
 
-class DetokenizerActor(BusActor):
+class DetokenizerActor(ServiceActor):
     def __init__(self, service: Service[DetokenizerConfig], tokenizer: TextTokenizer) -> None:
         super().__init__("detokenizer", service, mailbox_limit=MAILBOX_LIMIT)
         self._service = service
@@ -44,11 +44,6 @@ class DetokenizerActor(BusActor):
         self._next_tick_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         """While there is anything that ends in time."""
-
-    @property
-    def live(self) -> int:
-        """Open decoders."""
-        return len(self._sessions)
 
     def status(self) -> Heartbeat:
         return replace(

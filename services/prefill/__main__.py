@@ -16,7 +16,7 @@ with interrupts_end_at_once():
     from shared.process.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_engine
     from shared.worker.prefix_mirror import PrefixMirror
 
 
@@ -41,7 +41,7 @@ async def body(service: Service[PrefillConfig]) -> None:
 
     adapters = await load_adapters(service, config, model, engine)
     try:
-        await serve_actor(
+        await serve_engine(
             service,
             lambda: PrefillActor(service, engines.take_engine, make_sender, mirror, adapters),
             adapters,

@@ -21,16 +21,15 @@ with interrupts_end_at_once():
     from services.retriever.served_corpus import ServedCorpus
     from services.retriever.text_jobs import TextWork
     from shared.bus import Delivery
-    from shared.bus.subjects import CANCEL_ALL, inbox
     from shared.config.fields import ConfigError
     from shared.config.named_corpus import NamedCorpus
     from shared.errors import InvalidRequest
     from shared.process.cores import usable_cores
+    from shared.process.serve_actor import serve_actor
     from shared.process.service import Service, run_service
     from shared.retrieval.encoders.embedder import Embedder
     from shared.retrieval.encoders.question_vectors import QuestionVectors
 
-DRAIN_POLL_S = 0.02
 WARM_UP = "warm up"
 
 
@@ -61,17 +60,9 @@ async def body(service: Service[RetrieverConfig]) -> None:
     cache = service.supervisor.start(lambda: CacheActor(service, vectors.embed_questions, corpora))
 
     def receive(delivery: Delivery) -> None:
-        (cache if isinstance(delivery.message, CACHE_MESSAGES) else actor).receive(delivery)
+        (cache if isinstance(delivery.message, CACHE_MESSAGES) else actor).living.receive(delivery)
 
-    async def drained() -> None:
-        while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
-            await asyncio.sleep(DRAIN_POLL_S)
-
-    service.on_drain(drained)
-    await service.bus.serve(inbox(service.role, service.instance), receive)
-    await service.bus.serve(CANCEL_ALL, actor.receive)
-    await service.ready(actor.status)
-    await service.run()
+    await serve_actor(service, actor, receive)
 
 
 def _named_corpora(config: RetrieverConfig) -> tuple[NamedCorpus, ...]:

@@ -24,7 +24,7 @@ from services.retriever.question import (
 from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import NO_RERANKER, TextJob, check_texts
 from services.retriever.work_queue import Asked, RetrieverWork, WorkQueue
-from shared.actor import BusActor, Tombstones
+from shared.actor import Tombstones
 from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
 from shared.deadline import Deadline
@@ -48,6 +48,7 @@ from shared.messages import (
     Retrieved,
     RetrieverReport,
 )
+from shared.process.serve_actor import ServiceActor
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import MAX_TOKENS, MODEL_NAME
 from shared.telemetry import metrics
@@ -61,7 +62,7 @@ Compute = Callable[[RetrieverWork], Sequence[WorkResult]]
 found for them so far."""
 
 
-class RetrieverActor(BusActor):
+class RetrieverActor(ServiceActor):
     """Owns what waits and what is in the worker thread.
 
     A question leaves as soon as its limit is reached, with what the thread has found for it until then;

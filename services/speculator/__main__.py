@@ -13,7 +13,7 @@ with interrupts_end_at_once():
     from shared.text.default_model import find_default_model
     from shared.text.model_source import DEMO_MODEL, resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_actor
+    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_engine
     from shared.worker.prefix_mirror import PrefixMirror
 
 DEMO_DRAFT = DEMO_MODEL.with_name("draft")
@@ -30,7 +30,7 @@ async def body(service: Service[SpeculatorConfig]) -> None:
     engine = await engines.preload()
     announce_checkpoint(service, model)
     adapters = await load_adapters(service, config, model, engine)
-    await serve_actor(
+    await serve_engine(
         service, lambda: SpeculatorActor(service, engines.take_engine, mirror, adapters), adapters, engine
     )
 

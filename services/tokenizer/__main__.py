@@ -11,12 +11,10 @@ with interrupts_end_at_once():
     from services.tokenizer.config import TokenizerConfig
     from services.tokenizer.prompt_tokenizer import PromptTokenizer
     from shared.blocks.block_hash import BlockHasher
-    from shared.bus.subjects import CANCEL_ALL, inbox
+    from shared.process.serve_actor import serve_actor
     from shared.process.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.text.tokenizer import TextTokenizer
-
-DRAIN_POLL_S = 0.02
 
 
 async def body(service: Service[TokenizerConfig]) -> None:
@@ -26,16 +24,7 @@ async def body(service: Service[TokenizerConfig]) -> None:
     service.announce_model(source.name, tokenizer_digest=source.tokenizer_digest())
     prompts = PromptTokenizer(tokenizer, BlockHasher.of(config.fleet_key), config.max_text_bytes)
     actor = service.supervisor.start(lambda: TokenizerActor(service, prompts))
-
-    async def drained() -> None:
-        while actor.held():  # noqa: ASYNC110 - the state is that of whichever actor lives after restarts
-            await asyncio.sleep(DRAIN_POLL_S)
-
-    service.on_drain(drained)
-    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
-    await service.bus.serve(CANCEL_ALL, actor.receive)
-    await service.ready(actor.status)
-    await service.run()
+    await serve_actor(service, actor)
 
 
 if __name__ == "__main__":

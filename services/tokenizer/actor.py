@@ -11,7 +11,7 @@ import structlog
 
 from services.tokenizer.config import TokenizerConfig
 from services.tokenizer.prompt_tokenizer import PromptTokenizer, text_chars
-from shared.actor import BusActor, Tombstones
+from shared.actor import Tombstones
 from shared.actor.bus_actor import cancelled
 from shared.bus import Delivery
 from shared.errors import (
@@ -35,6 +35,7 @@ from shared.messages import (
     Tokenized,
     TokenizerReport,
 )
+from shared.process.serve_actor import ServiceActor
 from shared.process.service import Service
 from shared.telemetry import metrics
 
@@ -45,7 +46,7 @@ INLINE_CHARS = 1024
 """A prompt up to this takes well under a millisecond, about as long as the way to a thread and back."""
 
 
-class TokenizerActor(BusActor):
+class TokenizerActor(ServiceActor):
     """Owns the queue of long prompts; at most `workers` of them are being worked on."""
 
     def __init__(self, service: Service[TokenizerConfig], prompts: PromptTokenizer) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
 
 from shared import messages
 from shared.actor.actor import Actor
+from shared.actor.supervisor import ActorRef
 from shared.bus import Bus, Delivery
 from shared.errors import Cancelled, InternalError, PenstockError
 from shared.messages import AuditReport, Held, Snapshot
+
+B = TypeVar("B", bound="BusActor")
 
 CONTROL_MESSAGES = (
     messages.Cancel,
@@ -22,7 +25,7 @@ CONTROL_MESSAGES = (
     messages.DraftClose,
     messages.Lost,
 )
-"""What must not wait behind data."""
+"""The messages that must not wait behind data."""
 
 
 class Host(Protocol):
@@ -116,3 +119,12 @@ class BusActor(Actor):
 def cancelled(reason: str) -> Cancelled:
     """The refusal of a request whose cancel came first."""
     return Cancelled(f"the request was cancelled before it arrived ({reason})")
+
+
+def receiver(actor: ActorRef[B]) -> Callable[[Delivery], None]:
+    """Return a `receive` for `bus.serve` that hands each delivery to the actor that lives by then."""
+
+    def receive(delivery: Delivery) -> None:
+        actor.living.receive(delivery)
+
+    return receive

@@ -29,33 +29,23 @@ STOP_TIMEOUT_S = 5.0
 
 
 class ActorRef(Generic[A]):
-    """Stays valid over restarts: always speaks to the living actor."""
+    """A reference that stays valid over restarts: it always speaks to the living actor."""
 
     def __init__(self, actor: A) -> None:
-        self.actor = actor
+        self.living = actor
+        """The actor as it is now; look it up at each use."""
 
     def tell(self, item: object) -> None:
-        self.actor.tell(item)
+        self.living.tell(item)
 
     def tell_control(self, item: object) -> None:
-        self.actor.tell_control(item)
+        self.living.tell_control(item)
 
     async def ask(self, item: object, deadline: Deadline) -> Any:
-        return await self.actor.ask(item, deadline)
+        return await self.living.ask(item, deadline)
 
     def wake(self) -> None:
-        self.actor.wake()
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else of the actor (`receive`, `status`), looked up at each call, so that a
-        reference taken from here outlives a restart."""
-        if not callable(getattr(self.actor, name)):
-            return getattr(self.actor, name)
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            return getattr(self.actor, name)(*args, **kwargs)
-
-        return forward
+        self.living.wake()
 
 
 class Supervisor:
@@ -78,14 +68,13 @@ class Supervisor:
     def start(self, factory: Callable[[], A]) -> ActorRef[A]:
         """Start an actor. Messages may be told at once."""
         ref = ActorRef(factory())
-        self._add(self._keep_actor(ref, factory), ref.actor.name, ref)
+        self._add(self._keep_actor(ref, factory), ref.living.name, ref)
         return ref
 
-    def start_once(self, actor: A) -> ActorRef[A]:
+    def start_once(self, actor: A) -> A:
         """Start an actor whose crash fails the supervisor; it has answered whom it could by then."""
-        ref = ActorRef(actor)
-        self._add(self._keep_once(ref), actor.name, ref)
-        return ref
+        self._add(self._keep_once(actor), actor.name, ActorRef(actor))
+        return actor
 
     def start_task(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a background coroutine; it is started again when it raises, not when it returns."""
@@ -93,7 +82,7 @@ class Supervisor:
 
     def activities(self) -> list[Activity]:
         """Return the activities of all its actors, as they are now; may be asked from any thread."""
-        return [one for _, ref in list(self._children) if ref is not None for one in ref.actor.activities()]
+        return [one for _, ref in list(self._children) if ref is not None for one in ref.living.activities()]
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. Raises InternalError when a child crashed too often."""
@@ -115,7 +104,7 @@ class Supervisor:
             if ref is None:
                 task.cancel()
             else:
-                ref.actor.stop()
+                ref.living.stop()
                 await asyncio.wait([task], timeout=deadline.remaining_s())
                 task.cancel()
             await asyncio.wait([task], timeout=max(0.1, deadline.remaining_s()))
@@ -131,19 +120,19 @@ class Supervisor:
         self._children.append((task, ref))
 
     async def _keep_actor(self, ref: ActorRef[A], factory: Callable[[], A]) -> None:
-        while (error := await _crash(ref.actor.run())) is not None:
-            if not self._may_restart(ref.actor.name, error):
+        while (error := await _crash(ref.living.run())) is not None:
+            if not self._may_restart(ref.living.name, error):
                 return
             try:
-                ref.actor = factory()
+                ref.living = factory()
             except BaseException as why:  # noqa: BLE001 - a factory that fails is a crash too
-                self._give_up(ref.actor.name, why)
+                self._give_up(ref.living.name, why)
                 return
 
-    async def _keep_once(self, ref: ActorRef[A]) -> None:
-        error = await _crash(ref.actor.run())
+    async def _keep_once(self, actor: Actor) -> None:
+        error = await _crash(actor.run())
         if error is not None:
-            self._fail(ref.actor.name, f"{ref.actor.name} crashed", error)
+            self._fail(actor.name, f"{actor.name} crashed", error)
 
     async def _keep_task(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while (error := await _crash(factory())) is not None:

@@ -6,4 +6,5 @@ heap          what loading leaves behind
 quiet_end     how programs of a terminal end
 service_help  what `--help` of a service says
 service       from its configuration to its drain
+serve_actor   what a service with a restarted actor does between the two
 """

@@ -2,9 +2,7 @@
 
     async def body(service: Service[TokenizerConfig]) -> None:
         actor = service.supervisor.start(lambda: TokenizerActor(service, ...))
-        await service.bus.serve(inbox(service.role, service.instance), actor.receive)
-        await service.ready(actor.status)
-        await service.run()
+        await serve_actor(service, actor)
 
     run_service("tokenizer", TokenizerConfig, body)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from shared.actor import ActorRef
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import Deadline
 from shared.engine import Engine
@@ -81,7 +80,7 @@ async def load_adapters(
     return adapters
 
 
-async def serve_actor(
+async def serve_engine(
     service: Service[Any], make: Callable[[], EngineActor], adapters: WorkerAdapters, engine: Engine
 ) -> None:
     """The life of a model service: its actor gets the engine, then everything sent to this instance.
@@ -99,7 +98,7 @@ async def serve_actor(
     await service.run()
 
 
-async def keep_informed(service: Service[Any], actor: ActorRef[Any]) -> None:
+async def keep_informed(service: Service[Any], actor: EngineActor) -> None:
     """Keep the actor informed of time and of lost instances; returns when it has its engine."""
 
     def on_lost(role: str, instance: str, why: str) -> None:
@@ -116,7 +115,7 @@ async def keep_informed(service: Service[Any], actor: ActorRef[Any]) -> None:
     service.supervisor.start_task("tick", tick)
 
 
-def _tell(actor: ActorRef[Any], item: InstanceLost | Tick) -> None:
+def _tell(actor: EngineActor, item: InstanceLost | Tick) -> None:
     try:
         actor.tell_control(item)
     except Unavailable:

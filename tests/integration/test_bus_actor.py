@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.actor import ActorRef, BusActor, Supervisor
+from shared.actor import ActorRef, BusActor, Supervisor, receiver
 from shared.bus import Bus, Delivery
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
@@ -86,7 +86,7 @@ async def process(nats_url: str) -> AsyncIterator[Process]:
 async def worker(process: Process) -> AsyncIterator[ActorRef[Worker]]:
     supervisor = Supervisor()
     ref = supervisor.start(lambda: Worker(process))
-    await process.bus.serve(DECODE, ref.receive)
+    await process.bus.serve(DECODE, receiver(ref))
     yield ref
     process.gate.set()
     await supervisor.stop()
@@ -117,18 +117,18 @@ async def test_a_drain_reaches_the_process(bus: Bus, process: Process) -> None:
 
 
 async def test_a_typed_error_is_an_answer_and_no_crash(bus: Bus, worker: ActorRef[Worker]) -> None:
-    actor = worker.actor
+    actor = worker.living
     with pytest.raises(InvalidRequest) as caught:
         await ask(bus, Retrieve("bad", 1, False))
     assert caught.value.hop == "decode"
     assert await ask(bus, Retrieve("good", 1, False)) == Accepted(1)
-    assert worker.actor is actor
+    assert worker.living is actor
 
 
 async def test_a_crash_answers_the_asker_and_those_who_wait_before_the_restart(
     bus: Bus, process: Process, worker: ActorRef[Worker]
 ) -> None:
-    actor = worker.actor
+    actor = worker.living
     process.gate.clear()
     asks = [asyncio.create_task(ask(bus, Retrieve(query, 1, False))) for query in ("bug", "good")]
     await until(lambda: process.reached and actor.queued == 1)
@@ -136,7 +136,7 @@ async def test_a_crash_answers_the_asker_and_those_who_wait_before_the_restart(
     for result in await asyncio.gather(*asks, return_exceptions=True):
         assert isinstance(result, InternalError)
     assert await ask(bus, Retrieve("good", 1, False)) == Accepted(1)
-    assert worker.actor is not actor
+    assert worker.living is not actor
 
 
 async def test_a_full_mailbox_is_answered_and_control_messages_still_get_through(
@@ -146,12 +146,12 @@ async def test_a_full_mailbox_is_answered_and_control_messages_still_get_through
     asks = [asyncio.create_task(ask(bus, Retrieve("good", 1, False)))]
     await until(lambda: process.reached)
     asks += [asyncio.create_task(ask(bus, Retrieve("good", 1, False))) for _ in range(4)]
-    await until(lambda: worker.actor.queued == 4)
+    await until(lambda: worker.living.queued == 4)
     with pytest.raises(Overloaded) as caught:
         await ask(bus, Retrieve("one too many", 1, False))
     assert caught.value.retry_after_ms > 0
     await bus.publish(DECODE, Cancel("cancelled"))
-    await until(lambda: worker.actor.queued == 5)
+    await until(lambda: worker.living.queued == 5)
     process.gate.set()
     await asyncio.gather(*asks)
     assert process.handled[1] == Cancel("cancelled")

@@ -13,6 +13,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.retriever.actor import RetrieverActor
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
+from shared.actor import receiver
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved, Tokenize
 from shared.process.service import Service
@@ -41,9 +42,10 @@ async def stuck_retriever(peers: Fleet) -> AsyncIterator[HeldSearch]:
     """A real retriever in the place of the scripted one, whose search ends with the test."""
     service, search = Service("retriever", RetrieverConfig(), "retriever-0"), HeldSearch()
     service.bus = peers.bus
-    peers["retriever-0"].on_message = service.supervisor.start(
+    actor = service.supervisor.start(
         lambda: RetrieverActor(service, Corpora([indexed()]), search.compute, reranker="")
-    ).receive
+    )
+    peers["retriever-0"].on_message = receiver(actor)
     try:
         yield search
     finally:

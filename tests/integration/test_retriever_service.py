@@ -23,6 +23,7 @@ from services.retriever.question import MAX_K, Question, SearchAsk
 from services.retriever.served_corpus import ServedCorpus
 from services.retriever.text_jobs import TextJob
 from services.retriever.work_queue import RetrieverWork
+from shared.actor import receiver
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import FLEET_ALL, inbox
@@ -194,7 +195,7 @@ async def make_rig(nats_url: str) -> AsyncIterator[MakeRig]:
         actor = service.supervisor.start(
             lambda: RetrieverActor(service, served, search.compute, reranker=reranker)
         )
-        await service.bus.serve(SUBJECT, actor.receive)
+        await service.bus.serve(SUBJECT, receiver(actor))
         rigs.append(Rig(service, await Bus.connect(nats_url, name="asker"), search))
         return rigs[-1]
 

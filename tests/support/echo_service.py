@@ -11,18 +11,24 @@ import asyncio
 import os
 import time
 
-from shared.actor import BusActor
 from shared.bus import Delivery, connection
-from shared.bus.subjects import inbox
 from shared.config.fields import ServiceConfig
 from shared.errors import NotFound
-from shared.messages import Accepted, Retrieve
+from shared.messages import Accepted, Heartbeat, Retrieve
+from shared.process.serve_actor import ServiceActor, serve_actor
 from shared.process.service import Service, run_service
 
 MODE = os.environ.get("ECHO_MODE", "")
 
 
-class EchoActor(BusActor):
+class EchoActor(ServiceActor):
+    def __init__(self, service: Service[ServiceConfig]) -> None:
+        super().__init__("echo", service)
+        self._service = service
+
+    def status(self) -> Heartbeat:
+        return self._service.heartbeat()
+
     async def on_start(self) -> None:
         if MODE == "crash":
             raise ValueError("crash at start")
@@ -43,10 +49,8 @@ async def body(service: Service[ServiceConfig]) -> None:
         raise NotFound("the model directory /nowhere does not exist; set PENSTOCK_MODEL to one that does")
     if MODE == "slow_drain":
         service.on_drain(asyncio.Event().wait)  # type: ignore[arg-type]  # its True is not looked at
-    actor = service.supervisor.start(lambda: EchoActor("echo", service))
-    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
-    await service.ready()
-    await service.run()
+    actor = service.supervisor.start(lambda: EchoActor(service))
+    await serve_actor(service, actor)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Rig:
 
     async def ask(self, message: Message, *, seconds: float = 60.0) -> Message:
         before = len(self.bus.noted.sent)
-        self.actor.receive(self.bus.asked(message, "a", 1, seconds=seconds))
+        self.actor.living.receive(self.bus.asked(message, "a", 1, seconds=seconds))
         await until(lambda: len(self.bus.noted.sent) > before)
         sent = self.bus.noted.sent[before]
         assert sent.subject == REPLY
@@ -94,7 +94,7 @@ class Rig:
         self, key: ResponseKey = KEY, *, retrieves: bool = False, generation: str = "shared/1"
     ) -> None:
         """And wait until it has been taken in."""
-        self.actor.receive(self.bus.asked(KeepResponse(key, RESPONSE, retrieves, generation), "a", 1))
+        self.actor.living.receive(self.bus.asked(KeepResponse(key, RESPONSE, retrieves, generation), "a", 1))
         await self.ask(LookUpResponse(replace(KEY, tenant="nobody"), retrieves=False))
 
 
@@ -270,7 +270,7 @@ async def test_questions_that_wait_for_the_encoder_are_embedded_together_and_lat
     for number, seconds in ((1, 60.0), (2, 60.0), (3, 0.05), (4, 60.0)):
         question = f"question {number}"
         lookup = LookUpResponse(near(question), retrieves=False)
-        rig.actor.receive(rig.bus.asked(lookup, question, 1, seconds=seconds))
+        rig.actor.living.receive(rig.bus.asked(lookup, question, 1, seconds=seconds))
         if number == 1:
             await until(lambda: rig.embedded)
     late = Deadline.after(0.05)
@@ -286,7 +286,7 @@ async def test_while_the_encoder_is_busy_the_same_request_is_found_at_once(rig: 
     await rig.keep()
     rig.go.clear()
     lookup = LookUpResponse(near("where is it"), retrieves=False)
-    rig.actor.receive(rig.bus.asked(lookup, "first", 1))
+    rig.actor.living.receive(rig.bus.asked(lookup, "first", 1))
     await until(lambda: rig.embedded)
     assert isinstance(await rig.ask(LookUpResponse(KEY, retrieves=False)), ResponseFound)
     rig.go.set()
@@ -296,7 +296,7 @@ async def test_more_lookups_than_may_wait_are_misses_at_once(rig: Rig) -> None:
     rig.go.clear()
     for number in range(MAX_WAITING + 1):
         lookup = LookUpResponse(near(f"question {number}"), retrieves=False)
-        rig.actor.receive(rig.bus.asked(lookup, "a", 1))
+        rig.actor.living.receive(rig.bus.asked(lookup, "a", 1))
         if not number:
             await until(lambda: rig.embedded)
     assert isinstance(await compare(rig, near("one more")), ResponseMissing)

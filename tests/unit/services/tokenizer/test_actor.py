@@ -53,10 +53,10 @@ class Rig:
         self.actor = self.supervisor.start(lambda: TokenizerActor(service, prompts))
 
     def ask(self, message: Message, request_id: str, epoch: int = 1, *, seconds: float = 60.0) -> None:
-        self.actor.receive(self.bus.asked(message, request_id, epoch, seconds=seconds))
+        self.actor.living.receive(self.bus.asked(message, request_id, epoch, seconds=seconds))
 
     def held(self) -> list[tuple[str, str]]:
-        return [(held.request_id, held.phase) for held in self.actor.actor.held()]
+        return [(held.request_id, held.phase) for held in self.actor.living.held()]
 
     def answers(self, request_id: str) -> list[Message]:
         sent = [one for one in self.bus.noted.sent if one.subject == REPLY]
@@ -110,7 +110,7 @@ async def test_a_prompt_that_expires_in_the_queue_is_answered_then_and_never_sta
     await rig.occupied()
     rig.ask(Tokenize(text=LONG + "late"), "second", seconds=0.2)
     await until(lambda: ("second", "queued") in rig.held())
-    (waiting,) = rig.actor.actor._waiting
+    (waiting,) = rig.actor.living._waiting
     deadline = rig.bus.deadline_of(waiting.envelope)
     assert deadline is not None
     await until(deadline.expired)
@@ -122,10 +122,10 @@ async def test_a_prompt_that_expires_in_the_queue_is_answered_then_and_never_sta
 
 
 async def test_a_panic_in_a_thread_is_answered_and_the_next_life_of_the_actor_works(rig: Rig) -> None:
-    before = rig.actor.actor
+    before = rig.actor.living
     rig.tokenizer.go.set()
     rig.ask(Tokenize(text="panic" + LONG), "r")
     await until(lambda: rig.codes() == ["internal"])
-    await until(lambda: rig.actor.actor is not before)
+    await until(lambda: rig.actor.living is not before)
     rig.ask(Tokenize(text=LONG), "next")
     await until(lambda: any(isinstance(answer, Tokenized) for answer in rig.answers("next")))

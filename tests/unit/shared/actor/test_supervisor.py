@@ -45,9 +45,6 @@ class Child(Actor):
     async def on_stop(self) -> None:
         self.stopped = True
 
-    def who(self) -> int:
-        return self.number
-
 
 @pytest.fixture(autouse=True)
 def _count_from_zero() -> None:
@@ -71,29 +68,20 @@ def soon() -> Deadline:
 
 async def test_a_crashed_actor_is_replaced_behind_its_reference(supervisor: Supervisor) -> None:
     ref = supervisor.start(Child)
-    first = ref.actor
+    first = ref.living
     assert await ref.ask("?", soon()) == 1
     ref.tell("boom")
-    await until(lambda: ref.actor is not first)
+    await until(lambda: ref.living is not first)
     assert await ref.ask("?", soon()) == 2
     assert first.stopped
-
-
-async def test_a_method_taken_from_a_reference_speaks_to_the_living_actor(supervisor: Supervisor) -> None:
-    ref = supervisor.start(Child)
-    who, first = ref.who, ref.actor
-    assert who() == 1
-    ref.tell("boom")
-    await until(lambda: ref.actor is not first)
-    assert who() == 2
 
 
 @pytest.mark.parametrize("fault", ["panic", "cancelled"])
 async def test_what_is_no_exception_is_a_crash_like_any_other(supervisor: Supervisor, fault: str) -> None:
     ref = supervisor.start(Child)
-    first = ref.actor
+    first = ref.living
     ref.tell(fault)
-    await until(lambda: ref.actor is not first)
+    await until(lambda: ref.living is not first)
     assert await ref.ask("?", soon()) == 2
     assert first.stopped
 
@@ -146,12 +134,12 @@ async def test_a_supervisor_that_stops_cancels_its_tasks_and_has_not_failed(supe
 async def test_an_actor_that_is_started_once_fails_the_supervisor_when_it_has_given_back(
     supervisor: Supervisor, fault: str
 ) -> None:
-    ref = supervisor.start_once(Child())
-    ref.tell(fault)
+    child = supervisor.start_once(Child())
+    child.tell(fault)
     with pytest.raises(InternalError, match="child crashed with"):
         async with asyncio.timeout(5.0):
             await supervisor.run_until(asyncio.Event())
-    assert (ref.actor.stopped, Child.made) == (True, 1)
+    assert (child.stopped, Child.made) == (True, 1)
 
 
 async def test_siblings_of_a_crashed_actor_are_left_alone(supervisor: Supervisor) -> None:
@@ -248,6 +236,6 @@ async def test_an_actor_that_hangs_is_cancelled_at_the_deadline_and_still_gives_
     supervisor = Supervisor()
     ref = supervisor.start(Child)
     ref.tell("hang")
-    await until(lambda: ref.actor.queued == 0)
+    await until(lambda: ref.living.queued == 0)
     await supervisor.stop(Deadline.after(0.05))
-    assert ref.actor.stopped
+    assert ref.living.stopped
