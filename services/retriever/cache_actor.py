@@ -7,12 +7,13 @@ quarter of a second that its deadline is away at most, and nobody cancels it.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
+from cachetools import LRUCache
 
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
@@ -77,7 +78,7 @@ class CacheActor(BusActor):
         )
         self._searched = corpora.states()
         self._waiting: deque[WaitingLookup] = deque()
-        self._vectors: OrderedDict[tuple[str, bytes], Vectors] = OrderedDict()
+        self._vectors: LRUCache[tuple[str, bytes], Vectors] = LRUCache(MAX_KEPT_VECTORS)
         self._work: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-cache")
 
@@ -191,8 +192,6 @@ class CacheActor(BusActor):
                     await self._give(waiting.delivery, entry, similarity)
                     return
             self._vectors[key.tenant, key.exact] = vector.copy()  # the array of its batch is not kept
-            if len(self._vectors) > MAX_KEPT_VECTORS:
-                self._vectors.popitem(last=False)
         await self._miss(waiting.delivery, lookup)
 
     async def on_stop(self) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from cachetools import LRUCache
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
@@ -80,7 +80,7 @@ class Grammars:
         self._vocab_size = vocab_size
         self._eos_ids = list(eos_ids)
         self._tokenizer: LLTokenizer | None = None
-        self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()  # latest use last
+        self._compiled: LRUCache[Grammar, CompiledGrammar] = LRUCache(MAX_CACHED_GRAMMARS)
         self._cache_lock = threading.Lock()
 
     def prepare(self) -> None:
@@ -102,17 +102,12 @@ class Grammars:
             compiled = self._compile(grammar)
             with self._cache_lock:
                 self._compiled[grammar] = compiled
-                if len(self._compiled) > MAX_CACHED_GRAMMARS:
-                    self._compiled.popitem(last=False)
         return compiled
 
     def cached(self, grammar: Grammar) -> CompiledGrammar | None:
         """Return what has been compiled lately, None when it has to be compiled."""
         with self._cache_lock:
-            compiled = self._compiled.get(grammar)
-            if compiled is not None:
-                self._compiled.move_to_end(grammar)
-            return compiled
+            return self._compiled.get(grammar)
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         tokenizer = self._tokenizer = self._tokenizer or self._load_tokenizer()

@@ -9,7 +9,6 @@ product.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -17,6 +16,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 import torch
+from cachetools import LRUCache
 
 from shared.retrieval.encoders.embedder import DIMENSIONS, Embedder, TextStates
 from shared.retrieval.encoders.rerank import ScoredTexts
@@ -61,9 +61,7 @@ class LateInteraction:
         """States of texts are kept up to `max_bytes`; those asked for least lately go."""
         self._embedder = embedder
         self._threads = threads
-        self._max_bytes = max_bytes
-        self._kept: OrderedDict[bytes, KeptStates] = OrderedDict()
-        self._kept_bytes = 0
+        self._kept: LRUCache[bytes, KeptStates] = LRUCache(max_bytes, lambda states: states.kept_bytes)
         self._question = ""
         self._asked: tuple[TextStates, float] | None = None
 
@@ -97,18 +95,10 @@ class LateInteraction:
         if new:
             made = self._embedder.passage_states(list(new.values()), threads=self._threads)
             found |= {digest: KeptStates.of(states) for digest, states in zip(new, made, strict=True)}
-        for digest, states in found.items():
-            self._keep(digest, states)
+        self._kept.update(
+            (digest, states) for digest, states in found.items() if states.kept_bytes <= self._kept.maxsize
+        )
         return [found[digest] for digest in digests]
-
-    def _keep(self, digest: bytes, states: KeptStates) -> None:
-        if digest not in self._kept:
-            self._kept[digest] = states
-            self._kept_bytes += states.kept_bytes
-        self._kept.move_to_end(digest)
-        while self._kept_bytes > self._max_bytes:
-            _, gone = self._kept.popitem(last=False)
-            self._kept_bytes -= gone.kept_bytes
 
 
 def _max_similarity(asked: npt.NDArray[np.float32], texts: Sequence[KeptStates]) -> list[float]:

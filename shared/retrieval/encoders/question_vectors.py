@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from threading import Lock
 from typing import Protocol
 
 import numpy as np
+from cachetools import LRUCache
 
 from shared.retrieval.encoders.embedder import DIMENSIONS, EmbeddedQuestions
 from shared.retrieval.encoders.vectors import Vectors
@@ -57,13 +57,12 @@ class QuestionVectors:
         self._others_wait_s = others_wait_s
         self._most = max_bytes // KEPT_VECTOR_BYTES
         self._lock = Lock()
-        self._kept: OrderedDict[bytes, QuestionVector] = OrderedDict()
+        self._kept: LRUCache[bytes, QuestionVector] = LRUCache(self._most)
         self._coming: dict[bytes, Coming] = {}
 
     def embed_questions(self, questions: Sequence[str]) -> EmbeddedQuestions:
         """Return all vectors; those that nobody has made or is making are embedded together. Raises what the
-        embedder
-        does."""
+        embedder does."""
         asked = {_digest(question): question for question in questions}
         found, awaited, mine = self._claim(asked)
         if mine:
@@ -91,8 +90,6 @@ class QuestionVectors:
         """Return what is kept, what other threads are making, and what is this thread's to make."""
         with self._lock:
             found = {digest: self._kept[digest] for digest in asked if digest in self._kept}
-            for digest in found:
-                self._kept.move_to_end(digest)
             awaited = {digest: self._coming[digest] for digest in asked if digest in self._coming}
             mine = {
                 digest: question
@@ -111,10 +108,8 @@ class QuestionVectors:
                 coming.set_result(None)
             raise
         with self._lock:
-            for digest, row in made.items() if self._most else ():
-                self._kept[digest] = row
-                if len(self._kept) > self._most:
-                    self._kept.popitem(last=False)
+            if self._most:
+                self._kept.update(made)
         for coming, row in zip(self._take_back(mine), made.values(), strict=True):
             coming.set_result(row)
         return made

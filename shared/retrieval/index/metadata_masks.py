@@ -4,11 +4,11 @@ ones."""
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 
 from shared.messages import Filters
 from shared.retrieval.documents.metadata import PLACE_FIELDS, all_values
@@ -16,9 +16,9 @@ from shared.retrieval.index.lexical import Allowed
 from shared.retrieval.index.passage_table import PassageTable
 
 MAX_KEPT_FIELDS = 16
-"""Of those that were filtered by lately: 8 bytes for each document, and their values."""
+"""Most fields, those filtered by lately, that are kept: 8 bytes for each document, and their values."""
 MAX_MASK_BYTES = 16 << 20
-"""Of masks that are kept, a byte for each passage; one is kept in any case."""
+"""Most bytes of masks that are kept, a byte for each passage; one is kept in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class MetadataMasks:
         self._table = table
         self._counts: npt.NDArray[np.int64] | None = None
         self._names: frozenset[str] = frozenset()
-        self._fields: OrderedDict[str, FieldValues] = OrderedDict()
-        self._masks: OrderedDict[Filters, Allowed] = OrderedDict()
+        self._fields: LRUCache[str, FieldValues] = LRUCache(MAX_KEPT_FIELDS)
+        self._masks: LRUCache[Filters, Allowed] = LRUCache(max(1, MAX_MASK_BYTES // max(1, len(table))))
         self._lock = threading.Lock()
 
     def allowed(self, filters: Filters) -> Allowed | None:
@@ -51,9 +51,6 @@ class MetadataMasks:
             mask = self._masks.get(filters)
             if mask is None:
                 mask = self._masks[filters] = self._mask(filters)
-                while len(self._masks) > 1 and len(self._masks) * mask.nbytes > MAX_MASK_BYTES:
-                    self._masks.popitem(last=False)
-            self._masks.move_to_end(filters)
             return mask
 
     def unknown_fields(self, filters: Filters) -> list[str]:
@@ -101,7 +98,4 @@ class MetadataMasks:
             ]
             columns = np.array(pairs, np.int32).reshape(-1, 2)
             found = self._fields[field] = FieldValues(columns[:, 0].copy(), columns[:, 1].copy(), numbers)
-            if len(self._fields) > MAX_KEPT_FIELDS:
-                self._fields.popitem(last=False)
-        self._fields.move_to_end(field)
         return found
