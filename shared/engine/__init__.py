@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from shared.engine.memory.block_pool import BlockEvent, BlockPool
     from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
     from shared.engine.model_runner import LayerCallback
-    from shared.engine.results import AdmitResult, Computed, Reservation, StepResult, TokenOutput
+    from shared.engine.results import (
+        AdmitResult,
+        Computed,
+        PromptScores,
+        Reservation,
+        StepResult,
+        TokenOutput,
+    )
     from shared.sampling.parameters import Grammar, SamplingParams, TokenLogprob
 
 __all__ = [
