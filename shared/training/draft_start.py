@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights
-from shared.engine.loading.linear import DenseLinear, Linear, dequantize
+from shared.engine.loading.linear import DenseLinear, LinearMap, as_stored, dequantize
 from shared.engine.loading.weights import WeightReader
 from shared.training.draft_shape import DraftPlan
 from shared.training.llama import Llama, LlamaShape
@@ -138,5 +138,6 @@ def _padded(parts: dict[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
     return parts
 
 
-def _dense(linear: Linear) -> Tensor:
-    return linear.weight if isinstance(linear, DenseLinear) else dequantize(linear, torch.float32)
+def _dense(linear: LinearMap) -> Tensor:
+    stored = as_stored(linear)
+    return stored.weight if isinstance(stored, DenseLinear) else dequantize(stored, torch.float32)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from shared.engine.loading.linear import DenseLinear, Linear
+from shared.engine.loading.linear import DenseLinear, LinearMap
 
 FP8 = torch.float8_e4m3fn
 _LARGEST = 448.0  # of e4m3
@@ -48,10 +47,9 @@ def encode_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / divisors).clamp(-_LARGEST, _LARGEST).to(FP8), scales
 
 
-def to_fp8(linear: Linear) -> Linear:
+def to_fp8(linear: LinearMap) -> LinearMap:
     """`linear` in fp8; unchanged where its sides are not multiples of 16 or it holds codes already."""
     if not isinstance(linear, DenseLinear) or any(side % _MULTIPLE for side in linear.shape):
         return linear
     codes, scales = encode_rows(linear.weight)
-    # A backend's own linear map: callable like the others, never written to a checkpoint.
-    return cast(Linear, Fp8Linear(codes, scales.T.contiguous(), linear.bias))
+    return Fp8Linear(codes, scales.T.contiguous(), linear.bias)

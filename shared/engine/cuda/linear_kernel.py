@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import triton
@@ -14,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from shared.engine.cuda.launch import INTERPRETED, LAUNCH
-from shared.engine.loading.linear import DenseLinear, Linear
+from shared.engine.loading.linear import DenseLinear, LinearMap
 
 # Constants: they decide the order of the sums, and so the bits of the result.
 _TILE_ROWS, _TILE_OUTPUTS, _STEP = 32, 64, 64
@@ -60,12 +59,11 @@ class InvariantLinear:
         return out
 
 
-def invariant(linear: Linear) -> Linear:
+def invariant(linear: LinearMap) -> LinearMap:
     """`linear` with products that do not depend on the batch; codes have such products as they are."""
     if not isinstance(linear, DenseLinear):
         return linear
-    # A backend's own linear map: callable like the others, never written to a checkpoint or quantized again.
-    return cast(Linear, InvariantLinear(linear.weight, linear.bias))
+    return InvariantLinear(linear.weight, linear.bias)
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # one binary for every number of rows

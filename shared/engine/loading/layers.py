@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from shared.engine.loading.linear import Linear
+from shared.engine.loading.linear import LinearMap
 
 
 @dataclass(frozen=True, slots=True)
 class DenseMlp:
     """down(act(gate) * up); gate's rows come first in `gate_up`, then up's."""
 
-    gate_up: Linear  # [2 * intermediate, hidden]
-    down: Linear  # [hidden, intermediate]
+    gate_up: LinearMap  # [2 * intermediate, hidden]
+    down: LinearMap  # [hidden, intermediate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class MoeMlp:
 class LatentWeights:
     """The weights of multi-head latent attention besides `qkv` and `output`; see `LatentConfig`."""
 
-    query_up: Linear | None  # [heads * query_dim, query_rank]; None: `qkv` makes the queries
+    query_up: LinearMap | None  # [heads * query_dim, query_rank]; None: `qkv` makes the queries
     key_up: Tensor  # [heads, plain_dim, rank] in the model's dtype
     value_up: Tensor  # [heads, rank, value_dim] in the model's dtype
 
@@ -45,10 +45,10 @@ class LayerWeights:
     """
 
     attention_in_norm: Tensor | None  # [hidden]; None where `norms` is "post"
-    qkv: Linear  # [(heads + 2 * kv_heads) * head_dim, hidden]: all queries, all keys, all values
+    qkv: LinearMap  # [(heads + 2 * kv_heads) * head_dim, hidden]: all queries, all keys, all values
     query_norm: Tensor | None  # [head_dim] or [heads * head_dim], by the config's `qk_norm`
     key_norm: Tensor | None
-    output: Linear  # [hidden, heads * attended_dim]
+    output: LinearMap  # [hidden, heads * attended_dim]
     attention_out_norm: Tensor | None  # [hidden]; applied before the residual is added
     mlp_in_norm: Tensor | None  # also None where `norms` is "shared"
     mlp: DenseMlp | MoeMlp
@@ -62,4 +62,4 @@ class ModelWeights:
     embedding: Tensor  # [vocab, hidden] in the model's dtype
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden] float32, offset added
-    head: Linear  # [vocab, hidden]; shares the embedding's memory when tied and dense
+    head: LinearMap  # [vocab, hidden]; shares the embedding's memory when tied and dense

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -91,7 +92,28 @@ class QuantLinear:
         return sums.to(rows.dtype)
 
 
+class LinearMap(Protocol):
+    """A linear map as models call it: y = x @ W.T + bias, whatever the weights lie in."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in)"""
+        ...
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[T, in] -> [T, out]"""
+        ...
+
+
 Linear = DenseLinear | QuantLinear
+"""A linear map as checkpoints store it."""
+
+
+def as_stored(linear: LinearMap) -> Linear:
+    """Return `linear` as the map of a checkpoint that it is. Raises TypeError for a backend's own."""
+    if not isinstance(linear, DenseLinear | QuantLinear):
+        raise TypeError(f"a {type(linear).__name__} is no map of a checkpoint any more")
+    return linear
 
 
 def quantize_rows(rows: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.layers import DenseMlp, LayerWeights, MoeMlp
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, as_stored, dequantize
 from shared.engine.loading.model_config import ModelConfig
 from shared.engine.native.linear import NativeLinear
 
@@ -70,15 +70,15 @@ def _layer_parts(
             yield name, PackedArray.of(norm)
     if weights.sinks is not None:
         yield "sinks", PackedArray.of(weights.sinks)
-    yield "qkv", NativeLinear.pack(kernels, weights.qkv)
-    yield "output", NativeLinear.pack(kernels, weights.output)
+    yield "qkv", NativeLinear.pack(kernels, as_stored(weights.qkv))
+    yield "output", NativeLinear.pack(kernels, as_stored(weights.output))
     mlps = [weights.mlp] if isinstance(weights.mlp, DenseMlp) else list(weights.mlp.experts)
     if not isinstance(weights.mlp, DenseMlp):
         for name, part in _routing_parts(kernels, weights.mlp):
             yield name, part
-    for expert, gate_up in enumerate(_alike(config, [mlp.gate_up for mlp in mlps])):
+    for expert, gate_up in enumerate(_alike(config, [as_stored(mlp.gate_up) for mlp in mlps])):
         yield f"mlp.{expert}.gate_up", NativeLinear.pack(kernels, gate_up, gated=True)
-    for expert, down in enumerate(_alike(config, [mlp.down for mlp in mlps])):
+    for expert, down in enumerate(_alike(config, [as_stored(mlp.down) for mlp in mlps])):
         yield f"mlp.{expert}.down", NativeLinear.pack(kernels, down)
 
 
@@ -92,8 +92,8 @@ def _routing_parts(kernels: ctypes.CDLL, mlp: MoeMlp) -> Iterator[tuple[str, Pac
     if mlp.choice_bias is not None:
         yield "choice_bias", PackedArray.of(mlp.choice_bias)
     if mlp.shared is not None:
-        yield "mlp.shared.gate_up", NativeLinear.pack(kernels, mlp.shared.gate_up, gated=True)
-        yield "mlp.shared.down", NativeLinear.pack(kernels, mlp.shared.down)
+        yield "mlp.shared.gate_up", NativeLinear.pack(kernels, as_stored(mlp.shared.gate_up), gated=True)
+        yield "mlp.shared.down", NativeLinear.pack(kernels, as_stored(mlp.shared.down))
 
 
 def _alike(config: ModelConfig, linears: Sequence[Linear]) -> list[Linear]:

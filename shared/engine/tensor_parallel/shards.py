@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from shared.engine.loading.config import ModelConfig, MoeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, MoeMlp
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear
+from shared.engine.loading.linear import DenseLinear, Linear, LinearMap, as_stored
 from shared.engine.loading.model_parts import refuse_parts
 from shared.errors import InvalidRequest
 
@@ -119,9 +118,9 @@ class ReducedLinear:
         return out if self.bias is None else out + self.bias
 
 
-def _reduced(linear: Linear, reduce: Reduce) -> Linear:
-    # Callable like every linear map, and never asked for more than that by a model.
-    return cast(Linear, ReducedLinear(replace(linear, bias=None), linear.bias, reduce))
+def _reduced(linear: LinearMap, reduce: Reduce) -> ReducedLinear:
+    part = as_stored(linear)
+    return ReducedLinear(replace(part, bias=None), part.bias, reduce)
 
 
 def _share(first: int, size: int, rank: int, num_ranks: int) -> slice:
@@ -133,11 +132,14 @@ def _shard_mlp(mlp: DenseMlp, rank: int, num_ranks: int) -> DenseMlp:
     inner = mlp.down.shape[1]
     halves = [_share(first, inner, rank, num_ranks) for first in (0, inner)]
     return DenseMlp(
-        _take_rows(mlp.gate_up, halves), _take_columns(mlp.down, _share(0, inner, rank, num_ranks))
+        _take_rows(mlp.gate_up, halves),
+        _take_columns(mlp.down, _share(0, inner, rank, num_ranks)),
     )
 
 
-def _take_rows(linear: Linear, parts: list[slice]) -> Linear:
+def _take_rows(whole: LinearMap, parts: list[slice]) -> Linear:
+    linear = as_stored(whole)
+
     def take(tensor: Tensor) -> Tensor:
         return torch.cat([tensor[part] for part in parts])
 
@@ -154,11 +156,11 @@ def _take_rows(linear: Linear, parts: list[slice]) -> Linear:
     )
 
 
-def _take_columns(linear: Linear, part: slice) -> Linear:
+def _take_columns(whole: LinearMap, part: slice) -> Linear:
     """The bias stays whole: it is added once, after the sum over all ranks."""
+    linear = as_stored(whole)
     if isinstance(linear, DenseLinear):
         return replace(linear, weight=linear.weight[:, part].clone())
-    assert isinstance(linear, QuantLinear)
     group, width = linear.group, linear.codes.shape[1]
     if part.start % group or (part.stop % group and part.stop != width):
         raise InvalidRequest(

@@ -14,7 +14,7 @@ from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.adapter import AdaptedMatrix, AdapterWeights
 from shared.engine.loading.config import ModelConfig, MoeConfig, RopeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, ModelWeights, MoeMlp
-from shared.engine.loading.linear import Linear
+from shared.engine.loading.linear import LinearMap
 from shared.engine.memory.kv_pool import KvPool
 from shared.engine.torch_backend.adapter import AdaptedRows, TorchAdapter, adapted_rows
 from shared.engine.torch_backend.attention import (
@@ -39,7 +39,7 @@ class Part:
     plan: AttentionPlan
     adapted: tuple[AdaptedRows, ...]
 
-    def apply(self, linear: Linear, rows: Tensor, layer: int, matrix: AdaptedMatrix) -> Tensor:
+    def apply(self, linear: LinearMap, rows: Tensor, layer: int, matrix: AdaptedMatrix) -> Tensor:
         """[T, in] -> [T, out], with what the rows' adapters add."""
         out = linear(rows)
         for each in self.adapted:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.layers import DenseMlp, ModelWeights
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, as_stored, dequantize
 from shared.engine.loading.weights import load_weights
 from shared.errors import InvalidRequest
 from tests.support.engine import make_engine, oracle, oracle_logits, prompts, save_random_model
@@ -107,7 +107,7 @@ def load(folder: Path, dtype: str = "auto", **fields: Any) -> ModelWeights:
 def linears(weights: ModelWeights) -> Iterator[Linear]:
     for layer in weights.layers:
         assert isinstance(layer.mlp, DenseMlp)
-        yield from (layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down)
+        yield from map(as_stored, (layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down))
 
 
 def matrix(linear: Linear) -> Tensor:
@@ -156,7 +156,7 @@ def test_biases_of_packed_modules_are_kept(tmp_path: Path) -> None:
     packed, _ = pack(tmp_path, KINDS["gptq4"], attention_bias=True)
     stored = load_file(packed / "model.safetensors")
     names = [f"model.layers.0.self_attn.{part}_proj.bias" for part in "qkv"]
-    bias = load(packed).layers[0].qkv.bias
+    bias = as_stored(load(packed).layers[0].qkv).bias
     assert bias is not None
     assert torch.equal(bias, torch.cat([stored[name] for name in names]))
 
@@ -164,7 +164,7 @@ def test_biases_of_packed_modules_are_kept(tmp_path: Path) -> None:
 def test_biases_of_zeros_that_the_architecture_does_not_have_are_ignored(tmp_path: Path) -> None:
     packed, _ = pack(tmp_path, KINDS["gptq4"])
     edit(packed, lambda tensors: tensors.update({f"{QUERY}.bias": torch.zeros(64).half()}))
-    assert load(packed).layers[0].qkv.bias is None
+    assert as_stored(load(packed).layers[0].qkv).bias is None
 
 
 def test_a_packed_tensor_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from shared.engine.cuda.weight_map import map_linears
 from shared.engine.loading.config import ModelConfig, load_model_config
 from shared.engine.loading.gguf.blocks import read_blocks
 from shared.engine.loading.layers import ModelWeights
-from shared.engine.loading.linear import DenseLinear, Linear, dequantize
+from shared.engine.loading.linear import DenseLinear, Linear, LinearMap, QuantLinear, as_stored, dequantize
 from shared.engine.loading.weights import load_weights
 from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.native.library import library
@@ -32,7 +32,7 @@ PROMPT, BESIDE = list(range(3, 60)), list(range(90, 20, -1))
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels were not built or cannot run here")
 
 
-def in_blocks(linear: Linear, type_name: str) -> Linear:
+def in_blocks(linear: LinearMap, type_name: str) -> Linear:
     """The same shape with codes at random: Q6_K has no quantizer in python."""
     assert isinstance(linear, DenseLinear)
     if type_name != "Q6_K":
@@ -58,7 +58,7 @@ def quantized_model(folder: Path, type_name: str) -> tuple[ModelConfig, ModelWei
     config = load_model_config(folder)
     weights = load_weights(folder, config, torch.device("cpu"))
     weights = map_linears(weights, lambda linear: in_blocks(linear, type_name))
-    assert not isinstance(weights.head, DenseLinear)
+    assert isinstance(weights.head, QuantLinear)
     return config, ModelWeights(
         dequantize(weights.head, torch.float32), weights.layers, weights.final_norm, weights.head
     )
@@ -76,7 +76,7 @@ def native(
             config,
             iter(weights.layers),
             embedding=None,
-            head=weights.head,
+            head=as_stored(weights.head),
             final_norm=weights.final_norm,
         )
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from shared.engine import EngineConfig, load_model_config
 from shared.engine.engine import Engine
 from shared.engine.loading.layers import DenseMlp
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, dequantize
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, as_stored, dequantize
 from shared.engine.loading.weights import WeightReader
 from shared.errors import InvalidRequest
 from tests.support.engine import make_engine, oracle, oracle_logits, save_shape
@@ -200,11 +200,11 @@ def matrices(file: Path, quantization: str) -> dict[str, Linear]:
     assert isinstance(layer.mlp, DenseMlp)
     head = reader.head(reader.embedding())
     return {
-        "qkv": layer.qkv,
-        "output": layer.output,
-        "up": layer.mlp.gate_up,
-        "down": layer.mlp.down,
-        "head": head,
+        "qkv": as_stored(layer.qkv),
+        "output": as_stored(layer.output),
+        "up": as_stored(layer.mlp.gate_up),
+        "down": as_stored(layer.mlp.down),
+        "head": as_stored(head),
     }
 
 
