@@ -319,6 +319,28 @@ async def test_a_client_that_leaves_cancels_what_is_warmed_for_it(nats_url: str)
         assert (epoch >= WARM_EPOCH, reason) == (True, "cancelled")
 
 
+async def test_a_head_that_is_known_only_when_retrieval_has_ended_is_not_warmed(nats_url: str) -> None:
+    async with fleet(nats_url, *ROLES) as peers, gateway(nats_url) as running:
+        for role in ROLES:
+            await running.knows(role, 1)
+        tokenizer, retriever = peers["tokenizer-0"], peers["retriever-0"]
+        tokenizer.answers = lambda _: None
+        retriever.answers = silent
+        call = asyncio.create_task(generate(running.stub, asking()))
+        await until(lambda: retriever.of(Retrieve) and tokenizer.of(Tokenize))
+        ((probed, probe),) = tokenizer.of(Tokenize)
+        tokenizer.answers = tokenized
+        await peers.bus.reply(retriever.of(Retrieve)[0][0], Retrieved((ONE,), "", 1, 1))
+        _, placed = await peers.placed()
+        answer = tokenized(probe)
+        assert isinstance(answer, Tokenized)
+        await peers.bus.reply(probed, answer)
+        await peers.text(probed.request_id, len(placed.token_ids) // 4, "a", finish="stop")
+        await call
+        asked = [message.passages for _, message in tokenizer.of(Tokenize) if isinstance(message, Tokenize)]
+        assert asked == [("a",), (ONE.text,)]
+
+
 async def test_where_nothing_is_found_the_head_is_of_use_all_the_same(nats_url: str) -> None:
     async with warmed(nats_url) as it:
         await it.warm()

@@ -272,8 +272,9 @@ class Scheduler:
             if looks_up and not drafts:
                 drafts, match_tokens = self._look_up(sequence, draft_budget - num_drafts)
             if drafts:
-                num_drafts += len(drafts)
-                keys += len(drafts) * (sequence.num_computed + 1 + len(drafts))
+                count = len(drafts)
+                num_drafts += count
+                keys += count * (sequence.num_computed + 1) + count * (count + 1) // 2
             work.append(Work.of(sequence, 1, drafts, is_prefill=False, match_tokens=match_tokens))
         return work, Features(len(decoding) + num_drafts, len(decoding), keys)
 

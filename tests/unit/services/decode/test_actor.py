@@ -13,6 +13,7 @@ import pytest
 
 from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
+from services.decode.driver import DraftUse, StepReport
 from shared.blocks.room import blocks_ahead
 from shared.engine import Engine
 from shared.messages import (
@@ -52,13 +53,22 @@ LOOPING_TOKENS = 60
 class Worker(DecodeActor):
     """Its mailbox and its turns are in the hands of the test."""
 
-    def __init__(self, folder: Path, *, kv_blocks: int = 64, max_batch_tokens: int = 512) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        kv_blocks: int = 64,
+        max_batch_tokens: int = 512,
+        prefix_cache: bool = True,
+    ) -> None:
         service = Service("decode", DecodeConfig(), "decode-0")
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(make_heartbeat("prefill", "prefill-0"))
 
         def load() -> Engine:
-            return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=max_batch_tokens)
+            return make_engine(
+                folder, kv_blocks=kv_blocks, max_batch_tokens=max_batch_tokens, prefix_cache=prefix_cache
+            )
 
         super().__init__(service, load, PlayedReceiver.make, PrefixMirror())
 
@@ -239,6 +249,18 @@ async def test_a_lost_speculator_has_no_draft_and_gets_no_commit_but_the_end(wor
     assert "draft" not in worker.kinds_held()
     assert worker.sent.to(SPECULATOR)[told:] == [DraftClose(("r",), (1,))]
     assert worker.decoded() > before
+
+
+async def test_a_draft_that_came_too_late_counts_and_the_next_one_is_asked_to_reach_further(
+    worker: Worker,
+) -> None:
+    await worker.decode(speculator="speculator-0")
+    await worker.step()
+    late = worker._drafts.counts.late
+    worker._driver._reports.append(StepReport((), [DraftUse("r/1", 2, 3)], None, worker._driver.facts))
+    await worker.take_steps()
+    assert worker._drafts.counts.late == late + 3
+    assert worker._drafts._sessions["r/1"].lag >= 2
 
 
 # ---- drafts from a request's own text ----

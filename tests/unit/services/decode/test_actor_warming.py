@@ -66,3 +66,11 @@ async def test_it_is_given_up_for_the_first_reservation(worker: Worker) -> None:
     await worker.decode()
     assert not is_warming(worker)
     assert cached_blocks(worker) == 2  # of the part that was under way
+
+
+async def test_an_engine_without_a_prefix_cache_warms_nothing(folder: Path) -> None:
+    worker = Worker(folder, prefix_cache=False)
+    await worker.on_start()
+    await warm(worker)
+    assert not is_warming(worker)
+    await worker.on_stop()

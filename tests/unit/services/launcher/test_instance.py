@@ -57,6 +57,16 @@ async def test_what_a_child_says_comes_out_with_its_name_and_stderr_too() -> Non
     assert log.text() == "decode-0 | out\ndecode-0 | err\ndecode-0 | unfinished\n"
 
 
+async def test_a_fault_while_its_output_is_read_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(line: bytes) -> None:
+        raise OSError(f"nowhere to write {line!r}")
+
+    child = instance("echo out", Log())
+    monkeypatch.setattr(child, "_on_line", broken)
+    with pytest.raises(OSError, match="nowhere to write b'out'"):
+        await within(child.run())
+
+
 async def test_exit_2_is_not_restarted(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationRefused):
         await within(instance(f"echo x >> {tmp_path}/runs; exit 2", Log()).run())

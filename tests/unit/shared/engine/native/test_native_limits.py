@@ -225,14 +225,21 @@ def test_where_no_thread_can_be_started_one_does_all_of_the_work(tmp_path: Path)
 
 
 def test_a_process_ends_while_a_daemon_thread_computes(tmp_path: Path) -> None:
+    """In kernels alone: an operation of torch that ends then ends the process with an abort of its own."""
     code = """
-begun = threading.Event()
+import torch
+from shared.engine.loading.linear import DenseLinear
+from shared.engine.native.library import library
+from shared.engine.native.linear import NativeLinear
+linear = NativeLinear.pack(library(), DenseLinear(torch.randn(64, 64)))
+rows, out = torch.randn(256, 64), torch.empty(256, 64)
+addresses, begun = (rows.data_ptr(), out.data_ptr()), threading.Event()
 def work():
     while True:
-        engine.logits([1, 2, 3] * 60)
+        library().penstock_multiply(linear.handle, addresses[0], 256, 3, addresses[1])
         begun.set()
 threading.Thread(target=work, daemon=True).start()
-begun.wait(30)
+assert begun.wait(30)
 """
     in_another_process(save_random_model(tmp_path), code)
 

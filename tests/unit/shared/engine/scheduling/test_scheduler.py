@@ -180,6 +180,17 @@ def test_drafts_that_cost_more_than_they_save_are_left_out(folder: Path) -> None
     assert used[2] == 0
 
 
+def test_a_step_is_known_by_the_keys_that_its_rows_and_their_drafts_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = with_a_decoding_sequence(knowing(make_engine(folder), step_us=1000, token_us=1))
+    observed: list[Features] = []
+    monkeypatch.setattr(engine.cost, "observe", lambda features, _us: observed.append(features))
+    engine.propose("live", 3, [5, 6, 7])
+    engine.step()
+    assert observed == [Features(tokens=4, sequences=1, keys=3 + 4 + 5 + 6)]
+
+
 def test_predicted_prefill_times_grow_with_what_is_not_cached(folder: Path) -> None:
     engine = make_engine(folder)
     assert engine.cost.prefill_us(100, 0) == 0
