@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from shared.bus import Bus
 from shared.messages import Held
 from tests.integration.fleet_players import Play, PlayedInstance
+from tests.support.models import target_model
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with a tokenizer that workers serve, saved once for all modules of a test process."""
+    return target_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

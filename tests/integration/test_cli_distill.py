@@ -17,15 +17,10 @@ from shared.engine import LLM, SamplingParams
 from shared.text.tokenizer import TextTokenizer
 from tests.support.gguf_files import GgufModel
 from tests.support.gguf_tokenizers import byte_level_metadata
-from tests.support.models import draft_of, make_tiny_checkpoint, target_model
+from tests.support.models import draft_of, make_tiny_checkpoint
 
 QUICK = ("--layers", "1", "--temperatures", "0", "--threads", "1")
 PROMPTS = ("Once upon a time", "The dog", "A girl ran to the", "Tom and Lily")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return target_model(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from shared.sampling.parameters import SamplingParams
 from tests.integration.workers_harness import GREEDY, WAIT_S, Edge, Workers, edge_of
 from tests.support.adapters import save_adapter
 from tests.support.engine import drive, make_engine
-from tests.support.models import draft_of, target_model
+from tests.support.models import draft_of
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
@@ -37,11 +37,6 @@ PREFILL, DECODE, SPECULATOR, PLAYED = "prefill-0", "decode-nats", "speculator-0"
 WORKERS = (PREFILL, DECODE)
 LONG = sampling(max_tokens=200, ignore_eos=True)
 NAMES = ("first", "second")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return target_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

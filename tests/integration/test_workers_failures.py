@@ -14,7 +14,6 @@ from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded
 from shared.messages import WARM_EPOCH, Cancel, Drain, Retrieve, Warm, pack_ids
 from tests.integration.workers_harness import GATEWAY, START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of
 from tests.support.block_names import hashes_of
-from tests.support.models import target_model
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
@@ -24,11 +23,6 @@ MAX_QUEUED = 1
 PROMPT = list(range(10, 60))
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
 LONG = sampling(max_tokens=440, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return target_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from shared.process.cores import usable_cores
 from shared.text.model_source import resolve_model
 from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
 from tests.support.heartbeats import heartbeat_with
-from tests.support.models import draft_of, target_model
+from tests.support.models import draft_of
 from tests.support.oracle import Oracle
 from tests.support.sampling import sampling
 from tests.support.wait import until
@@ -50,11 +50,6 @@ PROMPTS = (
     "Lily and Tom went to the big park to play with the red ball. They were very happy",
     "The dog ran after the cat. " * 12,
 )
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return target_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ class Worker(DecodeActor):
 
     def __init__(
         self,
-        folder: Path,
+        llm_dir: Path,
         *,
         kv_blocks: int = 64,
         max_batch_tokens: int = 512,
@@ -67,7 +67,7 @@ class Worker(DecodeActor):
 
         def load() -> Engine:
             return make_engine(
-                folder, kv_blocks=kv_blocks, max_batch_tokens=max_batch_tokens, prefix_cache=prefix_cache
+                llm_dir, kv_blocks=kv_blocks, max_batch_tokens=max_batch_tokens, prefix_cache=prefix_cache
             )
 
         super().__init__(service, load, PlayedReceiver.make, PrefixMirror())
@@ -184,9 +184,9 @@ class Worker(DecodeActor):
 
 
 @pytest.fixture
-async def worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
+async def worker(llm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
     monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
-    worker = Worker(folder)
+    worker = Worker(llm_dir)
     await worker.on_start()
     yield worker
     await worker.on_stop()
@@ -421,10 +421,10 @@ async def test_the_free_blocks_that_are_told_shrink_as_a_job_grows(worker: Worke
 
 
 async def test_jobs_that_outgrow_the_pool_together_all_come_to_their_end(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
-    worker = Worker(folder, kv_blocks=20)
+    worker = Worker(llm_dir, kv_blocks=20)
     await worker.on_start()
     before = value("penstock_preemptions_total")
     await worker.decode("a", max_tokens=240)
@@ -490,7 +490,7 @@ async def test_decoding_pauses_where_too_much_waits_for_the_bus_and_loses_nothin
     assert told == list(range(len(PROMPT) + 1, len(PROMPT) + 1 + len(told)))
 
 
-async def test_a_worker_whose_actor_has_ended_takes_nothing_new(folder: Path) -> None:
-    worker = Worker(folder)
+async def test_a_worker_whose_actor_has_ended_takes_nothing_new(llm_dir: Path) -> None:
+    worker = Worker(llm_dir)
     worker._ended = True
     assert worker.status().state == "draining"

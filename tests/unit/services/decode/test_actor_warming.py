@@ -17,9 +17,9 @@ BLOCKS = 3
 
 
 @pytest.fixture
-async def worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
+async def worker(llm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
     monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
-    worker = Worker(folder)
+    worker = Worker(llm_dir)
     await worker.on_start()
     yield worker
     await worker.on_stop()
@@ -68,8 +68,8 @@ async def test_it_is_given_up_for_the_first_reservation(worker: Worker) -> None:
     assert cached_blocks(worker) == 2  # of the part that was under way
 
 
-async def test_an_engine_without_a_prefix_cache_warms_nothing(folder: Path) -> None:
-    worker = Worker(folder, prefix_cache=False)
+async def test_an_engine_without_a_prefix_cache_warms_nothing(llm_dir: Path) -> None:
+    worker = Worker(llm_dir, prefix_cache=False)
     await worker.on_start()
     await warm(worker)
     assert not is_warming(worker)

@@ -20,7 +20,7 @@ from shared.engine.step_pacer import REMEMBERED_STEPS
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
-from tests.support.engine import make_engine, save_random_model
+from tests.support.engine import make_engine
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
@@ -51,14 +51,9 @@ async def joined(driver: DecodeDriver, *jobs: DecodeJob) -> list[StepReport]:
     return await ended(driver)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
-async def driver(folder: Path) -> AsyncIterator[DecodeDriver]:
-    driver = DecodeDriver("decode-engine", lambda: make_engine(folder), PrefixMirror(), lambda: None)
+async def driver(model_dir: Path) -> AsyncIterator[DecodeDriver]:
+    driver = DecodeDriver("decode-engine", lambda: make_engine(model_dir), PrefixMirror(), lambda: None)
     await driver.load_engine()
     yield driver
     await driver.close_engine()
@@ -177,8 +172,8 @@ async def test_a_draft_that_guessed_wrong_or_from_beyond_the_end_is_late(
     assert reports[0].result.outputs[0].proposed_drafts == 0
 
 
-async def test_a_driver_that_is_closed_begins_no_further_step(folder: Path) -> None:
-    driver = DecodeDriver("decode-engine", lambda: make_engine(folder), PrefixMirror(), lambda: None)
+async def test_a_driver_that_is_closed_begins_no_further_step(model_dir: Path) -> None:
+    driver = DecodeDriver("decode-engine", lambda: make_engine(model_dir), PrefixMirror(), lambda: None)
     await driver.load_engine()
     begun, go_on = threading.Event(), threading.Event()
     step = driver.engine.step

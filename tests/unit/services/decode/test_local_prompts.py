@@ -46,8 +46,8 @@ CHUNK_TOKENS = 16
 class LocalWorker(Worker):
     """It computes prompts in chunks of CHUNK_TOKENS."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, max_batch_tokens=CHUNK_TOKENS)
+    def __init__(self, llm_dir: Path) -> None:
+        super().__init__(llm_dir, max_batch_tokens=CHUNK_TOKENS)
 
     async def compute(
         self,
@@ -109,9 +109,9 @@ class LocalWorker(Worker):
 
 
 @pytest.fixture
-async def worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalWorker]:
+async def worker(llm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalWorker]:
     monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
-    worker = LocalWorker(folder)
+    worker = LocalWorker(llm_dir)
     await worker.on_start()
     yield worker
     await worker.on_stop()
@@ -121,21 +121,21 @@ async def worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 async def test_it_computes_the_prompt_and_sends_the_first_token_and_all_that_follow(
-    worker: LocalWorker, folder: Path
+    worker: LocalWorker, llm_dir: Path
 ) -> None:
     await worker.compute()
     await worker.until_over()
-    assert worker.ids() == generate(make_engine(folder), PROMPT, sampling(ignore_eos=True, max_tokens=40))
+    assert worker.ids() == generate(make_engine(llm_dir), PROMPT, sampling(ignore_eos=True, max_tokens=40))
     assert worker.positions()[0] == len(PROMPT)
     assert worker.played.expected == []
     assert worker.kinds_held() == set()
 
 
 async def test_a_request_that_goes_on_here_draws_what_would_have_come(
-    worker: LocalWorker, folder: Path
+    worker: LocalWorker, llm_dir: Path
 ) -> None:
     how = sampling(ignore_eos=True, max_tokens=20, temperature=1.0, seed=7)
-    whole = generate(make_engine(folder), PROMPT, how)
+    whole = generate(make_engine(llm_dir), PROMPT, how)
     await worker.compute(ids=[*PROMPT, *whole[:9]], prompt_len=len(PROMPT), how=how, epoch=2)
     await worker.until_over("r/2")
     assert worker.ids() == whole[9:]

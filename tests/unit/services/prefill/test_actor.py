@@ -54,7 +54,7 @@ SLOW = Grammar("regex", "[ -~]+")
 class Worker(PrefillActor):
     """Its mailbox and its turns are in the hands of the test."""
 
-    def __init__(self, folder: Path, kv_blocks: int = 64) -> None:
+    def __init__(self, llm_dir: Path, kv_blocks: int = 64) -> None:
         service = Service("prefill", PrefillConfig(), "prefill-0")
         self.sent = service.bus = NotedBus()
 
@@ -66,7 +66,7 @@ class Worker(PrefillActor):
 
         super().__init__(
             service,
-            lambda: make_engine(folder, max_batch_tokens=CHUNK, kv_blocks=kv_blocks),
+            lambda: make_engine(llm_dir, max_batch_tokens=CHUNK, kv_blocks=kv_blocks),
             make_sender,
             PrefixMirror(),
         )
@@ -130,8 +130,8 @@ class Worker(PrefillActor):
 
 
 @pytest.fixture
-async def worker(folder: Path) -> AsyncIterator[Worker]:
-    worker = Worker(folder)
+async def worker(llm_dir: Path) -> AsyncIterator[Worker]:
+    worker = Worker(llm_dir)
     await worker.on_start()
     yield worker
     await worker.on_stop()
@@ -238,9 +238,9 @@ async def test_a_deadline_passes_while_the_grammar_is_compiled(worker: Worker) -
 # ---- room ----
 
 
-async def test_a_prompt_that_found_no_room_is_not_overtaken_for_ever(folder: Path) -> None:
+async def test_a_prompt_that_found_no_room_is_not_overtaken_for_ever(llm_dir: Path) -> None:
     """Smaller ones of an earlier deadline keep coming, and each finds room beside those on their way out."""
-    worker = Worker(folder, kv_blocks=6)
+    worker = Worker(llm_dir, kv_blocks=6)
     await worker.on_start()
     clock = worker._book.queue._clock = FakeClock(time.monotonic())
     try:

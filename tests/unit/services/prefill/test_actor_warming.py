@@ -19,8 +19,8 @@ BLOCKS = len(PROMPT) // CHUNK
 
 
 @pytest.fixture
-async def worker(folder: Path) -> AsyncIterator[Worker]:
-    worker = Worker(folder)
+async def worker(llm_dir: Path) -> AsyncIterator[Worker]:
+    worker = Worker(llm_dir)
     await worker.on_start()
     yield worker
     await worker.on_stop()
@@ -129,8 +129,8 @@ async def test_a_worker_that_ends_takes_none(worker: Worker) -> None:
     assert list(worker.held()) == []
 
 
-async def test_who_asked_for_what_the_engine_failed_over_hears_of_it(folder: Path) -> None:
-    worker = Worker(folder)
+async def test_who_asked_for_what_the_engine_failed_over_hears_of_it(llm_dir: Path) -> None:
+    worker = Worker(llm_dir)
     await worker.on_start()
 
     def fail() -> StepResult:
@@ -151,8 +151,8 @@ async def test_who_asked_for_what_the_engine_failed_over_hears_of_it(folder: Pat
     )
 
 
-async def test_who_was_warmed_before_an_engine_failed_over_another_hears_nothing(folder: Path) -> None:
-    worker = Worker(folder)
+async def test_who_was_warmed_before_an_engine_failed_over_another_hears_nothing(llm_dir: Path) -> None:
+    worker = Worker(llm_dir)
     await worker.on_start()
 
     def fail() -> StepResult:

@@ -12,16 +12,15 @@ from shared.deadline import Deadline
 from shared.messages import Envelope, Prefill, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.warm_part import WarmPart, WarmPrefix
-from tests.support.engine import make_engine, save_random_model
+from tests.support.engine import make_engine
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
 IDS = list(range(1, 40))
 
 
-async def test_every_layer_of_a_chunk_is_a_move_of_the_engine(tmp_path: Path) -> None:
-    folder = save_random_model(tmp_path)
-    driver = PrefillDriver(lambda: make_engine(folder), PrefixMirror(), lambda: None)
+async def test_every_layer_of_a_chunk_is_a_move_of_the_engine(model_dir: Path) -> None:
+    driver = PrefillDriver(lambda: make_engine(model_dir), PrefixMirror(), lambda: None)
     await driver.load_engine()
     prefill = Prefill(pack_ids(IDS), len(IDS), b"", sampling(), "g", "d", "decode-0", 0)
     job = read_job(
@@ -38,9 +37,8 @@ async def test_every_layer_of_a_chunk_is_a_move_of_the_engine(tmp_path: Path) ->
     await driver.close_engine()
 
 
-async def test_a_part_that_is_warmed_is_no_result_and_moves_layer_by_layer_too(tmp_path: Path) -> None:
-    folder = save_random_model(tmp_path)
-    driver = PrefillDriver(lambda: make_engine(folder), PrefixMirror(), lambda: None)
+async def test_a_part_that_is_warmed_is_no_result_and_moves_layer_by_layer_too(model_dir: Path) -> None:
+    driver = PrefillDriver(lambda: make_engine(model_dir), PrefixMirror(), lambda: None)
     await driver.load_engine()
     hashes = tuple(BlockHasher().block_hashes(IDS, BlockHasher().seed(driver.engine.layout.fingerprint())))
     prefix = WarmPrefix("r", "gateway-0", Deadline.after(60.0), tuple(IDS), hashes)

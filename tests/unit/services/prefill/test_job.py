@@ -17,7 +17,7 @@ from shared.errors import InvalidRequest
 from shared.messages import Envelope, Prefill, pack_ids
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
-from tests.support.engine import make_engine, save_random_model
+from tests.support.engine import make_engine
 from tests.support.sampling import sampling
 
 NORMAL, LOW, HIGH = 0, 1, 2  # as penstock.v1.Priority numbers them
@@ -76,9 +76,8 @@ def test_jobs_that_the_engine_has_no_room_for_wait_in_their_order() -> None:
     assert jobs.queue.queued_tokens == 0
 
 
-async def test_the_engine_hears_priority_and_deadline_and_each_prompt_stands_alone(tmp_path: Path) -> None:
-    folder = save_random_model(tmp_path)
-    driver = PrefillDriver(lambda: make_engine(folder, max_batch_tokens=64), PrefixMirror(), lambda: None)
+async def test_the_engine_hears_priority_and_deadline_and_each_prompt_stands_alone(model_dir: Path) -> None:
+    driver = PrefillDriver(lambda: make_engine(model_dir, max_batch_tokens=64), PrefixMirror(), lambda: None)
     await driver.load_engine()
     jobs = [job("low", LOW), job("low", LOW), job("high", HIGH)]  # the second one's name is taken
     first, second, third = await driver.admit(jobs, [lambda *_: None] * 3)
@@ -93,9 +92,8 @@ async def test_the_engine_hears_priority_and_deadline_and_each_prompt_stands_alo
     await driver.close_engine()
 
 
-async def test_a_short_prompt_joins_the_few_long_ones_that_are_computed(tmp_path: Path) -> None:
-    folder = save_random_model(tmp_path)
-    driver = PrefillDriver(lambda: make_engine(folder, max_batch_tokens=512), PrefixMirror(), lambda: None)
+async def test_a_short_prompt_joins_the_few_long_ones_that_are_computed(model_dir: Path) -> None:
+    driver = PrefillDriver(lambda: make_engine(model_dir, max_batch_tokens=512), PrefixMirror(), lambda: None)
     await driver.load_engine()
     assert driver.room_tokens(8000, PROMPTS_AT_ONCE - 1) == 1
     assert driver.room_tokens(8000, PROMPTS_AT_ONCE) < 0
@@ -118,9 +116,8 @@ def test_prompts_are_ordered_by_the_deadline_of_their_first_token() -> None:
     assert (made.deadline.at_s, made.entry().deadline.at_s) == (now + 60.0, now + 2.0)
 
 
-async def test_the_engine_orders_by_the_deadline_of_the_first_token(tmp_path: Path) -> None:
-    folder = save_random_model(tmp_path)
-    driver = PrefillDriver(lambda: make_engine(folder, max_batch_tokens=64), PrefixMirror(), lambda: None)
+async def test_the_engine_orders_by_the_deadline_of_the_first_token(model_dir: Path) -> None:
+    driver = PrefillDriver(lambda: make_engine(model_dir, max_batch_tokens=64), PrefixMirror(), lambda: None)
     await driver.load_engine()
     one = job("r", NORMAL)
     one.first_token = Deadline(one.deadline.at_s - 50.0)

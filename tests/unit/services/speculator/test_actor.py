@@ -25,10 +25,10 @@ CLOSE = DraftClose(("r",), (1,))
 class DraftActor(SpeculatorActor):
     """Its mailbox is in the hands of the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, llm_dir: Path) -> None:
         service = Service("speculator", SpeculatorConfig(), "speculator-0")
         self.sent = service.bus = NotedBus()
-        super().__init__(service, lambda: make_engine(folder, kv_blocks=8), PrefixMirror())
+        super().__init__(service, lambda: make_engine(llm_dir, kv_blocks=8), PrefixMirror())
 
     async def handle_all(self) -> None:
         while self.queued:
@@ -36,8 +36,8 @@ class DraftActor(SpeculatorActor):
 
 
 @pytest.fixture
-async def speculator(folder: Path) -> AsyncIterator[DraftActor]:
-    speculator = DraftActor(folder)
+async def speculator(llm_dir: Path) -> AsyncIterator[DraftActor]:
+    speculator = DraftActor(llm_dir)
     await speculator.on_start()
     yield speculator
     await speculator.on_stop()

@@ -12,20 +12,15 @@ import pytest
 from services.speculator.drafting import Drafter, Wish
 from shared.engine import Engine
 from shared.sampling.parameters import SamplingParams
-from tests.support.engine import FANCY, GREEDY, make_engine, save_random_model
+from tests.support.engine import FANCY, GREEDY, make_engine
 from tests.support.readmitting_draft import readmitting_draft
 
 PROMPT_LEN = 40
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
-def engine(folder: Path) -> Engine:
-    return make_engine(folder)
+def engine(model_dir: Path) -> Engine:
+    return make_engine(model_dir)
 
 
 def prompt(number: int) -> list[int]:
@@ -56,8 +51,8 @@ def computed(engine: Engine) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_kept_sequences_guess_what_admitting_them_anew_would(folder: Path, seed: int) -> None:
-    kept, anew = make_engine(folder), make_engine(folder)
+def test_kept_sequences_guess_what_admitting_them_anew_would(model_dir: Path, seed: int) -> None:
+    kept, anew = make_engine(model_dir), make_engine(model_dir)
     drafter, rng = Drafter(), random.Random(seed)
     params = [GREEDY, FANCY, replace(FANCY, min_tokens=0, seed=3), GREEDY]
     params = [replace(one, max_tokens=200) for one in params]
@@ -100,8 +95,8 @@ def test_a_sequence_that_was_released_is_drafted_for_anew(engine: Engine) -> Non
     assert drafter.draft(engine, [wish]).token_ids == first
 
 
-def test_who_was_drafted_for_least_recently_gives_way_and_is_told(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=8)  # two sessions of three blocks each
+def test_who_was_drafted_for_least_recently_gives_way_and_is_told(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=8)  # two sessions of three blocks each
     drafter = Drafter()
     for key in ("a", "b", "a"):
         assert drafter.draft(engine, [fresh(key, prompt(ord(key)))]).forgotten == frozenset()
@@ -111,15 +106,15 @@ def test_who_was_drafted_for_least_recently_gives_way_and_is_told(folder: Path) 
     engine.check()
 
 
-def test_a_tick_that_does_not_fit_drafts_for_those_that_do(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=8)
+def test_a_tick_that_does_not_fit_drafts_for_those_that_do(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=8)
     drafted = Drafter().draft(engine, [fresh(key, prompt(ord(key))) for key in "abc"])
     assert set(drafted.token_ids) == {"a", "b"}
     assert drafted.forgotten == {"c"}
 
 
-def test_what_was_guessed_wrong_gives_its_blocks_to_what_follows(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4)
+def test_what_was_guessed_wrong_gives_its_blocks_to_what_follows(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4)
     drafter = Drafter()
     wish = fresh("a", prompt(0), count=20)  # the fourth block is begun, the third one has its name
     assert len(drafter.draft(engine, [wish]).token_ids["a"]) == 20

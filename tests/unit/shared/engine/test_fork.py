@@ -19,15 +19,9 @@ from tests.support.engine import (
     drive,
     generate,
     make_engine,
-    save_random_model,
 )
 
 SAMPLED = SamplingParams(max_tokens=40, ignore_eos=True, seed=3)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
 
 
 def running(
@@ -46,12 +40,12 @@ def running(
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 32, 40])
 @pytest.mark.parametrize("steps", [1, 4, 20])
 def test_forks_draw_what_sequences_of_their_own_draw(
-    folder: Path, length: int, steps: int, *, prefix_cache: bool
+    model_dir: Path, length: int, steps: int, *, prefix_cache: bool
 ) -> None:
     prompt = [(7 * number + 3) % 97 for number in range(length)]
     params = {"a": SAMPLED, "b": replace(SAMPLED, seed=4), "c": GREEDY, "d": FANCY}
-    expected = {key: generate(make_engine(folder), prompt, each) for key, each in params.items()}
-    engine = make_engine(folder, prefix_cache=prefix_cache)
+    expected = {key: generate(make_engine(model_dir), prompt, each) for key, each in params.items()}
+    engine = make_engine(model_dir, prefix_cache=prefix_cache)
     known = running(engine, prompt, params["a"], steps)
     for key in "bcd":
         engine.fork("a", key, params[key])
@@ -62,8 +56,8 @@ def test_forks_draw_what_sequences_of_their_own_draw(
     assert engine.blocks.num_held == 0
 
 
-def test_a_fork_shares_blocks_and_computes_one_token(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_a_fork_shares_blocks_and_computes_one_token(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     running(engine, [5] * 40, GREEDY)
     held = engine.blocks.num_held
     engine.fork("a", "b", SAMPLED)
@@ -73,8 +67,8 @@ def test_a_fork_shares_blocks_and_computes_one_token(folder: Path) -> None:
     assert engine.blocks.num_held == 4  # the tail was copied when one of them wrote
 
 
-def test_full_blocks_that_are_shared_are_never_written(folder: Path) -> None:
-    engine = make_engine(folder, prefix_cache=False)
+def test_full_blocks_that_are_shared_are_never_written(model_dir: Path) -> None:
+    engine = make_engine(model_dir, prefix_cache=False)
     known = running(engine, [5] * 32, GREEDY)
     blocks = list(engine._scheduler.sequences["a"].tables[0].blocks[:2])
     before = engine.kv_pool.read(blocks)
@@ -83,9 +77,9 @@ def test_full_blocks_that_are_shared_are_never_written(folder: Path) -> None:
     assert torch.equal(engine.kv_pool.read(blocks), before)
 
 
-def test_a_fork_outlives_what_it_was_made_from(folder: Path) -> None:
-    engine = make_engine(folder)
-    expected = generate(make_engine(folder), [5] * 20, SAMPLED)
+def test_a_fork_outlives_what_it_was_made_from(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
+    expected = generate(make_engine(model_dir), [5] * 20, SAMPLED)
     running(engine, [5] * 20, GREEDY)
     engine.fork("a", "b", SAMPLED)
     assert engine.release("a")
@@ -93,19 +87,19 @@ def test_a_fork_outlives_what_it_was_made_from(folder: Path) -> None:
     assert drive(engine, {"b": [5] * 20})["b"] == expected
 
 
-def test_a_fork_of_a_fork_is_a_fork(folder: Path) -> None:
-    engine = make_engine(folder)
-    expected = generate(make_engine(folder), [5] * 20, SAMPLED)
+def test_a_fork_of_a_fork_is_a_fork(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
+    expected = generate(make_engine(model_dir), [5] * 20, SAMPLED)
     known = running(engine, [5] * 20, GREEDY)
     engine.fork("a", "b", GREEDY)
     engine.fork("b", "c", SAMPLED)  # b has computed nothing of its own yet
     assert drive(engine, {**known, "b": [5] * 20, "c": [5] * 20})["c"] == expected
 
 
-def test_forks_of_a_full_pool_preempt_and_still_draw_the_same(folder: Path) -> None:
+def test_forks_of_a_full_pool_preempt_and_still_draw_the_same(model_dir: Path) -> None:
     params = {key: replace(SAMPLED, seed=number) for number, key in enumerate("abcd")}
-    expected = {key: generate(make_engine(folder), [5] * 30, each) for key, each in params.items()}
-    engine = make_engine(folder, kv_blocks=6)
+    expected = {key: generate(make_engine(model_dir), [5] * 30, each) for key, each in params.items()}
+    engine = make_engine(model_dir, kv_blocks=6)
     known = running(engine, [5] * 30, params["a"])
     for key in "bcd":
         engine.fork("a", key, params[key])
@@ -114,8 +108,8 @@ def test_forks_of_a_full_pool_preempt_and_still_draw_the_same(folder: Path) -> N
     assert {key: tokens[30:] for key, tokens in known.items()} == expected
 
 
-def test_only_a_running_sequence_with_its_prompt_computed_is_forked(folder: Path) -> None:
-    engine = make_engine(folder, max_batch_tokens=16, max_sequences=3)
+def test_only_a_running_sequence_with_its_prompt_computed_is_forked(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_batch_tokens=16, max_sequences=3)
     with pytest.raises(InvalidRequest, match="not running"):
         engine.fork("a", "b", GREEDY)
     admit(engine, "a", [5] * 40)
@@ -128,8 +122,8 @@ def test_only_a_running_sequence_with_its_prompt_computed_is_forked(folder: Path
     engine.check()
 
 
-def test_a_fork_needs_a_free_place_and_a_key_of_its_own(folder: Path) -> None:
-    engine = make_engine(folder, max_sequences=2)
+def test_a_fork_needs_a_free_place_and_a_key_of_its_own(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_sequences=2)
     running(engine, [5] * 10, GREEDY)
     with pytest.raises(InvalidRequest, match="already held"):
         engine.fork("a", "a", GREEDY)
@@ -146,13 +140,13 @@ class Sequences(RuleBasedStateMachine):
     Rules have no preconditions: what a step takes in depends on how long steps took, and rules must not.
     """
 
-    folder: Path
+    model_dir: Path
     alone: dict[tuple[Any, ...], list[int]] = {}  # noqa: RUF012 (answers are the same in every run)
 
     @initialize(cache=st.booleans(), offload=st.booleans(), blocks=st.integers(5, 12))
     def start(self, *, cache: bool, offload: bool, blocks: int) -> None:
         self.engine = make_engine(
-            self.folder,
+            self.model_dir,
             kv_blocks=blocks,
             prefix_cache=cache,
             offload_memory_mb=int(offload),
@@ -221,7 +215,7 @@ class Sequences(RuleBasedStateMachine):
         made = length, first, seed = self.made[key]
         if made not in self.alone:
             prompt = [first, *range(length - 1)]
-            self.alone[made] = prompt + generate(make_engine(self.folder), prompt, self.params(seed))
+            self.alone[made] = prompt + generate(make_engine(self.model_dir), prompt, self.params(seed))
         return self.alone[made]
 
     @invariant()
@@ -238,11 +232,11 @@ class Sequences(RuleBasedStateMachine):
         self.engine.close()
 
 
-def test_any_order_of_admissions_forks_and_releases_keeps_counts_and_tokens_right(folder: Path) -> None:
+def test_any_order_of_admissions_forks_and_releases_keeps_counts_and_tokens_right(model_dir: Path) -> None:
     class OnThisModel(Sequences):
         pass
 
-    OnThisModel.folder = folder
+    OnThisModel.model_dir = model_dir
     limits = settings(
         max_examples=25,
         stateful_step_count=20,

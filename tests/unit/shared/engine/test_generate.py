@@ -22,7 +22,6 @@ from tests.support.engine import (
     oracle,
     oracle_greedy,
     prompts,
-    save_random_model,
     trained_model,
 )
 
@@ -30,18 +29,13 @@ VOCAB = 97
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path) -> PreTrainedModel:
-    return oracle(folder)
+def reference(model_dir: Path) -> PreTrainedModel:
+    return oracle(model_dir)
 
 
 @pytest.fixture
-def engine(folder: Path) -> Iterator[Engine]:
-    engine = make_engine(folder)
+def engine(model_dir: Path) -> Iterator[Engine]:
+    engine = make_engine(model_dir)
     yield engine
     engine.check()
 
@@ -55,11 +49,11 @@ def mixed_params() -> list[SamplingParams]:
 
 
 def test_twenty_prompts_at_once_equal_transformers_greedy_tokens() -> None:
-    folder = trained_model()
-    if folder is None:
+    model_dir = trained_model()
+    if model_dir is None:
         pytest.skip("the shared test data is not here")
-    reference, many = oracle(folder), prompts(20, 512, longest=200)
-    engine = make_engine(folder, kv_blocks=512, max_sequences=32, max_batch_tokens=96)
+    reference, many = oracle(model_dir), prompts(20, 512, longest=200)
+    engine = make_engine(model_dir, kv_blocks=512, max_sequences=32, max_batch_tokens=96)
     params = replace(GREEDY, max_tokens=60)
     for index, prompt in enumerate(many):
         admit(engine, str(index), prompt, params)
@@ -88,31 +82,31 @@ def test_a_prompt_one_below_the_limit_draws_one_token(engine: Engine, reference:
 @pytest.mark.parametrize("params", mixed_params())
 @pytest.mark.parametrize("chunk", [1, 7, 16, 33])
 def test_chunked_prefill_draws_what_whole_prefill_draws(
-    folder: Path, params: SamplingParams, chunk: int
+    model_dir: Path, params: SamplingParams, chunk: int
 ) -> None:
     prompt = (prompts(1, VOCAB)[0] * 80)[:79]
-    whole = generate(make_engine(folder), prompt, params)
-    chunked = make_engine(folder, max_batch_tokens=chunk, max_sequences=1)
+    whole = generate(make_engine(model_dir), prompt, params)
+    chunked = make_engine(model_dir, max_batch_tokens=chunk, max_sequences=1)
     assert generate(chunked, prompt, params) == whole
 
 
 @pytest.mark.parametrize("params", mixed_params())
 @pytest.mark.parametrize("length", [15, 16, 17, 32, 50])
 def test_a_cached_prefix_draws_what_a_cold_one_draws(
-    folder: Path, params: SamplingParams, length: int
+    model_dir: Path, params: SamplingParams, length: int
 ) -> None:
     prompt = (prompts(1, VOCAB)[0] * 50)[:length]
-    cold = generate(make_engine(folder, prefix_cache=False), prompt, params)
-    engine = make_engine(folder)
+    cold = generate(make_engine(model_dir, prefix_cache=False), prompt, params)
+    engine = make_engine(model_dir)
     assert generate(engine, prompt, params) == cold
     result = engine.admit("again", prompt, length, params)
     assert result.cached_tokens == (length - 1) // 16 * 16
     assert drive(engine, {"again": list(prompt)})["again"] == cold
 
 
-def test_a_mixed_batch_draws_what_each_sequence_draws_alone(folder: Path) -> None:
-    alone = make_engine(folder, prefix_cache=False)
-    together = make_engine(folder, max_batch_tokens=24, kv_blocks=128)
+def test_a_mixed_batch_draws_what_each_sequence_draws_alone(model_dir: Path) -> None:
+    alone = make_engine(model_dir, prefix_cache=False)
+    together = make_engine(model_dir, max_batch_tokens=24, kv_blocks=128)
     many, params = prompts(10, VOCAB), mixed_params() * 2
     expected: dict[str, list[int]] = {}
     known: dict[str, list[int]] = {}
@@ -126,19 +120,19 @@ def test_a_mixed_batch_draws_what_each_sequence_draws_alone(folder: Path) -> Non
 @pytest.mark.parametrize("params", mixed_params())
 @pytest.mark.parametrize("done", [1, 5, 20])
 def test_a_recovered_sequence_continues_as_if_undisturbed(
-    folder: Path, params: SamplingParams, done: int
+    model_dir: Path, params: SamplingParams, done: int
 ) -> None:
     prompt = prompts(1, VOCAB)[0]
-    whole = generate(make_engine(folder), prompt, params)
+    whole = generate(make_engine(model_dir), prompt, params)
     done = min(done, len(whole) - 1)
-    engine = make_engine(folder)
+    engine = make_engine(model_dir)
     known = prompt + whole[:done]
     engine.admit("b", known, len(prompt), params)
     assert whole[:done] + drive(engine, {"b": list(known)})["b"] == whole
 
 
-def test_decode_goes_on_while_a_long_prompt_is_prefilled(folder: Path) -> None:
-    engine = make_engine(folder, max_batch_tokens=16, max_sequences=4)
+def test_decode_goes_on_while_a_long_prompt_is_prefilled(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_batch_tokens=16, max_sequences=4)
     admit(engine, "live", [1, 2, 3])
     engine.step()
     admit(engine, "long", prompts(1, VOCAB)[0] * 3)
@@ -149,8 +143,8 @@ def test_decode_goes_on_while_a_long_prompt_is_prefilled(folder: Path) -> None:
     assert [(each.key, each.start_token, each.end_token) for each in result.computed] == [("long", 0, 15)]
 
 
-def test_the_earliest_admitted_prompt_is_prefilled_first(folder: Path) -> None:
-    engine = make_engine(folder, max_batch_tokens=20, max_sequences=4)
+def test_the_earliest_admitted_prompt_is_prefilled_first(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_batch_tokens=20, max_sequences=4)
     for key in ("first", "second"):
         admit(engine, key, [5] * 15)
     computed = engine.step().computed
@@ -177,16 +171,18 @@ def test_a_stop_id_ends_the_sequence_and_is_part_of_it(engine: Engine) -> None:
     assert reason == "stop"
 
 
-def eos_model(folder: Path, target: Path, eos: int) -> Path:
+def eos_model(model_dir: Path, target: Path, eos: int) -> Path:
     for name in ("model.safetensors", "config.json"):
-        (target / name).write_bytes((folder / name).read_bytes())
+        (target / name).write_bytes((model_dir / name).read_bytes())
     (target / "generation_config.json").write_text(f'{{"eos_token_id": {eos}}}')
     return target
 
 
-def test_the_end_token_ends_the_sequence_unless_ignored(folder: Path, engine: Engine, tmp_path: Path) -> None:
+def test_the_end_token_ends_the_sequence_unless_ignored(
+    model_dir: Path, engine: Engine, tmp_path: Path
+) -> None:
     plain = generate(engine, [5, 6])
-    ending = make_engine(eos_model(folder, tmp_path, plain[9]))
+    ending = make_engine(eos_model(model_dir, tmp_path, plain[9]))
     drawn, reason = finish(ending, [5, 6], replace(GREEDY, ignore_eos=False))
     assert (drawn, reason) == (plain[: plain.index(plain[9]) + 1], "stop")
     assert finish(ending, [5, 6], GREEDY) == (plain, "length")
@@ -209,8 +205,10 @@ def test_logprobs_come_one_per_token(engine: Engine) -> None:
         assert all(each.top[0] == (each.token_id, each.logprob) for each in output.logprobs)
 
 
-def test_a_release_between_steps_frees_everything_and_disturbs_nobody(engine: Engine, folder: Path) -> None:
-    expected = generate(make_engine(folder), [8, 9])
+def test_a_release_between_steps_frees_everything_and_disturbs_nobody(
+    engine: Engine, model_dir: Path
+) -> None:
+    expected = generate(make_engine(model_dir), [8, 9])
     admit(engine, "gone", prompts(1, VOCAB)[0], FANCY)
     admit(engine, "stays", [8, 9])
     engine.step()
@@ -301,15 +299,15 @@ def test_a_key_can_be_held_only_once(engine: Engine) -> None:
     engine.release("a")
 
 
-def test_more_sequences_than_configured_are_overload(folder: Path) -> None:
-    engine = make_engine(folder, max_sequences=1)
+def test_more_sequences_than_configured_are_overload(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_sequences=1)
     admit(engine, "a", [1])
     with pytest.raises(Overloaded, match="max_sequences"):
         admit(engine, "b", [1])
 
 
-def test_more_prompt_than_free_blocks_is_overload_and_takes_nothing(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4)
+def test_more_prompt_than_free_blocks_is_overload_and_takes_nothing(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4)
     admit(engine, "a", [1] * 40)
     held = engine.held()
     with pytest.raises(Overloaded, match="KV blocks"):
@@ -321,8 +319,8 @@ def test_more_prompt_than_free_blocks_is_overload_and_takes_nothing(folder: Path
 # --- the in-process API ---
 
 
-def test_llm_completes_more_prompts_than_fit_at_once(folder: Path, reference: PreTrainedModel) -> None:
-    llm = LLM(folder, kv_blocks=16, max_sequences=3)
+def test_llm_completes_more_prompts_than_fit_at_once(model_dir: Path, reference: PreTrainedModel) -> None:
+    llm = LLM(model_dir, kv_blocks=16, max_sequences=3)
     many = prompts(7, VOCAB)
     completions = llm.generate(many, GREEDY)
     expected = [oracle_greedy(reference, prompt, 40) for prompt in many]
@@ -332,26 +330,26 @@ def test_llm_completes_more_prompts_than_fit_at_once(folder: Path, reference: Pr
 
 
 def test_llm_completes_text() -> None:
-    folder = trained_model()
-    if folder is None:
+    model_dir = trained_model()
+    if model_dir is None:
         pytest.skip("the shared test data is not here")
-    (completion,) = LLM(folder).generate(["Once upon a time"], replace(GREEDY, max_tokens=30))
+    (completion,) = LLM(model_dir).generate(["Once upon a time"], replace(GREEDY, max_tokens=30))
     assert "there was a" in completion.text
 
 
-def test_llm_without_tokenizer_refuses_text(folder: Path) -> None:
+def test_llm_without_tokenizer_refuses_text(model_dir: Path) -> None:
     with pytest.raises(NotFound, match=r"tokenizer\.json"):
-        LLM(folder).generate(["text"], GREEDY)
+        LLM(model_dir).generate(["text"], GREEDY)
 
 
-def test_llm_gives_everything_back_when_a_prompt_is_refused(folder: Path) -> None:
-    llm = LLM(folder)
+def test_llm_gives_everything_back_when_a_prompt_is_refused(model_dir: Path) -> None:
+    llm = LLM(model_dir)
     with pytest.raises(InvalidRequest):
         llm.generate([[1, 2], [97]], GREEDY)
     assert llm.engine.held() == {}
 
 
-async def test_an_engine_works_in_a_thread_that_did_not_make_it(folder: Path) -> None:
-    engine = make_engine(folder)
+async def test_an_engine_works_in_a_thread_that_did_not_make_it(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     expected = generate(engine, [4, 5, 6])
     assert await asyncio.to_thread(generate, engine, [4, 5, 6]) == expected

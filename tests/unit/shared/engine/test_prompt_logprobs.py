@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from shared.engine import Engine, SamplingParams, StepResult
 from shared.engine.scheduling import scheduler
 from shared.sampling.parameters import TokenLogprob
-from tests.support.engine import GREEDY, admit, make_engine, oracle, oracle_logits, save_random_model
+from tests.support.engine import GREEDY, admit, make_engine, oracle, oracle_logits
 
 VOCAB = 97
 SCORED = replace(GREEDY, prompt_logprobs=2, max_tokens=6)
@@ -21,13 +21,8 @@ LONG = [(11 * number + 3) % VOCAB for number in range(70)]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path) -> PreTrainedModel:
-    return oracle(folder)
+def reference(model_dir: Path) -> PreTrainedModel:
+    return oracle(model_dir)
 
 
 class Told:
@@ -66,9 +61,9 @@ def check_exact(told: list[TokenLogprob], reference: PreTrainedModel, prompt: li
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("max_batch_tokens", [7, 64, 256])
 def test_those_of_a_prompt_in_chunks_are_the_models_own(
-    folder: Path, reference: PreTrainedModel, backend: str, max_batch_tokens: int
+    model_dir: Path, reference: PreTrainedModel, backend: str, max_batch_tokens: int
 ) -> None:
-    told = Told(make_engine(folder, backend=backend, max_batch_tokens=max_batch_tokens, max_sequences=4))
+    told = Told(make_engine(model_dir, backend=backend, max_batch_tokens=max_batch_tokens, max_sequences=4))
     admit(told.engine, "a", LONG, SCORED)
     told.run()
     check_exact(told.logprobs["a"], reference, LONG)
@@ -76,10 +71,10 @@ def test_those_of_a_prompt_in_chunks_are_the_models_own(
 
 
 def test_a_step_scores_no_more_than_its_limit_and_none_of_it_twice(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "MAX_SCORED_TOKENS", 20)
-    told = Told(make_engine(folder))
+    told = Told(make_engine(model_dir))
     for key in "abc":
         admit(told.engine, key, [*LONG, ord(key) % VOCAB], SCORED)
     admit(told.engine, "plain", LONG)
@@ -94,9 +89,9 @@ def test_a_step_scores_no_more_than_its_limit_and_none_of_it_twice(
 
 
 def test_a_cached_prefix_is_computed_again_for_them_and_serves_whoever_wants_none(
-    folder: Path, reference: PreTrainedModel
+    model_dir: Path, reference: PreTrainedModel
 ) -> None:
-    told = Told(make_engine(folder))
+    told = Told(make_engine(model_dir))
     for key, params, cached in (("a", GREEDY, 0), ("b", SCORED, 0), ("c", GREEDY, 64)):
         admitted = told.engine.admit(key, LONG, len(LONG), params)
         assert admitted.cached_tokens == cached
@@ -108,11 +103,11 @@ def test_a_cached_prefix_is_computed_again_for_them_and_serves_whoever_wants_non
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("offload", [True, False])
 def test_a_prompt_that_is_preempted_halfway_is_told_whole_and_once(
-    folder: Path, reference: PreTrainedModel, tmp_path: Path, prefix_cache: bool, offload: bool
+    model_dir: Path, reference: PreTrainedModel, tmp_path: Path, prefix_cache: bool, offload: bool
 ) -> None:
     fields: dict[str, Any] = {"offload_dir": str(tmp_path), "offload_disk_mb": 1} if offload else {}
     engine = make_engine(
-        folder, kv_blocks=8, max_batch_tokens=17, max_sequences=4, prefix_cache=prefix_cache, **fields
+        model_dir, kv_blocks=8, max_batch_tokens=17, max_sequences=4, prefix_cache=prefix_cache, **fields
     )
     told = Told(engine)
     admit(engine, "first", LONG[:47], replace(GREEDY, max_tokens=30))
@@ -127,9 +122,9 @@ def test_a_prompt_that_is_preempted_halfway_is_told_whole_and_once(
 
 
 def test_after_a_preemption_what_others_cached_serves_up_to_what_was_told(
-    folder: Path, reference: PreTrainedModel
+    model_dir: Path, reference: PreTrainedModel
 ) -> None:
-    told = Told(make_engine(folder, max_batch_tokens=24))
+    told = Told(make_engine(model_dir, max_batch_tokens=24))
     admit(told.engine, "before", LONG)
     told.run()
     admit(told.engine, "a", LONG, SCORED)
@@ -141,15 +136,15 @@ def test_after_a_preemption_what_others_cached_serves_up_to_what_was_told(
     check_exact(told.logprobs["a"], reference, LONG)
 
 
-def test_after_a_recovery_the_prompt_alone_is_told(folder: Path, reference: PreTrainedModel) -> None:
-    told = Told(make_engine(folder, max_batch_tokens=24))
+def test_after_a_recovery_the_prompt_alone_is_told(model_dir: Path, reference: PreTrainedModel) -> None:
+    told = Told(make_engine(model_dir, max_batch_tokens=24))
     told.engine.admit("a", LONG, 50, replace(SCORED, max_tokens=40))
     told.run()
     check_exact(told.logprobs["a"], reference, LONG[:50])
 
 
-def test_who_gets_the_kv_of_a_prompt_does_not_tell_it_even_after_a_preemption(folder: Path) -> None:
-    told = Told(make_engine(folder))
+def test_who_gets_the_kv_of_a_prompt_does_not_tell_it_even_after_a_preemption(model_dir: Path) -> None:
+    told = Told(make_engine(model_dir))
     engine = told.engine
     reserved = engine.reserve("a", 33, [])
     assert reserved.num_cached_blocks == 0
@@ -161,12 +156,12 @@ def test_who_gets_the_kv_of_a_prompt_does_not_tell_it_even_after_a_preemption(fo
     assert len(told.tokens["a"]) == SCORED.max_tokens
 
 
-def test_sequences_beside_it_draw_what_they_draw_alone(folder: Path) -> None:
+def test_sequences_beside_it_draw_what_they_draw_alone(model_dir: Path) -> None:
     sampled = SamplingParams(max_tokens=20, ignore_eos=True, seed=3, logprobs=1)
-    alone = Told(make_engine(folder))
+    alone = Told(make_engine(model_dir))
     admit(alone.engine, "a", LONG[:9], sampled)
     alone.run()
-    beside = Told(make_engine(folder, max_batch_tokens=24))
+    beside = Told(make_engine(model_dir, max_batch_tokens=24))
     admit(beside.engine, "a", LONG[:9], sampled)
     beside.step()
     admit(beside.engine, "scored", LONG, SCORED)

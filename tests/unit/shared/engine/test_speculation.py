@@ -16,7 +16,6 @@ from tests.support.engine import (
     generate,
     make_engine,
     prompts,
-    save_random_model,
 )
 
 VOCAB = 97
@@ -27,11 +26,6 @@ PARAMS = {
     "everything, greedy": replace(FANCY, temperature=0.0),
     "with logprobs": replace(FANCY, logprobs=3),
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
 
 
 def good(answer: list[int], length: int) -> Drafter:
@@ -60,26 +54,26 @@ def random_drafter(seed: int, vocab: int = VOCAB) -> Drafter:
 
 
 @pytest.mark.parametrize("name", PARAMS)
-def test_drafts_never_change_what_is_drawn(folder: Path, name: str) -> None:
+def test_drafts_never_change_what_is_drawn(model_dir: Path, name: str) -> None:
     params = PARAMS[name]
     for prompt in prompts(3, VOCAB):
-        plain = generate(make_engine(folder), prompt, params)
+        plain = generate(make_engine(model_dir), prompt, params)
         answer = prompt + plain
         drafters = [good(answer, 1), good(answer, 5), good(answer, 30), random_drafter(1)]
         drafters += [wrong_at(answer, place) for place in (0, 2, 5)]
         for drafter in drafters:
-            assert generate(make_engine(folder), prompt, params, drafter) == plain
+            assert generate(make_engine(model_dir), prompt, params, drafter) == plain
 
 
 @pytest.mark.parametrize("name", PARAMS)
-def test_logprobs_and_cache_names_are_the_same_with_drafts(folder: Path, name: str) -> None:
+def test_logprobs_and_cache_names_are_the_same_with_drafts(model_dir: Path, name: str) -> None:
     params, prompt = replace(PARAMS[name], logprobs=2), prompts(1, VOCAB)[0]
     kept = []
     for draft in (False, True):
-        engine = make_engine(folder)
+        engine = make_engine(model_dir)
         outputs: list[TokenOutput] = []
         admit(engine, "a", prompt, params)
-        answer = prompt + generate(make_engine(folder), prompt, params)
+        answer = prompt + generate(make_engine(model_dir), prompt, params)
         drive(engine, {"a": list(prompt)}, good(answer, 4) if draft else None, outputs)
         logprobs = [each for output in outputs for each in output.logprobs]
         kept.append(
@@ -91,10 +85,10 @@ def test_logprobs_and_cache_names_are_the_same_with_drafts(folder: Path, name: s
     assert kept[0] == kept[1]
 
 
-def test_drafts_in_a_mixed_batch_change_nobodys_tokens(folder: Path) -> None:
+def test_drafts_in_a_mixed_batch_change_nobodys_tokens(model_dir: Path) -> None:
     many, params = prompts(6, VOCAB), list(PARAMS.values())
-    engine = make_engine(folder, max_batch_tokens=24, max_sequences=8)
-    plain = {str(i): generate(make_engine(folder), p, params[i % 5]) for i, p in enumerate(many)}
+    engine = make_engine(model_dir, max_batch_tokens=24, max_sequences=8)
+    plain = {str(i): generate(make_engine(model_dir), p, params[i % 5]) for i, p in enumerate(many)}
     answers = {str(i): p + plain[str(i)] for i, p in enumerate(many)}
     for index, prompt in enumerate(many):
         admit(engine, str(index), prompt, params[index % 5])
@@ -105,10 +99,10 @@ def test_drafts_in_a_mixed_batch_change_nobodys_tokens(folder: Path) -> None:
     assert drive(engine, {str(i): list(p) for i, p in enumerate(many)}, draft) == plain
 
 
-def test_right_drafts_are_accepted_and_counted(folder: Path) -> None:
+def test_right_drafts_are_accepted_and_counted(model_dir: Path) -> None:
     prompt = [3, 4, 5]
-    answer = prompt + generate(make_engine(folder), prompt)
-    engine = make_engine(folder)
+    answer = prompt + generate(make_engine(model_dir), prompt)
+    engine = make_engine(model_dir)
     admit(engine, "a", prompt)
     engine.step()
     assert engine.propose("a", 4, answer[4:9])
@@ -117,10 +111,10 @@ def test_right_drafts_are_accepted_and_counted(folder: Path) -> None:
     assert (output.accepted_drafts, output.proposed_drafts) == (5, 5)
 
 
-def test_drafts_after_a_wrong_one_are_not_accepted(folder: Path) -> None:
+def test_drafts_after_a_wrong_one_are_not_accepted(model_dir: Path) -> None:
     prompt = [3, 4, 5]
-    answer = prompt + generate(make_engine(folder), prompt)
-    engine = make_engine(folder)
+    answer = prompt + generate(make_engine(model_dir), prompt)
+    engine = make_engine(model_dir)
     admit(engine, "a", prompt)
     engine.step()
     engine.propose("a", 4, [answer[4], (answer[5] + 1) % VOCAB, answer[6]])
@@ -129,28 +123,28 @@ def test_drafts_after_a_wrong_one_are_not_accepted(folder: Path) -> None:
     assert (output.accepted_drafts, output.proposed_drafts) == (1, 3)
 
 
-def test_a_stop_id_among_the_drafts_ends_the_sequence_there(folder: Path) -> None:
+def test_a_stop_id_among_the_drafts_ends_the_sequence_there(model_dir: Path) -> None:
     prompt = [3, 4, 5]
-    plain = generate(make_engine(folder), prompt)
+    plain = generate(make_engine(model_dir), prompt)
     params = replace(GREEDY, stop_token_ids=(plain[6],))
-    engine = make_engine(folder)
+    engine = make_engine(model_dir)
     assert generate(engine, prompt, params, good(prompt + plain, 20)) == plain[: plain.index(plain[6]) + 1]
     assert engine.held() == {}
 
 
-def test_drafts_never_run_past_max_tokens(folder: Path) -> None:
+def test_drafts_never_run_past_max_tokens(model_dir: Path) -> None:
     params = replace(GREEDY, max_tokens=5)
-    plain = generate(make_engine(folder), [3], params)
+    plain = generate(make_engine(model_dir), [3], params)
     outputs: list[TokenOutput] = []
-    engine = make_engine(folder)
+    engine = make_engine(model_dir)
     admit(engine, "a", [3], params)
-    answer = [3, *generate(make_engine(folder), [3])]
+    answer = [3, *generate(make_engine(model_dir), [3])]
     assert drive(engine, {"a": [3]}, good(answer, 30), outputs)["a"] == plain
     assert outputs[-1].proposed_drafts == 3  # one token of five was drawn before, one is the step's own
 
 
-def test_stale_early_and_foreign_drafts_are_turned_away(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_stale_early_and_foreign_drafts_are_turned_away(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     assert not engine.propose("nobody", 0, [1])
     admit(engine, "a", [3, 4])
     assert not engine.propose("a", 2, [1])  # still prefilling
@@ -162,8 +156,8 @@ def test_stale_early_and_foreign_drafts_are_turned_away(folder: Path) -> None:
     assert engine.propose("a", 3, [1])
 
 
-def test_drafts_are_used_once_and_not_kept_for_a_later_step(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_drafts_are_used_once_and_not_kept_for_a_later_step(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     admit(engine, "a", [3, 4])
     engine.step()
     engine.propose("a", 3, [1])
@@ -171,9 +165,9 @@ def test_drafts_are_used_once_and_not_kept_for_a_later_step(folder: Path) -> Non
     assert engine.step().outputs[0].proposed_drafts == 0
 
 
-def test_drafts_take_no_blocks_from_running_sequences(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=3)
-    plain = {key: generate(make_engine(folder), [number] * 15) for number, key in enumerate("ab")}
+def test_drafts_take_no_blocks_from_running_sequences(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=3)
+    plain = {key: generate(make_engine(model_dir), [number] * 15) for number, key in enumerate("ab")}
     known = {key: [number] * 15 for number, key in enumerate("ab")}
     short = replace(GREEDY, max_tokens=9)
     for key, prompt in known.items():
@@ -182,8 +176,8 @@ def test_drafts_take_no_blocks_from_running_sequences(folder: Path) -> None:
     assert drawn == {key: tokens[:9] for key, tokens in plain.items()}
 
 
-def test_waiting_prompts_get_rows_beside_greedy_drafters(folder: Path) -> None:
-    engine = make_engine(folder, max_batch_tokens=12, max_sequences=4)
+def test_waiting_prompts_get_rows_beside_greedy_drafters(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_batch_tokens=12, max_sequences=4)
     admit(engine, "a", [3, 4])
     engine.step()
     admit(engine, "b", [5] * 40)

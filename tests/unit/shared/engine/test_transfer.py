@@ -18,15 +18,9 @@ from tests.support.engine import (
     generate,
     make_engine,
     prompts,
-    save_random_model,
 )
 
 VOCAB = 97
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
 
 
 def prefill(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[tuple[int, ...], list[int]]:
@@ -48,11 +42,11 @@ def copy_kv(
 @pytest.mark.parametrize("params", [GREEDY, FANCY, SamplingParams(max_tokens=40, ignore_eos=True, seed=1)])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 63])
 def test_a_sequence_moved_to_another_engine_goes_on_undisturbed(
-    folder: Path, params: SamplingParams, length: int
+    model_dir: Path, params: SamplingParams, length: int
 ) -> None:
     prompt = (prompts(1, VOCAB)[0] * 63)[:length]
-    undisturbed = generate(make_engine(folder), prompt, params)
-    source, target = make_engine(folder), make_engine(folder)
+    undisturbed = generate(make_engine(model_dir), prompt, params)
+    source, target = make_engine(model_dir), make_engine(model_dir)
     blocks, tokens = prefill(source, prompt, params)
     reservation = target.reserve("d", length, hashes_of(prompt))
     assert reservation.num_cached_blocks == 0
@@ -66,10 +60,10 @@ def test_a_sequence_moved_to_another_engine_goes_on_undisturbed(
 
 
 @pytest.mark.parametrize("length", [1, 16, 40])
-def test_int8_blocks_moved_to_another_engine_give_the_same_tokens(folder: Path, length: int) -> None:
+def test_int8_blocks_moved_to_another_engine_give_the_same_tokens(model_dir: Path, length: int) -> None:
     prompt = list(range(length))
-    undisturbed = generate(make_engine(folder, kv_dtype="int8"), prompt)
-    source, target = make_engine(folder, kv_dtype="int8"), make_engine(folder, kv_dtype="int8")
+    undisturbed = generate(make_engine(model_dir, kv_dtype="int8"), prompt)
+    source, target = make_engine(model_dir, kv_dtype="int8"), make_engine(model_dir, kv_dtype="int8")
     blocks, tokens = prefill(source, prompt, GREEDY)
     reservation = target.reserve("d", length, hashes_of(prompt))
     copy_kv(source, blocks, target, reservation.tables[0])
@@ -77,15 +71,15 @@ def test_int8_blocks_moved_to_another_engine_give_the_same_tokens(folder: Path, 
     assert tokens[length:] + drive(target, {"d": list(tokens)})["d"] == undisturbed
 
 
-def test_engines_with_another_kv_dtype_have_another_fingerprint(folder: Path) -> None:
-    plain, coded = make_engine(folder), make_engine(folder, kv_dtype="int8")
+def test_engines_with_another_kv_dtype_have_another_fingerprint(model_dir: Path) -> None:
+    plain, coded = make_engine(model_dir), make_engine(model_dir, kv_dtype="int8")
     assert plain.layout.fingerprint() != coded.layout.fingerprint()
     assert coded.layout.block_bytes < plain.layout.block_bytes
 
 
-def test_blocks_that_arrived_enter_the_prefix_cache_when_attached(folder: Path) -> None:
+def test_blocks_that_arrived_enter_the_prefix_cache_when_attached(model_dir: Path) -> None:
     prompt = list(range(40))
-    source, target = make_engine(folder), make_engine(folder)
+    source, target = make_engine(model_dir), make_engine(model_dir)
     blocks, tokens = prefill(source, prompt, GREEDY)
     hashes = hashes_of(prompt)
     first = target.reserve("a", 40, hashes)
@@ -99,11 +93,11 @@ def test_blocks_that_arrived_enter_the_prefix_cache_when_attached(folder: Path) 
     target.attach("b", tokens, 40, GREEDY)
     target.release("early")
     drawn = drive(target, {"a": list(tokens), "b": list(tokens)})
-    assert drawn["a"] == drawn["b"] == generate(make_engine(folder), prompt)[1:]
+    assert drawn["a"] == drawn["b"] == generate(make_engine(model_dir), prompt)[1:]
 
 
-def test_a_held_prefill_keeps_its_blocks_until_released(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_a_held_prefill_keeps_its_blocks_until_released(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     prefill(engine, list(range(20)), GREEDY)
     assert engine.held() == {"p": 2}
     assert not engine.has_work
@@ -111,16 +105,16 @@ def test_a_held_prefill_keeps_its_blocks_until_released(folder: Path) -> None:
     assert engine.blocks.num_held == 0
 
 
-def test_a_prefill_that_ends_at_its_first_token_says_so_and_is_held(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_a_prefill_that_ends_at_its_first_token_says_so_and_is_held(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     engine.admit("p", [1, 2], 2, replace(GREEDY, max_tokens=1), stop_after=1)
     (output,) = engine.step().outputs
     assert output.finish_reason == "length"
     assert engine.held() == {"p": 1}
 
 
-def test_stop_after_counts_new_tokens_on_recovery(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_stop_after_counts_new_tokens_on_recovery(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     whole = generate(engine, [1, 2])
     known = {"p": [1, 2, *whole[:5]]}
     engine.admit("p", list(known["p"]), 2, GREEDY, stop_after=2)
@@ -128,9 +122,9 @@ def test_stop_after_counts_new_tokens_on_recovery(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [5, 16, 512])
-def test_layers_are_announced_in_order_when_their_kv_is_written(folder: Path, chunk: int) -> None:
-    engine = make_engine(folder, max_batch_tokens=chunk, max_sequences=2)
-    reference = make_engine(folder)
+def test_layers_are_announced_in_order_when_their_kv_is_written(model_dir: Path, chunk: int) -> None:
+    engine = make_engine(model_dir, max_batch_tokens=chunk, max_sequences=2)
+    reference = make_engine(model_dir)
     prompt = list(range(40))
     blocks, _ = prefill(reference, prompt, GREEDY)
     calls: list[tuple[int, int, int]] = []
@@ -154,8 +148,8 @@ def test_layers_are_announced_in_order_when_their_kv_is_written(folder: Path, ch
         assert (ours[:, :2] - theirs[:, :2]).abs().max() < 1e-4
 
 
-def test_a_cached_prefix_is_not_announced_again(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_a_cached_prefix_is_not_announced_again(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     prompt = list(range(40))
     generate(engine, prompt)
     calls: list[tuple[int, int, int]] = []
@@ -172,7 +166,7 @@ def test_a_cached_prefix_is_not_announced_again(folder: Path) -> None:
     assert calls == [(layer, 32, 40) for layer in range(3)]
 
 
-def test_the_callers_memory_holds_the_kv(folder: Path) -> None:
+def test_the_callers_memory_holds_the_kv(model_dir: Path) -> None:
     buffers: list[bytearray] = []
 
     def allocate(nbytes: int) -> memoryview:
@@ -181,7 +175,7 @@ def test_the_callers_memory_holds_the_kv(folder: Path) -> None:
 
     from shared.engine import EngineConfig  # noqa: PLC0415  (used by this test alone)
 
-    engine = Engine(EngineConfig(str(folder), kv_blocks=8), allocate)
+    engine = Engine(EngineConfig(str(model_dir), kv_blocks=8), allocate)
     (block,) = engine.admit("p", [1, 2, 3], 3, GREEDY, stop_after=1).tables[0]
     engine.step()
     size = engine.layout.layer_block_bytes
@@ -189,8 +183,8 @@ def test_the_callers_memory_holds_the_kv(folder: Path) -> None:
     assert any(buffers[0][block * size : (block + 1) * size])
 
 
-def test_attaching_without_a_reservation_is_refused(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_attaching_without_a_reservation_is_refused(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     with pytest.raises(InvalidRequest, match="no KV is reserved"):
         engine.attach("d", [1, 2], 1, GREEDY)
     admit(engine, "a", [1, 2])
@@ -200,9 +194,9 @@ def test_attaching_without_a_reservation_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("tokens", [[1], [1] * 34, [1] * 300])
 def test_attaching_another_length_is_refused_and_the_reservation_stays(
-    folder: Path, tokens: list[int]
+    model_dir: Path, tokens: list[int]
 ) -> None:
-    engine = make_engine(folder)
+    engine = make_engine(model_dir)
     engine.reserve("d", 20, [])
     with pytest.raises(InvalidRequest):
         engine.attach("d", tokens, 1, GREEDY)
@@ -210,8 +204,8 @@ def test_attaching_another_length_is_refused_and_the_reservation_stays(
     engine.check()
 
 
-def test_reservations_that_cannot_be_are_refused(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4)
+def test_reservations_that_cannot_be_are_refused(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4)
     with pytest.raises(InvalidRequest, match="cannot reserve 0"):
         engine.reserve("d", 0, [])
     with pytest.raises(InvalidRequest, match="cannot reserve 64"):
@@ -226,8 +220,8 @@ def test_reservations_that_cannot_be_are_refused(folder: Path) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_any_order_of_calls_leaves_every_block_explained(folder: Path, data: st.DataObject) -> None:
-    engine = make_engine(folder, kv_blocks=10, max_sequences=5, max_batch_tokens=20)
+def test_any_order_of_calls_leaves_every_block_explained(model_dir: Path, data: st.DataObject) -> None:
+    engine = make_engine(model_dir, kv_blocks=10, max_sequences=5, max_batch_tokens=20)
     keys = st.sampled_from("abcdef")
     for _ in range(40):
         key, length = data.draw(keys), data.draw(st.integers(1, 60))

@@ -25,7 +25,7 @@ from shared.worker.driver import EngineDriver
 from shared.worker.engine_builder import build_engine
 from shared.worker.host import EngineSource
 from shared.worker.prefix_mirror import PrefixMirror
-from tests.support.engine import GREEDY, admit, save_random_model
+from tests.support.engine import GREEDY, admit
 from tests.support.grammar import save_model_with_tokenizer
 
 native_only = pytest.mark.skipif(
@@ -33,15 +33,9 @@ native_only = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
-def build(folder: Path, *, transfers_kv: bool = False, **fields: Any) -> Engine:
+def build(model_dir: Path, *, transfers_kv: bool = False, **fields: Any) -> Engine:
     config = EngineServiceConfig(**{"kv_blocks": 8, "max_sequences": 4, **fields})
-    return build_engine(config, folder, "m", work_class=WorkClass.DECODE, transfers_kv=transfers_kv)
+    return build_engine(config, model_dir, "m", work_class=WorkClass.DECODE, transfers_kv=transfers_kv)
 
 
 @pytest.mark.parametrize(
@@ -57,15 +51,15 @@ def build(folder: Path, *, transfers_kv: bool = False, **fields: Any) -> Engine:
     ],
 )
 def test_settings_that_cannot_be_end_in_one_sentence(
-    folder: Path, fields: dict[str, Any], fault: str
+    model_dir: Path, fields: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(ConfigError, match=fault):
-        build(folder, **fields)
+        build(model_dir, **fields)
 
 
 @native_only
-def test_workers_of_one_folder_share_its_cores(folder: Path, tmp_path: Path) -> None:
-    one, other = (build(folder, cores_dir=str(tmp_path)) for _ in range(2))
+def test_workers_of_one_folder_share_its_cores(model_dir: Path, tmp_path: Path) -> None:
+    one, other = (build(model_dir, cores_dir=str(tmp_path)) for _ in range(2))
     admit(other, "a", [1, 2, 3], GREEDY)
     other.step()
     assert one.config.threads == usable_cores()
@@ -75,43 +69,43 @@ def test_workers_of_one_folder_share_its_cores(folder: Path, tmp_path: Path) -> 
 
 
 @native_only
-def test_a_worker_that_has_no_folder_for_it_computes_with_all_cores(folder: Path, tmp_path: Path) -> None:
+def test_a_worker_that_has_no_folder_for_it_computes_with_all_cores(model_dir: Path, tmp_path: Path) -> None:
     with capture_logs() as logs:
-        engine = build(folder, cores_dir=str(tmp_path / "missing"))
+        engine = build(model_dir, cores_dir=str(tmp_path / "missing"))
     assert engine.threads_now == usable_cores()
     assert [entry["event"] for entry in logs] == ["cores_not_shared"]
     engine.close()
 
 
-def test_a_worker_with_a_number_of_threads_has_that_many_and_no_seat(folder: Path, tmp_path: Path) -> None:
-    engine = build(folder, threads=3, cores_dir=str(tmp_path))
+def test_a_worker_with_a_number_of_threads_has_that_many_and_no_seat(model_dir: Path, tmp_path: Path) -> None:
+    engine = build(model_dir, threads=3, cores_dir=str(tmp_path))
     assert (engine.config.threads, engine.threads_now) == (3, 3)
     assert list(tmp_path.iterdir()) == []
     engine.close()
 
 
-def test_a_worker_on_torch_takes_half_of_the_cores(folder: Path, tmp_path: Path) -> None:
-    engine = build(folder, backend="torch", cores_dir=str(tmp_path))
+def test_a_worker_on_torch_takes_half_of_the_cores(model_dir: Path, tmp_path: Path) -> None:
+    engine = build(model_dir, backend="torch", cores_dir=str(tmp_path))
     assert engine.threads_now == max(1, usable_cores() // 2)
     assert list(tmp_path.iterdir()) == []
     engine.close()
 
 
 @native_only
-def test_packed_weights_go_to_the_folder_that_is_named(folder: Path, tmp_path: Path) -> None:
-    build(folder, weight_cache_dir=str(tmp_path)).close()
+def test_packed_weights_go_to_the_folder_that_is_named(model_dir: Path, tmp_path: Path) -> None:
+    build(model_dir, weight_cache_dir=str(tmp_path)).close()
     assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]
 
 
-def test_packed_weights_go_nowhere_where_none_may_be_kept(folder: Path, tmp_path: Path) -> None:
-    build(folder, weight_cache_dir=str(tmp_path), weight_cache_mb=0).close()
+def test_packed_weights_go_nowhere_where_none_may_be_kept(model_dir: Path, tmp_path: Path) -> None:
+    build(model_dir, weight_cache_dir=str(tmp_path), weight_cache_mb=0).close()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_is_not_there_ends_in_one_sentence(folder: Path) -> None:
+def test_a_gpu_that_is_not_there_ends_in_one_sentence(model_dir: Path) -> None:
     with pytest.raises(ConfigError, match="no GPU"):
-        build(folder, device="cuda")
+        build(model_dir, device="cuda")
 
 
 def test_a_worker_reads_the_tokenizer_of_its_grammars_before_it_serves(
@@ -123,8 +117,8 @@ def test_a_worker_reads_the_tokenizer_of_its_grammars_before_it_serves(
     engine.close()
 
 
-def test_a_worker_whose_model_has_no_tokenizer_serves_without_grammars(folder: Path) -> None:
-    engine = build(folder)
+def test_a_worker_whose_model_has_no_tokenizer_serves_without_grammars(model_dir: Path) -> None:
+    engine = build(model_dir)
     with pytest.raises(InvalidRequest, match=r"tokenizer\.json"):
         engine.grammars.compile(Grammar("regex", "a+"))
     engine.close()
@@ -140,10 +134,10 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
         build(tmp_path / "missing")
 
 
-async def test_an_engine_that_was_loaded_beforehand_still_stays_on_its_cpus(folder: Path) -> None:
+async def test_an_engine_that_was_loaded_beforehand_still_stays_on_its_cpus(model_dir: Path) -> None:
     allowed = os.sched_getaffinity(0)
     cpu = min(allowed)
-    source = EngineSource(lambda: build(folder, cpus=str(cpu)))
+    source = EngineSource(lambda: build(model_dir, cpus=str(cpu)))
     driver: EngineDriver[None] = EngineDriver("test-engine", source.take_engine, PrefixMirror(), lambda: None)
     await source.preload()
     await driver.load_engine()

@@ -11,13 +11,8 @@ from shared.errors import InternalError
 from shared.worker.driver import CHECK_EVERY_S, EngineDriver
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
-from tests.support.engine import admit, make_engine, save_random_model
+from tests.support.engine import admit, make_engine
 from tests.support.wait import until
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -26,9 +21,9 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def driver(folder: Path, clock: FakeClock) -> AsyncIterator[EngineDriver[StepResult]]:
+async def driver(model_dir: Path, clock: FakeClock) -> AsyncIterator[EngineDriver[StepResult]]:
     driver: EngineDriver[StepResult] = EngineDriver(
-        "test-engine", lambda: make_engine(folder), PrefixMirror(), lambda: None, clock
+        "test-engine", lambda: make_engine(model_dir), PrefixMirror(), lambda: None, clock
     )
     await driver.load_engine()
     yield driver

@@ -35,7 +35,7 @@ from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import SequenceSpec
 from shared.worker.worker_actor import Transfers, WorkerActor
 from tests.support.clock import FakeClock
-from tests.support.engine import make_engine, save_random_model
+from tests.support.engine import make_engine
 from tests.support.metric import value
 from tests.support.sampling import sampling
 from tests.support.wait import until
@@ -89,9 +89,9 @@ class Worker(WorkerActor[Job]):
     kv_messages = (messages.KvReady,)
     peer_role = "prefill"
 
-    def __init__(self, service: Service[DecodeConfig], folder: Path) -> None:
+    def __init__(self, service: Service[DecodeConfig], model_dir: Path) -> None:
         driver: EngineDriver[StepResult] = EngineDriver(
-            "test-engine", lambda: make_engine(folder), PrefixMirror(), self.wake
+            "test-engine", lambda: make_engine(model_dir), PrefixMirror(), self.wake
         )
         super().__init__(service, driver, PrefixMirror())
         self.sent = cast(NotedBus, self.bus)
@@ -155,11 +155,6 @@ class Worker(WorkerActor[Job]):
         return DeadlineExpired(job.phase.value)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def service() -> Service[DecodeConfig]:
     service = Service("decode", DecodeConfig(), "decode-0")
@@ -168,8 +163,8 @@ def service() -> Service[DecodeConfig]:
 
 
 @pytest.fixture
-async def worker(service: Service[DecodeConfig], folder: Path) -> AsyncIterator[Worker]:
-    worker = Worker(service, folder)
+async def worker(service: Service[DecodeConfig], model_dir: Path) -> AsyncIterator[Worker]:
+    worker = Worker(service, model_dir)
     await worker.on_start()
     yield worker
     await worker.on_stop()
@@ -283,9 +278,9 @@ async def test_a_drain_waits_for_the_last_job(worker: Worker) -> None:
 
 
 async def test_a_message_of_a_transfer_that_comes_before_the_engine_is_refused(
-    service: Service[DecodeConfig], folder: Path
+    service: Service[DecodeConfig], model_dir: Path
 ) -> None:
-    worker = Worker(service, folder)
+    worker = Worker(service, model_dir)
     ready = messages.KvReady(1, 0, 1, 0, (1,), (1,))
     with pytest.raises(Unavailable, match="starting"):
         worker.receive(Delivery(Envelope("r", 1), ready))
@@ -302,9 +297,9 @@ async def test_a_worker_whose_transfers_have_failed_is_none_any_more(worker: Wor
 
 @pytest.mark.parametrize(("stopped", "code"), [(True, "unavailable"), (False, "internal")])
 async def test_a_worker_that_ends_tells_each_session_once(
-    service: Service[DecodeConfig], folder: Path, stopped: bool, code: str
+    service: Service[DecodeConfig], model_dir: Path, stopped: bool, code: str
 ) -> None:
-    worker = Worker(service, folder)
+    worker = Worker(service, model_dir)
     await worker.on_start()
     worker.add("queued")
     worker.add("moves").phase = JobPhase.TRANSFERRING

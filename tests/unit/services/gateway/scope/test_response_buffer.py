@@ -1,10 +1,15 @@
+"""What waits for the client: joined into one delta, bounded, handed out once."""
+
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.response_buffer import MAX_EVENT_LOGPROBS, ResponseBuffer
+from shared import errors
 from shared.sampling.parameters import MAX_TOP_LOGPROBS, TokenLogprob
 
 TOP = tuple((200_000 + number, -1.5) for number in range(MAX_TOP_LOGPROBS))
@@ -48,3 +53,50 @@ async def test_what_is_told_of_a_prompt_waits_for_nothing_else() -> None:
     async with asyncio.timeout(10):
         part = await buffer.take_response()
     assert (part.prompt is not None, part.delta) == (True, None)
+
+
+async def test_what_queued_goes_out_as_one_delta() -> None:
+    response = ResponseBuffer(100)
+    response.put_prompt(pb.PromptInfo(model="m"))
+    response.put_text(5, (1, 2), "ab", (TokenLogprob(1, -1.0, ()),))
+    response.put_text(7, (3,), "c", ())
+    response.put_end(Outcome.finished("stop"))
+    part = await response.take_response()
+    assert part.prompt is not None
+    assert part.delta is not None
+    assert (part.delta.position, list(part.delta.token_ids), part.delta.text) == (
+        5,
+        [1, 2, 3],
+        "abc",
+    )
+    assert [logprob.token_id for logprob in part.delta.logprobs] == [1]
+    assert part.end == Outcome.finished("stop")
+
+
+async def test_nothing_is_handed_out_twice() -> None:
+    response = ResponseBuffer(100)
+    response.put_text(5, (1,), "a", ())
+    await response.take_response()
+    response.put_text(6, (2,), "b", ())
+    part = await response.take_response()
+    assert part.delta is not None
+    assert (part.prompt, part.delta.position, part.end) == (None, 6, None)
+
+
+async def test_an_empty_buffer_waits() -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(ResponseBuffer(1).take_response(), 0.01)
+
+
+def test_a_client_may_leave_so_many_tokens_unread_and_no_more() -> None:
+    response = ResponseBuffer(3)
+    response.put_text(5, (1, 2, 3), "abc", ())
+    with pytest.raises(errors.Cancelled, match="3 tokens unread"):
+        response.put_text(8, (4,), "d", ())
+
+
+async def test_the_first_end_stands() -> None:
+    response = ResponseBuffer(3)
+    response.put_end(Outcome.finished("stop"))
+    response.put_end(Outcome.of(errors.Cancelled("late")))
+    assert (await response.take_response()).end == Outcome.finished("stop")

@@ -10,16 +10,10 @@ from shared.engine.loading.config import load_model_config
 from shared.engine.measuring import limits
 from shared.engine.measuring.benchmark import Case, Runner, read_peak_rss_mb, waiting_steps
 from shared.errors import InvalidRequest
-from tests.support.engine import save_random_model
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
-def case(model: Path, **fields: Any) -> Case:
-    engine = {"model_dir": str(model), "max_batch_tokens": 8}
+def case(model_dir: Path, **fields: Any) -> Case:
+    engine = {"model_dir": str(model_dir), "max_batch_tokens": 8}
     return Case(
         **{"engine": engine, "prompt_tokens": 20, "output_tokens": 5, "batch": 3, "repeats": 1, **fields}
     )
@@ -35,29 +29,29 @@ def case(model: Path, **fields: Any) -> Case:
     ],
 )
 def test_a_case_that_cannot_be_measured_is_refused(
-    model: Path, fields: dict[str, Any], complaint: str
+    model_dir: Path, fields: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=complaint):
-        case(model, **fields).check(load_model_config(model))
+        case(model_dir, **fields).check(load_model_config(model_dir))
 
 
-def test_every_timed_step_decodes_the_whole_batch_although_prompts_come_in_chunks(model: Path) -> None:
-    asked = case(model)
+def test_every_timed_step_decodes_the_whole_batch_although_prompts_come_in_chunks(model_dir: Path) -> None:
+    asked = case(model_dir)
     runner = Runner(asked.make_engine())
     _, steps = runner.decode([list(range(20)), list(range(20)), list(range(20))], 4)
     assert [(step.num_decode, step.num_prefill_tokens) for step in steps] == [(3, 0)] * 4
 
 
-def test_nothing_is_held_after_prefill_and_decode(model: Path) -> None:
-    runner = Runner(case(model).make_engine())
+def test_nothing_is_held_after_prefill_and_decode(model_dir: Path) -> None:
+    runner = Runner(case(model_dir).make_engine())
     runner.prefill_s(list(range(20)))
     runner.decode([[1, 2], [3, 4]], 2)
     assert runner.engine.held() == {}
     runner.engine.check()
 
 
-def test_a_batch_that_does_not_decode_at_once_is_refused(model: Path) -> None:
-    runner = Runner(case(model).make_engine())
+def test_a_batch_that_does_not_decode_at_once_is_refused(model_dir: Path) -> None:
+    runner = Runner(case(model_dir).make_engine())
     near_the_end = list(range(90)) * 3
     with pytest.raises(InvalidRequest, match="measure a smaller batch"):
         runner.decode([near_the_end[: runner.engine.max_model_len - 2]], 4)

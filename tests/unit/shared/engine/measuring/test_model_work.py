@@ -9,18 +9,13 @@ from safetensors.torch import load_file
 from shared.engine import EngineConfig, KvLayout, ModelConfig, load_model_config
 from shared.engine.loading.model_config import MoeConfig
 from shared.engine.measuring.model_work import StepWork, work_of
-from tests.support.engine import save_random_model, save_shape
+from tests.support.engine import save_shape
 from tests.support.engine_families import SHAPES
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
-def model(folder: Path) -> ModelConfig:
-    return load_model_config(folder)
+def model(model_dir: Path) -> ModelConfig:
+    return load_model_config(model_dir)
 
 
 def work(model: ModelConfig, quantization: str = "none") -> StepWork:
@@ -28,16 +23,16 @@ def work(model: ModelConfig, quantization: str = "none") -> StepWork:
     return work_of(engine, model, KvLayout.of(model, "auto"))
 
 
-def matrices(folder: Path) -> dict[str, int]:
+def matrices(model_dir: Path) -> dict[str, int]:
     """Bytes by name, of the checkpoint itself."""
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load_file(model_dir / "model.safetensors")
     return {name: tensor.nbytes for name, tensor in tensors.items() if tensor.ndim == 2}
 
 
 def test_a_step_reads_every_matrix_of_the_checkpoint_but_the_embedding(
-    folder: Path, model: ModelConfig
+    model_dir: Path, model: ModelConfig
 ) -> None:
-    sizes = matrices(folder)
+    sizes = matrices(model_dir)
     assert work(model).weight_bytes == sum(sizes.values()) - sizes["model.embed_tokens.weight"]
     assert work(model).held_bytes == sum(sizes.values())
 

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from transformers import Phi3Config
 
 from shared.blocks.block_hash import BlockHasher
@@ -24,63 +23,60 @@ LONGROPE = {
 }
 
 
-def layout_of(folder: Path, **fields: Any) -> KvLayout:
-    config = EngineConfig(str(folder), **{"kv_blocks": 8, **fields})
-    return build_pool(config, load_model_config(folder), None).layout
+def layout_of(model_dir: Path, **fields: Any) -> KvLayout:
+    config = EngineConfig(str(model_dir), **{"kv_blocks": 8, **fields})
+    return build_pool(config, load_model_config(model_dir), None).layout
 
 
-def names_in(folder: Path, hasher: BlockHasher | None = None, **fields: Any) -> set[bytes]:
+def names_in(model_dir: Path, hasher: BlockHasher | None = None, **fields: Any) -> set[bytes]:
     """Of the blocks of one prompt after an engine has computed it."""
-    engine = Engine(EngineConfig(str(folder), **{"kv_blocks": 8, **fields}), hasher=hasher)
+    engine = Engine(EngineConfig(str(model_dir), **{"kv_blocks": 8, **fields}), hasher=hasher)
     engine.admit("a", list(range(20, 53)), 33, SamplingParams(max_tokens=1))
     engine.step()
     engine.check()
     return set(engine.blocks.cached_hashes())
 
 
-def change_config(folder: Path, **fields: Any) -> None:
-    path = folder / "config.json"
+def change_config(model_dir: Path, **fields: Any) -> None:
+    path = model_dir / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("one") / "model")
-
-
-def test_the_same_files_in_another_place_have_the_same_layout_and_names(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "another name")
-    assert layout_of(copy).fingerprint() == layout_of(folder).fingerprint()
-    assert names_in(copy) == names_in(folder)
+def test_the_same_files_in_another_place_have_the_same_layout_and_names(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(model_dir, tmp_path / "another name")
+    assert layout_of(copy).fingerprint() == layout_of(model_dir).fingerprint()
+    assert names_in(copy) == names_in(model_dir)
     assert len(names_in(copy)) == 2
 
 
-def test_other_weights_in_a_directory_of_the_same_name_share_nothing(folder: Path, tmp_path: Path) -> None:
-    other = save_random_model(tmp_path / "model", seed=1)
-    assert other.name == folder.name
-    assert (other / "config.json").read_bytes() == (folder / "config.json").read_bytes()
-    assert layout_of(other).fingerprint() != layout_of(folder).fingerprint()
-    assert names_in(other).isdisjoint(names_in(folder))
+def test_other_weights_in_a_directory_of_the_same_name_share_nothing(model_dir: Path, tmp_path: Path) -> None:
+    other = save_random_model(tmp_path / model_dir.name, seed=1)
+    assert other.name == model_dir.name
+    assert (other / "config.json").read_bytes() == (model_dir / "config.json").read_bytes()
+    assert layout_of(other).fingerprint() != layout_of(model_dir).fingerprint()
+    assert names_in(other).isdisjoint(names_in(model_dir))
 
 
-def test_another_configuration_of_the_same_weights_shares_nothing(folder: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(folder, tmp_path / "model")
+def test_another_configuration_of_the_same_weights_shares_nothing(model_dir: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(model_dir, tmp_path / "model")
     change_config(other, rms_norm_eps=1e-3)
-    assert layout_of(other).fingerprint() != layout_of(folder).fingerprint()
-    assert names_in(other).isdisjoint(names_in(folder))
+    assert layout_of(other).fingerprint() != layout_of(model_dir).fingerprint()
+    assert names_in(other).isdisjoint(names_in(model_dir))
 
 
-def test_another_way_to_store_kv_shares_nothing(folder: Path) -> None:
-    assert layout_of(folder, kv_dtype="int8").fingerprint() != layout_of(folder).fingerprint()
-    assert names_in(folder, kv_dtype="int8").isdisjoint(names_in(folder))
+def test_another_way_to_store_kv_shares_nothing(model_dir: Path) -> None:
+    assert layout_of(model_dir, kv_dtype="int8").fingerprint() != layout_of(model_dir).fingerprint()
+    assert names_in(model_dir, kv_dtype="int8").isdisjoint(names_in(model_dir))
 
 
-def test_another_fleet_shares_nothing(folder: Path) -> None:
-    assert names_in(folder, BlockHasher(bytes(32))).isdisjoint(names_in(folder))
+def test_another_fleet_shares_nothing(model_dir: Path) -> None:
+    assert names_in(model_dir, BlockHasher(bytes(32))).isdisjoint(names_in(model_dir))
 
 
-def test_pools_of_any_size_share_a_plain_rotation(folder: Path) -> None:
-    assert len({layout_of(folder, kv_blocks=blocks).fingerprint() for blocks in (2, 8, 64)}) == 1
+def test_pools_of_any_size_share_a_plain_rotation(model_dir: Path) -> None:
+    assert len({layout_of(model_dir, kv_blocks=blocks).fingerprint() for blocks in (2, 8, 64)}) == 1
 
 
 def test_pools_on_both_sides_of_a_longrope_s_border_share_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
 from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine
-from tests.support.grammar import EOS, VOCAB, id_of, save_model_with_tokenizer
+from tests.support.grammar import EOS, VOCAB, id_of
 
 SCHEMA = json.dumps(
     {
@@ -62,18 +62,13 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
+def tokenizer(llm_dir: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(llm_dir / "tokenizer.json"))
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
-
-
-@pytest.fixture(scope="module")
-def grammars(folder: Path) -> Grammars:
-    return Grammars(str(folder), VOCAB, (EOS,))
+def grammars(llm_dir: Path) -> Grammars:
+    return Grammars(str(llm_dir), VOCAB, (EOS,))
 
 
 def under(params: SamplingParams, name: str) -> SamplingParams:
@@ -95,8 +90,8 @@ def finish(engine: Engine, params: SamplingParams, prompt: list[int] = PROMPT) -
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_a_finished_output_matches_its_grammar(folder: Path, name: str, setting: str) -> None:
-    for completion in LLM(folder, kv_blocks=64).generate([PROMPT], under(SETTINGS[setting], name), n=3):
+def test_a_finished_output_matches_its_grammar(llm_dir: Path, name: str, setting: str) -> None:
+    for completion in LLM(llm_dir, kv_blocks=64).generate([PROMPT], under(SETTINGS[setting], name), n=3):
         if completion.finish_reason == "stop":
             assert GRAMMARS[name][1](completion.text)
         else:
@@ -105,59 +100,59 @@ def test_a_finished_output_matches_its_grammar(folder: Path, name: str, setting:
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_a_grammar_with_an_end_is_finished(folder: Path, name: str) -> None:
+def test_a_grammar_with_an_end_is_finished(llm_dir: Path, name: str) -> None:
     params = replace(under(SETTINGS["plain"], name), max_tokens=150)
-    completions = LLM(folder, kv_blocks=128).generate([PROMPT], params, n=3)
+    completions = LLM(llm_dir, kv_blocks=128).generate([PROMPT], params, n=3)
     assert [each.finish_reason for each in completions] == ["stop"] * 3
 
 
-def test_any_json_object_is_an_object(folder: Path) -> None:
+def test_any_json_object_is_an_object(llm_dir: Path) -> None:
     params = replace(FREE, grammar=Grammar("json_object"), logit_bias=((95, 3.0),))
-    completions = LLM(folder, kv_blocks=128).generate([PROMPT], params, n=4)
+    completions = LLM(llm_dir, kv_blocks=128).generate([PROMPT], params, n=4)
     assert all(each.text.lstrip().startswith("{") for each in completions)
     finished = [json.loads(each.text) for each in completions if each.finish_reason == "stop"]
     assert all(isinstance(value, dict) for value in finished)
 
 
-def test_the_end_may_come_where_the_grammar_is_satisfied(folder: Path, tokenizer: Tokenizer) -> None:
+def test_the_end_may_come_where_the_grammar_is_satisfied(llm_dir: Path, tokenizer: Tokenizer) -> None:
     grammar = Grammar("regex", "ab*")
     params = replace(FREE, grammar=grammar, logit_bias=((EOS, 100.0),))
-    assert finish(make_engine(folder), params).token_ids == (EOS,)
-    (completion,) = LLM(folder).generate([PROMPT], params)
+    assert finish(make_engine(llm_dir), params).token_ids == (EOS,)
+    (completion,) = LLM(llm_dir).generate([PROMPT], params)
     assert (completion.text, completion.finish_reason) == ("a", "stop")
 
 
-def test_min_tokens_hold_as_long_as_the_grammar_leaves_a_choice(folder: Path) -> None:
+def test_min_tokens_hold_as_long_as_the_grammar_leaves_a_choice(llm_dir: Path) -> None:
     params = replace(FREE, grammar=Grammar("regex", "ab*"), logit_bias=((EOS, 100.0),), min_tokens=9)
-    (completion,) = LLM(folder).generate([PROMPT], params)
+    (completion,) = LLM(llm_dir).generate([PROMPT], params)
     assert (completion.text, completion.finish_reason) == ("a" + "b" * 8, "stop")
 
 
-def test_a_complete_grammar_ends_the_sequence_before_min_tokens(folder: Path) -> None:
+def test_a_complete_grammar_ends_the_sequence_before_min_tokens(llm_dir: Path) -> None:
     params = replace(FREE, grammar=Grammar("regex", "abc"), min_tokens=9, ignore_eos=True)
-    (completion,) = LLM(folder).generate([PROMPT], params)
+    (completion,) = LLM(llm_dir).generate([PROMPT], params)
     assert (completion.text, completion.finish_reason, len(completion.token_ids)) == ("abc", "stop", 3)
 
 
-def test_a_stop_id_ends_an_output_within_its_grammar(folder: Path, tokenizer: Tokenizer) -> None:
+def test_a_stop_id_ends_an_output_within_its_grammar(llm_dir: Path, tokenizer: Tokenizer) -> None:
     stop = id_of("b")
     params = replace(FREE, grammar=Grammar("regex", "[ab]*c{9}"), stop_token_ids=(stop,), max_tokens=200)
-    output = finish(make_engine(folder, kv_blocks=128), replace(params, logit_bias=((stop, 5.0),)))
+    output = finish(make_engine(llm_dir, kv_blocks=128), replace(params, logit_bias=((stop, 5.0),)))
     assert (output.token_ids, output.finish_reason) == ((stop,), "stop")
 
 
-def test_ids_beyond_the_tokenizer_are_never_drawn(folder: Path, tokenizer: Tokenizer) -> None:
+def test_ids_beyond_the_tokenizer_are_never_drawn(llm_dir: Path, tokenizer: Tokenizer) -> None:
     params = replace(
         FREE, temperature=50.0, grammar=Grammar("regex", "(?s:.*)"), max_tokens=200, ignore_eos=True
     )
-    drawn = generate(make_engine(folder), PROMPT, params)
+    drawn = generate(make_engine(llm_dir), PROMPT, params)
     assert len(drawn) == 200
     assert max(drawn) < tokenizer.get_vocab_size() < VOCAB
 
 
-def test_space_between_json_tokens_is_bounded(folder: Path) -> None:
+def test_space_between_json_tokens_is_bounded(llm_dir: Path) -> None:
     params = replace(under(FREE, "json_schema"), logit_bias=((3, 80.0), (98, 80.0)), max_tokens=240)
-    (completion,) = LLM(folder, kv_blocks=128).generate([PROMPT], params)
+    (completion,) = LLM(llm_dir, kv_blocks=128).generate([PROMPT], params)
     assert max(map(len, re.findall(r"\s+", completion.text))) == 24
 
 
@@ -178,9 +173,9 @@ def wrong_at(answer: list[int], place: int) -> Drafter:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_drafts_never_change_what_is_drawn(folder: Path, name: str, setting: str) -> None:
+def test_drafts_never_change_what_is_drawn(llm_dir: Path, name: str, setting: str) -> None:
     params = under(SETTINGS[setting], name)
-    plain = generate(make_engine(folder), PROMPT, params)
+    plain = generate(make_engine(llm_dir), PROMPT, params)
     answer = PROMPT + plain
     past_the_end = [*answer, EOS, 50, 51, 52]
     drafters = [
@@ -192,13 +187,13 @@ def test_drafts_never_change_what_is_drawn(folder: Path, name: str, setting: str
     ]
     drafters += [wrong_at(answer, place) for place in (0, 2, 5)]
     for drafter in drafters:
-        assert generate(make_engine(folder), PROMPT, params, drafter) == plain
+        assert generate(make_engine(llm_dir), PROMPT, params, drafter) == plain
 
 
-def test_right_drafts_are_accepted_under_a_grammar(folder: Path) -> None:
+def test_right_drafts_are_accepted_under_a_grammar(llm_dir: Path) -> None:
     params = under(replace(FREE, temperature=0.0), "json_schema")
-    answer = PROMPT + generate(make_engine(folder), PROMPT, params)
-    engine = make_engine(folder)
+    answer = PROMPT + generate(make_engine(llm_dir), PROMPT, params)
+    engine = make_engine(llm_dir)
     admit(engine, "a", PROMPT, params)
     engine.step()
     engine.propose("a", 4, answer[4:9])
@@ -223,33 +218,33 @@ def test_drafting_leaves_the_state_where_it_was(grammars: Grammars, tokenizer: T
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_a_recovered_sequence_continues_as_if_undisturbed(folder: Path, name: str, setting: str) -> None:
+def test_a_recovered_sequence_continues_as_if_undisturbed(llm_dir: Path, name: str, setting: str) -> None:
     params = under(SETTINGS[setting], name)
-    whole = generate(make_engine(folder), PROMPT, params)
+    whole = generate(make_engine(llm_dir), PROMPT, params)
     for done in range(1, len(whole), 3):
-        engine, known = make_engine(folder), PROMPT + whole[:done]
+        engine, known = make_engine(llm_dir), PROMPT + whole[:done]
         engine.admit("b", known, len(PROMPT), params)
         assert whole[:done] + drive(engine, {"b": list(known)})["b"] == whole
 
 
-def test_preempted_sequences_draw_what_undisturbed_ones_draw(folder: Path) -> None:
+def test_preempted_sequences_draw_what_undisturbed_ones_draw(llm_dir: Path) -> None:
     params = replace(under(FREE, "json_schema"), max_tokens=40)
     many = {str(index): [40 + index] * 12 for index in range(4)}
-    expected = {key: generate(make_engine(folder), prompt, params) for key, prompt in many.items()}
-    engine = make_engine(folder, kv_blocks=6)
+    expected = {key: generate(make_engine(llm_dir), prompt, params) for key, prompt in many.items()}
+    engine = make_engine(llm_dir, kv_blocks=6)
     for key, prompt in many.items():
         admit(engine, key, prompt, params)
     assert drive(engine, {key: list(prompt) for key, prompt in many.items()}) == expected
 
 
-def test_sequences_beside_it_draw_what_they_draw_alone(folder: Path) -> None:
+def test_sequences_beside_it_draw_what_they_draw_alone(llm_dir: Path) -> None:
     options = {
         "a": under(FREE, "json_schema"),
         "b": replace(GREEDY, max_tokens=20),
         "c": under(FREE, "regex"),
     }
-    expected = {key: generate(make_engine(folder), PROMPT, params) for key, params in options.items()}
-    engine = make_engine(folder)
+    expected = {key: generate(make_engine(llm_dir), PROMPT, params) for key, params in options.items()}
+    engine = make_engine(llm_dir)
     for key, params in options.items():
         admit(engine, key, PROMPT, params)
     assert drive(engine, {key: list(PROMPT) for key in options}) == expected
@@ -257,9 +252,9 @@ def test_sequences_beside_it_draw_what_they_draw_alone(folder: Path) -> None:
 
 @pytest.mark.parametrize(("output", "sentence"), [("okx", "does not follow"), ("ok12!", "nothing is left")])
 def test_an_output_that_cannot_be_continued_is_refused(
-    folder: Path, tokenizer: Tokenizer, output: str, sentence: str
+    llm_dir: Path, tokenizer: Tokenizer, output: str, sentence: str
 ) -> None:
-    engine = make_engine(folder)
+    engine = make_engine(llm_dir)
     tokens = PROMPT + tokenizer.encode(output).ids
     with pytest.raises(InvalidRequest, match=sentence):
         engine.admit("a", tokens, len(PROMPT), under(FREE, "regex"))
@@ -275,9 +270,9 @@ def test_a_grammar_is_compiled_once(grammars: Grammars) -> None:
     assert grammars.compile(first) is first
 
 
-def test_the_grammars_remembered_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grammars_remembered_are_bounded(llm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_module, "MAX_CACHED_GRAMMARS", 2)
-    grammars = Grammars(str(folder), VOCAB, (EOS,))
+    grammars = Grammars(str(llm_dir), VOCAB, (EOS,))
     compiled = {text: grammars.compile(Grammar("regex", text)) for text in "ab"}
     grammars.compile(Grammar("regex", "a"))
     grammars.compile(Grammar("regex", "c"))
@@ -295,11 +290,11 @@ def test_sequences_of_one_grammar_do_not_share_their_state(grammars: Grammars, t
     assert unpacked(mask, VOCAB).nonzero()[0].tolist() == [id_of("a")]
 
 
-def test_a_fork_is_held_to_its_own_grammar(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_a_fork_is_held_to_its_own_grammar(llm_dir: Path) -> None:
+    engine = make_engine(llm_dir)
     admit(engine, "a", PROMPT, replace(GREEDY, max_tokens=8))
     engine.step()
     params = under(FREE, "regex")
     engine.fork("a", "b", params)
-    drawn = drive(engine, {"a": PROMPT + generate(make_engine(folder), PROMPT)[:1], "b": list(PROMPT)})
-    assert drawn["b"] == generate(make_engine(folder), PROMPT, params)
+    drawn = drive(engine, {"a": PROMPT + generate(make_engine(llm_dir), PROMPT)[:1], "b": list(PROMPT)})
+    assert drawn["b"] == generate(make_engine(llm_dir), PROMPT, params)

@@ -18,7 +18,7 @@ from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest, Overloaded
 from shared.sampling.parameters import MAX_GRAMMAR_BYTES, Grammar
 from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine, save_random_model
-from tests.support.grammar import EOS, VOCAB, save_model_with_tokenizer
+from tests.support.grammar import EOS, VOCAB
 
 PROMPT = [40, 41, 42]
 FREE = SamplingParams(max_tokens=60, seed=3)
@@ -26,24 +26,19 @@ MANY_STATES = "[a-d]*a[a-d]{20}[a-d]*e"  # where the a's stood is a state of the
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model_with_tokenizer(tmp_path_factory.mktemp("model"))
+def grammars(llm_dir: Path) -> Grammars:
+    return Grammars(str(llm_dir), VOCAB, (EOS,))
 
 
-@pytest.fixture(scope="module")
-def grammars(folder: Path) -> Grammars:
-    return Grammars(str(folder), VOCAB, (EOS,))
-
-
-def test_a_grammar_of_which_the_other_options_leave_nothing_ends_in_an_error(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_a_grammar_of_which_the_other_options_leave_nothing_ends_in_an_error(llm_dir: Path) -> None:
+    engine = make_engine(llm_dir)
     admit(engine, "beside", PROMPT, replace(GREEDY, max_tokens=5))
     stuck = replace(FREE, grammar=Grammar("regex", "abc"), allowed_ids=(50, 51))
     engine.admit("stuck", PROMPT, len(PROMPT), stuck)
     outputs: list[TokenOutput] = []
     drawn = drive(engine, {"beside": list(PROMPT), "stuck": list(PROMPT)}, outputs=outputs)
     assert drawn == {
-        "beside": generate(make_engine(folder), PROMPT, replace(GREEDY, max_tokens=5)),
+        "beside": generate(make_engine(llm_dir), PROMPT, replace(GREEDY, max_tokens=5)),
         "stuck": [],
     }
     assert [each.finish_reason for each in outputs if each.key == "stuck"] == ["error"]
@@ -63,9 +58,9 @@ def walk(state: GrammarState, source: random.Random) -> bool:
     return True
 
 
-def test_a_lexer_filled_by_others_is_nobodys_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lexer_filled_by_others_is_nobodys_failure(llm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_module, "MAX_LEXER_STATES", 100)
-    grammars, source = Grammars(str(folder), VOCAB, (EOS,)), random.Random(1)
+    grammars, source = Grammars(str(llm_dir), VOCAB, (EOS,)), random.Random(1)
     compiled = grammars.compile(Grammar("regex", MANY_STATES))
     states = [GrammarState(compiled) for _ in range(12)]
     assert all(walk(state, source) for state in states)
@@ -73,13 +68,13 @@ def test_a_lexer_filled_by_others_is_nobodys_failure(folder: Path, monkeypatch: 
 
 
 def test_drafts_and_recovery_meet_a_full_lexer_unharmed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = replace(
         FREE, temperature=5.0, grammar=Grammar("regex", MANY_STATES), max_tokens=30, ignore_eos=True
     )
     prompts = [[40 + index] * 5 for index in range(12)]
-    expected = [generate(make_engine(folder), prompt, params) for prompt in prompts]
+    expected = [generate(make_engine(llm_dir), prompt, params) for prompt in prompts]
     monkeypatch.setattr(grammar_module, "MAX_LEXER_STATES", 100)
     owned: list[Matchers] = []
     own = Matchers.own
@@ -89,7 +84,7 @@ def test_drafts_and_recovery_meet_a_full_lexer_unharmed(
         return own(matchers)
 
     monkeypatch.setattr(Matchers, "own", counted)
-    engine = make_engine(folder)
+    engine = make_engine(llm_dir)
     for prompt, drawn in zip(prompts, expected, strict=True):
         answer = prompt + drawn
         assert generate(engine, prompt, params, right(answer)) == drawn
@@ -102,10 +97,10 @@ def right(answer: list[int]) -> Drafter:
     return lambda _key, tokens: answer[len(tokens) :][:6]
 
 
-def test_a_grammar_that_becomes_too_complex_ends_in_an_error(folder: Path) -> None:
+def test_a_grammar_that_becomes_too_complex_ends_in_an_error(llm_dir: Path) -> None:
     """One "{" begins each of a thousand objects at once."""
     objects = [{"type": "object", "properties": {f"p{index}": {"type": "integer"}}} for index in range(1000)]
-    engine = make_engine(folder)
+    engine = make_engine(llm_dir)
     admit(engine, "a", PROMPT, replace(FREE, grammar=Grammar("json_schema", json.dumps({"anyOf": objects}))))
     outputs: list[TokenOutput] = []
     drive(engine, {"a": list(PROMPT)}, outputs=outputs)
@@ -115,11 +110,11 @@ def test_a_grammar_that_becomes_too_complex_ends_in_an_error(folder: Path) -> No
 
 @pytest.mark.parametrize("limit", ["MAX_STEP_LEXER_FUEL", "MAX_LEXER_STATES"])
 def test_a_grammar_too_complex_for_its_first_mask_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(grammar_module, limit, 1)
     with pytest.raises(InvalidRequest, match="too many"):
-        Grammars(str(folder), VOCAB, (EOS,)).compile(Grammar("regex", "[a-z]{1,9}x|abc"))
+        Grammars(str(llm_dir), VOCAB, (EOS,)).compile(Grammar("regex", "[a-z]{1,9}x|abc"))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +140,10 @@ def test_a_grammar_too_complex_for_its_first_mask_is_refused(
         (Grammar("regex", "é" * (MAX_GRAMMAR_BYTES // 2 + 1)), "65538 bytes"),
     ],
 )
-def test_a_bad_grammar_is_refused_before_anything_is_held(folder: Path, grammar: Grammar, fault: str) -> None:
-    engine = make_engine(folder)
+def test_a_bad_grammar_is_refused_before_anything_is_held(
+    llm_dir: Path, grammar: Grammar, fault: str
+) -> None:
+    engine = make_engine(llm_dir)
     with pytest.raises(InvalidRequest, match=fault) as caught:
         admit(engine, "a", PROMPT, replace(FREE, grammar=grammar))
     assert len(caught.value.message) < 600
@@ -188,11 +185,11 @@ def test_a_model_without_tokenizer_takes_no_grammar(tmp_path: Path) -> None:
 
 
 def test_without_memory_for_the_compiler_it_is_overload(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grammar_module, "COMPILER_STACK_BYTES", 1 << 46)  # more than there are addresses
     with pytest.raises(Overloaded, match="no memory"):
-        Grammars(str(folder), VOCAB, (EOS,)).compile(Grammar("regex", "a"))
+        Grammars(str(llm_dir), VOCAB, (EOS,)).compile(Grammar("regex", "a"))
     assert threading.stack_size() == 0
 
 
@@ -202,6 +199,6 @@ def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         Grammars(str(tmp_path), VOCAB, (EOS,)).compile(Grammar("regex", "a"))
 
 
-def test_a_tokenizer_with_more_ids_than_the_model_is_named(folder: Path) -> None:
+def test_a_tokenizer_with_more_ids_than_the_model_is_named(llm_dir: Path) -> None:
     with pytest.raises(InvalidRequest, match="tokenizer cannot be used"):
-        Grammars(str(folder), 50, (EOS,)).compile(Grammar("regex", "a"))
+        Grammars(str(llm_dir), 50, (EOS,)).compile(Grammar("regex", "a"))

@@ -17,7 +17,6 @@ from tests.support.engine import (
     generate,
     make_engine,
     prompts,
-    save_random_model,
 )
 
 VOCAB = 97
@@ -33,38 +32,33 @@ WORDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
 def contains(tokens: Sequence[int], word: Sequence[int]) -> bool:
     return any(tuple(tokens[at : at + len(word)]) == tuple(word) for at in range(len(tokens)))
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_the_output_has_only_allowed_ids_and_no_bad_word(folder: Path, name: str) -> None:
+def test_the_output_has_only_allowed_ids_and_no_bad_word(model_dir: Path, name: str) -> None:
     params = WORDS[name]
     for prompt in prompts(4, VOCAB):
-        drawn = generate(make_engine(folder), prompt, params)
+        drawn = generate(make_engine(model_dir), prompt, params)
         assert not params.allowed_ids or set(drawn) <= set(params.allowed_ids)
         assert not any(contains(drawn, word) for word in params.bad_words)
 
 
-def test_bad_words_bind_where_they_would_have_come(folder: Path) -> None:
-    free = generate(make_engine(folder), [9], replace(FEW, bad_words=()))
+def test_bad_words_bind_where_they_would_have_come(model_dir: Path) -> None:
+    free = generate(make_engine(model_dir), [9], replace(FEW, bad_words=()))
     word = tuple(free[10:13])
-    bound = generate(make_engine(folder), [9], replace(FEW, bad_words=(word,)))
+    bound = generate(make_engine(model_dir), [9], replace(FEW, bad_words=(word,)))
     first = next(at for at in range(len(free)) if tuple(free[at : at + 3]) == word)
     assert bound[: first + 2] == free[: first + 2]
     assert bound[first + 2] != free[first + 2]
 
 
-def test_a_bad_word_may_begin_in_the_prompt(folder: Path) -> None:
+def test_a_bad_word_may_begin_in_the_prompt(model_dir: Path) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=3)
     prompt = [3, 4, 5]
-    plain = generate(make_engine(folder), prompt, params)
-    assert generate(make_engine(folder), prompt, replace(params, bad_words=((5, plain[0]),))) == plain
+    plain = generate(make_engine(model_dir), prompt, params)
+    assert generate(make_engine(model_dir), prompt, replace(params, bad_words=((5, plain[0]),))) == plain
 
 
 def good(answer: list[int], length: int) -> Drafter:
@@ -72,29 +66,29 @@ def good(answer: list[int], length: int) -> Drafter:
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_drafts_never_change_what_is_drawn(folder: Path, name: str) -> None:
+def test_drafts_never_change_what_is_drawn(model_dir: Path, name: str) -> None:
     prompt, params = prompts(1, VOCAB)[0], WORDS[name]
-    plain = generate(make_engine(folder), prompt, params)
+    plain = generate(make_engine(model_dir), prompt, params)
     answer = prompt + plain
     wrong = [(token + (place % 5 == 4)) % VOCAB for place, token in enumerate(answer)]
     for drafter in (good(answer, 1), good(answer, 9), good(wrong, 9), lambda *_: [4, 5, 6, 6]):
-        assert generate(make_engine(folder), prompt, params, drafter) == plain
+        assert generate(make_engine(model_dir), prompt, params, drafter) == plain
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_a_recovered_sequence_continues_as_if_undisturbed(folder: Path, name: str) -> None:
+def test_a_recovered_sequence_continues_as_if_undisturbed(model_dir: Path, name: str) -> None:
     prompt, params = prompts(1, VOCAB)[0], WORDS[name]
-    whole = generate(make_engine(folder), prompt, params)
+    whole = generate(make_engine(model_dir), prompt, params)
     for done in range(1, min(len(whole), 20), 3):
-        engine, known = make_engine(folder), prompt + whole[:done]
+        engine, known = make_engine(model_dir), prompt + whole[:done]
         engine.admit("b", known, len(prompt), params)
         assert whole[:done] + drive(engine, {"b": list(known)})["b"] == whole
 
 
-def test_a_sequence_of_which_nothing_is_left_ends_in_an_error_and_disturbs_nobody(folder: Path) -> None:
+def test_a_sequence_of_which_nothing_is_left_ends_in_an_error_and_disturbs_nobody(model_dir: Path) -> None:
     stuck = SamplingParams(max_tokens=9, allowed_ids=(5,), bad_words=((5, 5, 5),), logprobs=0)
-    expected = generate(make_engine(folder), [8, 9])
-    engine = make_engine(folder)
+    expected = generate(make_engine(model_dir), [8, 9])
+    engine = make_engine(model_dir)
     admit(engine, "stuck", [8, 9], stuck)
     admit(engine, "beside", [8, 9])
     outputs: list[TokenOutput] = []
@@ -105,9 +99,9 @@ def test_a_sequence_of_which_nothing_is_left_ends_in_an_error_and_disturbs_nobod
     assert engine.held() == {}
 
 
-def test_a_sequence_that_gets_stuck_among_right_drafts_keeps_what_came_before(folder: Path) -> None:
+def test_a_sequence_that_gets_stuck_among_right_drafts_keeps_what_came_before(model_dir: Path) -> None:
     stuck = SamplingParams(max_tokens=9, allowed_ids=(5,), bad_words=((5, 5, 5),))
-    engine = make_engine(folder)
+    engine = make_engine(model_dir)
     admit(engine, "stuck", [8, 9], stuck)
     engine.step()
     engine.propose("stuck", 3, [5, 5, 5])
@@ -116,9 +110,9 @@ def test_a_sequence_that_gets_stuck_among_right_drafts_keeps_what_came_before(fo
     assert engine.held() == {}
 
 
-def test_a_held_sequence_that_gets_stuck_keeps_its_blocks_until_released(folder: Path) -> None:
+def test_a_held_sequence_that_gets_stuck_keeps_its_blocks_until_released(model_dir: Path) -> None:
     stuck = SamplingParams(max_tokens=9, allowed_ids=(5,), bad_words=((5, 5),))
-    engine = make_engine(folder)
+    engine = make_engine(model_dir)
     engine.admit("held", [8, 9], 2, stuck, stop_after=3)
     reasons = [engine.step().outputs[0].finish_reason for _ in range(2)]
     assert reasons == [None, "error"]

@@ -21,15 +21,9 @@ from tests.support.engine import (
     generate,
     make_engine,
     prompts,
-    save_random_model,
 )
 
 VOCAB = 97
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
 
 
 def run_until_preempted(engine: Engine, known: dict[str, list[int]]) -> tuple[str, ...]:
@@ -57,11 +51,11 @@ def offload_fields(tier: str, tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("tier", ["none", "memory", "disk"])
 def test_preempted_sequences_draw_what_undisturbed_ones_draw(
-    folder: Path, params: SamplingParams, prefix_cache: bool, tier: str, tmp_path: Path
+    model_dir: Path, params: SamplingParams, prefix_cache: bool, tier: str, tmp_path: Path
 ) -> None:
     many = prompts(4, VOCAB, longest=20)
-    expected = {str(i): generate(make_engine(folder), p, params) for i, p in enumerate(many)}
-    engine = make_engine(folder, kv_blocks=8, prefix_cache=prefix_cache, **offload_fields(tier, tmp_path))
+    expected = {str(i): generate(make_engine(model_dir), p, params) for i, p in enumerate(many)}
+    engine = make_engine(model_dir, kv_blocks=8, prefix_cache=prefix_cache, **offload_fields(tier, tmp_path))
     known = {str(i): list(p) for i, p in enumerate(many)}
     for key, prompt in known.items():
         admit(engine, key, prompt, params)
@@ -82,8 +76,8 @@ def three_on_three_blocks(engine: Engine) -> dict[str, list[int]]:
     return known
 
 
-def test_offloaded_kv_is_not_computed_again(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4, prefix_cache=False, offload_memory_mb=1)
+def test_offloaded_kv_is_not_computed_again(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4, prefix_cache=False, offload_memory_mb=1)
     known = three_on_three_blocks(engine)
     saved = engine.offload_stats
     assert saved is not None
@@ -101,9 +95,9 @@ def test_offloaded_kv_is_not_computed_again(folder: Path) -> None:
     assert len(known["c"]) > 14
 
 
-def test_a_released_sequence_leaves_nothing_in_the_offload_store(folder: Path, tmp_path: Path) -> None:
+def test_a_released_sequence_leaves_nothing_in_the_offload_store(model_dir: Path, tmp_path: Path) -> None:
     for tier in ("memory", "disk"):
-        engine = make_engine(folder, kv_blocks=4, **offload_fields(tier, tmp_path))
+        engine = make_engine(model_dir, kv_blocks=4, **offload_fields(tier, tmp_path))
         three_on_three_blocks(engine)
         assert engine.release("c")
         engine.check()
@@ -120,10 +114,10 @@ def disk_of(engine: Engine) -> DiskTier:
 
 
 def test_steps_go_on_while_kv_is_read_from_disk(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = generate(make_engine(folder), [2] * 14)
-    engine = make_engine(folder, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
+    expected = generate(make_engine(model_dir), [2] * 14)
+    engine = make_engine(model_dir, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
     known = three_on_three_blocks(engine)
     disk_of(engine)._entries["c"].writing.result(timeout=20)
     reads = Event()
@@ -149,9 +143,9 @@ def test_steps_go_on_while_kv_is_read_from_disk(
     engine.close()
 
 
-def test_kv_that_the_disk_lost_is_computed_again(folder: Path, tmp_path: Path) -> None:
-    expected = generate(make_engine(folder), [2] * 14)
-    engine = make_engine(folder, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
+def test_kv_that_the_disk_lost_is_computed_again(model_dir: Path, tmp_path: Path) -> None:
+    expected = generate(make_engine(model_dir), [2] * 14)
+    engine = make_engine(model_dir, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
     known = three_on_three_blocks(engine)
     os.ftruncate(disk_of(engine)._entries["c"].writing.result(timeout=20).file.fileno(), 10)
     drive(engine, known)
@@ -162,8 +156,8 @@ def test_kv_that_the_disk_lost_is_computed_again(folder: Path, tmp_path: Path) -
     engine.close()
 
 
-def test_kv_that_is_cheaper_to_compute_than_to_copy_is_not_offloaded(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4, offload_memory_mb=1)
+def test_kv_that_is_cheaper_to_compute_than_to_copy_is_not_offloaded(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4, offload_memory_mb=1)
     for _ in range(20):  # a machine that computes a token in no time
         engine.cost.observe(Features(10, 1, 55), 1e-6)
     engine.cost.observe = lambda *_: None  # type: ignore[method-assign] # and stays one
@@ -173,28 +167,30 @@ def test_kv_that_is_cheaper_to_compute_than_to_copy_is_not_offloaded(folder: Pat
     assert (stats.saved, stats.memory_bytes) == (0, 0)
 
 
-def test_a_missing_offload_folder_is_refused_at_the_start(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_offload_folder_is_refused_at_the_start(model_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="offload_dir"):
-        make_engine(folder, **offload_fields("disk", tmp_path / "missing"))
+        make_engine(model_dir, **offload_fields("disk", tmp_path / "missing"))
 
 
-def test_the_lowest_class_gives_way_then_the_latest_deadline(folder: Path) -> None:
+def test_the_lowest_class_gives_way_then_the_latest_deadline(model_dir: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"a": {"priority": 2}}, "a"),
         ({"b": {"deadline_us": 1 << 60}}, "b"),
         ({"a": {"priority": 2}, "b": {"deadline_us": 1 << 60}}, "a"),
     ]
     for fields, victim in cases:
-        engine = make_engine(folder, kv_blocks=4)
+        engine = make_engine(model_dir, kv_blocks=4)
         known = {key: [number] * 14 for number, key in enumerate("abc")}
         for key, prompt in known.items():
             engine.admit(key, prompt, 14, GREEDY, **fields.get(key, {}))
         assert run_until_preempted(engine, known) == (victim,)
 
 
-def test_a_higher_class_comes_in_past_a_preempted_sequence_until_that_has_waited_long(folder: Path) -> None:
+def test_a_higher_class_comes_in_past_a_preempted_sequence_until_that_has_waited_long(
+    model_dir: Path,
+) -> None:
     now_us = [0]
-    config = EngineConfig(str(folder), kv_blocks=5, max_sequences=8)
+    config = EngineConfig(str(model_dir), kv_blocks=5, max_sequences=8)
     engine = Engine(config, now_us=lambda: now_us[0])
     known = {key: [number] * 14 for number, key in enumerate("abc")}
     for key, prompt in known.items():
@@ -211,8 +207,8 @@ def test_a_higher_class_comes_in_past_a_preempted_sequence_until_that_has_waited
         engine.admit("f", [1], 1, GREEDY, priority=0)
 
 
-def test_the_latest_admitted_sequence_gives_way(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4)
+def test_the_latest_admitted_sequence_gives_way(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4)
     known = {key: [number] * 14 for number, key in enumerate("abc")}
     for key, prompt in known.items():
         admit(engine, key, prompt)
@@ -220,8 +216,8 @@ def test_the_latest_admitted_sequence_gives_way(folder: Path) -> None:
     assert engine.held() == {"a": 2, "b": 2, "c": 0}
 
 
-def test_nobody_new_comes_in_while_a_preempted_sequence_waits(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=3)
+def test_nobody_new_comes_in_while_a_preempted_sequence_waits(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=3)
     known = {key: [number] * 14 for number, key in enumerate("abc")}
     for key, prompt in known.items():
         admit(engine, key, prompt)
@@ -230,13 +226,13 @@ def test_nobody_new_comes_in_while_a_preempted_sequence_waits(folder: Path) -> N
         admit(engine, "d", [1])
 
 
-def test_kv_promised_to_others_is_never_taken(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4)
+def test_kv_promised_to_others_is_never_taken(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4)
     engine.admit("held", [1] * 20, 20, GREEDY, stop_after=1)
     engine.reserve("reserved", 10, [])
     engine.step()
     admit(engine, "live", [2] * 10)
-    expected = generate(make_engine(folder), [2] * 10)
+    expected = generate(make_engine(model_dir), [2] * 10)
     known = {"live": [2] * 10, "held": [], "reserved": []}
     assert run_until_preempted(engine, known) == ("live",)
     assert engine.held() == {"held": 2, "reserved": 1, "live": 0}
@@ -247,8 +243,8 @@ def test_kv_promised_to_others_is_never_taken(folder: Path) -> None:
     assert known["live"][10:] == expected
 
 
-def test_a_prefill_whose_kv_is_on_its_way_out_is_never_preempted(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4, max_batch_tokens=5, max_sequences=2)
+def test_a_prefill_whose_kv_is_on_its_way_out_is_never_preempted(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4, max_batch_tokens=5, max_sequences=2)
     known = {"live": [2] * 14, "promised": [1] * 40}
     admit(engine, "live", known["live"])
     while engine.step().num_decode == 0:
@@ -259,8 +255,8 @@ def test_a_prefill_whose_kv_is_on_its_way_out_is_never_preempted(folder: Path) -
     assert engine.held() == {"live": 0, "promised": len(result.tables[0])}
 
 
-def test_a_preempted_sequence_can_be_released(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=3)
+def test_a_preempted_sequence_can_be_released(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=3)
     known = {key: [number] * 14 for number, key in enumerate("abc")}
     for key, prompt in known.items():
         admit(engine, key, prompt)
@@ -272,15 +268,15 @@ def test_a_preempted_sequence_can_be_released(folder: Path) -> None:
     assert not engine.has_work
 
 
-def test_stop_after_takes_all_blocks_it_will_need_at_once(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4)
+def test_stop_after_takes_all_blocks_it_will_need_at_once(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4)
     assert len(engine.admit("p", [1] * 16, 16, GREEDY, stop_after=20).tables[0]) == 3
     with pytest.raises(Overloaded):
         admit(engine, "q", [1] * 20)
 
 
-def test_a_sequence_that_gave_way_is_not_the_next_to_do_so_for_later_ones(folder: Path) -> None:
-    engine = make_engine(folder, kv_blocks=4)
+def test_a_sequence_that_gave_way_is_not_the_next_to_do_so_for_later_ones(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4)
     known = {key: [number] * 14 for number, key in enumerate("abc")}
     for key, prompt in known.items():
         engine.admit(key, prompt, 14, GREEDY, priority=2 if key == "c" else 1)
@@ -291,9 +287,9 @@ def test_a_sequence_that_gave_way_is_not_the_next_to_do_so_for_later_ones(folder
 
 
 def test_a_sequence_whose_rules_cannot_be_made_leaves_no_block(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_engine(folder)
+    engine = make_engine(model_dir)
     admit(engine, "a", [1] * 20)
     engine.step()
     held = engine.blocks.num_held
@@ -314,8 +310,8 @@ def test_a_sequence_whose_rules_cannot_be_made_leaves_no_block(
     assert engine.blocks.num_held == held + len(reservation.tables[0])
 
 
-def test_ids_and_priorities_out_of_range_are_refused_by_name(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_ids_and_priorities_out_of_range_are_refused_by_name(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     for wrong in (-1, 2**40):
         with pytest.raises(InvalidRequest, match="token ids"):
             admit(engine, "a", [wrong] * 16)

@@ -12,7 +12,7 @@ from shared.engine.scheduling.order import AGING_US, LOWEST_PRIORITY, PATIENCE_U
 from shared.engine.scheduling.scheduler import COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS, monotonic_us
 from shared.errors import DeadlineExpired, InvalidRequest
 from tests.support.block_names import hashes_of
-from tests.support.engine import GREEDY, admit, drive, generate, make_engine, save_random_model
+from tests.support.engine import GREEDY, admit, drive, generate, make_engine
 
 # Features of steps that tell all coefficients apart.
 STEPS = [
@@ -22,11 +22,6 @@ STEPS = [
     Features(8, 8, 5000),
     Features(3, 3, 90),
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
 
 
 def knowing(engine: Engine, *, step_us: float, token_us: float) -> Engine:
@@ -44,8 +39,8 @@ def with_a_decoding_sequence(engine: Engine) -> Engine:
     return engine
 
 
-def test_while_rows_decode_prompts_are_cut_to_the_longest_step(folder: Path) -> None:
-    engine = knowing(make_engine(folder, max_step_ms=5.0), step_us=1000, token_us=100)
+def test_while_rows_decode_prompts_are_cut_to_the_longest_step(model_dir: Path) -> None:
+    engine = knowing(make_engine(model_dir, max_step_ms=5.0), step_us=1000, token_us=100)
     with_a_decoding_sequence(engine)
     admit(engine, "long", [5] * 200)
     result = engine.step()
@@ -53,50 +48,50 @@ def test_while_rows_decode_prompts_are_cut_to_the_longest_step(folder: Path) -> 
     assert result.num_prefill_tokens == pytest.approx(39, abs=1)  # 1 ms and 40 rows
 
 
-def test_while_nothing_decodes_prompts_fill_the_batch(folder: Path) -> None:
-    engine = knowing(make_engine(folder, max_step_ms=5.0), step_us=1000, token_us=100)
+def test_while_nothing_decodes_prompts_fill_the_batch(model_dir: Path) -> None:
+    engine = knowing(make_engine(model_dir, max_step_ms=5.0), step_us=1000, token_us=100)
     admit(engine, "long", [5] * 200)
     assert engine.step().num_prefill_tokens == 200
 
 
-def test_without_a_longest_step_prompts_fill_the_batch(folder: Path) -> None:
-    engine = with_a_decoding_sequence(knowing(make_engine(folder), step_us=1000, token_us=100))
+def test_without_a_longest_step_prompts_fill_the_batch(model_dir: Path) -> None:
+    engine = with_a_decoding_sequence(knowing(make_engine(model_dir), step_us=1000, token_us=100))
     admit(engine, "long", [5] * 200)
     assert engine.step().num_prefill_tokens == 200
 
 
-def test_a_prompt_gets_a_little_of_every_step_even_when_all_are_too_long(folder: Path) -> None:
-    engine = knowing(make_engine(folder, max_step_ms=0.01), step_us=1000, token_us=100)
+def test_a_prompt_gets_a_little_of_every_step_even_when_all_are_too_long(model_dir: Path) -> None:
+    engine = knowing(make_engine(model_dir, max_step_ms=0.01), step_us=1000, token_us=100)
     with_a_decoding_sequence(engine)
     admit(engine, "long", [5] * 200)
     assert engine.step().num_prefill_tokens == MIN_CHUNK_TOKENS
 
 
-def test_before_steps_were_seen_prompts_are_cut_by_a_guess(folder: Path) -> None:
-    engine = with_a_decoding_sequence(make_engine(folder, max_step_ms=5.0))
+def test_before_steps_were_seen_prompts_are_cut_by_a_guess(model_dir: Path) -> None:
+    engine = with_a_decoding_sequence(make_engine(model_dir, max_step_ms=5.0))
     admit(engine, "long", [5] * 200)
     assert not engine.cost.ready
     assert engine.step().num_prefill_tokens == COLD_CHUNK_TOKENS
 
 
-def test_while_rows_decode_prompts_are_cut_to_so_many_times_their_step(folder: Path) -> None:
-    engine = knowing(make_engine(folder, max_step_ratio=3.0), step_us=1000, token_us=100)
+def test_while_rows_decode_prompts_are_cut_to_so_many_times_their_step(model_dir: Path) -> None:
+    engine = knowing(make_engine(model_dir, max_step_ratio=3.0), step_us=1000, token_us=100)
     with_a_decoding_sequence(engine)
     admit(engine, "long", [5] * 200)
     assert engine.step().num_prefill_tokens == pytest.approx(22, abs=1)  # 1.1 ms, and twice as much again
 
 
-def test_of_two_limits_the_shorter_step_counts(folder: Path) -> None:
+def test_of_two_limits_the_shorter_step_counts(model_dir: Path) -> None:
     for limits in ({"max_step_ms": 5.0, "max_step_ratio": 3.0}, {"max_step_ms": 3.3, "max_step_ratio": 9.0}):
-        engine = knowing(make_engine(folder, **limits), step_us=1000, token_us=100)
+        engine = knowing(make_engine(model_dir, **limits), step_us=1000, token_us=100)
         with_a_decoding_sequence(engine)
         admit(engine, "long", [5] * 200)
         assert engine.step().num_prefill_tokens == pytest.approx(22, abs=1)
 
 
-def test_a_low_prompt_that_is_served_climbs_no_further(folder: Path) -> None:
+def test_a_low_prompt_that_is_served_climbs_no_further(model_dir: Path) -> None:
     """Its class rises with the time since it last got rows, not with the time since it came."""
-    engine, now_us = make_engine(folder, max_batch_tokens=16), 0
+    engine, now_us = make_engine(model_dir, max_batch_tokens=16), 0
     engine._scheduler._now_us = lambda: now_us
     engine.admit("low", [5] * 200, 200, GREEDY, priority=LOWEST_PRIORITY, deadline_us=PATIENCE_US)
     for _ in range(3):
@@ -106,17 +101,17 @@ def test_a_low_prompt_that_is_served_climbs_no_further(folder: Path) -> None:
     assert [progress.key for progress in engine.step().computed] == ["normal"]
 
 
-def test_cutting_steps_changes_no_token(folder: Path) -> None:
+def test_cutting_steps_changes_no_token(model_dir: Path) -> None:
     many = {"a": [3, 4], "b": [5] * 150, "c": [6] * 30, "d": list(range(90))}
-    expected = {key: generate(make_engine(folder), prompt) for key, prompt in many.items()}
-    engine = make_engine(folder, max_step_ms=0.5)
+    expected = {key: generate(make_engine(model_dir), prompt) for key, prompt in many.items()}
+    engine = make_engine(model_dir, max_step_ms=0.5)
     for key, prompt in many.items():
         admit(engine, key, prompt)
     assert drive(engine, {key: list(prompt) for key, prompt in many.items()}) == expected
 
 
-def test_a_short_prompt_is_done_while_a_long_one_is_still_computed(folder: Path) -> None:
-    engine = make_engine(folder, max_batch_tokens=64)
+def test_a_short_prompt_is_done_while_a_long_one_is_still_computed(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_batch_tokens=64)
     admit(engine, "long", [5] * 200)
     admit(engine, "short", [6] * 20)
     result = engine.step()
@@ -124,14 +119,14 @@ def test_a_short_prompt_is_done_while_a_long_one_is_still_computed(folder: Path)
     assert {(each.key, each.end_token) for each in result.computed} == {("short", 20), ("long", 44)}
 
 
-def test_a_higher_class_and_an_earlier_deadline_are_computed_first(folder: Path) -> None:
+def test_a_higher_class_and_an_earlier_deadline_are_computed_first(model_dir: Path) -> None:
     fields: dict[str, dict[str, Any]] = {
         "a": {"priority": 2},
         "b": {},
         "c": {"deadline_us": monotonic_us() + 10_000_000},
         "d": {"priority": 0},
     }
-    engine = make_engine(folder, max_batch_tokens=40)
+    engine = make_engine(model_dir, max_batch_tokens=40)
     for number, (key, each) in enumerate(fields.items()):
         engine.admit(key, [number] * 40, 40, GREEDY, **each)
     first_tokens: list[str] = []
@@ -141,8 +136,8 @@ def test_a_higher_class_and_an_earlier_deadline_are_computed_first(folder: Path)
     assert first_tokens == ["d", "c", "b", "a"]
 
 
-def test_a_prompt_that_cannot_be_computed_in_time_is_refused(folder: Path) -> None:
-    engine = Engine(EngineConfig(str(folder), kv_blocks=32, max_sequences=8), now_us=lambda: 0)
+def test_a_prompt_that_cannot_be_computed_in_time_is_refused(model_dir: Path) -> None:
+    engine = Engine(EngineConfig(str(model_dir), kv_blocks=32, max_sequences=8), now_us=lambda: 0)
     knowing(engine, step_us=1000, token_us=100)
     prompt = list(range(90)) * 2  # 19 ms
     with pytest.raises(DeadlineExpired, match="180 prompt tokens"):
@@ -153,26 +148,26 @@ def test_a_prompt_that_cannot_be_computed_in_time_is_refused(folder: Path) -> No
     engine.admit("cached", prompt, 180, GREEDY, deadline_us=1_000)
 
 
-def test_a_deadline_that_has_passed_is_refused(folder: Path) -> None:
-    engine = Engine(EngineConfig(str(folder), kv_blocks=32, max_sequences=8), now_us=lambda: 10)
+def test_a_deadline_that_has_passed_is_refused(model_dir: Path) -> None:
+    engine = Engine(EngineConfig(str(model_dir), kv_blocks=32, max_sequences=8), now_us=lambda: 10)
     with pytest.raises(DeadlineExpired):
         engine.admit("a", [1], 1, GREEDY, deadline_us=9)
 
 
-def test_a_priority_that_does_not_exist_is_refused(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_a_priority_that_does_not_exist_is_refused(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     for priority in (-1, 3):
         with pytest.raises(InvalidRequest, match="priority"):
             engine.admit("a", [1], 1, GREEDY, priority=priority)
     assert engine.held() == {}
 
 
-def test_drafts_that_cost_more_than_they_save_are_left_out(folder: Path) -> None:
+def test_drafts_that_cost_more_than_they_save_are_left_out(model_dir: Path) -> None:
     prompt = [3, 4]
-    answer = prompt + generate(make_engine(folder), prompt)
+    answer = prompt + generate(make_engine(model_dir), prompt)
     used = []
     for token_us in (1, 400, 3000):
-        engine = with_a_decoding_sequence(knowing(make_engine(folder), step_us=1000, token_us=token_us))
+        engine = with_a_decoding_sequence(knowing(make_engine(model_dir), step_us=1000, token_us=token_us))
         engine.propose("live", 3, answer[3:13])
         used.append(engine.step().outputs[0].proposed_drafts)
     assert used[0] == 10
@@ -181,9 +176,9 @@ def test_drafts_that_cost_more_than_they_save_are_left_out(folder: Path) -> None
 
 
 def test_a_step_is_known_by_the_keys_that_its_rows_and_their_drafts_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = with_a_decoding_sequence(knowing(make_engine(folder), step_us=1000, token_us=1))
+    engine = with_a_decoding_sequence(knowing(make_engine(model_dir), step_us=1000, token_us=1))
     observed: list[Features] = []
     monkeypatch.setattr(engine.cost, "observe", lambda features, _us: observed.append(features))
     engine.propose("live", 3, [5, 6, 7])
@@ -191,8 +186,8 @@ def test_a_step_is_known_by_the_keys_that_its_rows_and_their_drafts_read(
     assert observed == [Features(tokens=4, sequences=1, keys=3 + 4 + 5 + 6)]
 
 
-def test_predicted_prefill_times_grow_with_what_is_not_cached(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_predicted_prefill_times_grow_with_what_is_not_cached(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     assert engine.cost.prefill_us(100, 0) == 0
     knowing(engine, step_us=1000, token_us=100)
     assert engine.cost.prefill_us(100, 0) == pytest.approx(11_000, rel=0.05)
@@ -202,8 +197,8 @@ def test_predicted_prefill_times_grow_with_what_is_not_cached(folder: Path) -> N
 # --- the prefix cache ---
 
 
-def test_tenants_share_no_prefix(folder: Path) -> None:
-    engine, prompt = make_engine(folder), list(range(40))
+def test_tenants_share_no_prefix(model_dir: Path) -> None:
+    engine, prompt = make_engine(model_dir), list(range(40))
     cached = []
     for number, tenant in enumerate(["", "blue", "red", "blue", ""]):
         cached.append(engine.admit(str(number), prompt, 40, GREEDY, tenant=tenant).cached_tokens)
@@ -227,13 +222,13 @@ PREFIX = [number % 97 for number in range(192)]
 
 
 @pytest.mark.parametrize("chunk", [23, 64, 512])
-def test_prompts_that_share_a_cold_prefix_compute_it_once(folder: Path, chunk: int) -> None:
+def test_prompts_that_share_a_cold_prefix_compute_it_once(model_dir: Path, chunk: int) -> None:
     many = {key: [*PREFIX, *(ord(key) - 9 - number for number in range(9))] for key in "abcd"}
     expected = {
-        key: prompt + generate(make_engine(folder, prefix_cache=False), prompt)
+        key: prompt + generate(make_engine(model_dir, prefix_cache=False), prompt)
         for key, prompt in many.items()
     }
-    engine = make_engine(folder, max_batch_tokens=chunk)
+    engine = make_engine(model_dir, max_batch_tokens=chunk)
     for key, prompt in many.items():
         admit(engine, key, prompt)
     computed, drawn = computed_and_drawn(engine, many)
@@ -241,23 +236,23 @@ def test_prompts_that_share_a_cold_prefix_compute_it_once(folder: Path, chunk: i
     assert drawn == expected
 
 
-def test_a_prompt_that_comes_while_its_prefix_is_computed_computes_only_the_rest(folder: Path) -> None:
-    engine = make_engine(folder, max_batch_tokens=50)
+def test_a_prompt_that_comes_while_its_prefix_is_computed_computes_only_the_rest(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_batch_tokens=50)
     admit(engine, "a", PREFIX)
     engine.step()  # ends within a block
     admit(engine, "b", [*PREFIX, 1, 2, 3])
     assert computed_and_drawn(engine, {"a": [], "b": []})[0] == len(PREFIX) - 50 + 3
 
 
-def test_without_a_prefix_cache_nobody_waits_for_a_prefix(folder: Path) -> None:
-    engine = make_engine(folder, prefix_cache=False)
+def test_without_a_prefix_cache_nobody_waits_for_a_prefix(model_dir: Path) -> None:
+    engine = make_engine(model_dir, prefix_cache=False)
     for key in "ab":
         engine.admit(key, PREFIX, len(PREFIX), GREEDY, hashes_of(PREFIX))
     assert engine.step().num_prefill_tokens == 2 * len(PREFIX)
 
 
-def test_a_prompt_whose_log_probabilities_are_wanted_computes_all_of_itself(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_a_prompt_whose_log_probabilities_are_wanted_computes_all_of_itself(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     scored = replace(GREEDY, prompt_logprobs=0)
     admit(engine, "scored", PREFIX, scored)
     for key in "ab":
@@ -272,16 +267,16 @@ def test_a_prompt_whose_log_probabilities_are_wanted_computes_all_of_itself(fold
     assert computed == 2 * len(PREFIX) + 16  # "b" begins with the last block of its own
 
 
-def test_tenants_wait_for_no_prefix_of_others(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_tenants_wait_for_no_prefix_of_others(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     for tenant in ("blue", "red"):
         engine.admit(tenant, PREFIX, len(PREFIX), GREEDY, tenant=tenant)
     assert engine.step().num_prefill_tokens == 2 * len(PREFIX)
 
 
-def test_when_the_sequence_that_computes_a_prefix_is_released_another_goes_on(folder: Path) -> None:
-    expected = PREFIX + generate(make_engine(folder), PREFIX)
-    engine = make_engine(folder, max_batch_tokens=64)
+def test_when_the_sequence_that_computes_a_prefix_is_released_another_goes_on(model_dir: Path) -> None:
+    expected = PREFIX + generate(make_engine(model_dir), PREFIX)
+    engine = make_engine(model_dir, max_batch_tokens=64)
     for key in "abc":
         admit(engine, key, PREFIX)
     assert [progress.key for progress in engine.step().computed] == ["a"]
@@ -293,8 +288,8 @@ def test_when_the_sequence_that_computes_a_prefix_is_released_another_goes_on(fo
     assert drawn["c"] == expected
 
 
-def test_a_sequence_that_computes_a_prefix_and_is_preempted_holds_nobody_up(folder: Path) -> None:
-    engine = make_engine(folder, max_batch_tokens=64)
+def test_a_sequence_that_computes_a_prefix_and_is_preempted_holds_nobody_up(model_dir: Path) -> None:
+    engine = make_engine(model_dir, max_batch_tokens=64)
     for key in "ab":
         admit(engine, key, PREFIX)
     engine.step()
@@ -303,8 +298,8 @@ def test_a_sequence_that_computes_a_prefix_and_is_preempted_holds_nobody_up(fold
     assert [progress.key for progress in engine.step().computed] == ["b"]
 
 
-def test_sequences_that_wait_for_a_prefix_hold_one_copy_of_it(folder: Path) -> None:
-    engine = make_engine(folder)
+def test_sequences_that_wait_for_a_prefix_hold_one_copy_of_it(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
     for key in "ab":
         admit(engine, key, PREFIX)
     assert engine.blocks.num_held == 24
@@ -314,8 +309,8 @@ def test_sequences_that_wait_for_a_prefix_hold_one_copy_of_it(folder: Path) -> N
     assert engine.blocks.num_held == 12 + 1  # "a" has begun one with what it drew
 
 
-def test_blocks_that_are_promised_are_kept_and_get_a_copy_of_what_another_computed(folder: Path) -> None:
-    engine, prompt = make_engine(folder), list(range(40))
+def test_blocks_that_are_promised_are_kept_and_get_a_copy_of_what_another_computed(model_dir: Path) -> None:
+    engine, prompt = make_engine(model_dir), list(range(40))
     heard: list[tuple[int, int, int]] = []
     admit(engine, "a", prompt)
     promised = engine.admit(
@@ -339,8 +334,8 @@ def test_blocks_that_are_promised_are_kept_and_get_a_copy_of_what_another_comput
     assert engine.admit("again", prompt, 40, SamplingParams()).cached_tokens == 32
 
 
-def test_a_pool_is_sized_from_a_byte_budget(folder: Path) -> None:
-    engine = make_engine(folder, kv_memory_mb=1)
+def test_a_pool_is_sized_from_a_byte_budget(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_memory_mb=1)
     assert engine.config.kv_blocks == (1 << 20) // engine.layout.block_bytes
     assert engine.blocks.num_blocks == engine.kv_pool.num_blocks == engine.config.kv_blocks
-    assert make_engine(folder, kv_memory_mb=1, kv_dtype="int8").config.kv_blocks > engine.config.kv_blocks
+    assert make_engine(model_dir, kv_memory_mb=1, kv_dtype="int8").config.kv_blocks > engine.config.kv_blocks

@@ -1,0 +1,110 @@
+"""The timeline of a request: every microsecond belongs to one phase."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.gateway.scope.request_timeline import RequestTimeline
+from shared.messages import Mark
+from tests.support.clock import FakeClock
+
+
+def durations(timeline: RequestTimeline) -> list[tuple[str, int]]:
+    return [(phase.name, phase.duration_us) for phase in timeline.phases()]
+
+
+def test_the_phases_partition_the_request() -> None:
+    clock = FakeClock()
+    timeline = RequestTimeline(clock.unix_us() - 500, clock)
+    for phase in ("admit", "tokenize", "route"):
+        clock.advance(0.001)
+        timeline.mark_phase(phase)
+    clock.advance(0.010)
+    timeline.add_row((Mark("detokenize", 100), Mark("prefill.queue", 2000), Mark("prefill.compute", 5000)))
+    clock.advance(0.001)
+    timeline.mark_delivered()
+    clock.advance(0.020)
+    timeline.add_row((Mark("kv.transfer", 3000), Mark("decode.queue", 1000)))
+    timeline.mark_last_row()
+    clock.advance(0.001)
+    timeline.close_timeline()
+    assert durations(timeline) == [
+        ("client", 500),
+        ("admit", 1000),
+        ("tokenize", 1000),
+        ("route", 1000),
+        ("prefill.queue", 2000),
+        ("prefill.compute", 5000),
+        ("detokenize", 100),
+        ("bus", 2900),
+        ("deliver", 1000),
+        ("kv.transfer", 3000),
+        ("decode.queue", 1000),
+        ("decode", 16_000),
+        ("finish", 1000),
+    ]
+    assert (timeline.ttft_us, timeline.total_us) == (14_500, 35_500)
+    event = timeline.to_event()
+    assert sum(p.duration_us for p in event.phases) == event.total_us
+    assert (
+        sum(p.duration_us for p in event.phases if p.start_us + p.duration_us <= event.ttft_us)
+        == event.ttft_us
+    )
+
+
+@pytest.mark.parametrize("offset_us", [1, 61_000_000])
+def test_a_client_time_that_cannot_be_is_left_out(offset_us: int) -> None:
+    clock = FakeClock()
+    sent_us = clock.unix_us() + 1 if offset_us == 1 else clock.unix_us() - offset_us
+    timeline = RequestTimeline(sent_us, clock)
+    timeline.close_timeline()
+    assert "client" not in dict(durations(timeline))
+
+
+def test_an_answer_that_ends_with_its_first_row_is_delivered_before_it_finishes() -> None:
+    clock = FakeClock()
+    timeline = RequestTimeline(0, clock)
+    timeline.mark_phase("route")
+    clock.advance(0.002)
+    timeline.add_row(())
+    timeline.mark_last_row()
+    clock.advance(0.001)
+    timeline.mark_delivered()
+    timeline.close_timeline()
+    assert durations(timeline)[1:] == [("bus", 2000), ("deliver", 1000), ("decode", 0), ("finish", 0)]
+
+
+def test_a_lost_placement_is_a_phase_and_the_next_one_starts_anew() -> None:
+    clock = FakeClock()
+    timeline = RequestTimeline(0, clock)
+    timeline.mark_phase("route")
+    clock.advance(0.002)
+    timeline.mark_lost()
+    timeline.mark_phase("route")
+    clock.advance(0.003)
+    timeline.add_row((Mark("prefill.compute", 1000),))
+    timeline.mark_delivered()
+    clock.advance(0.004)
+    timeline.mark_lost()
+    timeline.mark_phase("route")
+    clock.advance(0.005)
+    timeline.add_row((Mark("prefill.compute", 2000),))
+    timeline.mark_last_row()
+    timeline.close_timeline()
+    assert [entry for entry in durations(timeline) if entry[1]] == [
+        ("lost", 2000),
+        ("prefill.compute", 1000),
+        ("bus", 2000),
+        ("decode", 4000),
+        ("prefill.compute", 2000),
+        ("bus", 3000),
+    ]
+
+
+def test_counts_are_not_phases() -> None:
+    timeline = RequestTimeline(0, FakeClock())
+    timeline.add_row((Mark("count:draft_proposed", 4),))
+    timeline.add_row((Mark("count:draft_proposed", 3), Mark("count:draft_accepted", 2)))
+    timeline.close_timeline()
+    assert (timeline.counts["draft_proposed"], timeline.counts["draft_accepted"]) == (7, 2)
+    assert not any(name.startswith("count:") for name, _ in durations(timeline))
