@@ -59,6 +59,16 @@ ROWS = (
 """Where tests start processes and wait for them, and in which row, one after another: stacks would be in each
 other's way, and what many share is started once. The first that fits counts."""
 
+LONG = (
+    "tests/unit/shared/engine/cuda/",
+    "tests/unit/shared/engine/native/test_served",
+    "tests/unit/shared/engine/loading/gguf/",
+    "tests/unit/shared/engine/test_latent.py",
+    "tests/unit/shared/retrieval/index/test_change.py",
+    "tests/unit/services/cli/local/test_bench_engine.py",
+)
+"""Modules of few tests that take long: they begin early, so that none of them runs alone at the end."""
+
 
 class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """With `pytest -n`: whole modules, so that each makes its fixtures once, and each row as one."""
@@ -68,9 +78,13 @@ class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
         return next((row for start, row in ROWS if module.startswith(start)), module)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # xdist would begin with the modules that have most tests
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With `-n auto`: one more than there are cores, since tests of processes mostly wait for them."""
-    return len(os.sched_getaffinity(0)) + 1
+    """With `-n auto`: two more than there are cores, since tests of processes mostly wait for them."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -78,8 +92,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffled modules go back to their folder: what it shares is started once. Those of processes begin."""
-    items.sort(key=lambda item: item.nodeid.split("/")[:2])
+    """Sort shuffled modules: rows of processes, folder by folder, then what takes long, then the rest."""
+    starts = [*(start for start, _ in ROWS), *LONG]
+
+    def turn(item: pytest.Item) -> int:
+        matches = (number for number, start in enumerate(starts) if item.nodeid.startswith(start))
+        return next(matches, len(starts))
+
+    items.sort(key=turn)
 
 
 def pytest_collection_finish() -> None:
