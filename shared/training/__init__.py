@@ -1,1 +1,14 @@
-"""Training: loop, optimizer, model and files, which all of it shares; a draft for the user's own target."""
+"""Train a draft for the user's own target, and with the same loop whatever else is trained here.
+
+distillation    `penstock distill`, from the target to a draft that says what it is worth
+draft_shape     how large a draft is, and which layers of the target it starts from
+draft_start     the draft before it has learned
+prompts         what the target is asked
+taught_rows     what it answered, in files
+draft_trainer   a step of distillation
+llama           the model in training; llama_files, its files
+loop            steps until the time is spent; optimizer, prefetch and checkpoint are its parts
+acceptance      how many drafted tokens are right; step_times and draft_worth, whether that pays
+model_card      the README of a draft
+tensor_file     a safetensors file that is whole or absent
+"""

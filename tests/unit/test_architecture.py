@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names files and functions that exist."""
+"""ARCHITECTURE.md and the walk of a request name files and functions that exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TEXT = re.sub(r"\s+", " ", (REPOSITORY / "ARCHITECTURE.md").read_text())
+PAGE = (REPOSITORY / "ARCHITECTURE.md").read_text()
+WALK = re.sub(r"\s+", " ", (REPOSITORY / "services" / "WALK.md").read_text())
+TEXT = re.sub(r"\s+", " ", PAGE) + WALK
 MAX_WORDS = 30
 
 PATHS = sorted(set(re.findall(r"`((?:services|shared|protos|tests)/[\w./]*)`", TEXT)))
@@ -19,7 +21,7 @@ PLACES = re.findall(r"`([\w/]+\.py)` `(\w+(?:\.\w+)?)`", TEXT)
 
 
 def section(title: str) -> str:
-    return (REPOSITORY / "ARCHITECTURE.md").read_text().split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+    return PAGE.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
 def defined(path: Path) -> set[str]:
@@ -49,9 +51,8 @@ def test_every_place_on_the_walk_is_where_it_says(path: str, name: str) -> None:
 
 
 def test_the_walk_names_places_in_every_service_that_a_request_meets() -> None:
-    walk = re.sub(r"\s+", " ", section("One request"))
     places = {
-        path.split("/")[1] for path, _ in re.findall(r"`(services/[\w/]+\.py)` `(\w+(?:\.\w+)?)`", walk)
+        path.split("/")[1] for path, _ in re.findall(r"`(services/[\w/]+\.py)` `(\w+(?:\.\w+)?)`", WALK)
     }
     services = {path.parent.name for path in REPOSITORY.glob("services/*/config.py")}
     assert places == services
