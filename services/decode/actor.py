@@ -1,6 +1,6 @@
 """The decode worker: reservation → KV → batch → tokens; of prompts that it computes itself, prompt → tokens.
 
-A turn seats jobs between steps, begins the next step with the drafts that have arrived, and then tells the
+A turn admits jobs between steps, begins the next step with the drafts that have arrived, and then tells the
 speculators.
 """
 
@@ -33,7 +33,7 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.prompt_progress import note_progress
+from shared.worker.prompt_progress import record_progress
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
 
@@ -71,7 +71,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             service.instance, service.config.draft_tokens, service.config.draft_batch_tokens
         )
         self._failures: deque[tuple[DecodeJob, PenstockError]] = deque()
-        self._late_told = 0
+        self._late_counted = 0
 
     async def open_transfers(self) -> Transfers:
         engine = self._driver.engine
@@ -186,8 +186,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
     async def after_step(self, result: StepResult) -> None:
         """A job that failed ("error") tells so with its last tokens, and so behind them; like every finished
         job it holds nothing here any more."""
-        note_progress(self._book.jobs, result)
-        await self._tell_scores(result)
+        record_progress(self._book.jobs, result)
+        await self._send_scores(result)
         outputs = [
             (job, output)
             for output in result.outputs
@@ -224,7 +224,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             metrics.DRAFT_PROPOSED.labels(source=source).inc(output.proposed_drafts)
             metrics.DRAFT_ACCEPTED.labels(source=source).inc(output.accepted_drafts)
 
-    async def _tell_scores(self, result: StepResult) -> None:
+    async def _send_scores(self, result: StepResult) -> None:
         for scores in result.prompt_scores:
             job = self._book.jobs.get(scores.key)
             if job is not None and job.phase in IN_BATCH:
@@ -234,10 +234,10 @@ class DecodeActor(WorkerActor[DecodeJob]):
         """Handle the driver's reports, though not while the bus takes nothing and too much waits for it: then
         the engine soon waits as well, and no token is lost."""
         while not self._outbox.crowded and (report := self._driver.take_report()) is not None:
-            for seated in report.seated:
-                await self._seated(seated.job, seated.outcome)
+            for admitted in report.admitted:
+                await self._admitted(admitted.job, admitted.outcome)
             for use in report.draft_uses:
-                self._drafts.note_use(use.key, use.behind, use.late)
+                self._drafts.record_use(use.key, use.behind, use.late)
             if report.result is not None:
                 await self.after_step(report.result)
         return True
@@ -245,18 +245,18 @@ class DecodeActor(WorkerActor[DecodeJob]):
     async def admit_jobs(self) -> None:
         """One whose prompt is computed here waits for its grammar first."""
         queued = self._book.in_phase(JobPhase.QUEUED)
-        new = [job for job in queued if not (job.seating or (job.is_local and job.compiling))]
-        ready = [job for job in self._book.in_phase(JobPhase.READY) if not (job.seating or job.compiling)]
+        new = [job for job in queued if not (job.admitting or (job.is_local and job.compiling))]
+        ready = [job for job in self._book.in_phase(JobPhase.READY) if not (job.admitting or job.compiling)]
         if new or ready:
-            self._driver.seat(new, ready)
+            self._driver.admit(new, ready)
             for job in (*new, *ready):
-                job.seating = True
+                job.admitting = True
 
-    async def _seated(
+    async def _admitted(
         self, job: DecodeJob, outcome: Reservation | AdmitResult | PenstockError | None
     ) -> None:
         """The engine has answered; of a job that has ended meanwhile it has been told to give back all."""
-        job.seating = False
+        job.admitting = False
         if self._book.jobs.get(job.key) is not job:
             return
         if isinstance(outcome, PenstockError):
@@ -334,8 +334,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
         for speculator, request_id, epoch, message in self._drafts.outgoing():
             await self._outbox.tell("speculator", speculator, message, request_id, epoch)
         late = self._drafts.counts.late
-        metrics.DRAFT_LATE.inc(late - self._late_told)
-        self._late_told = late
+        metrics.DRAFT_LATE.inc(late - self._late_counted)
+        self._late_counted = late
 
     # ---- KV, called by the receiver from anywhere on the loop --------------------------------------
 
@@ -370,7 +370,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     async def end_transfers(self) -> None:
         while self._failures:
-            await self._tell_lost(*self._failures.popleft())
+            await self._report_lost(*self._failures.popleft())
 
     # ---- ends -----------------------------------------------------------------------------------------
 

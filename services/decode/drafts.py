@@ -49,8 +49,8 @@ class _Session:
     prompt_len: int
     sampling: SamplingParams
     length: DraftLength
-    known: bool = False  # the speculator was told of it, and has not said that it lost it
-    told: int = 0  # how many of `tokens` the speculator has been sent
+    known: bool = False  # the speculator was num_sent of it, and has not said that it lost it
+    num_sent: int = 0  # how many of `tokens` the speculator has been sent
     advanced: bool = True
     open_at: int = 0  # do not open (again) before the sequence is this long
     reopen_after: int = REOPEN_AFTER_TOKENS
@@ -170,7 +170,7 @@ class DraftBook:
                 session.length.observe(len(ids), 0)
         return found
 
-    def note_use(self, key: str, behind: int, late: int) -> None:
+    def record_use(self, key: str, behind: int, late: int) -> None:
         """The engine had decoded `behind` tokens more when a proposal came to it; `late` guesses were of no
         use then."""
         self.counts.late += late
@@ -209,8 +209,8 @@ class DraftBook:
             if session.known or len(session.tokens) < session.open_at:
                 continue
             session.known = session.advanced = True
-            session.told = len(session.tokens)
-            session.open_at = session.told + session.reopen_after
+            session.num_sent = len(session.tokens)
+            session.open_at = session.num_sent + session.reopen_after
             session.reopen_after = min(2 * session.reopen_after, MAX_REOPEN_AFTER_TOKENS)
             message = DraftOpen(
                 pack_ids(session.tokens), session.prompt_len, session.sampling, self.decode, session.adapter
@@ -241,12 +241,12 @@ class DraftBook:
             decode=self.decode,
             request_ids=tuple(session.request_id for session, _ in rows),
             epochs=tuple(session.epoch for session, _ in rows),
-            bases=tuple(session.told for session, _ in rows),
-            token_ids=tuple(tuple(session.tokens[session.told :]) for session, _ in rows),
+            bases=tuple(session.num_sent for session, _ in rows),
+            token_ids=tuple(tuple(session.tokens[session.num_sent :]) for session, _ in rows),
             lengths=tuple(wanted for _, wanted in rows),
         )
         for session, _ in rows:
-            session.told = len(session.tokens)
+            session.num_sent = len(session.tokens)
         return message
 
 

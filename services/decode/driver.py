@@ -1,6 +1,6 @@
 """Drives the decode worker's engine: step after step in its thread, without waiting for the event loop.
 
-What the loop wants done (blocks given back, jobs seated, drafts verified) it leaves in a hand-over that the
+What the loop wants done (blocks given back, jobs admitted, drafts verified) it leaves in a hand-over that the
 engine's thread empties before each step; what a step brought, that thread leaves in another one.
 """
 
@@ -16,7 +16,7 @@ from services.decode.job import DecodeJob
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine import AdmitResult, Engine, Reservation, StepResult
 from shared.errors import PenstockError
-from shared.worker.driver import EngineDriver, Facts
+from shared.worker.driver import EngineDriver, EngineSnapshot
 from shared.worker.prefix_mirror import PrefixMirror
 
 MAX_UNTAKEN_REPORTS = 8
@@ -24,7 +24,7 @@ MAX_UNTAKEN_REPORTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
+class Admitted:
     """The outcome of one job: its reservation, what is known of its prompt where that is computed here, None
     for one that has joined the batch, or why none of these."""
 
@@ -46,10 +46,10 @@ class DraftUse:
 class StepReport:
     """The report of what the engine has done, in this order."""
 
-    seated: Sequence[Seated]
+    admitted: Sequence[Admitted]
     draft_uses: Sequence[DraftUse]
     result: StepResult | None
-    facts: Facts
+    snapshot: EngineSnapshot
 
 
 class DecodeDriver(EngineDriver[None]):
@@ -63,7 +63,7 @@ class DecodeDriver(EngineDriver[None]):
     ) -> None:
         super().__init__(name, load, mirror, wake, clock)
         self._reports: deque[StepReport] = deque()  # the engine's thread adds, the loop takes
-        self._seated: list[Seated] = []  # the engine's thread's own, as are the next
+        self._admitted: list[Admitted] = []  # the engine's thread's own, as are the next
         self._proposals: dict[str, Proposal] = {}
         self._closing = False
         self._loop: asyncio.AbstractEventLoop
@@ -74,15 +74,15 @@ class DecodeDriver(EngineDriver[None]):
         await super().load_engine()
         self._loop = asyncio.get_running_loop()
 
-    def seat(self, new: Sequence[DecodeJob], ready: Sequence[DecodeJob]) -> None:
+    def admit(self, new: Sequence[DecodeJob], ready: Sequence[DecodeJob]) -> None:
         """Reserve, before the next step, blocks for `new` jobs or begin with their prompts, and let `ready`
         ones join the batch; a report says what became of each, in this order."""
 
         def order(engine: Engine) -> None:
-            self._seated += [
-                Seated(job, _admit(engine, job) if job.is_local else _reserve(engine, job)) for job in new
+            self._admitted += [
+                Admitted(job, _admit(engine, job) if job.is_local else _reserve(engine, job)) for job in new
             ]
-            self._seated += [Seated(job, _attach(engine, job)) for job in ready]
+            self._admitted += [Admitted(job, _attach(engine, job)) for job in ready]
 
         self._orders.append(order)
 
@@ -100,7 +100,7 @@ class DecodeDriver(EngineDriver[None]):
         raised, behind all else."""
         if self._reports:
             report = self._reports.popleft()
-            self._learn(report.facts)
+            self._learn(report.snapshot)
             self.steps += report.result is not None
             return report
         ended = self._take_ended()
@@ -114,7 +114,7 @@ class DecodeDriver(EngineDriver[None]):
             if self._orders:
                 self.engine.rouse()
             return
-        if self._orders or self.facts.has_work:
+        if self._orders or self.snapshot.has_work:
             self.begin_step(self._run)
         else:
             await self.flush_releases()
@@ -131,7 +131,7 @@ class DecodeDriver(EngineDriver[None]):
         """Step after step, until there is no work or the loop is too far behind."""
         while True:
             self._carry_out_orders(len(self._orders))
-            if self._seated:
+            if self._admitted:
                 self._report((), None)  # whoever waits for a place does not wait for the step as well
             if self._closing or not engine.has_work or len(self._reports) >= MAX_UNTAKEN_REPORTS:
                 return
@@ -144,8 +144,8 @@ class DecodeDriver(EngineDriver[None]):
             self._report(draft_uses, result)
 
     def _report(self, draft_uses: Sequence[DraftUse], result: StepResult | None) -> None:
-        seated, self._seated = self._seated, []
-        self._reports.append(StepReport(seated, draft_uses, result, self._facts()))
+        admitted, self._admitted = self._admitted, []
+        self._reports.append(StepReport(admitted, draft_uses, result, self._take_snapshot()))
         if len(self._reports) == 1:  # else the loop has been woken, and takes all there is
             self._loop.call_soon_threadsafe(self._wake)
 

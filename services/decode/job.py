@@ -33,7 +33,7 @@ class DecodeJob(Job):
     inter_token_s: float | None = None
     last_token_s: float | None = None
     answered: bool = False  # its gateway knows that it is taken
-    seating: bool = False  # the engine was asked for its blocks or its place, and has not answered
+    admitting: bool = False  # the engine was asked for its blocks or its place, and has not answered
     arrived_s: float = 0.0
     started_s: float = 0.0  # when the engine took its prompt
     computed_tokens: int = 0  # of its prompt, here; a guess of what is cached until the engine has it

@@ -12,7 +12,7 @@ from services.gateway.fleet.breakers import Breakers
 from services.gateway.fleet.canceller import Canceller
 from services.gateway.fleet.model_identity import ModelIdentity, contends
 from services.gateway.fleet.poison_requests import PoisonRequests
-from services.gateway.fleet.routing import free_seats, leave_out, serving
+from services.gateway.fleet.routing import free_slots, leave_out, serving
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
 from services.gateway.question.question_rewriter import QuestionRewriter
 from services.gateway.request.prompt_limits import PromptLimits
@@ -54,15 +54,15 @@ class SessionContext:
         def loaded(role: str) -> list[LoadedView]:
             return [sent_load.with_sent(view) for view in fleet.instances(role)]
 
-        def seats(model: ModelIdentity, blocks: int) -> int | None:
+        def slots(model: ModelIdentity, blocks: int) -> int | None:
             views = serving(fleet.instances("decode"), "decode", model)
             trusted = leave_out(views, breakers.shunned(views, ""))
-            return free_seats([sent_load.with_sent(view) for view in trusted], model, blocks)
+            return free_slots([sent_load.with_sent(view) for view in trusted], model, blocks)
 
         def contending(ahead: ModelIdentity, behind: ModelIdentity) -> bool:
             return contends(ahead, behind, fleet.instances("decode"))
 
-        queue = AdmissionQueue(seats, contending, tasks.start)
+        queue = AdmissionQueue(slots, contending, tasks.start)
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
         suspects = PoisonRequests()

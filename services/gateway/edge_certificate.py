@@ -30,7 +30,7 @@ class EdgeCertificate:
             for name in ("tls_cert", "tls_key", "tls_client_ca")
             if getattr(config, name)
         }
-        self._signature = self._look()
+        self._signature = self._signatures()
         self._context: ssl.SSLContext
         self._configuration = self._load()
 
@@ -72,7 +72,7 @@ class EdgeCertificate:
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC for each new connection, in a thread of its own: None when nothing is new."""
-        signature = self._look()
+        signature = self._signatures()
         if signature == self._signature:
             return None
         self._signature = signature
@@ -92,7 +92,7 @@ class EdgeCertificate:
         authorities = pem.get("tls_client_ca")
         if authorities is not None:
             _add_authorities(context, self._files["tls_client_ca"], authorities)
-        if self._look() != self._signature:  # what was checked may not be what was read
+        if self._signatures() != self._signature:  # what was checked may not be what was read
             raise ConfigError(
                 "the files of the edge's certificate changed while they were read: they are read again"
             )
@@ -101,7 +101,7 @@ class EdgeCertificate:
             [(pem["tls_key"], pem["tls_cert"])], root_certificates=authorities
         )
 
-    def _look(self) -> list[FileSignature]:
+    def _signatures(self) -> list[FileSignature]:
         return [file_signature(file) for file in self._files.values()]
 
 

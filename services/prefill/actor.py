@@ -28,7 +28,7 @@ from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.prompt_progress import note_progress
+from shared.worker.prompt_progress import record_progress
 from shared.worker.rate import MEASURED_STEP_TOKENS, TokenRate
 from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
@@ -88,7 +88,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         return WorkerLoad(
             capacity=self._driver.engine.config.max_sequences,
             live=len(self._book.jobs) - len(self._book.queue),
-            kv_blocks_free=self._driver.facts.free_blocks,
+            kv_blocks_free=self._driver.snapshot.free_blocks,
             queued=len(self._book.queue),
             queued_tokens=self._book.queue.queued_tokens + self._book.computing_tokens,
         )
@@ -144,31 +144,31 @@ class PrefillActor(WorkerActor[PrefillJob]):
         for job in self._book.expired_at_work():
             if job.phase is JobPhase.TRANSFERRING:
                 await self._lose(job, self.deadline_passed(job))
-        await self._tell_expired(self._book.expired_in_queue())
+        await self._report_expired(self._book.expired_in_queue())
 
     # ---- one turn -----------------------------------------------------------------------------------
 
     async def after_step(self, result: StepResult) -> None:
         self._rate.observe(result.num_prefill_tokens, result.step_us)
-        note_progress(self._book.jobs, result)
+        record_progress(self._book.jobs, result)
         first_tokens = [
             (job, output)
             for output in result.outputs
             if (job := self._book.jobs.get(output.key)) is not None and job.phase in IN_ENGINE
         ]
         for scores in result.prompt_scores:
-            await self._tell_scores(scores)
+            await self._send_scores(scores)
         # The first token goes out before KvDone: time to first token never waits for the transfer.
         await self._outbox.tokens(job_output(job, output, time.monotonic()) for job, output in first_tokens)
         if first_tokens:
             await asyncio.sleep(0)  # they leave now, not behind what follows from here on
         self._news.take()
-        await self._tell_refused()
+        await self._report_refused()
         for job, output in first_tokens:
             job.phase = JobPhase.TRANSFERRING
             self._sender.finish_transfer(job.transfer_key, output.token_ids, output.finish_reason or "")
 
-    async def _tell_scores(self, scores: PromptScores) -> None:
+    async def _send_scores(self, scores: PromptScores) -> None:
         job = self._book.jobs.get(scores.key)
         if job is not None and job.phase in IN_ENGINE:
             await self._outbox.prompt_scores(job.gateway, job.request_id, job.epoch, scores)
@@ -178,13 +178,13 @@ class PrefillActor(WorkerActor[PrefillJob]):
         self._driver.engine.serve(self._book.waiting_prompts)
         room = self._driver.room_tokens(self._book.computing_tokens, self._book.prompts_ahead)
         jobs, expired = self._book.take_jobs(room)
-        await self._tell_expired(expired)
+        await self._report_expired(expired)
         for job in jobs:
             job.started_s = time.monotonic()
         callbacks = [self._announcer.layer_callback(job) for job in jobs]
         if any(job.refused_s is not None for job in jobs):  # a step for nothing would only wake the next one
             self._joined(jobs, await self._driver.admit(jobs, callbacks))
-            await self._tell_refused()
+            await self._report_refused()
         elif jobs:
             self._driver.join(jobs, callbacks, self._joined)
 
@@ -211,10 +211,10 @@ class PrefillActor(WorkerActor[PrefillJob]):
                 metrics.PREFIX_CACHE_HITS.inc(job.cached_tokens // BLOCK_TOKENS)
         self._service.changed()
 
-    async def _tell_refused(self) -> None:
+    async def _report_refused(self) -> None:
         refused, self._refused = self._refused, []
         for job, error in refused:
-            await self._tell_lost(job, error)
+            await self._report_lost(job, error)
 
     async def take_steps(self) -> bool:
         if self._driver.stepping:
@@ -275,7 +275,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
     def deadline_passed(self, job: PrefillJob) -> DeadlineExpired:
         return deadline_passed(f"while prefill was {job.phase.value}")
 
-    async def _tell_expired(self, expired: Iterable[LostJob]) -> None:
+    async def _report_expired(self, expired: Iterable[LostJob]) -> None:
         for job, error in expired:
             self.forget_grammar(job)
-            await self._tell_lost(job, error)
+            await self._report_lost(job, error)

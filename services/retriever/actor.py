@@ -12,7 +12,7 @@ import structlog
 from services.retriever.computing import WorkResult
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
-from services.retriever.first_passages import tell_first
+from services.retriever.first_passages import send_first_passages
 from services.retriever.passage_ranker import Unranked
 from services.retriever.question import (
     DEGRADED_NO_CORPUS,
@@ -210,8 +210,8 @@ class RetrieverActor(ServiceActor):
                 await self._give(asked, answer)
             elif isinstance(asked, Question):
                 self._work_queue.rerank_later(asked, answer)
-                if asked.retrieve.tell_first:
-                    await tell_first(self.bus, asked)
+                if asked.retrieve.send_first_passages:
+                    await send_first_passages(self.bus, asked)
         if panic is not None:
             raise panic
 

@@ -79,7 +79,7 @@ class CorpusIndexing:
                 await asyncio.sleep(LOCK_POLL_S)
         while True:
             await asyncio.sleep(POLL_S)
-            if await asyncio.to_thread(follower.look):
+            if await asyncio.to_thread(follower.follow):
                 self._service.changed()
 
     def _bring_up_to_date(self, corpus: ServedCorpus, follower: IndexFollower) -> bool:
@@ -93,14 +93,14 @@ class CorpusIndexing:
         except IndexingStopped:
             log.info("indexing_stopped", corpus=corpus.named.name)
         except (PenstockError, OSError) as error:
-            corpus.tell_trouble(str(error))
+            corpus.report_trouble(str(error))
             log.warning("corpus_not_indexed", corpus=corpus.named.name, error=str(error))
         except Exception as error:  # of whatever reads documents: the other corpora are served all the same
-            corpus.tell_trouble(f"it could not be indexed ({type(error).__name__}); the log has the cause")
+            corpus.report_trouble(f"it could not be indexed ({type(error).__name__}); the log has the cause")
             log.exception("corpus_not_indexed", corpus=corpus.named.name)
         trouble = corpus.trouble
         if _serve_old(corpus, follower) and trouble:
-            corpus.tell_trouble(trouble)
+            corpus.report_trouble(trouble)
         return True
 
     def _index(self, corpus: ServedCorpus, follower: IndexFollower) -> None:
@@ -152,4 +152,4 @@ class CorpusIndexing:
 
 def _serve_old(corpus: ServedCorpus, follower: IndexFollower) -> bool:
     """Return whether an index that was there already has come into service now."""
-    return not corpus.generation and follower.look() and bool(corpus.generation)
+    return not corpus.generation and follower.follow() and bool(corpus.generation)

@@ -16,7 +16,7 @@ from shared.telemetry import metrics
 log = structlog.get_logger()
 
 
-async def tell_first(bus: Bus, asked: Question) -> None:
+async def send_first_passages(bus: Bus, asked: Question) -> None:
     """A hint: where it cannot be sent at once it is left out, and counted."""
     envelope, found = asked.delivery.envelope, asked.ask.found
     if found is None or not envelope.origin:

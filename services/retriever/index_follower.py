@@ -26,7 +26,7 @@ class IndexFollower:
         self._corpus = corpus
         self._told = ""
 
-    def look(self) -> bool:
+    def follow(self) -> bool:
         """Goes on to the current generation when it is another one. One that cannot be used leaves the old
         one in service, and is told of once. Whether anything has changed."""
         corpus = self._corpus
@@ -36,10 +36,10 @@ class IndexFollower:
                 return self._forget_trouble()
             opened = open_generation(self._folder, self._embedder)
         except (PenstockError, OSError) as error:
-            return self._tell_trouble(str(error))
+            return self._report_trouble(str(error))
         except Exception as error:  # of whatever reads it: others are followed all the same
             log.exception("index_broken", corpus=corpus.named.name)
-            return self._tell_trouble(f"its index cannot be read ({type(error).__name__})")
+            return self._report_trouble(f"its index cannot be read ({type(error).__name__})")
         if opened is None:
             return False
         corpus.replace_index(opened.index, opened.number)
@@ -52,11 +52,11 @@ class IndexFollower:
         )
         return True
 
-    def _tell_trouble(self, trouble: str) -> bool:
+    def _report_trouble(self, trouble: str) -> bool:
         if trouble == self._told:
             return False
         self._told = trouble
-        self._corpus.tell_trouble(trouble)
+        self._corpus.report_trouble(trouble)
         action = "the old one serves" if self._corpus.generation else "there is none to serve"
         log.warning("index_unusable", corpus=self._corpus.named.name, error=trouble, action=action)
         return True
@@ -66,5 +66,5 @@ class IndexFollower:
         if not self._told:
             return False
         self._told = ""
-        self._corpus.tell_trouble("")
+        self._corpus.report_trouble("")
         return True

@@ -61,7 +61,7 @@ class ServedCorpus:
         self.trouble = ""
         self._count()
 
-    def tell_trouble(self, trouble: str) -> None:
+    def report_trouble(self, trouble: str) -> None:
         self.trouble = trouble
         self._count()
 

@@ -79,7 +79,7 @@ class SpeculatorActor(EngineActor):
         return WorkerLoad(
             capacity=self._config.max_sessions,
             live=len(self._sessions),
-            kv_blocks_free=self._driver.facts.free_blocks,
+            kv_blocks_free=self._driver.snapshot.free_blocks,
         )
 
     def held(self) -> Iterable[Held]:
@@ -194,11 +194,11 @@ class SpeculatorActor(EngineActor):
         sessions = [(key, session, len(session.tokens)) for key, session, _ in chosen]
         wishes = []
         for key, session, wanted in chosen:
-            untold = tuple(session.tokens[session.told :])
+            untold = tuple(session.tokens[session.num_known :])
             wishes.append(
                 Wish(
                     key,
-                    session.told,
+                    session.num_known,
                     untold,
                     session.prompt_len,
                     session.params,
@@ -206,7 +206,7 @@ class SpeculatorActor(EngineActor):
                     session.adapter,
                 )
             )
-            session.told = len(session.tokens)
+            session.num_known = len(session.tokens)
         self._driver.begin_step(lambda engine: DraftTick(sessions, self._drafter.draft(engine, wishes)))
 
     async def _send_blocks(self, tick: DraftTick) -> None:

@@ -17,8 +17,9 @@ class DraftSession:
     """The tokens that a decode worker has made final, and how many it wants guessed after them (0 = none
     now).
 
-    `compiling`: its grammar is not there yet, so nothing can be guessed. `told`: how many of its first tokens
-    the engine knows. `adapter`: what the engine calls the one that it guesses with, "" for the draft alone.
+    `compiling`: its grammar is not there yet, so nothing can be guessed. `num_known`: how many of its first
+    tokens the engine knows. `adapter`: what the engine calls the one that it guesses with, "" for the draft
+    alone.
     """
 
     request_id: str
@@ -30,7 +31,7 @@ class DraftSession:
     used_at_s: float
     wanted: int = 0
     compiling: bool = False
-    told: int = 0
+    num_known: int = 0
     adapter: str = ""
 
     @property
@@ -41,7 +42,7 @@ class DraftSession:
 class DraftSessions:
     """The draft sessions, at most `limit`; the least recently used gives way, an unused one ends after
     `lease_s`.
-    `on_drop` is told the key of each that is gone, however it went."""
+    `on_drop` is num_known the key of each that is gone, however it went."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class DraftSessions:
         if session is None or not 0 <= base <= len(session.tokens):
             return False
         session.tokens[base:] = token_ids
-        session.told = min(session.told, base)
+        session.num_known = min(session.num_known, base)
         session.wanted = wanted
         session.used_at_s = self._clock.monotonic_s()
         self._sessions.move_to_end(key)
@@ -126,7 +127,7 @@ class DraftSessions:
         """The engine has nothing of these sessions any more."""
         for key in keys:
             if key in self._sessions:
-                self._sessions[key].told = 0
+                self._sessions[key].num_known = 0
 
     def drop(self, key: str) -> bool:
         if self._sessions.pop(key, None) is None:

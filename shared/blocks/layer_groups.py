@@ -12,10 +12,10 @@ from shared.blocks.window import NO_WINDOW, KvWindow
 
 @dataclass(frozen=True, slots=True)
 class KvGroups:
-    """A model's layers are in `whole` groups that see everything, and in `windowed` ones that see the last
+    """Groups of layers of a model: `full_attention` groups see everything, `windowed` ones the last
     `window_tokens` alone. A block holds KV of 16 tokens in the layers of one group; all are of one size."""
 
-    whole: int = 1
+    full_attention: int = 1
     windowed: int = 0
     window_tokens: int = 0
 
@@ -25,32 +25,34 @@ class KvGroups:
 
     @property
     def count(self) -> int:
-        return self.whole + self.windowed
+        return self.full_attention + self.windowed
 
     def most_blocks(self, num_tokens: int, num_rows: int) -> int:
         """Return the number of blocks that a sequence of `num_tokens` never exceeds, computed by `num_rows`
         at a time."""
         blocks = -(-num_tokens // HASH_BLOCK_TOKENS)
         in_window = min(blocks, self.window.most_blocks(num_rows)) if self.windowed else 0
-        return self.whole * blocks + self.windowed * in_window
+        return self.full_attention * blocks + self.windowed * in_window
 
     def read_blocks(self, count: int, position: int) -> int:
         """Count the blocks, of the first `count` of each group, that rows from `position` on read."""
-        return self.whole * count + self.windowed * max(0, count - self.window.first_block(position))
+        return self.full_attention * count + self.windowed * max(0, count - self.window.first_block(position))
 
-    def reusable_blocks(self, names: Sequence[bytes], is_cached: Callable[[bytes], bool]) -> int:
-        """Count the first blocks that need no computing, where `is_cached` knows names that are told: the
+    def reusable_blocks(self, hashes: Sequence[bytes], is_cached: Callable[[bytes], bool]) -> int:
+        """Count the first blocks that need no computing, where `is_cached` knows hashes that are told: the
         longest prefix whose blocks are there in the groups that see everything, and those of the window at
         its end in the others."""
-        count = NO_WINDOW.reusable_blocks(names, is_cached) if self.whole else len(names)
+        count = NO_WINDOW.reusable_blocks(hashes, is_cached) if self.full_attention else len(hashes)
         if not self.windowed:
             return count
-        return self.window.reusable_blocks(names[:count], lambda name: is_cached(self.windowed_name(name)))
+        return self.window.reusable_blocks(
+            hashes[:count], lambda block_hash: is_cached(self.windowed_hash(block_hash))
+        )
 
-    def windowed_name(self, name: bytes) -> bytes:
+    def windowed_hash(self, block_hash: bytes) -> bytes:
         """Name a block of the groups with a window as it is called outside of the engine. Where there are
-        others, which come and go without it, these have the name."""
-        return bytes((name[0] ^ 0xFF,)) + name[1:] if self.whole else name
+        others, which come and go without it, these have the block_hash."""
+        return bytes((block_hash[0] ^ 0xFF,)) + block_hash[1:] if self.full_attention else block_hash
 
 
 ONE_GROUP = KvGroups()

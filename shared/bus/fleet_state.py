@@ -153,7 +153,7 @@ class FleetState:
             _apply_prefix_events(view, beat)
         if beat.state == "stalled" and not was_stalled:
             log.warning("fleet_stalled", peer_role=key[0], peer=key[1], stalled_ms=beat.stalled_ms)
-            self._tell_lost(key, "suspect")
+            self._notify_lost(key, "suspect")
         return view
 
     def anyone_silent(self) -> bool:
@@ -191,7 +191,7 @@ class FleetState:
             if now_s >= view.silent_at_s and not view.suspect:
                 view.suspect = True
                 log.warning("fleet_suspect", peer_role=key[0], peer=key[1], silent_s=round(silent_s, 3))
-                self._tell_lost(key, "suspect")
+                self._notify_lost(key, "suspect")
             if silent_s >= FORGET_AFTER_S:
                 self._forget(key)
 
@@ -238,7 +238,7 @@ class FleetState:
         still has to be told apart, so it is reported again under the new reason."""
         self._forget(key)
         log.debug("fleet_lost", peer_role=key[0], peer=key[1], why=why)
-        self._tell_lost(key, why)
+        self._notify_lost(key, why)
 
     def _forget(self, key: tuple[str, str]) -> None:
         del self._views[key]
@@ -250,7 +250,7 @@ class FleetState:
         except KeyError:
             log.debug("fleet_skew_never_measured", peer=key[1])
 
-    def _tell_lost(self, key: tuple[str, str], why: str) -> None:
+    def _notify_lost(self, key: tuple[str, str], why: str) -> None:
         for callback in self._on_lost:
             try:
                 callback(*key, why)

@@ -1,11 +1,11 @@
-"""Share the cores of one host among the processes that compute on it: a file in memory with a seat for
+"""Share the cores of one host among the processes that compute on it: a file in memory with a slot for
 each.
 
-A seat says what kind of work its process does, on which CPUs, and whether it computes now; from that every
+A slot says what kind of work its process does, on which CPUs, and whether it computes now; from that every
 process knows how many threads it has (`Board::share` in native/core_arbiter.h), and decode when its next
-step may begin while prompts wait (`step_pacer.py`). A seat is held by a lock on its
-bytes of the file: the kernel drops it with its process, in whatever container that lived, and the seat is
-free again. Who cannot have a seat computes with all of its threads.
+step may begin while prompts wait (`step_pacer.py`). A slot is held by a lock on its
+bytes of the file: the kernel drops it with its process, in whatever container that lived, and the slot is
+free again. Who cannot have a slot computes with all of its threads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 
-from shared.engine.native.library import PromptsShape, SeatShape, library
+from shared.engine.native.library import PromptsShape, SlotShape, library
 from shared.engine.step_pacer import OwnRequests, StepPacer, WaitingPrompts
 from shared.process.cores import cpu_quota, usable_cores, usable_cpus
 
 FOLDER = Path("/dev/shm")  # noqa: S108  # the memory that processes of a host share, by that name
 LAYOUT = 2
 """Of the file, and part of its name: raise it with any change of it."""
-SEATS = 128
+SLOTS = 128
 HEADER_BYTES = 64
 CPU_BITS = 1024
 LOOK_EVERY_S = 1.0
@@ -54,10 +54,10 @@ class CoreArbiter:
         prompt_weight: float = 0.0,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes a seat for this process, on the CPUs that the calling thread may use. `prompt_weight`
+        """Takes a slot for this process, on the CPUs that the calling thread may use. `prompt_weight`
         is that of prompts that wait for the same cores, for `pause`.
 
-        Raises OSError where there is no board, or none of ours, or no seat.
+        Raises OSError where there is no board, or none of ours, or no slot.
         """
         kernels = library()
         if kernels is None or not hasattr(fcntl, "F_OFD_SETLK"):
@@ -72,8 +72,8 @@ class CoreArbiter:
             os.close(self._file)
             raise
         self._board = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self._seats = (SeatShape * SEATS).from_buffer(self._map, HEADER_BYTES)
-        kernels.penstock_take_seat(self._board, self.number, ctypes.byref(_described(work_class)))
+        self._slots = (SlotShape * SLOTS).from_buffer(self._map, HEADER_BYTES)
+        kernels.penstock_take_slot(self._board, self.number, ctypes.byref(_described(work_class)))
         self.most = usable_cores()
         """How many threads it has when nobody else computes."""
         self.pauses = prompt_weight > 0.0
@@ -84,7 +84,7 @@ class CoreArbiter:
         self._looked_moves: dict[int, int] = {}
 
     def lead(self) -> None:
-        """Make this process compute with the threads of this seat, from now on."""
+        """Make this process compute with the threads of this slot, from now on."""
         self._kernels.penstock_join(self._board, self.number)
 
     def begin_step(self) -> None:
@@ -140,15 +140,15 @@ class CoreArbiter:
         self._kernels.penstock_change(self._board)
 
     def forget_lost(self) -> None:
-        """Mark those as idle who are said to compute where the seat is empty, or has not moved since the last
+        """Mark those as idle who are said to compute where the slot is empty, or has not moved since the last
         look: one that goes on says so with its next step."""
         moves: dict[int, int] = {}
-        for number, seat in enumerate(self._seats):
-            if not seat.computing or number == self.number:
+        for number, slot in enumerate(self._slots):
+            if not slot.computing or number == self.number:
                 continue
-            moves[number] = seat.moves
+            moves[number] = slot.moves
             left = self._lock(number)
-            if left or self._looked_moves.get(number) == seat.moves:
+            if left or self._looked_moves.get(number) == slot.moves:
                 self._kernels.penstock_compute(self._board, number, False)
             if left:
                 self._unlock(number)
@@ -162,13 +162,13 @@ class CoreArbiter:
         os.close(self._file)
 
     def _take_number(self) -> int:
-        for number in range(SEATS):
+        for number in range(SLOTS):
             if self._lock(number):
                 return number
-        raise OSError(f"all {SEATS} seats are taken")
+        raise OSError(f"all {SLOTS} slots are taken")
 
     def _lock(self, number: int) -> bool:
-        """False: somebody holds that seat."""
+        """False: somebody holds that slot."""
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _range(fcntl.F_WRLCK, number))
         except (BlockingIOError, PermissionError):
@@ -187,7 +187,7 @@ def _open(folder: Path, size: int) -> int:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(file)
         raise PermissionError(f"{path} is not a file of this user")
-    try:  # zeros: all seats are empty. A full disk is told of now, not by SIGBUS
+    try:  # zeros: all slots are empty. A full disk is told of now, not by SIGBUS
         os.posix_fallocate(file, 0, size)
     except OSError:
         os.close(file)
@@ -196,15 +196,15 @@ def _open(folder: Path, size: int) -> int:
 
 
 def _range(kind: int, number: int) -> bytes:
-    """A `struct flock` over one seat."""
-    seat = ctypes.sizeof(SeatShape)
-    return struct.pack("hh4xqqi4x", kind, os.SEEK_SET, HEADER_BYTES + number * seat, seat, 0)
+    """A `struct flock` over one slot."""
+    slot = ctypes.sizeof(SlotShape)
+    return struct.pack("hh4xqqi4x", kind, os.SEEK_SET, HEADER_BYTES + number * slot, slot, 0)
 
 
-def _described(work_class: WorkClass) -> SeatShape:
+def _described(work_class: WorkClass) -> SlotShape:
     quota = cpu_quota()
     cpus = usable_cpus()
-    seat = SeatShape(
+    slot = SlotShape(
         work_class=work_class,
         cores=len(cpus),
         limit=usable_cores(),
@@ -212,5 +212,5 @@ def _described(work_class: WorkClass) -> SeatShape:
         cgroup=0 if quota is None else quota.inode,
     )
     for cpu in cpus:
-        seat.cpus[cpu % CPU_BITS // 64] |= 1 << cpu % 64
-    return seat
+        slot.cpus[cpu % CPU_BITS // 64] |= 1 << cpu % 64
+    return slot

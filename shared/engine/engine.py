@@ -99,7 +99,7 @@ class Engine(Intake):
         groups = self.layout.groups
         self.blocks = BlockPool(config.kv_blocks, groups.counts, prefix_cache=config.prefix_cache)
         self._check_from = 0
-        self._seat: CoreArbiter | None = None
+        self._slot: CoreArbiter | None = None
         self._offloads = OffloadStore.of(config)
         self._model = build_model(config, self.model_config, kv_pool, self.max_model_len, on_loaded)
         adapters = AdapterRegistry(self._model, self.model_config, config)
@@ -136,7 +136,7 @@ class Engine(Intake):
         """Drop a sequence in any state and give its blocks back; False when `key` is not held."""
         self._sampler.forget(key)
         released = self._scheduler.remove_sequence(key)
-        self._settle()
+        self._keep_or_yield_cores()
         return released
 
     def held(self) -> dict[str, int]:
@@ -184,15 +184,15 @@ class Engine(Intake):
 
     # --- work ---
 
-    def share_cores(self, seat: CoreArbiter) -> None:
-        """Share the cores of this host from now on with those that have seats too."""
-        self._seat = seat
-        seat.lead()
+    def share_cores(self, slot: CoreArbiter) -> None:
+        """Share the cores of this host from now on with those that have slots too."""
+        self._slot = slot
+        slot.lead()
 
     @property
     def threads_now(self) -> int:
         """The number of threads, of `config.threads`, that would compute a step now. From any thread."""
-        return self.config.threads if self._seat is None else self._seat.threads
+        return self.config.threads if self._slot is None else self._slot.threads
 
     @property
     def has_work(self) -> bool:
@@ -201,12 +201,12 @@ class Engine(Intake):
 
     def step(self) -> StepResult:
         """One iteration over all live sequences: decode and verify first, then prefill chunks."""
-        if self._seat is not None:
-            self._seat.begin_step()
+        if self._slot is not None:
+            self._slot.begin_step()
         result = self._core.run_step()
-        if self._seat is not None:
-            self._seat.end_step()
-        self._settle()
+        if self._slot is not None:
+            self._slot.end_step()
+        self._keep_or_yield_cores()
         return result
 
     def pause(self) -> bool:
@@ -214,24 +214,24 @@ class Engine(Intake):
 
         False: it was roused before that, to be called again once what else there is to do is done.
         """
-        if self._seat is None or not self._seat.pauses:
+        if self._slot is None or not self._slot.pauses:
             return True
-        return self._seat.pause(self._scheduler.requests)
+        return self._slot.pause(self._scheduler.requests)
 
     def serve(self, requests: int) -> None:
         """Say how many are computed or wait: those that share the cores weigh them. From any thread."""
-        if self._seat is not None:
-            self._seat.serve(requests)
+        if self._slot is not None:
+            self._slot.serve(requests)
 
     def rouse(self) -> None:
         """There is something else to do than to pause. From any thread."""
-        if self._seat is not None and self._seat.pauses:
-            self._seat.rouse()
+        if self._slot is not None and self._slot.pauses:
+            self._slot.rouse()
 
-    def _settle(self) -> None:
+    def _keep_or_yield_cores(self) -> None:
         """Keep the cores between two steps: the next one follows at once, or after a `pause`."""
-        if self._seat is not None and not self.has_work:
-            self._seat.compute(now=False)
+        if self._slot is not None and not self.has_work:
+            self._slot.compute(now=False)
 
     def logits(self, token_ids: Sequence[int], adapter: str = "") -> Tensor:
         """float32 [len(token_ids), vocab]: the model's logits after each token. Borrows blocks."""
@@ -278,8 +278,8 @@ class Engine(Intake):
         if self._offloads is not None:
             self._offloads.close()
         self._model.close()
-        if self._seat is not None:
-            self._seat.close()
+        if self._slot is not None:
+            self._slot.close()
 
 
 def _ngram_tokens(config: EngineConfig, model: ModelConfig) -> int:

@@ -180,8 +180,8 @@ def _longest_blocks(config: EngineConfig, groups: KvGroups) -> int:
     window = groups.window
     turning = groups.windowed * (window.most_blocks(config.max_batch_tokens) + window.most_blocks(0))
     all_kept = config.kv_blocks // groups.count
-    if groups.whole:
-        return max(all_kept, (config.kv_blocks - turning) // groups.whole)
+    if groups.full_attention:
+        return max(all_kept, (config.kv_blocks - turning) // groups.full_attention)
     return sys.maxsize // HASH_BLOCK_TOKENS if config.kv_blocks >= turning else all_kept
 
 

@@ -93,7 +93,7 @@ class Watchdog:
         """The pause until the next look: a process at rest is woken less often."""
         return max(LOOK_S, self._limit_s / REST_LOOKS) if self._at_rest else LOOK_S
 
-    def look(self) -> None:
+    def check(self) -> None:
         """One look at everything."""
         now_s = self._clock.monotonic_s()
         passed_s, self._looked_s = min(now_s - self._looked_s, MOST_PER_LOOK_S), now_s
@@ -123,6 +123,6 @@ class Watchdog:
     def _run(self) -> None:
         while not self._stopping.wait(self.pause_s):
             try:
-                self.look()
+                self.check()
             except Exception:  # an activity that cannot be looked at must not end the watch over the others
                 log.exception("watchdog_failed")

@@ -87,7 +87,7 @@ class TransferSide(ABC, Generic[K, T]):
         if not self._is_live(transfer):
             return  # on_failed ended it
         if granted:
-            self._tell_abort(transfer)
+            self._send_abort(transfer)
         else:
             self.release_transfer(transfer)
 
@@ -106,5 +106,5 @@ class TransferSide(ABC, Generic[K, T]):
         """Take it out of the table, and remember that it has ended."""
 
     @abstractmethod
-    def _tell_abort(self, transfer: T) -> None:
+    def _send_abort(self, transfer: T) -> None:
         """Tell the other side that it is given up."""

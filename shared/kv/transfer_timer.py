@@ -72,7 +72,7 @@ class TransferTimer(Generic[K, T]):
             self._forget_expired(now_s)
             for key, transfer in tuple(self._transfers.items()):
                 if self._transfers.get(key) is transfer:  # no callback has ended it meanwhile
-                    self._look_after(transfer, now_s)
+                    self._check_transfer(transfer, now_s)
 
     async def _pause(self) -> None:
         """Wait TICK_S where there are transfers, else until there is one."""
@@ -84,7 +84,7 @@ class TransferTimer(Generic[K, T]):
             async with asyncio.timeout(REST_TICK_S):
                 await self._first_transfer.wait()
 
-    def _look_after(self, transfer: T, now_s: float) -> None:
+    def _check_transfer(self, transfer: T, now_s: float) -> None:
         if transfer.lease_over(now_s):
             self._owner.release_transfer(transfer)
             return

@@ -148,8 +148,8 @@ class TextScores:
 class Retrieve:
     """`rerank`: whether there is time for a closer look at what was found, where the retriever takes one.
 
-    `corpus` is searched for `tenant`; "" is the only one that it may search. `tell_first`: while what was
-    found is looked at more closely, the gateway wants to hear of it as it is, by `FoundFirst`.
+    `corpus` is searched for `tenant`; "" is the only one that it may search. `send_first_passages`: while
+    what was found is looked at more closely, the gateway wants to hear of it as it is, by `FoundFirst`.
     """
 
     query: str
@@ -159,7 +159,7 @@ class Retrieve:
     corpus: str = ""
     tenant: str = ""
     filters: Filters = ()
-    tell_first: bool = False
+    send_first_passages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

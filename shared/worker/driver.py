@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class EngineSnapshot:
     """The engine as it was after the last call."""
 
     has_work: bool = False
@@ -56,7 +56,7 @@ class EngineDriver(Generic[R]):
         self._mirror = mirror
         self._wake = wake
         self._orders: deque[Callable[[Engine], object]] = deque()  # in turn; the engine's thread takes them
-        self._step: asyncio.Future[tuple[R, Facts]] | None = None
+        self._step: asyncio.Future[tuple[R, EngineSnapshot]] | None = None
         self._part: WarmPart | None = None  # the engine's thread writes it
         self.computes_part = False
         """A part of a prefix that is warmed was ordered, and its result has not been taken."""
@@ -65,7 +65,7 @@ class EngineDriver(Generic[R]):
         self._checked_s = clock.monotonic_s()
         self._free_gauge = metrics.KV_BLOCKS.labels(state="free")  # once: finding it costs more than setting
         self._held_gauge = metrics.KV_BLOCKS.labels(state="held")
-        self.facts = Facts()
+        self.snapshot = EngineSnapshot()
         self.steps = 0
         """Steps whose results were taken."""
         self.faulty = False
@@ -78,19 +78,19 @@ class EngineDriver(Generic[R]):
         """Load the model."""
         self.engine = await self._thread.run(self._load)
         self._mirror.groups = self.engine.layout.groups.counts
-        self._learn(await self._thread.run(self._facts))
+        self._learn(await self._thread.run(self._take_snapshot))
         self.loaded = True
 
     def show_blocks(self) -> None:
         """Show the blocks of the pool in the metrics."""
-        free = self.facts.free_blocks
+        free = self.snapshot.free_blocks
         self._free_gauge.set(free)
         self._held_gauge.set(self.engine.config.kv_blocks - free)
 
     @property
     def has_work(self) -> bool:
         """Return whether there is anything to begin a step for."""
-        return self.facts.has_work
+        return self.snapshot.has_work
 
     # ---- between steps --------------------------------------------------------------------------
 
@@ -103,12 +103,12 @@ class EngineDriver(Generic[R]):
         assert self._step is None
         orders = len(self._orders)
 
-        def run() -> tuple[T, Facts]:
+        def run() -> tuple[T, EngineSnapshot]:
             self._carry_out_orders(orders)
-            return call(self.engine), self._facts()
+            return call(self.engine), self._take_snapshot()
 
-        value, facts = await self._thread.run(run)
-        self._learn(facts)
+        value, snapshot = await self._thread.run(run)
+        self._learn(snapshot)
         return value
 
     async def flush_releases(self) -> None:
@@ -166,9 +166,9 @@ class EngineDriver(Generic[R]):
         assert self._step is None
         orders = len(self._orders)  # what is said from now on comes after the step: it may be about it
 
-        def run() -> tuple[R, Facts]:
+        def run() -> tuple[R, EngineSnapshot]:
             self._carry_out_orders(orders)
-            return step(self.engine), self._facts()
+            return step(self.engine), self._take_snapshot()
 
         self._step = self._thread.start(run)
         self._step.add_done_callback(lambda _: self._wake())
@@ -178,12 +178,12 @@ class EngineDriver(Generic[R]):
         ended = self._take_ended()
         if ended is None:
             return None
-        result, facts = ended
+        result, snapshot = ended
         self.steps += 1
-        self._learn(facts)
+        self._learn(snapshot)
         return result
 
-    def _take_ended(self) -> tuple[R, Facts] | None:
+    def _take_ended(self) -> tuple[R, EngineSnapshot] | None:
         if self._step is None or not self._step.done():
             return None
         step, self._step = self._step, None
@@ -206,15 +206,15 @@ class EngineDriver(Generic[R]):
         for _ in range(count):
             self._orders.popleft()(self.engine)
 
-    def _facts(self) -> Facts:
+    def _take_snapshot(self) -> EngineSnapshot:
         engine = self.engine
-        return Facts(
+        return EngineSnapshot(
             engine.has_work, engine.blocks.num_free, engine.held(), tuple(engine.blocks.drain_events())
         )
 
     # ---- on the loop --------------------------------------------------------------------------------
 
-    def _learn(self, facts: Facts) -> None:
-        self.facts = facts
+    def _learn(self, snapshot: EngineSnapshot) -> None:
+        self.snapshot = snapshot
         self._unchecked_blocks = self.engine.config.kv_blocks
-        self._mirror.apply(facts.events)
+        self._mirror.apply(snapshot.events)

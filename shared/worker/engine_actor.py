@@ -139,7 +139,7 @@ class EngineActor(BusActor):
         return self._mirror.snapshot(bucket)
 
     def held(self) -> Iterable[Held]:
-        for key, blocks in self._driver.facts.held.items():
+        for key, blocks in self._driver.snapshot.held.items():
             yield Held(key.rpartition("/")[0], "kv_blocks", blocks, "")
 
     # ---- what its process tells it ------------------------------------------------------------------

@@ -68,7 +68,7 @@ class GrammarCompiler:
         if compilation is None:
             future = self._thread.submit(_compile, self._grammars, grammar)
             compilation = self._waiting[grammar] = _Compilation(future, monotonic())
-            future.add_done_callback(lambda done: self._tell(grammar, done))
+            future.add_done_callback(lambda done: self._on_compiled(grammar, done))
         compilation.keys.add(key)
 
     def forget(self, key: str) -> None:
@@ -89,7 +89,7 @@ class GrammarCompiler:
         self._closed = True
         await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
 
-    def _tell(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:
+    def _on_compiled(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:
         """Hand on a result, in the compiler's thread, or here where it was cancelled before it began."""
         if not future.cancelled() and not self._closed:
             self._loop.call_soon_threadsafe(self._end, grammar, future)

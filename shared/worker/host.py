@@ -102,12 +102,12 @@ async def keep_informed(service: Service[Any], actor: EngineActor) -> None:
     """Keep the actor informed of time and of lost instances; returns when it has its engine."""
 
     def on_lost(role: str, instance: str, why: str) -> None:
-        _tell(actor, InstanceLost(role, instance, why))
+        _notify(actor, InstanceLost(role, instance, why))
 
     async def tick() -> None:
         while True:
             await actor.until_work()
-            _tell(actor, Tick())
+            _notify(actor, Tick())
             await asyncio.sleep(TICK_S)
 
     service.fleet.on_lost(on_lost)
@@ -115,7 +115,7 @@ async def keep_informed(service: Service[Any], actor: EngineActor) -> None:
     service.supervisor.start_task("tick", tick)
 
 
-def _tell(actor: EngineActor, item: InstanceLost | Tick) -> None:
+def _notify(actor: EngineActor, item: InstanceLost | Tick) -> None:
     try:
         actor.tell_control(item)
     except Unavailable:

@@ -44,12 +44,12 @@ class PrefixMirror:
 
     def apply(self, events: Iterable[BlockEvent]) -> None:
         for event in events:
-            self._note(event.block_hash, came=event.kind == "added")
+            self._record(event.block_hash, came=event.kind == "added")
 
     def clear(self) -> None:
         """The engine was replaced: everything it had is gone."""
         for block_hash in [*self._untold, *(each for bucket in self._told for each in bucket)]:
-            self._note(block_hash, came=False)
+            self._record(block_hash, came=False)
 
     def overlap_blocks(self, hashes: Sequence[bytes]) -> int:
         """Return how many leading blocks of `hashes` the engine need not compute."""
@@ -86,7 +86,7 @@ class PrefixMirror:
         came = self._untold.get(block_hash)
         return block_hash in self._told[block_hash[0]] if came is None else came
 
-    def _note(self, block_hash: bytes, *, came: bool) -> None:
+    def _record(self, block_hash: bytes, *, came: bool) -> None:
         if self._has(block_hash) == came:
             return
         if block_hash in self._untold:

@@ -50,7 +50,7 @@ class PrefixWarmer:
     def go_on(self, *, busy: bool) -> None:
         """Once a turn, before the engine goes on: order the next part, where that is all there is to do."""
         part = self._driver.take_part()
-        if part is not None and self._warming.note_part(part):
+        if part is not None and self._warming.record_part(part):
             self._changed()
         prefix = self._warming.prefix
         if prefix is None or self._driver.computes_part:

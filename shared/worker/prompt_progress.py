@@ -14,7 +14,7 @@ class PromptJob(Protocol):
     """Of its prompt, cached ones included."""
 
 
-def note_progress(jobs: Mapping[str, PromptJob], result: StepResult) -> None:
+def record_progress(jobs: Mapping[str, PromptJob], result: StepResult) -> None:
     """Note what a step did for the prompts of `jobs`, by key; blocks that others computed count as hits."""
     for progress in (*result.reused, *result.computed):
         job = jobs.get(progress.key)

@@ -77,7 +77,7 @@ class Warming:
         if self.prefix is not None and self.prefix.gateway == gateway:
             self._end("cancelled")
 
-    def note_part(self, part: WarmPart) -> bool:
+    def record_part(self, part: WarmPart) -> bool:
         """A part has been computed, or could not be; whether there is more KV than before."""
         if part.error is not None:
             if part.prefix is self.prefix:

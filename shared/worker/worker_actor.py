@@ -310,7 +310,7 @@ class WorkerActor(EngineActor, Generic[J]):
         if job.phase is JobPhase.STOPPING:
             return
         if not await self.answer_pending(job, error):
-            await self._tell_lost(job, error)
+            await self._report_lost(job, error)
         self._give_back(job, error.code)
 
     def _give_back(self, job: J, reason: str) -> None:
@@ -322,7 +322,7 @@ class WorkerActor(EngineActor, Generic[J]):
         if job.compiling:
             self._grammar_compiler.forget(job.key)
 
-    async def _tell_lost(self, job: J, error: PenstockError) -> None:
+    async def _report_lost(self, job: J, error: PenstockError) -> None:
         await self._outbox.lost(job.gateway, job.request_id, job.epoch, error)
 
     # ---- to be seen -------------------------------------------------------------------------------------

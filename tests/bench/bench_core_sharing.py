@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_core_sharing --model DIR [--weights 0,1,2,4]
 
-Two engines, each in a process of its own with a seat on one board, and nothing else of the pipeline: 4
+Two engines, each in a process of its own with a slot on one board, and nothing else of the pipeline: 4
 sequences decode, alone and then while 2048-token prompts are computed one after another. All weights take
 their turn in every round; a cell is the median of the rounds.
 """
@@ -45,9 +45,9 @@ class Reading:
     prompt_ms: float
 
 
-def engine_on(model: Path, seat: CoreArbiter) -> Engine:
+def engine_on(model: Path, slot: CoreArbiter) -> Engine:
     engine = Engine(EngineConfig(model_dir=str(model), threads=0, kv_memory_mb=256))
-    engine.share_cores(seat)
+    engine.share_cores(slot)
     return engine
 
 
@@ -129,15 +129,15 @@ def main() -> None:
         pipe, theirs = context.Pipe()
         child = context.Process(target=compute_prompts, args=(theirs, options.model, folder), daemon=True)
         child.start()
-        seats = {weight: CoreArbiter(WorkClass.DECODE, folder, prompt_weight=weight) for weight in weights}
-        engine = engine_on(options.model, seats[weights[0]])
+        slots = {weight: CoreArbiter(WorkClass.DECODE, folder, prompt_weight=weight) for weight in weights}
+        engine = engine_on(options.model, slots[weights[0]])
         pipe.recv()
         pipe.send(1)
         pipe.recv()
         rounds: dict[float, list[Reading]] = {weight: [] for weight in weights}
         for _ in range(options.rounds):
             for weight in weights:
-                engine.share_cores(seats[weight])
+                engine.share_cores(slots[weight])
                 rounds[weight].append(measure(engine, pipe, options))
         pipe.send(0)
         child.join()

@@ -48,7 +48,7 @@ def _sides(pairs: Sequence[QuestionPair]) -> tuple[list[str], list[str]]:
 
 
 def report(title: str, embedder: Embedder, pairs: Iterable[QuestionPair]) -> None:
-    """A line for each kind: by vectors alone, and with the facts that have to be the same."""
+    """A line for each kind: by vectors alone, and with the snapshot that have to be the same."""
     listed = list(pairs)
     found = similarities(embedder, listed)
     by_kind: dict[str, list[int]] = defaultdict(list)
@@ -57,7 +57,7 @@ def report(title: str, embedder: Embedder, pairs: Iterable[QuestionPair]) -> Non
     for kind, rows in by_kind.items():
         same = np.array([facts_of(listed[row].one).agree_with(facts_of(listed[row].other)) for row in rows])
         values = found[rows]
-        for name, allowed in (("vectors", np.ones(len(rows), dtype=bool)), ("+ facts", same)):
+        for name, allowed in (("vectors", np.ones(len(rows), dtype=bool)), ("+ snapshot", same)):
             shares = (100 * float(((values >= limit) & allowed).mean()) for limit in THRESHOLDS)
             cells = " ".join(f"{share:6.2f}" for share in shares)
             print(f"{title:9} {kind:24} {len(rows):5} {name:8} {cells}")

@@ -23,7 +23,7 @@ from tests.chaos.report import DrillReport, spread
 from tests.chaos.stack_watch import FREE_LIMIT_S, StackWatch, watching
 from tests.chaos.storms import everyday, shutdown, storm
 from tests.chaos.traffic import Stream, all_started, differences, run_streams, stream_requests
-from tests.chaos.world import SEATS, Models, drill_stack
+from tests.chaos.world import SLOTS, Models, drill_stack
 from tests.support.client import connect, generate, request
 from tests.support.stack import Stack
 from tests.support.wait import until
@@ -37,7 +37,7 @@ COUNTED_S = 2.0
 SETTLED_S = 0.2
 
 CAUSES = ("drop", "rpc", "id", "id twice", "id and rpc", "deadline")
-PHASES = ("seat", "retrieve", "tokenize", "route", "prefill", "decode", "relay", "replace")
+PHASES = ("slot", "retrieve", "tokenize", "route", "prefill", "decode", "relay", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class CancelDrill:
         for _ in range(self.scale.repeats):
             await self._cancel_once(phase, cause)
         word = "expired" if cause == "deadline" else "cancelled"
-        fillers = self.scale.repeats * (SEATS - NEIGHBOURS) if phase == "seat" else 0
+        fillers = self.scale.repeats * (SLOTS - NEIGHBOURS) if phase == "slot" else 0
         due = Counter({"cancelled": fillers, "finished": self.scale.repeats * (NEIGHBOURS + 1)})
         due[word] += self.scale.repeats
         in_vain = Counter(due)  # whom no worker is left for may hear that before its deadline
@@ -97,7 +97,7 @@ class CancelDrill:
 
     async def _cancel_once(self, phase: str, cause: str) -> None:
         neighbours = [Stream(message) for message in self.neighbour_requests()]
-        fillers = [Stream(long_request(seed)) for seed in range(SEATS - NEIGHBOURS if phase == "seat" else 0)]
+        fillers = [Stream(long_request(seed)) for seed in range(SLOTS - NEIGHBOURS if phase == "slot" else 0)]
         victim = Stream(self._message(phase, cause), stops_reading=phase == "relay")
         async with connect(self.watch.stack.grpc) as other:
             calls = [asyncio.create_task(stream.follow(other)) for stream in (*neighbours, *fillers)]

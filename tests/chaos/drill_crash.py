@@ -39,7 +39,7 @@ SOON_S = 0.03
 IDLE_LIMIT_S = 30.0
 PAUSE_LIMIT_S = 1.5
 ROOM = {"PENSTOCK_DECODE_MAX_SEQUENCES": "64"}
-"""A stream that is routed anew shall not have to wait for a seat."""
+"""A stream that is routed anew shall not have to wait for a slot."""
 DECODE_PREFILLS = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "512"}
 """Prompts are computed where their streams run, if nobody is hurt by it: most of 20 sent at once are not."""
 LATE_IDLE_S = 3.0

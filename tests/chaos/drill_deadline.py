@@ -17,7 +17,7 @@ from tests.chaos.phases import held_open, long_request, request_in
 from tests.chaos.report import DrillReport, spread
 from tests.chaos.skewed_clock import skewed_environ
 from tests.chaos.traffic import Stream, all_started
-from tests.chaos.world import SEATS, Models, counted, drill_stack, until_serving
+from tests.chaos.world import SLOTS, Models, counted, drill_stack, until_serving
 from tests.support.client import connect
 from tests.support.percentile import percentile
 from tests.support.stack import Stack
@@ -34,7 +34,7 @@ SKEW_TOLERANCE_S = 0.02
 LOAD = 3.0
 BARE_LIMIT = 0.01
 HOPS = {
-    "seat": {"route", "decode"},
+    "slot": {"route", "decode"},
     "retrieve": {"retriever"},
     "tokenize": {"tokenizer"},
     "route": {"route", "detokenizer"},
@@ -43,7 +43,7 @@ HOPS = {
 }
 """Whom an expiry in a phase may name."""
 ON_THE_WAY = {
-    "seat": {"tokenizer"},
+    "slot": {"tokenizer"},
     "route": {"tokenizer"},
     "prefill": {"tokenizer", "route", "detokenizer"},
     "decode": {"tokenizer", "route", "detokenizer", "prefill"},
@@ -51,8 +51,8 @@ ON_THE_WAY = {
 """Whom a request names that expired before it came into the phase, as happens on a busy machine: it says
 nothing of the phase, and is sent once more with twice the time."""
 TRIES = 4
-IN_VAIN = {"seat": {"expired", "shed"}}
-"""How a request may end in a phase, where it is not `expired` alone: who cannot have a seat in time may be
+IN_VAIN = {"slot": {"expired", "shed"}}
+"""How a request may end in a phase, where it is not `expired` alone: who cannot have a slot in time may be
 told so at once."""
 
 
@@ -87,7 +87,7 @@ class DeadlineDrill:
         async with connect(self._stack.grpc) as stub:
             fillers = [
                 Stream(long_request(seed), stops_reading=True)
-                for seed in range(SEATS if phase == "seat" else 0)
+                for seed in range(SLOTS if phase == "slot" else 0)
             ]
             filling = [asyncio.create_task(filler.follow(stub)) for filler in fillers]
             await all_started(fillers)
@@ -139,7 +139,7 @@ class DeadlineDrill:
         """Three times what the stack can do, half of the deadlines told to gRPC alone."""
         shape = Shape(300, deadline_ms=60_000)
         async with narrow_channel(self._stack.grpc) as stub:
-            best = await closed_loop(stub, shape, 2 * SEATS, self._scale.load_s / 2)
+            best = await closed_loop(stub, shape, 2 * SLOTS, self._scale.load_s / 2)
             rate = LOAD * len(best.calls) / best.seconds
             shapes = (Shape(300, deadline_ms=1500), Shape(300, deadline_ms=1500, grpc_deadline=True))
             load = await open_loop(stub, shapes, rate, self._scale.load_s)

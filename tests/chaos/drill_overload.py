@@ -15,7 +15,7 @@ from tests.chaos.load import CLASSES, Load, Shape, closed_loop, narrow_channel, 
 from tests.chaos.phases import PROMPT_IDS
 from tests.chaos.report import DrillReport, spread
 from tests.chaos.traffic import STREAM_TIMEOUT_S, Stream, all_started
-from tests.chaos.world import SEATS, UNREAD_TOKENS, Models, drill_stack
+from tests.chaos.world import SLOTS, UNREAD_TOKENS, Models, drill_stack
 from tests.support.client import connect, request
 from tests.support.percentile import percentile
 from tests.support.stack import Stack, resident_mb
@@ -66,9 +66,9 @@ class OverloadDrill:
     async def hold_all(self) -> None:
         async with narrow_channel(self._stack.grpc) as stub:
             await closed_loop(
-                stub, self._scale.patient, SEATS, self._scale.best_s / 4
+                stub, self._scale.patient, SLOTS, self._scale.best_s / 4
             )  # pools and caches get their size
-            best = await closed_loop(stub, self._scale.patient, 2 * SEATS, self._scale.best_s)
+            best = await closed_loop(stub, self._scale.patient, 2 * SLOTS, self._scale.best_s)
             self._tell("closed loop", best, best)
             rate, shape = len(best.ended("finished")) / best.seconds, self._scale.shape_beside(best)
             before_mb = self._resident_mb()

@@ -21,7 +21,7 @@ from tests.support.wait import until
 
 CONTEXT_TOKENS = 12_288
 RESTART_TIMEOUT_S = 60.0
-SEATS = 16
+SLOTS = 16
 """Of both decode workers of a stack for drills."""
 UNREAD_TOKENS = 512
 
@@ -49,12 +49,12 @@ class Models:
 
 
 def drill_stack(models: Models, *more: str, environ: Mapping[str, str] = MappingProxyType({})) -> Stack:
-    """Where drills are held: few seats, so that they can be taken; little patience with who does not read.
+    """Where drills are held: few slots, so that they can be taken; little patience with who does not read.
 
     Every prompt passes from worker to worker: the more hands, the more there is to drop.
     """
     settings = {
-        "PENSTOCK_DECODE_MAX_SEQUENCES": str(SEATS // 2),
+        "PENSTOCK_DECODE_MAX_SEQUENCES": str(SLOTS // 2),
         "PENSTOCK_GATEWAY_MAX_BUFFERED_TOKENS": str(UNREAD_TOKENS),
         "PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0",
         "PENSTOCK_GATEWAY_MAX_SESSIONS": "2048",

@@ -46,7 +46,7 @@ from shared.messages import (
 )
 from shared.sampling.parameters import TokenLogprob
 from shared.tasks import cancel_until_done
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.heartbeats import make_heartbeat
 from tests.support.wait import until
 

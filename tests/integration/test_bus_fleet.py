@@ -23,7 +23,7 @@ from shared.engine.memory.block_pool import BlockEvent
 from shared.messages import Heartbeat, HeartbeatRequest, Snapshot, SnapshotRequest
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support import metric
-from tests.support.block_names import block_names, pack_names
+from tests.support.block_hashes import numbered_hashes, packed_hashes
 from tests.support.heartbeats import heartbeat_with, make_heartbeat
 from tests.support.wait import until
 
@@ -64,7 +64,7 @@ class Member:
             pid=1,
             live=self.live,
             prefix_event_id=self.event_id,
-            added=pack_names(*added),
+            added=packed_hashes(*added),
         )
 
     def cache(self, block_hash: int, *, announced: bool = True) -> None:
@@ -76,7 +76,7 @@ class Member:
 
     def page(self, bucket: int) -> Snapshot:
         assert bucket == 0
-        return Snapshot(self.event_id, pack_names(*self.hashes))
+        return Snapshot(self.event_id, packed_hashes(*self.hashes))
 
     def answer_snapshot(self, delivery: Delivery) -> None:
         assert isinstance(delivery.message, SnapshotRequest)
@@ -218,7 +218,7 @@ async def test_prefix_events_are_followed(watch: Watch, member: Member) -> None:
     member.cache(11)
     member.cache(12)
     await until(lambda: watch.prefix() == {11, 12})
-    assert watch.view.instances("decode")[0].overlap(block_names([11, 12, 13])) == 2
+    assert watch.view.instances("decode")[0].overlap(numbered_hashes([11, 12, 13])) == 2
 
 
 async def test_a_gap_in_the_prefix_events_is_healed_by_a_snapshot(watch: Watch, member: Member) -> None:

@@ -28,7 +28,7 @@ from shared.messages import (
 )
 from tests.integration.gateway_peers import MODEL, Answer, Fleet, Running, ask, default_answer, fleet, gateway
 from tests.support import metric
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.client import Answer as Answered
 from tests.support.client import generate
 from tests.support.http import call, http_client

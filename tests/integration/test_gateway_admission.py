@@ -1,4 +1,4 @@
-"""Requests wait for decode's seats in order, and are spread over those that have some."""
+"""Requests wait for decode's slots in order, and are spread over those that have some."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ async def finish(peers: Fleet, request_id: str, epoch: int = 1) -> None:
     await peers.text(request_id, 5, "a", epoch=epoch, finish="stop")
 
 
-async def test_a_request_without_a_seat_waits_its_turn_and_is_not_shed(nats_url: str) -> None:
+async def test_a_request_without_a_slot_waits_its_turn_and_is_not_shed(nats_url: str) -> None:
     async with fleet(nats_url, "tokenizer", "prefill", "detokenizer") as peers, gateway(nats_url) as running:
         decode = await peers.add("decode", capacity=1)
         await running.knows("decode", 1)
 
         live = 0
 
-        def seat(delivery: Delivery) -> None:
-            """As a worker does: no heartbeat between a seat and the word that it is taken."""
+        def slot(delivery: Delivery) -> None:
+            """As a worker does: no heartbeat between a slot and the word that it is taken."""
             nonlocal live
             if isinstance(delivery.message, Reserve):
                 live += 1
                 decode.say(live=live)
             decode.receive(delivery)
 
-        decode.on_message = seat
+        decode.on_message = slot
         calls = [asyncio.create_task(generate(running.stub, ask("hello"))) for _ in range(5)]
         await until(lambda: len(running.registry._context.admission_queue) == 4)
         for number in range(1, 6):
@@ -44,7 +44,7 @@ async def test_a_request_without_a_seat_waits_its_turn_and_is_not_shed(nats_url:
             assert len(decode.of(Reserve)) == number
             live -= 1
             await finish(peers, decode.of(Reserve)[-1][0].request_id)
-            decode.say(live=live)  # the next one may have the seat by now: who ended is free at once
+            decode.say(live=live)  # the next one may have the slot by now: who ended is free at once
         answers = await asyncio.gather(*calls)
     assert [answer.outcome for answer in answers] == ["finished"] * 5
 
@@ -71,7 +71,7 @@ async def test_the_waiting_go_by_priority(nats_url: str) -> None:
     assert placed == [pb.PRIORITY_HIGH, pb.PRIORITY_NORMAL, pb.PRIORITY_LOW]
 
 
-async def test_who_cannot_have_a_seat_in_time_is_shed_at_once_without_any_work(nats_url: str) -> None:
+async def test_who_cannot_have_a_slot_in_time_is_shed_at_once_without_any_work(nats_url: str) -> None:
     async with fleet(nats_url, "tokenizer", "prefill", "detokenizer") as peers, gateway(nats_url) as running:
         await peers.add("decode", capacity=1, live=1)
         await running.knows("decode", 1)

@@ -203,8 +203,8 @@ async def test_a_tokenizer_that_breaks_over_several_requests_is_left_to_others(n
         assert len(peers["tokenizer-0"].of(Tokenize)) == asked
 
 
-async def test_who_is_refused_again_and_again_keeps_its_turn_until_there_is_a_seat(nats_url: str) -> None:
-    """As when several gateways fight over one seat."""
+async def test_who_is_refused_again_and_again_keeps_its_turn_until_there_is_a_slot(nats_url: str) -> None:
+    """As when several gateways fight over one slot."""
 
     def lose_the_race(message: Message) -> Answer:
         lost = isinstance(message, Reserve) and reserves(peers, "decode-0") <= 12
@@ -250,7 +250,7 @@ async def test_who_is_refused_for_long_by_one_worker_goes_to_the_other(nats_url:
         assert len(peers["prefill-0"].of(Prefill)) == len(peers["prefill-1"].of(Prefill)) == 1
 
 
-async def test_a_seat_at_a_worker_that_is_kept_away_from_is_none(nats_url: str) -> None:
+async def test_a_slot_at_a_worker_that_is_kept_away_from_is_none(nats_url: str) -> None:
     """Or requests would have their turn, and find the others full."""
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         await peers.add("decode", 1, capacity=1, live=1)

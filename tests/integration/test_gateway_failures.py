@@ -15,7 +15,7 @@ from shared.errors import InvalidRequest, Overloaded
 from shared.messages import Lost, Message, Open, Prefill, Reserve, Text, Tokenize, unpack_hashes, unpack_ids
 from tests.integration.gateway_peers import GATEWAY, Answer, ask, default_answer, fleet, gateway
 from tests.support import metric
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.client import Answer as Answered
 from tests.support.client import generate
 from tests.support.wait import until

@@ -13,7 +13,7 @@ from services.gateway.prompt.preprocessor import MAX_IDS_NAMED_HERE
 from shared.bus import Delivery
 from shared.messages import Prefill, Tokenize, unpack_hashes, unpack_ids
 from tests.integration.gateway_peers import Fleet, Peer, Running, fleet, gateway
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.client import Answer, generate, request
 from tests.support.wait import until
 

@@ -12,7 +12,7 @@ from shared.messages import (
 )
 from shared.sampling.parameters import Grammar
 from tests.integration.http_edge import CHAT, HELLO, TEXT, edge, streamed
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.http import events
 from tests.support.wait import until
 

@@ -98,7 +98,7 @@ async def test_a_shed_request_is_a_429_that_says_when_to_come_back(nats_url: str
 async def test_a_stream_that_is_shed_before_its_first_token_is_a_429_too(nats_url: str) -> None:
     def answers(message: Message) -> Answer:
         if isinstance(message, Reserve):
-            return Overloaded("no seat", hop="decode", retry_after_ms=90_000)
+            return Overloaded("no slot", hop="decode", retry_after_ms=90_000)
         return default_answer(message)
 
     async with edge(nats_url) as here:

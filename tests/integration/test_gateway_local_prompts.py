@@ -32,7 +32,7 @@ from tests.integration.gateway_peers import (
     gateway,
 )
 from tests.support import metric
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.client import Answer as Answered
 from tests.support.client import generate
 from tests.support.heartbeats import heartbeat_with

@@ -17,7 +17,7 @@ from shared.bus.subjects import inbox
 from shared.messages import Envelope, Prefill, PromptLogprobs, Reserve, pack_hashes
 from shared.sampling.parameters import NO_LOGPROBS, TokenLogprob
 from tests.integration.gateway_peers import GATEWAY, Fleet, Running, ask, fleet, gateway
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.client import Answer, generate
 from tests.support.metric import value
 from tests.support.wait import until

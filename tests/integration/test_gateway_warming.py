@@ -33,7 +33,7 @@ from shared.messages import (
     unpack_ids,
 )
 from tests.integration.gateway_peers import GATEWAY, Answer, Fleet, Running, default_answer, fleet, gateway
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.client import generate
 from tests.support.wait import until
 
@@ -150,7 +150,7 @@ async def test_what_stands_before_any_passage_is_warmed_while_they_are_found(nat
         assert unpack_ids(warm.token_ids) == head
         assert unpack_hashes(warm.block_hashes) == hashes_of(head, "", "", "")
         assert (envelope.request_id, envelope.epoch) == (it.question.request_id, WARM_EPOCH)
-        assert (warm.gateway, warm.adapter, it.retrieve.tell_first) == (GATEWAY, NO_ADAPTER, False)
+        assert (warm.gateway, warm.adapter, it.retrieve.send_first_passages) == (GATEWAY, NO_ADAPTER, False)
         assert envelope.deadline_us > 0
         await it.find(ONE)
         assert (await it.finish())[: len(head)] == head
@@ -268,7 +268,7 @@ async def test_the_prompt_of_the_first_order_is_warmed_while_it_is_looked_at_mor
     nats_url: str,
 ) -> None:
     async with warmed(nats_url, warm_while_retrieving="likely") as it:
-        assert it.retrieve.tell_first
+        assert it.retrieve.send_first_passages
         await it.warm()
         await it.find_first(ONE, OTHER)
         _, warm = await it.warm(2)

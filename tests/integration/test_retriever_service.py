@@ -242,14 +242,14 @@ async def test_who_wants_it_hears_of_passages_before_they_have_their_last_order(
     rig.search.found_at_once = Retrieved((first,), "rerank", 0, 0)
     rig.search.go.set()
 
-    async def ask(request_id: str, *, tell_first: bool) -> Message:
+    async def ask(request_id: str, *, send_first_passages: bool) -> Message:
         envelope = rig.asker.envelope(request_id, 3, Deadline.after(20.0), "gateway-0")
-        asked = Retrieve("where?", 3, may_degrade=True, tell_first=tell_first)
+        asked = Retrieve("where?", 3, may_degrade=True, send_first_passages=send_first_passages)
         return await rig.asker.ask(SUBJECT, asked, envelope, Deadline.after(25.0))
 
     asks = [
-        asyncio.create_task(ask("not told", tell_first=False)),
-        asyncio.create_task(ask("told", tell_first=True)),
+        asyncio.create_task(ask("not told", send_first_passages=False)),
+        asyncio.create_task(ask("told", send_first_passages=True)),
     ]
     await until(lambda: told)
     rig.search.go_rerank.set()
@@ -264,7 +264,7 @@ async def test_whose_question_is_cancelled_does_not_hear_of_first_passages(make_
     await rig.asker.serve(inbox("gateway", "gateway-0"), told.append)
     rig.search.found_at_once = Retrieved((ScoredPassage("source", "by words", 0.5),), "rerank", 0, 0)
     envelope = rig.asker.envelope("a", 1, Deadline.after(20.0), "gateway-0")
-    asked = Retrieve("where?", 3, may_degrade=True, tell_first=True)
+    asked = Retrieve("where?", 3, may_degrade=True, send_first_passages=True)
     asking = asyncio.create_task(rig.asker.ask(SUBJECT, asked, envelope, Deadline.after(25.0)))
     await rig.until_held(("a", "searching"))
     await rig.ask(Cancel("cancelled"), request_id="a")
@@ -477,7 +477,7 @@ async def test_a_corpus_without_an_index_degrades_or_says_so_and_the_others_are_
     assert await rig.ask(Retrieve("where?", 1, True, corpus="broken")) == Retrieved((), "no corpus", 0, 0)
     with pytest.raises(NotFound, match="'broken' cannot be searched now: it is being indexed"):
         await rig.ask(Retrieve("where?", 1, False, corpus="broken"))
-    broken.tell_trouble("the folder /srv/secret-place does not exist")
+    broken.report_trouble("the folder /srv/secret-place does not exist")
     with pytest.raises(NotFound, match="its index cannot be used") as caught:
         await rig.ask(Retrieve("where?", 1, False, corpus="broken"))
     assert "secret-place" not in caught.value.message

@@ -53,7 +53,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.text.tokenizer import TextTokenizer
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.data import data_dir
 from tests.support.forked import ForkedProcess, start_forked
 from tests.support.tokenizer_kinds import SAMPLES, library_tokenizer

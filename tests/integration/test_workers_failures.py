@@ -13,7 +13,7 @@ from shared.deadline import Deadline
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch, UnknownMessage
 from shared.messages import WARM_EPOCH, Cancel, Drain, Retrieve, Warm, pack_ids
 from tests.integration.workers_harness import GATEWAY, START_TIMEOUT_S, WAIT_S, Edge, Workers, edge_of
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.sampling import sampling
 from tests.support.wait import until
 

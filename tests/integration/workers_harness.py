@@ -39,7 +39,7 @@ from shared.messages import (
     pack_ids,
 )
 from shared.sampling.parameters import SamplingParams
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.forked import ForkedProcess, start_forked
 from tests.support.heartbeats import make_heartbeat
 from tests.support.sampling import sampling

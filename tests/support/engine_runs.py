@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.engine import Engine, SamplingParams
 from shared.errors import InvalidRequest, Overloaded
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.engine import admit
 
 MOST_PROMPT_TOKENS = 280

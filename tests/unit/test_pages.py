@@ -73,7 +73,9 @@ def test_the_first_page_is_read_in_five_minutes() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_paragraph_is_longer_than_a_reader_s_breath(page: Path) -> None:
     text = FENCED.sub("", page.read_text("utf-8"))
-    paragraphs = [part for part in re.split(r"\n\n|\n(?= *(?:[*|]|\d+\.) )", text) if not part.startswith("|")]
+    paragraphs = [
+        part for part in re.split(r"\n\n|\n(?= *(?:[*|]|\d+\.) )", text) if not part.startswith("|")
+    ]
     assert [part[:60] for part in paragraphs if len(part.split()) > PARAGRAPH_WORDS] == []
 
 

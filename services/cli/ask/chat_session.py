@@ -112,26 +112,26 @@ class ChatSession:
             case ("/quit",):
                 self.ended = True
             case ("/help",):
-                self._tell(HELP)
+                self._print_notice(HELP)
             case ("/clear",):
                 self._turns.clear()
-                self._tell("the conversation begins anew")
+                self._print_notice("the conversation begins anew")
             case ("/timeline",):
                 self._show_timeline()
             case ("/retrieve", "on" | "off" as wish):
                 self._retrieve = wish == "on"
-                self._tell(f"retrieval is {wish}")
+                self._print_notice(f"retrieval is {wish}")
             case ("/retrieve", *_):
-                self._tell("say /retrieve on or /retrieve off")
+                self._print_notice("say /retrieve on or /retrieve off")
             case _:
-                self._tell(f"there is no {' '.join((name, *arguments))}; /help lists what there is")
+                self._print_notice(f"there is no {' '.join((name, *arguments))}; /help lists what there is")
 
     def _show_timeline(self) -> None:
         if self._timeline is None:
-            self._tell("there is no answer yet")
+            self._print_notice("there is no answer yet")
         else:
             self._out.write(timeline_table(self._timeline, terminal_width()))
             self._out.flush()
 
-    def _tell(self, sentence: str) -> None:
+    def _print_notice(self, sentence: str) -> None:
         print(sentence, file=self._err)

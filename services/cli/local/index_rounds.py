@@ -55,13 +55,13 @@ class IndexRounds:
                 self._state_dir,
                 self._embedder,
                 progress.show,
-                waiting=_tell_waiting,
+                waiting=_print_waiting,
                 reading=progress.show_reading,
             )
         finally:
             progress.end()
 
 
-def _tell_waiting(holder: int) -> None:
+def _print_waiting(holder: int) -> None:
     who = f"process {holder} indexes" if holder else "another process indexes"
     print(f"{who} this folder already: waiting until it has …", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Queue requests while the seats at decode are taken: by class, deadline and arrival."""
+"""Queue requests while the slots at decode are taken: by class, deadline and arrival."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import Overloaded
 
 POLL_S = 0.01
-"""How often seats are counted while requests wait; heartbeats tell of freed ones about as fast."""
+"""How often slots are counted while requests wait; heartbeats tell of freed ones about as fast."""
 AGING_S = 5.0
 """A request that waits rises by one class in this time, so that no class starves."""
 ENDS_REMEMBERED = 32
 CLASSES: dict[int, int] = {pb.PRIORITY_HIGH: 1, pb.PRIORITY_NORMAL: 2, pb.PRIORITY_LOW: 3}
 LOWEST_CLASS = max(CLASSES.values())
 WAIT_DOUBT = 1.5
-"""Who waits already is sent away only when its turn is expected to be late by this factor: how fast seats
+"""Who waits already is sent away only when its turn is expected to be late by this factor: how fast slots
 come free is measured, not known."""
 WAIT = "wait"
 """Why such a request is shed, as `penstock_shed_total` counts it."""
@@ -53,20 +53,20 @@ class Ticket:
 
 
 class AdmissionQueue:
-    """`free_seats(model, blocks)`: how many requests of that size the fleet has room for; None: nobody knows.
-    `contends(ahead, behind)`: whether requests of `ahead` take seats that one of `behind` waits for.
+    """`free_slots(model, blocks)`: how many requests of that size the fleet has room for; None: nobody knows.
+    `contends(ahead, behind)`: whether requests of `ahead` take slots that one of `behind` waits for.
 
     `start` runs the loop that hands out turns, which ends when nobody waits.
     """
 
     def __init__(
         self,
-        free_seats: Callable[[ModelIdentity, int], int | None],
+        free_slots: Callable[[ModelIdentity, int], int | None],
         contends: Callable[[ModelIdentity, ModelIdentity], bool],
         start: Callable[[str, Coroutine[Any, Any, None]], object],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._free_seats = free_seats
+        self._free_slots = free_slots
         self._contends = contends
         self._start = start
         self._clock = clock
@@ -80,11 +80,11 @@ class AdmissionQueue:
 
     @asynccontextmanager
     async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
-        """Wait for a seat, then hold on to it until the route has been tried.
+        """Wait for a slot, then hold on to it until the route has been tried.
 
         Raises Overloaded when meanwhile so many have overtaken the request that its time will not do.
         """
-        if self._waiting or not self._has_seat(ticket):
+        if self._waiting or not self._has_slot(ticket):
             await self._wait_for_turn(ticket)
         self._placing.add(ticket)
         try:
@@ -92,8 +92,8 @@ class AdmissionQueue:
         finally:
             self._placing.discard(ticket)
 
-    def note_end(self) -> None:
-        """A request that had a seat has ended: while others wait, that tells how fast seats come free."""
+    def record_end(self) -> None:
+        """A request that had a slot has ended: while others wait, that tells how fast slots come free."""
         if self._waiting:
             now_s = self._clock.monotonic_s()
             self._gaps_s.append(now_s - self._gap_began_s)
@@ -106,12 +106,12 @@ class AdmissionQueue:
             for ticket in self._waiting
             if ticket.priority_class <= priority_class and self._contends(ticket.model, model)
         )
-        if not ahead and self._seats(model, 1) != 0:
+        if not ahead and self._slots(model, 1) != 0:
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
 
     def remaining_wait_s(self, ticket: Ticket) -> float:
-        """Return how long a ticket that had its turn and found no seat would wait for the next one; 0 as
+        """Return how long a ticket that had its turn and found no slot would wait for the next one; 0 as
         above."""
         order = partial(Ticket.order, now_s=self._clock.monotonic_s())
         ahead = sum(
@@ -119,12 +119,12 @@ class AdmissionQueue:
             for other in self._waiting
             if order(other) < order(ticket) and self._contends(other.model, ticket.model)
         )
-        if not ahead and self._has_seat(ticket):
+        if not ahead and self._has_slot(ticket):
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
 
     def seconds_per_end(self) -> float:
-        """Return how long it takes until a seat comes free, 0 while nobody can tell.
+        """Return how long it takes until a slot comes free, 0 while nobody can tell.
 
         From the ends that were seen while requests waited, up to now: a fleet that stopped is not as fast as
         it was.
@@ -155,10 +155,10 @@ class AdmissionQueue:
     async def _hand_out_turns(self) -> None:
         while self._waiting:
             now_s = self._clock.monotonic_s()
-            blocked: Counter[ModelIdentity] = Counter()  # a request without a seat blocks all behind it
+            blocked: Counter[ModelIdentity] = Counter()  # a request without a slot blocks all behind it
             for ticket in sorted(self._waiting, key=lambda ticket: ticket.order(now_s)):
                 ahead = sum(count for model, count in blocked.items() if self._contends(model, ticket.model))
-                if not ahead and self._has_seat(ticket):
+                if not ahead and self._has_slot(ticket):
                     self._placing.add(ticket)
                     self._waiting.pop(ticket).set_result(None)
                 elif self._is_late(ticket, ahead):
@@ -168,7 +168,7 @@ class AdmissionQueue:
             await asyncio.sleep(POLL_S)
 
     def _is_late(self, ticket: Ticket, ahead: int) -> bool:
-        """Others have overtaken it, or seats come free more slowly than when it came. A request that its
+        """Others have overtaken it, or slots come free more slowly than when it came. A request that its
         client has tokens of is not sent away."""
         remaining_s = ticket.deadline.remaining_s(self._clock)
         is_new = ticket.priority_class != STARTED_CLASS
@@ -178,14 +178,14 @@ class AdmissionQueue:
         wait_s = (ahead + 1) * self.seconds_per_end()
         self._waiting.pop(ticket).set_exception(too_long(wait_s, ticket.deadline.remaining_s(self._clock)))
 
-    def _has_seat(self, ticket: Ticket) -> bool:
-        return self._seats(ticket.model, ticket.blocks) != 0
+    def _has_slot(self, ticket: Ticket) -> bool:
+        return self._slots(ticket.model, ticket.blocks) != 0
 
-    def _seats(self, model: ModelIdentity, blocks: int) -> int | None:
-        seats = self._free_seats(model, blocks)
-        if seats is None:
+    def _slots(self, model: ModelIdentity, blocks: int) -> int | None:
+        slots = self._free_slots(model, blocks)
+        if slots is None:
             return None
-        return max(0, seats - sum(1 for ticket in self._placing if self._contends(ticket.model, model)))
+        return max(0, slots - sum(1 for ticket in self._placing if self._contends(ticket.model, model)))
 
 
 def too_long(wait_s: float, remaining_s: float) -> Overloaded:

@@ -39,7 +39,7 @@ class Pressure:
         self._budgets_s: deque[float] = deque(maxlen=BUDGETS_REMEMBERED)
         self._asked = asyncio.Event()
 
-    def note_budget(self, first_token_s: float) -> None:
+    def record_budget(self, first_token_s: float) -> None:
         """A request has come, with so much time for its first token."""
         self._budgets_s.append(first_token_s)
         self._asked.set()

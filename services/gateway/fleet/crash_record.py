@@ -80,21 +80,21 @@ class CrashRecord:
         """The one of `view` may compute the beginning of its prompt, until the first route."""
         self._stays.append(Stay(view, self._clock.monotonic_s(), computes_prompt=True))
 
-    def note_tokens(self, epoch: int, tokens: int) -> None:
+    def record_tokens(self, epoch: int, tokens: int) -> None:
         """Note how many tokens came of this route."""
         for stay in self._here():
             stay.tokens = tokens
         if tokens >= PROVEN_TOKENS and epoch > self._struck_epoch:
             self.strikes, self.named = 0, False
 
-    def note_fault(self, epoch: int) -> None:
+    def record_fault(self, epoch: int) -> None:
         """A worker said that its engine failed over a batch with this request."""
         if epoch > self._struck_epoch:
             self._struck_epoch = epoch
             self.strikes += 1
             self.named = True
 
-    def note_death(self, role: str, instance: str) -> bool:
+    def record_death(self, role: str, instance: str) -> bool:
         """The life of the instance that it may have been at is over; whether that is a strike."""
         here = [stay for stay in self._stays if _is_at(stay, role, instance)]
         for stay in here:

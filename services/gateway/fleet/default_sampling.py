@@ -33,7 +33,7 @@ def defaults_in_force(
     return all_defaults() if chosen is None else all_defaults(chosen.decode.default_sampling)
 
 
-def settle_sampling(request: Request, defaults: Iterable[SamplingDefault]) -> Request:
+def resolve_sampling(request: Request, defaults: Iterable[SamplingDefault]) -> Request:
     """The request as one that says all of it. Raises InvalidRequest where its cache does not go with that."""
     values: dict[str, Any] = {
         each.name: each.in_force for each in defaults if each.name in request.open_sampling

@@ -55,20 +55,20 @@ class PoisonRequests:
         if _is_suspect(record):
             self._turn_of, self._taken_s = record, self._clock.monotonic_s()
 
-    def note_tokens(self, record: CrashRecord, epoch: int, tokens: int) -> None:
+    def record_tokens(self, record: CrashRecord, epoch: int, tokens: int) -> None:
         """Note how many tokens came of its latest route."""
-        record.note_tokens(epoch, tokens)
+        record.record_tokens(epoch, tokens)
         if not record.strikes:
             self._end_turn(record)
 
-    def note_fault(self, record: CrashRecord, epoch: int) -> bool:
+    def record_fault(self, record: CrashRecord, epoch: int) -> bool:
         """A worker named the request in its last words; True when it is the poison request."""
-        record.note_fault(epoch)
+        record.record_fault(epoch)
         return record.strikes >= POISON_STRIKES and record is self._turn_of
 
-    def note_death(self, role: str, instance: str) -> str:
+    def record_death(self, role: str, instance: str) -> str:
         """An instance lives anew and had not said that it ends; the poison request's id, "" for none."""
-        struck = [record for record in self._records.values() if record.note_death(role, instance)]
+        struck = [record for record in self._records.values() if record.record_death(role, instance)]
         guilty = [record for record in struck if record.strikes >= POISON_STRIKES]
         if len(guilty) > 1:
             guilty = [record for record in guilty if record is self._turn_of]

@@ -28,7 +28,7 @@ class RouteTrials:
             role: self._breakers.begin_trial(view, self._request_id) for role, view in self.views.items()
         }
 
-    def note_progress(self, tokens: int, *, finished: bool) -> None:
+    def record_progress(self, tokens: int, *, finished: bool) -> None:
         """Rows have come: the first token is prefill's, what follows is decode's."""
         if tokens or finished:
             self._succeed("prefill", "detokenizer")

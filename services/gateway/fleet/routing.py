@@ -80,7 +80,7 @@ def serving(views: Sequence[C], role: str, model: ModelIdentity) -> list[C]:
     return [view for view in views if role not in REQUIRED_ROLES or model.is_served_by(view.heartbeat)]
 
 
-def free_seats(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) -> int | None:
+def free_slots(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) -> int | None:
     """Count the requests of `blocks` KV blocks each that the decode workers of `model` have room for.
 
     None when nobody can tell: no such worker is there, or a request of that size fits none even alone, and

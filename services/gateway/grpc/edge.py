@@ -16,7 +16,7 @@ from services.gateway.request.choices import choices_of
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.client_cancels import ClientCancels
-from services.gateway.session.ingress import Ingress, note_refusal
+from services.gateway.session.ingress import Ingress, record_refusal
 from shared.errors import PenstockError
 
 Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
@@ -99,6 +99,6 @@ class _CallWriter:
 
 async def _refuse(timeline: RequestTimeline, error: PenstockError, call: Call) -> None:
     """A request that never became a session ends in one terminal event too."""
-    outcome = note_refusal(error)
+    outcome = record_refusal(error)
     timeline.mark_phase("admit")
     await call.write(pb.GenerateEvent(end=outcome.terminal_event(pb.Usage(), timeline.to_event())))

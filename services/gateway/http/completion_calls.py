@@ -16,7 +16,7 @@ from services.gateway.http.completions.token_text import FetchTokenBytes
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import PenstockOptions
 from services.gateway.session.call_sessions import CallSessions
-from services.gateway.session.ingress import Ingress, note_refusal
+from services.gateway.session.ingress import Ingress, record_refusal
 from services.gateway.session.response_relay import ResponseWriter
 from shared.errors import PenstockError
 
@@ -67,7 +67,7 @@ class CompletionCalls:
             salt = asked.options.cache_salt
             sessions = CallSessions.open(self._ingress, key, asked.requests, cache_salt=salt)
         except PenstockError as error:
-            note_refusal(error)
+            record_refusal(error)
             return call.error(error, names=names)
         try:
             return await self._relay(call, asked, begin, sessions)

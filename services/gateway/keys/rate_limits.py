@@ -108,7 +108,7 @@ class KeyLedger:
                 hop="gateway",
             )
 
-    def note_end(self, duration_s: float) -> None:
+    def record_end(self, duration_s: float) -> None:
         self.live -= 1
         self._mean_s += MEAN_SHARE * (duration_s - self._mean_s) if self._mean_s else duration_s
 
@@ -178,7 +178,7 @@ class Allowance:
 
     def _end(self) -> None:
         self._ended = True
-        self._ledger.note_end(self._ledger.clock.monotonic_s() - self._since_s)
+        self._ledger.record_end(self._ledger.clock.monotonic_s() - self._since_s)
 
 
 def _changed(bucket: RateBucket | None, per_min: int | None, clock: Clock) -> RateBucket | None:

@@ -99,7 +99,7 @@ class CachedResponse:
         finally:
             await cancel_until_done(looking, working)
 
-    def note_prompt(
+    def record_prompt(
         self,
         passages: tuple[ScoredPassage, ...],
         prompt_places: tuple[int, ...],

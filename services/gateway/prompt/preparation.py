@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.fleet.default_sampling import defaults_in_force, sampling_in_force, settle_sampling
+from services.gateway.fleet.default_sampling import defaults_in_force, resolve_sampling, sampling_in_force
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.prompt.admission_gate import AdmissionGate
-from services.gateway.prompt.block_names import BlockNames, usual_layout
 from services.gateway.prompt.cached_response import CachedResponse
 from services.gateway.prompt.preprocessor import FoundPassages, Preprocessor, Prompt
+from services.gateway.prompt.request_hashes import RequestHashes, usual_layout
 from services.gateway.prompt.warmer import Warmer
 from services.gateway.request.prompt_passages import joined_warnings, left_out_warning, retrieved_passage
 from services.gateway.request.request import Request
@@ -52,7 +52,7 @@ class PreparedPrompt:
     request: Request
     model: ModelIdentity
     token_ids: tuple[int, ...]
-    block_names: BlockNames
+    request_hashes: RequestHashes
 
 
 class Preparation:
@@ -83,7 +83,7 @@ class Preparation:
         model = await self._preprocessor.admit_request(request.model)
         self._state.begin_phase(RequestPhase.ADMIT, model.served_name)
         self._timeline.mark_phase("admit")
-        request = settle_sampling(request, defaults_in_force(model, self._context.fleet.instances))
+        request = resolve_sampling(request, defaults_in_force(model, self._context.fleet.instances))
         self._cached.settle(request)
         read = await self._cached.look_up_beside(model, self._read_prompt(request, model))
         if isinstance(read, ResponseFound):
@@ -91,7 +91,7 @@ class Preparation:
             return None
         if request.cache.wanted:
             self._timeline.mark_phase("cache")
-            self._cached.note_prompt(
+            self._cached.record_prompt(
                 read.found.passages,
                 read.prompt_places,
                 "" if read.prompt.tool_format is None else read.prompt.tool_format.name,
@@ -165,10 +165,10 @@ class Preparation:
         self._gate.check_prompt(model, budget, len(prompt.token_ids), reusable)
         self._gate.check_turn(model, request, budget)  # others may have come in the meantime
         hasher = BlockHasher.of(self._context.config.fleet_key)
-        block_names = BlockNames(
+        request_hashes = RequestHashes(
             hasher, read.layout, request.cache_scope, prompt.block_hashes, adapter=model.adapter.digest
         )
-        return PreparedPrompt(request, model, prompt.token_ids, block_names)
+        return PreparedPrompt(request, model, prompt.token_ids, request_hashes)
 
     def _answer_from_cache(self, request: Request, found: ResponseFound) -> None:
         """Answer all at once; the session ends as that of the earlier answer did."""
@@ -204,7 +204,7 @@ class Preparation:
         self._warmer.begin(model)
         try:
             found = await self._preprocessor.retrieve_passages(
-                request, model, level, tell_first=self._warmer.wants_first
+                request, model, level, send_first_passages=self._warmer.wants_first
             )
         finally:
             await self._warmer.stop()

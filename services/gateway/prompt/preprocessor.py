@@ -95,10 +95,16 @@ class Preprocessor:
         return find_model(wanted_model, self._fleet.instances)
 
     async def retrieve_passages(
-        self, request: Request, model: ModelIdentity, level: DegradationLevel, *, tell_first: bool = False
+        self,
+        request: Request,
+        model: ModelIdentity,
+        level: DegradationLevel,
+        *,
+        send_first_passages: bool = False,
     ) -> FoundPassages:
         """Passages and what was degraded: where the request allows it, fewer or none under pressure, and none
-        rather than late ones. `tell_first`: the session is to hear of them before they are reranked."""
+        rather than late ones. `send_first_passages`: the session is to hear of them before they are
+        reranked."""
         use = request.retrieval
         wanted = use.passages
         if use.may_degrade and level >= DegradationLevel.RETRIEVAL:
@@ -116,7 +122,7 @@ class Preprocessor:
             corpus=use.corpus,
             tenant=request.tenant,
             filters=use.filters,
-            tell_first=tell_first,
+            send_first_passages=send_first_passages,
         )
         found, retriever = await self._ask_retriever(question, model, share_s, end)
         differs = not request.question.lstrip().startswith(asked.query)

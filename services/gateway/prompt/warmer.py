@@ -18,9 +18,9 @@ from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.fleet.routing import Need, RoutingDecision
 from services.gateway.fleet.sent_load import LoadedView
 from services.gateway.prompt.admission_gate import AdmissionGate
-from services.gateway.prompt.block_names import usual_layout
 from services.gateway.prompt.likely_worker import likely_worker
 from services.gateway.prompt.preprocessor import Preprocessor, Prompt
+from services.gateway.prompt.request_hashes import usual_layout
 from services.gateway.request.retrieval_use import WARM_LIKELY, WARM_OFF
 from services.gateway.request_scope import RequestScope
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
@@ -109,7 +109,7 @@ class Warmer:
         if not any(sender in ("", instance) for _, instance in self._asked):
             metrics.STALE_MESSAGES.inc()
         elif isinstance(error_from_code(lost.code, lost.message), EngineFault):
-            self._context.poison_requests.note_fault(self._crash_record, WARM_EPOCH)
+            self._context.poison_requests.record_fault(self._crash_record, WARM_EPOCH)
 
     # ---- inside ---------------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class SessionState:
         """The instance holds nothing of the request; one that is unknown is fine."""
         self.holders.discard((role, instance))
 
-    def note_cached(self, tokens: int) -> None:
+    def record_cached(self, tokens: int) -> None:
         """Note how many tokens of the prompt were cached where it was first computed."""
         if not self.replacements:
             self.cached_tokens = tokens

@@ -76,7 +76,7 @@ class Ingress:
             raise
 
 
-def note_refusal(error: PenstockError) -> Outcome:
+def record_refusal(error: PenstockError) -> Outcome:
     """Count a request that never became a session; it ends in one outcome too."""
     error.hop = error.hop or "gateway"
     outcome = Outcome.of(error)

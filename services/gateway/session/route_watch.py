@@ -33,7 +33,7 @@ class RouteWatch:
         self._heard_s = 0.0
         self._arrived = asyncio.Event()
 
-    def note_arrival(self, now_s: float) -> None:
+    def record_arrival(self, now_s: float) -> None:
         """A row of the route has come. One of many in the middle of an answer wakes nobody."""
         self._heard_s = now_s
         if self._noted_tokens < PROVEN_TOKENS or self._state.finish or self._crash_record.strikes:
@@ -51,8 +51,10 @@ class RouteWatch:
         while True:
             self._heard_s = SYSTEM_CLOCK.monotonic_s()
             self._noted_tokens = self._state.epoch_tokens
-            trials.note_progress(self._state.epoch_tokens, finished=bool(self._state.finish))
-            self._poison_requests.note_tokens(self._crash_record, self._state.epoch, self._state.epoch_tokens)
+            trials.record_progress(self._state.epoch_tokens, finished=bool(self._state.finish))
+            self._poison_requests.record_tokens(
+                self._crash_record, self._state.epoch, self._state.epoch_tokens
+            )
             if self._state.finish:
                 return None
             if self._trouble is not None and self._trouble_epoch == self._state.epoch:

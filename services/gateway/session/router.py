@@ -57,7 +57,7 @@ class Router:
         self._gateway = context.instance
         self._model = prepared.model
         self._prompt_ids = prepared.token_ids
-        self._block_names = prepared.block_names
+        self._block_names = prepared.request_hashes
         self._fleet = context.fleet
         self._config = context.config
         self._request_client = scope.request_client
@@ -170,7 +170,7 @@ class Router:
     def _sequence(self, layout: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Prompt and log as one prompt, with the names of its blocks for workers of `layout`."""
         ids = self._prompt_ids + tuple(self._state.log.ids)
-        return ids, self._block_names.names_of(ids, layout)
+        return ids, self._block_names.hashes_of(ids, layout)
 
     def _layout_of(self, route: RoutingDecision) -> str:
         """The KV layout of the chosen workers; any will do when they are gone since."""
@@ -233,7 +233,7 @@ class Router:
             deadline,
             self._model.adapter,
         )
-        loads = self._note_sent(route, ids, hashes)
+        loads = self._record_sent(route, ids, hashes)
         asks = [
             asyncio.create_task(
                 self._ask_one(role, route.instance_of(role), message, deadline, loads[role]),
@@ -253,7 +253,7 @@ class Router:
         if errors:
             raise _gravest(errors)
 
-    def _note_sent(
+    def _record_sent(
         self, route: RoutingDecision, ids: tuple[int, ...], hashes: tuple[bytes, ...]
     ) -> dict[str, Load]:
         """Note the load sent to each role: until heartbeats show it, others are not sent there as if nothing
@@ -300,7 +300,7 @@ class Router:
         self._sent_load.took(load)
         route = self._state.route
         if route is not None and role == route.prompt_role:
-            self._state.note_cached(answer.cached_tokens)
+            self._state.record_cached(answer.cached_tokens)
 
     def _avoid(self, refused: Refused) -> None:
         view = self._fleet.get(refused.role, refused.instance)

@@ -103,7 +103,7 @@ class Session:
             return
         hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
         trouble = error_from_code(lost.code, lost.message, hop=hop)
-        if isinstance(trouble, EngineFault) and self._poison_requests.note_fault(self._crash_record, epoch):
+        if isinstance(trouble, EngineFault) and self._poison_requests.record_fault(self._crash_record, epoch):
             self.end_as_poison_request(hop)  # before it is routed once more
         else:
             self._watch.fail_route(trouble)
@@ -145,7 +145,7 @@ class Session:
                 self._cached.keep(self.state)
             self._poison_requests.close_record(self._crash_record)
             if self.state.epoch:
-                self._context.admission_queue.note_end()
+                self._context.admission_queue.record_end()
             try:
                 await self._cancel_at_end(outcome)
             finally:

@@ -88,7 +88,7 @@ class SessionRegistry:
             self._context.config.max_sessions,
             self._context.admission_queue.seconds_per_end(),
         )
-        self._context.pressure.note_budget(budget.first_token_s)
+        self._context.pressure.record_budget(budget.first_token_s)
         self._gate.check_request(request, budget)
         request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
         session = Session(
@@ -145,7 +145,7 @@ class SessionRegistry:
             case Text():
                 self._fan_out(message, delivery.sender)
             case Lost() | messages.PromptLogprobs() | messages.FoundFirst():
-                self._tell_session(delivery)
+                self._deliver(delivery)
             case messages.ClientCancel(tenant):
                 found = self.cancel_session(envelope.request_id, tenant)
                 self._answer(envelope, messages.CancelAck(found, ""))
@@ -160,7 +160,7 @@ class SessionRegistry:
                 name = type(message).__name__
                 self._answer(envelope, UnknownMessage(f"a gateway does not take {name}"))
 
-    def _tell_session(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: Delivery) -> None:
         epoch, sender = delivery.envelope.epoch, delivery.sender
         session = self._live.get(delivery.envelope.request_id)
         if session is None:
@@ -177,7 +177,7 @@ class SessionRegistry:
     def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A worker died, restarted or went silent."""
         log.info("instance_lost", peer_role=role, peer=instance, why=why)
-        poison = self._context.poison_requests.note_death(role, instance) if why == "restarted" else ""
+        poison = self._context.poison_requests.record_death(role, instance) if why == "restarted" else ""
         if poison in self._live:
             self._live[poison].end_as_poison_request(role)
         for session in list(self._live.values()):

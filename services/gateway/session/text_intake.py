@@ -76,7 +76,7 @@ class TextIntake:
             return
         self._response.put_prompt_logprobs(fresh)
         now_s = SYSTEM_CLOCK.monotonic_s()
-        self._watch.note_arrival(now_s)
+        self._watch.record_arrival(now_s)
         if self._state.told.complete:
             for row, row_sender in self._state.told.release():
                 self.on_text(row, row_sender, now_s)
@@ -95,4 +95,4 @@ class TextIntake:
             self._response.put_text(position, token_ids, text, logprobs)
         except Cancelled as error:
             self._refuse(error)
-        self._watch.note_arrival(now_s)
+        self._watch.record_arrival(now_s)

@@ -117,7 +117,7 @@ class BlockPool:
         if owner is None and block not in self._hash_of:
             self._hash_of[block] = block_hash, group
             self._blocks_of[group][block_hash] = block
-            self._note(block_hash, group, "added")
+            self._record(block_hash, group, "added")
             return block
         if owner is None:
             raise InternalError(f"KV block {block} has a name already and was given another")
@@ -170,11 +170,11 @@ class BlockPool:
             block, _ = self._cached.popitem(last=False)
             block_hash, group = self._hash_of.pop(block)
             del self._blocks_of[group][block_hash]
-            self._note(block_hash, group, "removed")
+            self._record(block_hash, group, "removed")
         self._references[block] = 1
         return block
 
-    def _note(self, block_hash: bytes, group: int, kind: Literal["added", "removed"]) -> None:
+    def _record(self, block_hash: bytes, group: int, kind: Literal["added", "removed"]) -> None:
         """Opposite changes of one hash cancel out."""
         told = self._told(block_hash, group)
         if told is None:
@@ -188,6 +188,6 @@ class BlockPool:
         """Return what others hear of it: groups of one kind come and go together, so the first of each
         stands for
         them."""
-        if group == self._groups.whole:
-            return self._groups.windowed_name(block_hash)
+        if group == self._groups.full_attention:
+            return self._groups.windowed_hash(block_hash)
         return None if group else block_hash

@@ -85,7 +85,7 @@ class DiskTier:
 
     @property
     def failed(self) -> int:
-        self._note_writes()
+        self._record_writes()
         return self._failed
 
     @property
@@ -94,7 +94,7 @@ class DiskTier:
 
     def cost_us(self, nbytes: int) -> float | None:
         """Return what writing and reading `nbytes` will take; None when there is no room for them now."""
-        self._note_writes()
+        self._record_writes()
         waiting = sum(entry.nbytes for entry in self._entries.values() if entry.data is not None)
         if self.nbytes + nbytes > self._budget or (waiting and waiting + nbytes > MAX_WRITING_BYTES):
             return None
@@ -115,7 +115,7 @@ class DiskTier:
         entry = self._entries.get(key)
         if entry is None or entry.data is not None:
             return True
-        self._note_writes()
+        self._record_writes()
         if _is_lost(entry):
             return True
         return self._read(entry).done()
@@ -127,7 +127,7 @@ class DiskTier:
         if data is not None:
             self.drop(key)
             return data
-        self._note_writes()
+        self._record_writes()
         del self._entries[key]
         if _is_lost(entry):
             return None
@@ -152,7 +152,7 @@ class DiskTier:
             entry.reading = self._thread.submit(_read, entry.writing.result(), entry.shape, entry.nbytes)
         return entry.reading
 
-    def _note_writes(self) -> None:
+    def _record_writes(self) -> None:
         """Counts and measures those that have ended since."""
         for entry in self._entries.values():
             if entry.noted or not entry.writing.done():

@@ -146,7 +146,7 @@ long penstock_board_bytes() {
   return sizeof(Board);
 }
 
-void penstock_take_seat(Board* board, int number, const Seat* as) {
+void penstock_take_slot(Board* board, int number, const Slot* as) {
   board->take(number, *as);
 }
 
@@ -178,7 +178,7 @@ int penstock_share(const Board* board, int number) {
   return board->share(number);
 }
 
-// From now on the threads of this process are those of a seat; null: they are all that are asked for.
+// From now on the threads of this process are those of a slot; null: they are all that are asked for.
 void penstock_join(Board* board, int number) {
   ThreadPool::shared().join(board, number);
 }

@@ -1,5 +1,5 @@
-// Who of this host computes now: memory that its processes share, a seat for each. engine/core_arbiter.py
-// makes it and says when somebody's seat is empty again.
+// Who of this host computes now: memory that its processes share, a slot for each. engine/core_arbiter.py
+// makes it and says when somebody's slot is empty again.
 #pragma once
 
 #include <linux/futex.h>
@@ -14,7 +14,7 @@
 
 namespace penstock {
 
-constexpr int SEATS = 128;
+constexpr int SLOTS = 128;
 constexpr int CPU_WORDS =
     16;  // CPUs beyond 1023 are counted as one of these: what shares too little only waits
 
@@ -23,7 +23,7 @@ enum class WorkClass : uint32_t { DECODE = 0, SPECULATOR = 1, PREFILL = 2 };
 constexpr int WORK_CLASSES = 3;
 
 // The field order is that of the ctypes twin in library.py.
-struct alignas(64) Seat {
+struct alignas(64) Slot {
   uint32_t work_class;
   uint32_t cores;    // CPUs that its threads may run on
   uint32_t limit;    // how many of them its cgroup lets it use at a time
@@ -34,7 +34,7 @@ struct alignas(64) Seat {
   std::atomic<uint32_t> moves;     // changes while it computes
   std::atomic<uint32_t> requests;  // that it computes for, and those that wait for it
 };
-static_assert(sizeof(Seat) == 192);
+static_assert(sizeof(Slot) == 192);
 
 // What prefill has to compute; the order of the fields is that of the ctypes twin.
 struct Prompts {
@@ -44,28 +44,28 @@ struct Prompts {
 
 struct Board {
   alignas(64) std::atomic<uint32_t> changes;  // raised after every change: no other, nothing to look at
-  Seat seats[SEATS];
+  Slot slots[SLOTS];
 
-  void take(int number, const Seat& as) {
-    Seat& seat = seats[number];
-    seat.computing.store(0);
-    seat.moves.store(0);
-    seat.requests.store(0);
-    std::memcpy(static_cast<void*>(&seat), static_cast<const void*>(&as), offsetof(Seat, computing));
+  void take(int number, const Slot& as) {
+    Slot& slot = slots[number];
+    slot.computing.store(0);
+    slot.moves.store(0);
+    slot.requests.store(0);
+    std::memcpy(static_cast<void*>(&slot), static_cast<const void*>(&as), offsetof(Slot, computing));
     change();
   }
 
   void compute(int number, bool on) {
-    if (seats[number].computing.load(std::memory_order_relaxed) == static_cast<uint32_t>(on)) return;
-    seats[number].computing.store(on);
+    if (slots[number].computing.load(std::memory_order_relaxed) == static_cast<uint32_t>(on)) return;
+    slots[number].computing.store(on);
     change();
   }
 
-  void serve(int number, uint32_t requests) { seats[number].requests.store(requests); }
+  void serve(int number, uint32_t requests) { slots[number].requests.store(requests); }
 
-  // By the seat's own process, whose thread alone does so.
+  // By the slot's own process, whose thread alone does so.
   void move(int number) {
-    std::atomic<uint32_t>& moves = seats[number].moves;
+    std::atomic<uint32_t>& moves = slots[number].moves;
     moves.store(moves.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
@@ -80,21 +80,21 @@ struct Board {
     syscall(SYS_futex, &changes, FUTEX_WAIT, seen, &most, nullptr, 0);
   }
 
-  // How many threads a seat's process has while those compute that compute now; at least one.
+  // How many threads a slot's process has while those compute that compute now; at least one.
   int share(int number) const {
-    const Seat& own = seats[number];
+    const Slot& own = slots[number];
     const int cores = portion(number, static_cast<int>(own.cores),
-                              [&](const Seat& other) { return on_same_cpus(own, other); });
+                              [&](const Slot& other) { return on_same_cpus(own, other); });
     if (own.cgroup == 0) return cores;
     return std::min(cores, portion(number, static_cast<int>(own.limit),
-                                   [&](const Seat& other) { return other.cgroup == own.cgroup; }));
+                                   [&](const Slot& other) { return other.cgroup == own.cgroup; }));
   }
 
-  // Of prompts that would have the cores of this seat while it does not compute.
+  // Of prompts that would have the cores of this slot while it does not compute.
   Prompts prompts(int number) const {
-    const Seat& own = seats[number];
+    const Slot& own = slots[number];
     Prompts all{};
-    for (const Seat& other : seats) {
+    for (const Slot& other : slots) {
       if (!other.computing.load(std::memory_order_acquire)) continue;
       if (other.work_class != static_cast<uint32_t>(WorkClass::PREFILL)) continue;
       if (!on_same_cpus(own, other) && (own.cgroup == 0 || own.cgroup != other.cgroup)) continue;
@@ -105,7 +105,7 @@ struct Board {
   }
 
  private:
-  static bool on_same_cpus(const Seat& one, const Seat& other) {
+  static bool on_same_cpus(const Slot& one, const Slot& other) {
     for (int word = 0; word < CPU_WORDS; ++word)
       if (one.cpus[word] & other.cpus[word]) return true;
     return false;
@@ -116,14 +116,14 @@ struct Board {
   template <class Shares>
   int portion(int number, int cores, Shares&& shares) const {
     int members[WORK_CLASSES] = {};
-    const int own = static_cast<int>(seats[number].work_class);
-    for (int other = 0; other < SEATS; ++other) {
-      const Seat& seat = seats[other];
+    const int own = static_cast<int>(slots[number].work_class);
+    for (int other = 0; other < SLOTS; ++other) {
+      const Slot& slot = slots[other];
       if (other == number)
         ++members[own];
-      else if (seat.computing.load(std::memory_order_acquire) && seat.work_class < WORK_CLASSES &&
-               shares(seat))
-        ++members[seat.work_class];
+      else if (slot.computing.load(std::memory_order_acquire) && slot.work_class < WORK_CLASSES &&
+               shares(slot))
+        ++members[slot.work_class];
     }
     int left = cores;
     for (int each = 0;; ++each) {

@@ -122,8 +122,8 @@ class LowRankShape(ctypes.Structure):
     ]
 
 
-class SeatShape(ctypes.Structure):
-    """Twin of Seat in core_arbiter.h, its size included."""
+class SlotShape(ctypes.Structure):
+    """Twin of Slot in core_arbiter.h, its size included."""
 
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("work_class", "cores", "limit", "process")),
@@ -160,7 +160,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_free_encoder": (None, [Pointer]),
     "penstock_encode": (_INT, [Pointer, Pointer, _INT, Pointer]),
     "penstock_board_bytes": (_LONG, []),
-    "penstock_take_seat": (None, [Pointer, _INT, Pointer]),
+    "penstock_take_slot": (None, [Pointer, _INT, Pointer]),
     "penstock_compute": (None, [Pointer, _INT, _INT]),
     "penstock_serve": (None, [Pointer, _INT, ctypes.c_uint32]),
     "penstock_prompts": (None, [Pointer, _INT, Pointer]),

@@ -41,10 +41,10 @@ class ThreadPool {
   }
 
   // From now on this process agrees with others about the cores; null: it does not.
-  void join(Board* board, int seat) {
+  void join(Board* board, int slot) {
     std::lock_guard<std::mutex> turn(turn_);
     board_ = board;
-    seat_ = seat;
+    slot_ = slot;
     looked_ = false;
   }
 
@@ -168,7 +168,7 @@ class ThreadPool {
 
   // Whoever leaves the cores to this process sees that it uses them.
   void move() {
-    if (board_ != nullptr) board_->move(seat_);
+    if (board_ != nullptr) board_->move(slot_);
   }
 
   void look_at_board() {
@@ -177,7 +177,7 @@ class ThreadPool {
     if (looked_ && changes == seen_changes_) return;
     looked_ = true;
     seen_changes_ = changes;
-    const uint32_t allowed = board_ == nullptr ? MAX_THREADS : board_->share(seat_);
+    const uint32_t allowed = board_ == nullptr ? MAX_THREADS : board_->share(slot_);
     if (allowed == allowed_.load(std::memory_order_relaxed)) return;
     allowed_.store(allowed);
     futex_wake(allowed_, INT_MAX);
@@ -188,7 +188,7 @@ class ThreadPool {
   Run run_ = nullptr;
   const void* work_ = nullptr;
   Board* board_ = nullptr;
-  int seat_ = 0;
+  int slot_ = 0;
   bool looked_ = false;
   uint32_t seen_changes_ = 0;
   std::atomic<uint32_t> num_stretches_{0};

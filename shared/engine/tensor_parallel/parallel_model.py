@@ -115,11 +115,11 @@ class ParallelModel:
         except BaseException:
             self.close()
             raise
-        pool.on_copy = lambda source, target: self._tell(encode_copy(source, target))
+        pool.on_copy = lambda source, target: self._broadcast(encode_copy(source, target))
 
     def forward(self, batch: Batch) -> Tensor:
         """See `Model`."""
-        self._tell(encode_forward(batch))
+        self._broadcast(encode_forward(batch))
         try:
             return self._model.forward(batch)
         except BaseException:
@@ -142,7 +142,7 @@ class ParallelModel:
         self._followers = []
         self._folder.cleanup()
 
-    def _tell(self, command: bytes) -> None:
+    def _broadcast(self, command: bytes) -> None:
         if self._broken:
             raise Unavailable("the tensor-parallel processes are closed or out of step; restart the engine")
         deadline = time.monotonic() + self._step_s

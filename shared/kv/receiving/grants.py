@@ -17,12 +17,12 @@ class Grants:
         self,
         subject: str,
         layout: str,
-        tell_sender: Callable[[IncomingTransfer, Message], None],
+        send_control: Callable[[IncomingTransfer, Message], None],
         clock: Clock,
     ) -> None:
         self._subject = subject
         self._layout = layout
-        self._tell_sender = tell_sender
+        self._send_control = send_control
         self._clock = clock
         self.credit = CreditPool(RECEIVER_WINDOW_BYTES)
 
@@ -39,7 +39,7 @@ class Grants:
         self.credit.give_back(incoming)
         self._grant_credit()
 
-    def tell_again(self, incoming: IncomingTransfer) -> None:
+    def resend_grant(self, incoming: IncomingTransfer) -> None:
         grant = KvGrant(
             incoming.transfer,
             self._layout,
@@ -49,9 +49,9 @@ class Grants:
             self._subject,
             incoming.window_bytes,
         )
-        self._tell_sender(incoming, grant)
+        self._send_control(incoming, grant)
 
-    def tell_credit(self, incoming: IncomingTransfer) -> None:
+    def send_credit(self, incoming: IncomingTransfer) -> None:
         """Acknowledge what has landed, when it is enough or late. What moves gets a full window."""
         if incoming.transport is None or not incoming.transport.needs_credit:
             return
@@ -60,7 +60,7 @@ class Grants:
         incoming.grow_window(self.credit.grow(incoming))
         received = incoming.take_credit(self._clock.monotonic_s())
         if received is not None:
-            self._tell_sender(incoming, KvCredit(incoming.transfer, received, incoming.window_bytes))
+            self._send_control(incoming, KvCredit(incoming.transfer, received, incoming.window_bytes))
 
     def _grant_credit(self) -> None:
         while (granted := self.credit.take()) is not None:
@@ -68,4 +68,4 @@ class Grants:
 
     def _grant(self, incoming: IncomingTransfer, transport: Transport, window_bytes: int) -> None:
         incoming.grant(transport, window_bytes, self._clock.monotonic_s())
-        self.tell_again(incoming)
+        self.resend_grant(incoming)

@@ -85,7 +85,7 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
         self._chunk_writer = ChunkWriter(self._memory, self._by_transfer, self)
         self._numbers = itertools.count(1)
         self._requests: dict[str, IncomingTransfer] = {}
-        self._grants = Grants(self._subject, pool.layout.fingerprint(), self.tell_sender, clock)
+        self._grants = Grants(self._subject, pool.layout.fingerprint(), self.send_control, clock)
         self._copier = Copier(self._mapped_pools, self._memory, self._transfers, self)
         self._ended = EndedTransfers(bus, self._control_sender)
         self._timer = TransferTimer(self._transfers, self._ended.forget_expired, self, clock)
@@ -121,7 +121,7 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
         if earlier is not None:
             if earlier.key[1] >= epoch:
                 raise StaleEpoch(f"request {request_id} is already received under epoch {earlier.key[1]}")
-            self.tell_sender(earlier, KvAbort(earlier.transfer, "replaced"))
+            self.send_control(earlier, KvAbort(earlier.transfer, "replaced"))
             replaced = StaleEpoch("the request was routed again under a new epoch")
             self.fail_transfer(earlier, replaced, tell=False)
         incoming = IncomingTransfer(
@@ -195,7 +195,7 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
                 incoming.take_done(message, self._now())
                 self._complete_if_all_is_in(incoming)
             case KvAbort():
-                self.tell_sender(incoming, KvAbortAck(message.transfer))
+                self.send_control(incoming, KvAbortAck(message.transfer))
                 why = Unavailable(f"the prefill worker aborted: {message.reason[:200]}", hop="prefill")
                 self.fail_transfer(incoming, why, tell=False)
             case KvAbortAck():
@@ -229,7 +229,7 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
         incoming.verified(run, self._now())
         metrics.KV_TRANSFER_BYTES.labels(incoming.transport_name).inc(run.count * incoming.cell_bytes)
         self._complete_if_all_is_in(incoming)
-        self._grants.tell_credit(incoming)
+        self._grants.send_credit(incoming)
 
     def cells_corrupt(self, incoming: IncomingTransfer, run: Run) -> None:
         metrics.KV_CHECKSUM_FAILURES.inc()
@@ -238,15 +238,15 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
         except ChecksumMismatch as error:
             self.fail_transfer(incoming, error)
             return
-        self.tell_sender(incoming, KvMissing(incoming.transfer, cells))
-        self._grants.tell_credit(incoming)
+        self.send_control(incoming, KvMissing(incoming.transfer, cells))
+        self._grants.send_credit(incoming)
 
     def chunk_unneeded(self, incoming: IncomingTransfer) -> None:
-        self._grants.tell_credit(incoming)
+        self._grants.send_credit(incoming)
 
     # ---- messages ------------------------------------------------------------------------------
 
-    def tell_sender(self, incoming: IncomingTransfer, message: Message) -> None:
+    def send_control(self, incoming: IncomingTransfer, message: Message) -> None:
         envelope = self._bus.envelope(*incoming.key, incoming.deadline, incoming.origin)
         self._control_sender.publish(subjects.inbox("prefill", incoming.peer), message, envelope)
 
@@ -261,25 +261,25 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
         metrics.KV_TRANSFERS.labels(incoming.transport_name, "received").inc()
         metrics.KV_TRANSFER_SECONDS.labels(incoming.transport_name).observe(now_s - incoming.started_s)
         metrics.KV_TRANSFER_EXPOSED_SECONDS.labels(incoming.transport_name).observe(exposed_us / 1e6)
-        self.tell_sender(incoming, KvReceived(incoming.transfer))
+        self.send_control(incoming, KvReceived(incoming.transfer))
         self._forget(incoming)
         self._on_complete(incoming.key, done.token_ids, done.finish, exposed_us)
 
     def remind_peer(self, incoming: IncomingTransfer, now_s: float) -> None:
         """Acknowledge what is late, ask for missing cells, and say again what was not answered."""
-        self._grants.tell_credit(incoming)
+        self._grants.send_credit(incoming)
         missing = incoming.take_missing(now_s)
         if missing:
             metrics.KV_CELLS_AGAIN.labels("asked").inc(len(missing))
-            self.tell_sender(incoming, KvMissing(incoming.transfer, missing))
+            self.send_control(incoming, KvMissing(incoming.transfer, missing))
         if incoming.ask_again(now_s):
             if incoming.aborting:
-                self._tell_abort(incoming)
+                self._send_abort(incoming)
             else:
-                self._grants.tell_again(incoming)
+                self._grants.resend_grant(incoming)
 
-    def _tell_abort(self, incoming: IncomingTransfer) -> None:
-        self.tell_sender(incoming, KvAbort(incoming.transfer, incoming.abort_reason))
+    def _send_abort(self, incoming: IncomingTransfer) -> None:
+        self.send_control(incoming, KvAbort(incoming.transfer, incoming.abort_reason))
 
     def _is_live(self, incoming: IncomingTransfer) -> bool:
         return self._transfers.get(incoming.transfer) is incoming

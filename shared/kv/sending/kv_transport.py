@@ -57,10 +57,10 @@ class ShmTransport:
     """Hashes cells and announces where they lie; the receiver copies them."""
 
     def __init__(
-        self, memory: PoolMemory, tell_receiver: Callable[[OutgoingTransfer, Message], None], clock: Clock
+        self, memory: PoolMemory, send_control: Callable[[OutgoingTransfer, Message], None], clock: Clock
     ) -> None:
         self._memory = memory
-        self._tell_receiver = tell_receiver
+        self._tell_receiver = send_control
         self._clock = clock
 
     async def send_cells(self, outgoing: OutgoingTransfer, grant: KvGrant) -> None:

@@ -15,7 +15,7 @@ from shared.kv.transfer_key import TransferKey
 class SendLoopOwner(Protocol):
     """The sender, as its send loop sees it."""
 
-    def settle_transfer(self, outgoing: OutgoingTransfer) -> None: ...
+    def finish_if_ready(self, outgoing: OutgoingTransfer) -> None: ...
     def fail_transfer(self, outgoing: OutgoingTransfer, error: PenstockError, /) -> None: ...
 
 
@@ -55,7 +55,7 @@ class SendLoop:
             if self._is_live(outgoing):
                 self._owner.fail_transfer(outgoing, error)
         if self._is_live(outgoing):
-            self._owner.settle_transfer(outgoing)
+            self._owner.finish_if_ready(outgoing)
 
     def _is_live(self, outgoing: OutgoingTransfer) -> bool:
         return self._transfers.get(outgoing.key) is outgoing

@@ -65,7 +65,7 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
         self._unknown = UnknownTransfers(self._control_sender)
         self._transports: dict[str, KvTransport] = {NATS.name: NatsTransport(bulk, self._memory, clock)}
         if shared is not None:
-            self._transports[SHM.name] = ShmTransport(self._memory, self.tell_receiver, clock)
+            self._transports[SHM.name] = ShmTransport(self._memory, self.send_control, clock)
         self._send_loop = SendLoop(self._transports, self._memory.cell_bytes, self._transfers, self)
         self._timer = TransferTimer(self._transfers, self._unknown.forget_expired, self, clock)
 
@@ -121,7 +121,7 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
         outgoing = self._transfers.get(key)
         if outgoing is not None:
             outgoing.set_tokens(token_ids, finish, self._now())
-            self.settle_transfer(outgoing)
+            self.finish_if_ready(outgoing)
 
     def abort_transfer(self, key: TransferKey, reason: str) -> None:
         """Give up; `on_released` follows at once or when the receiver has acknowledged."""
@@ -176,7 +176,7 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
             case KvAbortAck() if outgoing.aborting:
                 self.release_transfer(outgoing)
             case KvAbort():
-                self.tell_receiver(outgoing, KvAbortAck(message.transfer))
+                self.send_control(outgoing, KvAbortAck(message.transfer))
                 why = Unavailable(f"the decode worker aborted: {message.reason[:200]}", hop="decode")
                 self.fail_transfer(outgoing, why, tell=False)
 
@@ -198,7 +198,7 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
             outgoing.refuse_grant(grant)
             self.fail_transfer(outgoing, error)
             return
-        self.settle_transfer(outgoing)
+        self.finish_if_ready(outgoing)
 
     def _check_grant(self, grant: KvGrant) -> None:
         if grant.layout != self._layout:
@@ -212,10 +212,10 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
 
     # ---- ends ----------------------------------------------------------------------------------
 
-    def settle_transfer(self, outgoing: OutgoingTransfer) -> None:
+    def finish_if_ready(self, outgoing: OutgoingTransfer) -> None:
         """Look at what became possible."""
         if outgoing.take_done(self._now()):
-            self._tell_done(outgoing)
+            self._send_done(outgoing)
         self._send_loop.wake()
 
     def remind_peer(self, outgoing: OutgoingTransfer, now_s: float) -> None:
@@ -225,9 +225,9 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
             self._send_loop.wake()
         if outgoing.ask_again(now_s):
             if outgoing.aborting:
-                self._tell_abort(outgoing)
+                self._send_abort(outgoing)
             else:
-                self._tell_done(outgoing)
+                self._send_done(outgoing)
 
     def _is_live(self, outgoing: OutgoingTransfer) -> bool:
         return self._transfers.get(outgoing.key) is outgoing
@@ -238,19 +238,19 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
 
     # ---- messages ------------------------------------------------------------------------------
 
-    def tell_receiver(self, outgoing: OutgoingTransfer, message: Message) -> None:
+    def send_control(self, outgoing: OutgoingTransfer, message: Message) -> None:
         envelope = self._bus.envelope(*outgoing.key, outgoing.deadline, outgoing.origin)
         self._control_sender.publish(subjects.inbox("decode", outgoing.peer), message, envelope)
 
-    def _tell_done(self, outgoing: OutgoingTransfer) -> None:
+    def _send_done(self, outgoing: OutgoingTransfer) -> None:
         assert outgoing.grant is not None
         tokens = outgoing.token_ids or ()
         waited_us = outgoing.waited_us(self._now())
-        self.tell_receiver(outgoing, KvDone(outgoing.grant.transfer, tokens, outgoing.finish, waited_us))
+        self.send_control(outgoing, KvDone(outgoing.grant.transfer, tokens, outgoing.finish, waited_us))
 
-    def _tell_abort(self, outgoing: OutgoingTransfer) -> None:
+    def _send_abort(self, outgoing: OutgoingTransfer) -> None:
         assert outgoing.grant is not None
-        self.tell_receiver(outgoing, KvAbort(outgoing.grant.transfer, outgoing.abort_reason))
+        self.send_control(outgoing, KvAbort(outgoing.grant.transfer, outgoing.abort_reason))
 
     # ---- work ----------------------------------------------------------------------------------
 

@@ -62,11 +62,11 @@ class UnknownTransfers:
             decode = ended_at or (decode_of(early.grant) if early and early.grant else "")
             self._early.put((key, sender), EarlyMessage(None), now_s)
             if decode:
-                self._tell(decode, KvAbortAck(message.transfer), envelope)
+                self._send(decode, KvAbortAck(message.transfer), envelope)
         elif isinstance(message, KvGrant) and ended_at:
             # It ended here before the grant came: whoever waits for it must not wait for ever.
             gone = KvAbort(message.transfer, "the prefill worker holds nothing for this transfer")
-            self._tell(ended_at, gone, envelope)
+            self._send(ended_at, gone, envelope)
         elif not isinstance(message, KvAbortAck):
             STALE_MESSAGES.inc()
 
@@ -74,5 +74,5 @@ class UnknownTransfers:
         self._early.forget(now_s)
         self._ended.forget(now_s)
 
-    def _tell(self, decode: str, message: KvAbort | KvAbortAck, envelope: Envelope) -> None:
+    def _send(self, decode: str, message: KvAbort | KvAbortAck, envelope: Envelope) -> None:
         self._control_sender.publish(subjects.inbox("decode", decode), message, envelope)

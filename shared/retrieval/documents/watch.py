@@ -16,20 +16,20 @@ class CorpusWatch:
 
     def __init__(self, corpus: str) -> None:
         self._corpus = corpus
-        self._indexed = self._seen = self._look()
+        self._indexed = self._seen = self._scan()
 
     def changed(self) -> bool:
         """Return whether it is to be indexed again: something has changed since it was, and nothing since
         the last
         look, so that whoever writes has probably finished. Called every LOOK_EVERY_S."""
-        now, before = self._look(), self._seen
+        now, before = self._scan(), self._seen
         self._seen = now
         if now != before or now == self._indexed:
             return False
         self._indexed = now
         return True
 
-    def _look(self) -> dict[Path, FileSignature]:
+    def _scan(self) -> dict[Path, FileSignature]:
         try:
             return {path: file_signature(path) for path in document_files(self._corpus)}
         except NotFound:

@@ -58,11 +58,11 @@ class MetadataMasks:
         if not filters:
             return []
         with self._lock:
-            self._look()
+            self._counts_of_documents()
             return [field for field, _ in filters if field not in self._names]
 
     def _mask(self, filters: Filters) -> Allowed:
-        counts = self._look()
+        counts = self._counts_of_documents()
         files = np.ones(len(counts), np.bool_)
         for field, values in filters:
             of_field = np.zeros(len(counts), np.bool_)
@@ -73,7 +73,7 @@ class MetadataMasks:
             files &= of_field
         return np.repeat(files, counts)
 
-    def _look(self) -> npt.NDArray[np.int64]:
+    def _counts_of_documents(self) -> npt.NDArray[np.int64]:
         """Return how many passages each document has."""
         if self._counts is None:
             names: set[str] = set()

@@ -52,12 +52,12 @@ class ResponseAnswer:
         tokens: Sequence[TokenText] = ()
         if self._fetch_bytes is not None:
             tokens = await texts_of_logprobs(self._fetch_bytes, self.prompt.model, delta.logprobs)
-        await self._tell(self._items.add(delta, tokens))
+        await self._write_events(self._items.add(delta, tokens))
 
     async def write_end(self, end: pb.Terminal) -> None:
         self.end = end
         if end.outcome == pb.OUTCOME_FINISHED:
-            await self._tell(self._items.close(status_of(end)))
+            await self._write_events(self._items.close(status_of(end)))
 
     # ---- the answer ------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class ResponseAnswer:
 
     # ---- events ----------------------------------------------------------------------------------------
 
-    async def _tell(self, happened: Sequence[Happened]) -> None:
+    async def _write_events(self, happened: Sequence[Happened]) -> None:
         if self._asked.stream:
             events = self._first_events() + [self._event(name, fields) for name, fields in happened]
             await self._events.send(*events)

@@ -257,7 +257,7 @@ async def test_a_draft_that_came_too_late_counts_and_the_next_one_is_asked_to_re
     await worker.decode(speculator="speculator-0")
     await worker.step()
     late = worker._drafts.counts.late
-    worker._driver._reports.append(StepReport((), [DraftUse("r/1", 2, 3)], None, worker._driver.facts))
+    worker._driver._reports.append(StepReport((), [DraftUse("r/1", 2, 3)], None, worker._driver.snapshot))
     await worker.take_steps()
     assert worker._drafts.counts.late == late + 3
     assert worker._drafts._sessions["r/1"].lag >= 2
@@ -434,7 +434,7 @@ async def test_jobs_that_outgrow_the_pool_together_all_come_to_their_end(
     assert (worker.decoded("a"), worker.decoded("b")) == (239, 239)  # and the one that prefill drew
     assert value("penstock_preemptions_total") > before
     await worker.step()
-    assert worker.worker_load().kv_blocks_free == worker._driver.facts.free_blocks == 20
+    assert worker.worker_load().kv_blocks_free == worker._driver.snapshot.free_blocks == 20
     await worker.on_stop()
 
 

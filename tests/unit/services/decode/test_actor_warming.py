@@ -50,7 +50,7 @@ async def test_a_prefix_is_computed_part_by_part_and_then_held_by_nobody(worker:
         return not list(worker.held())
 
     await until(over)
-    assert (cached_blocks(worker), worker._driver.facts.held) == (BLOCKS, {})
+    assert (cached_blocks(worker), worker._driver.snapshot.held) == (BLOCKS, {})
 
 
 async def test_nothing_is_warmed_beside_a_stream(worker: Worker) -> None:

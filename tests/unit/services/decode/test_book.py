@@ -109,7 +109,7 @@ def test_jobs_are_refused_when_all_of_them_would_not_fit() -> None:
     jobs.add(job("c"))
 
 
-def test_jobs_are_refused_when_all_seats_are_taken() -> None:
+def test_jobs_are_refused_when_all_slots_are_taken() -> None:
     jobs = book(max_jobs=1)
     jobs.add(job("a"))
     with pytest.raises(Overloaded, match="sequences"):

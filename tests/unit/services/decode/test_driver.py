@@ -45,8 +45,8 @@ async def ended(driver: DecodeDriver) -> list[StepReport]:
 
 async def joined(driver: DecodeDriver, *jobs: DecodeJob) -> list[StepReport]:
     """The first reports of a batch with these."""
-    driver.seat(jobs, [])
-    driver.seat([], jobs)
+    driver.admit(jobs, [])
+    driver.admit([], jobs)
     await driver.step_on()
     return await ended(driver)
 
@@ -61,9 +61,9 @@ async def driver(model_dir: Path) -> AsyncIterator[DecodeDriver]:
 
 async def test_a_job_joins_the_batch_with_its_priority_and_its_deadline(driver: DecodeDriver) -> None:
     jobs = [job("low", LOW, 30.0), job("normal", NORMAL, 20.0), job("high", HIGH, 40.0)]
-    seated = [one for report in await joined(driver, *jobs) for one in report.seated]
-    assert [one.job for one in seated] == [*jobs, *jobs]
-    assert [one.outcome for one in seated[3:]] == [None, None, None]
+    admitted = [one for report in await joined(driver, *jobs) for one in report.admitted]
+    assert [one.job for one in admitted] == [*jobs, *jobs]
+    assert [one.outcome for one in admitted[3:]] == [None, None, None]
     sequences = driver.engine._scheduler.sequences
     assert [sequences[one.key].priority for one in jobs] == [2, 1, 0]
     assert [sequences[one.key].deadline_us for one in jobs] == [
@@ -83,8 +83,8 @@ async def test_a_step_follows_the_last_one_while_the_event_loop_stands_still(dri
         return step()
 
     engine.step = counted  # type: ignore[method-assign]
-    driver.seat([one := job("r", NORMAL, 30.0)], [])
-    driver.seat([], [one])
+    driver.admit([one := job("r", NORMAL, 30.0)], [])
+    driver.admit([], [one])
     await driver.step_on()
     assert third.wait(10.0)  # in the loop's own thread: it can do nothing meanwhile
     await ended(driver)
@@ -107,8 +107,8 @@ async def test_blocks_given_back_while_steps_run_are_back_before_the_next_step(d
 
     driver.engine.step = held  # type: ignore[method-assign]
     one, other = job("one", NORMAL, 30.0), job("other", NORMAL, 30.0)
-    driver.seat([one, other], [])
-    driver.seat([], [one, other])
+    driver.admit([one, other], [])
+    driver.admit([], [one, other])
     await driver.step_on()
     await asyncio.to_thread(begun.wait)
     driver.release_later(one.key)
@@ -116,12 +116,12 @@ async def test_blocks_given_back_while_steps_run_are_back_before_the_next_step(d
     first, *later = [report.result for report in await ended(driver) if report.result is not None]
     assert [output.key for output in first.outputs] == [one.key, other.key]
     assert {output.key for result in later for output in result.outputs} == {other.key}
-    assert one.key not in driver.facts.held
+    assert one.key not in driver.snapshot.held
 
 
 async def test_who_asks_for_a_place_hears_before_the_step_that_follows_ends(driver: DecodeDriver) -> None:
     reports = await joined(driver, job("r", NORMAL, 30.0))
-    assert (len(reports[0].seated), reports[0].result) == (2, None)
+    assert (len(reports[0].admitted), reports[0].result) == (2, None)
 
 
 async def test_a_step_that_fails_is_told_behind_those_that_ended(driver: DecodeDriver) -> None:
@@ -185,8 +185,8 @@ async def test_a_driver_that_is_closed_begins_no_further_step(model_dir: Path) -
 
     driver.engine.step = held  # type: ignore[method-assign]
     one = job("r", NORMAL, 30.0)
-    driver.seat([one], [])
-    driver.seat([], [one])
+    driver.admit([one], [])
+    driver.admit([], [one])
     await driver.step_on()
     await asyncio.to_thread(begun.wait)
     closing = asyncio.create_task(driver.close_engine())
@@ -201,25 +201,25 @@ async def test_orders_that_come_in_a_pause_are_carried_out_in_it(
     driver: DecodeDriver, tmp_path: Path
 ) -> None:
     clock = FakeClock()
-    seat = CoreArbiter(WorkClass.DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    admit = CoreArbiter(WorkClass.DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
     prompts = CoreArbiter(WorkClass.PREFILL, tmp_path)
     for _ in range(REMEMBERED_STEPS):
-        seat.begin_step()
+        admit.begin_step()
         clock.advance(0.08)
-        seat.end_step()
+        admit.end_step()
     prompts.begin_step()
-    driver.engine.share_cores(seat)
+    driver.engine.share_cores(admit)
     one, other = job("one", NORMAL, 30.0), job("other", NORMAL, 30.0)
-    driver.seat([one], [])
-    driver.seat([], [one])
+    driver.admit([one], [])
+    driver.admit([], [one])
     await driver.step_on()
     await until(driver.take_report)
-    await until(lambda: not seat._seats[seat.number].computing)
-    driver.seat([other], [])
+    await until(lambda: not admit._slots[admit.number].computing)
+    driver.admit([other], [])
     await driver.step_on()
     report = await until(driver.take_report)
     assert isinstance(report, StepReport)
-    assert [seated.job for seated in report.seated] == [other]
+    assert [admitted.job for admitted in report.admitted] == [other]
     assert report.result is None  # the clock stands still: there has been no step
     prompts.close()
     assert any(report.result is not None for report in await ended(driver))

@@ -28,7 +28,7 @@ from shared.messages import (
 )
 from shared.sampling.parameters import Grammar, SamplingParams
 from shared.worker.job import JobPhase
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.engine import generate, make_engine
 from tests.support.metric import value
 from tests.support.noted_bus import REPLY

@@ -326,15 +326,15 @@ async def test_who_shares_the_cores_knows_how_many_prompts_have_no_first_token(
     worker: Worker, tmp_path: Path
 ) -> None:
     other = CoreArbiter(WorkClass.DECODE, tmp_path)
-    seat = CoreArbiter(WorkClass.PREFILL, tmp_path)
-    worker._driver.engine.share_cores(seat)
-    seat.compute(now=True)
+    slot = CoreArbiter(WorkClass.PREFILL, tmp_path)
+    worker._driver.engine.share_cores(slot)
+    slot.compute(now=True)
     for number, request_id in enumerate("abc"):
         await worker.place(request_id)
         assert other.prompts.requests == number + 1
     await worker.until_first_token("a")
     await worker.turn()
-    seat.compute(now=True)
+    slot.compute(now=True)
     assert other.prompts.requests == 3 - sum(
         job.phase is JobPhase.TRANSFERRING for job in worker._book.jobs.values()
     )

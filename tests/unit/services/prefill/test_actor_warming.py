@@ -54,7 +54,7 @@ async def test_a_prefix_is_computed_part_by_part_and_then_held_by_nobody(worker:
         await worker.step()
         found.append(cached_blocks(worker))
     assert found[:2] == [0, 1]  # a turn takes what the last one began
-    assert (found[-1], worker._driver.facts.held) == (BLOCKS, {})
+    assert (found[-1], worker._driver.snapshot.held) == (BLOCKS, {})
 
 
 async def test_it_is_given_up_between_two_parts_for_any_prompt(worker: Worker) -> None:

@@ -80,8 +80,8 @@ def test_states_differ_between_corpora_and_between_their_indexes() -> None:
 def test_trouble_is_reported_cut_to_its_limit_and_counted() -> None:
     corpus = served("gauged", generation=3)
     assert corpus.report == CorpusReport("gauged", 0, 3, "")
-    corpus.tell_trouble("x" * (MAX_REPORTED_CHARS + 1))
+    corpus.report_trouble("x" * (MAX_REPORTED_CHARS + 1))
     assert corpus.report == CorpusReport("gauged", 0, 3, "x" * MAX_REPORTED_CHARS)
     assert metric.value("penstock_corpus_troubled", corpus="gauged") == 1
-    corpus.tell_trouble("")
+    corpus.report_trouble("")
     assert metric.value("penstock_corpus_troubled", corpus="gauged") == 0

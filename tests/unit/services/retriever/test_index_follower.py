@@ -25,7 +25,7 @@ def corpus() -> ServedCorpus:
 def follower(tmp_path: Path, corpus: ServedCorpus) -> IndexFollower:
     save_small_index(tmp_path, "old")
     follower = IndexFollower(tmp_path, SMALL_INDEX_MODEL, corpus)
-    assert follower.look()
+    assert follower.follow()
     return follower
 
 
@@ -39,7 +39,7 @@ def test_the_index_that_serves_is_not_replaced_by_itself(
     follower: IndexFollower, corpus: ServedCorpus
 ) -> None:
     before = corpus.searched
-    assert not follower.look()
+    assert not follower.follow()
     assert corpus.searched is before
 
 
@@ -47,8 +47,8 @@ def test_a_newer_index_replaces_it_once(
     tmp_path: Path, follower: IndexFollower, corpus: ServedCorpus
 ) -> None:
     generation = save_small_index(tmp_path, "new", "newer")
-    assert follower.look()
-    assert not follower.look()
+    assert follower.follow()
+    assert not follower.follow()
     assert (texts(corpus), corpus.generation) == (["new", "newer"], generation)
 
 
@@ -57,15 +57,15 @@ def test_one_that_cannot_be_used_is_told_once_and_the_next_one_is_taken(
 ) -> None:
     save_small_index(tmp_path, "other", model="another/1")
     with structlog.testing.capture_logs() as logs:
-        assert follower.look()
-        assert not follower.look()
+        assert follower.follow()
+        assert not follower.follow()
     assert [(entry["event"], "another embedding model" in entry["error"]) for entry in logs] == [
         ("index_unusable", True)
     ]
     assert texts(corpus) == ["old"]
     assert "another embedding model" in corpus.report.trouble
     save_small_index(tmp_path, "new")
-    assert follower.look()
+    assert follower.follow()
     assert (texts(corpus), corpus.report.trouble) == (["new"], "")
 
 
@@ -77,10 +77,10 @@ def test_whatever_breaks_while_it_is_read_is_trouble_of_this_corpus_alone(
 
     monkeypatch.setattr(index_follower, "open_generation", broken)
     save_small_index(tmp_path, "new")
-    assert follower.look()
+    assert follower.follow()
     assert (texts(corpus), corpus.trouble) == (["old"], "its index cannot be read (RuntimeError)")
     monkeypatch.setattr(index_follower, "open_generation", open_generation)
-    assert follower.look()
+    assert follower.follow()
     assert (texts(corpus), corpus.trouble) == (["new"], "")
 
 
@@ -93,19 +93,19 @@ def test_trouble_ends_when_the_index_that_serves_is_the_current_one_again(
     before, pointer = (tmp_path / POINTER_NAME).read_bytes(), tmp_path / POINTER_NAME
     monkeypatch.setattr(index_follower, "open_generation", broken)
     save_small_index(tmp_path, "new")
-    assert follower.look()
+    assert follower.follow()
     pointer.write_bytes(before)
-    assert follower.look()
+    assert follower.follow()
     assert (texts(corpus), corpus.trouble) == (["old"], "")
-    assert not follower.look()
+    assert not follower.follow()
 
 
 def test_where_there_is_no_index_there_is_none_until_one_is_made(
     tmp_path: Path, corpus: ServedCorpus
 ) -> None:
     follower = IndexFollower(tmp_path, SMALL_INDEX_MODEL, corpus)
-    assert not follower.look()
+    assert not follower.follow()
     assert (corpus.generation, corpus.state) == (0, "")
     save_small_index(tmp_path, "first")
-    assert follower.look()
+    assert follower.follow()
     assert (texts(corpus), corpus.state) == (["first"], "handbook/1")

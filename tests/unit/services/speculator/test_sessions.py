@@ -145,10 +145,10 @@ def test_tokens_that_the_engine_was_told_of_count_as_told_until_they_change() ->
     sessions = make_sessions()
     opened(sessions)
     (session,) = sessions.held()
-    session.told = 3
+    session.num_known = 3
     sessions.commit("a/1", 3, (7, 8), 1)
-    assert session.told == 3
+    assert session.num_known == 3
     sessions.commit("a/1", 2, (9,), 1)
-    assert session.told == 2
+    assert session.num_known == 2
     sessions.forget(["a/1", "gone/1"])
-    assert session.told == 0
+    assert session.num_known == 0

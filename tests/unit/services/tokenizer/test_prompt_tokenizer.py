@@ -20,7 +20,7 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.text.retrieval_prompt import CONTEXT_FORM, INSTRUCTED_FORM, retrieval_prompt
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.tokenizer_kinds import SAMPLES, text_tokenizer
 
 LIMIT_BYTES = 1000

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
-from tests.support.block_names import block_names
+from tests.support.block_hashes import numbered_hashes
 
 MIXED = KvGroups(2, 3, 17)
 
@@ -34,16 +34,16 @@ def test_rows_read_all_blocks_of_some_groups_and_the_window_of_others() -> None:
 def test_a_prefix_is_reusable_where_both_kinds_of_groups_have_what_is_read(
     whole: str, windowed: str, count: int
 ) -> None:
-    names = block_names(range(7))
+    names = numbered_hashes(range(7))
     there = {name for name, letter in zip(names, whole, strict=True) if letter == "x"}
     there |= {
-        MIXED.windowed_name(name) for name, letter in zip(names, windowed, strict=True) if letter == "x"
+        MIXED.windowed_hash(name) for name, letter in zip(names, windowed, strict=True) if letter == "x"
     }
     assert MIXED.reusable_blocks(names, there.__contains__) == count
 
 
 def test_blocks_of_groups_with_a_window_have_other_names_only_beside_others() -> None:
-    (name,) = block_names([1])
-    assert KvGroups(0, 1, 17).windowed_name(name) == name
-    assert MIXED.windowed_name(name) != name
-    assert MIXED.windowed_name(MIXED.windowed_name(name)) == name
+    (name,) = numbered_hashes([1])
+    assert KvGroups(0, 1, 17).windowed_hash(name) == name
+    assert MIXED.windowed_hash(name) != name
+    assert MIXED.windowed_hash(MIXED.windowed_hash(name)) == name

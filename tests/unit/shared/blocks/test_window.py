@@ -6,7 +6,7 @@ import pytest
 
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.blocks.window import NO_WINDOW, KvWindow
-from tests.support.block_names import block_names
+from tests.support.block_hashes import numbered_hashes
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_step_never_needs_more_than_the_most_blocks(tokens: int, num_rows: int
 
 def reusable(window: KvWindow, cached: str) -> int:
     """`cached`: a letter per block, x where it is."""
-    names = block_names(range(len(cached)))
+    names = numbered_hashes(range(len(cached)))
     there = {name for name, letter in zip(names, cached, strict=True) if letter == "x"}
     return window.reusable_blocks(names, there.__contains__)
 

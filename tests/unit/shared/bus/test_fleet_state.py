@@ -15,7 +15,7 @@ from shared.bus.fleet_state import (
 )
 from shared.deadline import MAX_SKEW_US
 from shared.messages import Heartbeat, Snapshot
-from tests.support.block_names import block_names, pack_names
+from tests.support.block_hashes import numbered_hashes, packed_hashes
 from tests.support.clock import FakeClock
 from tests.support.heartbeats import heartbeat_with, make_heartbeat
 
@@ -113,7 +113,7 @@ def test_a_suspect_that_stays_silent_is_forgotten(fleet: FleetState, clock: Fake
 def test_a_new_incarnation_means_the_old_life_is_lost(
     fleet: FleetState, lost: list[tuple[str, str, str]]
 ) -> None:
-    fleet.observe(beat(incarnation=1, prefix_event_id=1, added=pack_names(7)))
+    fleet.observe(beat(incarnation=1, prefix_event_id=1, added=packed_hashes(7)))
     fleet.observe(beat(incarnation=2))
     assert lost == [("decode", "decode-0", "restarted")]
     view = fleet.get("decode", "decode-0")
@@ -234,7 +234,9 @@ def prefix_of(fleet: FleetState) -> tuple[set[int], bool]:
 
 
 def events(event_id: int, added: list[int], removed: list[int] | None = None) -> Heartbeat:
-    return beat(prefix_event_id=event_id, added=pack_names(*added), removed=pack_names(*(removed or [])))
+    return beat(
+        prefix_event_id=event_id, added=packed_hashes(*added), removed=packed_hashes(*(removed or []))
+    )
 
 
 def test_events_without_a_gap_build_the_prefix_set(fleet: FleetState) -> None:
@@ -247,7 +249,7 @@ def test_a_missed_event_makes_the_set_stale_until_a_snapshot(fleet: FleetState) 
     fleet.observe(events(2, [1, 2]))
     fleet.observe(events(4, [4]))
     assert prefix_of(fleet)[1]
-    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(4, pack_names(1, 2, 3, 4)))
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(4, packed_hashes(1, 2, 3, 4)))
     assert prefix_of(fleet) == ({1, 2, 3, 4}, False)
 
 
@@ -258,14 +260,14 @@ def test_joining_an_instance_with_a_past_asks_for_a_snapshot(fleet: FleetState) 
 
 def test_events_that_a_snapshot_already_holds_may_come_again(fleet: FleetState) -> None:
     fleet.observe(events(9, []))
-    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(11, pack_names(1, 2)))
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(11, packed_hashes(1, 2)))
     fleet.observe(events(12, [2, 3], [1]))
     assert prefix_of(fleet) == ({2, 3}, False)
 
 
 def test_a_snapshot_of_a_former_life_is_ignored(fleet: FleetState) -> None:
     fleet.observe(beat(incarnation=2))
-    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(1, pack_names(5)))
+    fleet.apply_snapshot("decode", "decode-0", 1, Snapshot(1, packed_hashes(5)))
     assert prefix_of(fleet) == (set(), False)
 
 
@@ -273,7 +275,7 @@ def test_a_snapshot_of_a_former_life_is_ignored(fleet: FleetState) -> None:
 def test_who_places_nothing_there_keeps_no_prefixes(clock: FakeClock, keeps: bool, role: str) -> None:
     fleet = FleetState(clock, keeps_prefixes=keeps)
     for event_id in (2, 40):  # with a gap
-        view = fleet.observe(beat(role=role, prefix_event_id=event_id, added=pack_names(1, 2)))
+        view = fleet.observe(beat(role=role, prefix_event_id=event_id, added=packed_hashes(1, 2)))
         assert view is not None
         assert (view.prefix, view.prefix_stale) == (set(), False)
 
@@ -282,7 +284,7 @@ def test_who_places_nothing_there_keeps_no_prefixes(clock: FakeClock, keeps: boo
 
 
 def page(event_id: int, numbers: list[int], next_bucket: int = 0) -> Snapshot:
-    return Snapshot(event_id, pack_names(*numbers), next_bucket)
+    return Snapshot(event_id, packed_hashes(*numbers), next_bucket)
 
 
 def apply_page(fleet: FleetState, snapshot: Snapshot, bucket: int = 0) -> int | None:
@@ -330,15 +332,15 @@ def test_a_gap_between_pages_begins_anew(fleet: FleetState) -> None:
 def test_overlap_counts_leading_blocks_only(fleet: FleetState) -> None:
     view = fleet.observe(events(3, [1, 2, 4]))
     assert view is not None
-    assert view.overlap(block_names([1, 2, 3, 4])) == 2
-    assert view.overlap(block_names([9, 1])) == 0
-    assert view.overlap(block_names([1, 2])) == 2
+    assert view.overlap(numbered_hashes([1, 2, 3, 4])) == 2
+    assert view.overlap(numbered_hashes([9, 1])) == 0
+    assert view.overlap(numbered_hashes([1, 2])) == 2
 
 
 def test_overlap_with_a_window_needs_that_alone(fleet: FleetState) -> None:
     view = fleet.observe(heartbeat_with(events(2, [5, 6]), kv_groups=KvGroups(0, 1, 17)))
     assert view is not None
-    assert view.overlap(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
+    assert view.overlap(numbered_hashes([1, 2, 3, 4, 5, 6, 7])) == 6
 
 
 def test_a_suspect_is_declared_after_three_beats() -> None:

@@ -19,7 +19,7 @@ from shared.engine.batch import PackedAdapter
 from shared.engine.loading.adapter import AdapterWeights
 from shared.errors import InvalidRequest, NotFound
 from tests.support.adapters import save_adapter
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.engine import FANCY, GREEDY, drive, make_engine, prompts, save_random_model
 
 VOCAB = 97

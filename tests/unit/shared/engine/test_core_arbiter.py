@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from shared.engine import Engine, core_arbiter
-from shared.engine.core_arbiter import HEADER_BYTES, LOOK_EVERY_S, SEATS, CoreArbiter, WorkClass
-from shared.engine.native.library import PromptsShape, SeatShape, library
+from shared.engine.core_arbiter import HEADER_BYTES, LOOK_EVERY_S, SLOTS, CoreArbiter, WorkClass
+from shared.engine.native.library import PromptsShape, SlotShape, library
 from shared.engine.step_pacer import REMEMBERED_STEPS, OwnRequests, WaitingPrompts
 from shared.process.cores import usable_cores
 from tests.support.clock import FakeClock
@@ -34,7 +34,7 @@ EVERY_CPU = (1 << 64) - 1
 
 
 class Board:
-    """Seats of processes that there are not, on a machine that there is not."""
+    """Slots of processes that there are not, on a machine that there is not."""
 
     def __init__(self) -> None:
         kernels = library()
@@ -46,10 +46,10 @@ class Board:
         self.address = (start + 63) // 64 * 64
 
     def take(self, number: int, work_class: WorkClass, cores: int, **fields: int) -> None:
-        seat = SeatShape(work_class=work_class, cores=cores, limit=fields.get("limit", cores))
-        seat.cgroup = fields.get("cgroup", 0)
-        seat.cpus[0] = fields.get("cpus", EVERY_CPU)
-        self.kernels.penstock_take_seat(self.address, number, ctypes.byref(seat))
+        slot = SlotShape(work_class=work_class, cores=cores, limit=fields.get("limit", cores))
+        slot.cgroup = fields.get("cgroup", 0)
+        slot.cpus[0] = fields.get("cpus", EVERY_CPU)
+        self.kernels.penstock_take_slot(self.address, number, ctypes.byref(slot))
 
     def compute(self, number: int, *, now: bool = True) -> None:
         self.kernels.penstock_compute(self.address, number, now)
@@ -66,7 +66,7 @@ class Board:
 
 @pytest.fixture
 def joined() -> Iterator[Board]:
-    """This process computes with the threads of seat 0, of 8 cores."""
+    """This process computes with the threads of slot 0, of 8 cores."""
     board = Board()
     board.take(0, DECODE, 8)
     board.kernels.penstock_join(board.address, 0)
@@ -131,10 +131,10 @@ def test_a_quota_is_shared_by_those_that_have_it_together(cgroup: int, share: in
 
 
 def test_alone_a_process_has_all_cores(tmp_path: Path) -> None:
-    seat = CoreArbiter(PREFILL, tmp_path)
-    seat.compute(now=True)
-    assert seat.threads == seat.most == usable_cores()
-    seat.close()
+    slot = CoreArbiter(PREFILL, tmp_path)
+    slot.compute(now=True)
+    assert slot.threads == slot.most == usable_cores()
+    slot.close()
 
 
 def test_two_processes_of_one_folder_share_the_cores(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_two_processes_of_one_folder_share_the_cores(tmp_path: Path) -> None:
     prefill.close()
 
 
-def test_a_seat_that_was_left_is_taken_again(tmp_path: Path) -> None:
+def test_a_slot_that_was_left_is_taken_again(tmp_path: Path) -> None:
     first, second = CoreArbiter(DECODE, tmp_path), CoreArbiter(DECODE, tmp_path)
     first.close()
     third = CoreArbiter(DECODE, tmp_path)
@@ -165,47 +165,47 @@ print("computing", flush=True)
 sys.stdin.read()
 """
     clock = FakeClock()
-    seat = CoreArbiter(PREFILL, tmp_path, monotonic_s=clock.monotonic_s)
+    slot = CoreArbiter(PREFILL, tmp_path, monotonic_s=clock.monotonic_s)
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"computing\n"
         assert other.stdin is not None
-        computing = [number for number, each in enumerate(seat._seats) if each.computing]
+        computing = [number for number, each in enumerate(slot._slots) if each.computing]
         assert computing == [1]
-        seat.forget_lost()
-        assert seat._seats[1].computing  # it is there
+        slot.forget_lost()
+        assert slot._slots[1].computing  # it is there
         other.send_signal(signal.SIGKILL)
         other.wait(10)
     clock.advance(LOOK_EVERY_S)
-    seat.compute(now=True)
-    assert not seat._seats[1].computing
-    assert seat.threads == usable_cores()
-    seat.close()
+    slot.compute(now=True)
+    assert not slot._slots[1].computing
+    assert slot.threads == usable_cores()
+    slot.close()
 
 
 def test_a_process_that_stands_still_is_forgotten_until_its_next_step(tmp_path: Path) -> None:
     clock = FakeClock()
-    seat, other = CoreArbiter(PREFILL, tmp_path, monotonic_s=clock.monotonic_s), CoreArbiter(DECODE, tmp_path)
+    slot, other = CoreArbiter(PREFILL, tmp_path, monotonic_s=clock.monotonic_s), CoreArbiter(DECODE, tmp_path)
     other.begin_step()
     for _ in range(2):
-        assert seat.threads == max(1, usable_cores() // 2)
+        assert slot.threads == max(1, usable_cores() // 2)
         clock.advance(LOOK_EVERY_S)
-        seat.compute(now=True)
-    assert seat.threads == usable_cores()
+        slot.compute(now=True)
+    assert slot.threads == usable_cores()
     other.begin_step()
-    assert seat.threads == max(1, usable_cores() // 2)
+    assert slot.threads == max(1, usable_cores() // 2)
     other.close()
-    seat.close()
+    slot.close()
 
 
-def test_without_a_free_seat_a_process_is_told(tmp_path: Path) -> None:
-    seats = [CoreArbiter(DECODE, tmp_path) for _ in range(SEATS)]
-    with pytest.raises(OSError, match=f"all {SEATS} seats"):
+def test_without_a_free_slot_a_process_is_told(tmp_path: Path) -> None:
+    slots = [CoreArbiter(DECODE, tmp_path) for _ in range(SLOTS)]
+    with pytest.raises(OSError, match=f"all {SLOTS} slots"):
         CoreArbiter(DECODE, tmp_path)
-    for seat in seats:
-        seat.close()
+    for slot in slots:
+        slot.close()
 
 
 def test_a_board_has_all_of_its_memory_before_anybody_writes_to_it(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_board_has_all_of_its_memory_before_anybody_writes_to_it(tmp_path: Pat
     path.touch()  # as one leaves it that was killed before it could make it larger
     CoreArbiter(DECODE, tmp_path).close()
     status = path.stat()
-    assert status.st_blocks * 512 >= status.st_size >= HEADER_BYTES + SEATS * ctypes.sizeof(SeatShape)
+    assert status.st_blocks * 512 >= status.st_size >= HEADER_BYTES + SLOTS * ctypes.sizeof(SlotShape)
 
 
 def test_a_board_that_is_somebody_elses_is_not_used(tmp_path: Path) -> None:
@@ -229,11 +229,11 @@ def test_a_board_that_is_somebody_elses_is_not_used(tmp_path: Path) -> None:
 def test_seats_lie_where_the_kernels_look_for_them() -> None:
     kernels = library()
     assert kernels is not None
-    assert kernels.penstock_board_bytes() == HEADER_BYTES + SEATS * ctypes.sizeof(SeatShape)
+    assert kernels.penstock_board_bytes() == HEADER_BYTES + SLOTS * ctypes.sizeof(SlotShape)
 
 
 @contextlib.contextmanager
-def seats_changing(board: Board, seed: int) -> Iterator[None]:
+def slots_changing(board: Board, seed: int) -> Iterator[None]:
     """Others begin and end to compute at random, as fast as they can."""
     others, chance, over = range(1, 8), random.Random(seed), threading.Event()
     for number in others:
@@ -274,7 +274,7 @@ def test_answers_are_bitwise_the_same_while_the_number_of_threads_changes(
     alone = make_engine(folder, threads=1, **options)
     expected = [alone.logits(prompt) for prompt in prompts]
     elastic = make_engine(folder, threads=8, **options)
-    with seats_changing(joined, seed=1):
+    with slots_changing(joined, seed=1):
         for _ in range(5):
             for prompt, logits in zip(prompts, expected, strict=True):
                 assert (elastic.logits(prompt) == logits).all()
@@ -282,7 +282,7 @@ def test_answers_are_bitwise_the_same_while_the_number_of_threads_changes(
 
 
 def test_an_engine_holds_the_cores_from_its_first_step_to_its_last(tmp_path: Path) -> None:
-    engine, _, other = seated(tmp_path)
+    engine, _, other = engine_in_a_slot(tmp_path)
     admit(engine, "a", [1, 2, 3], GREEDY)
     assert other.threads == usable_cores()
     engine.step()
@@ -295,21 +295,21 @@ def test_an_engine_holds_the_cores_from_its_first_step_to_its_last(tmp_path: Pat
 
 
 def test_an_engine_whose_last_sequence_is_released_gives_the_cores_back(tmp_path: Path) -> None:
-    engine, seat, other = seated(tmp_path)
+    engine, slot, other = engine_in_a_slot(tmp_path)
     admit(engine, "a", [1, 2, 3], GREEDY)
     engine.step()
     engine.release("a")
-    assert not seat._seats[seat.number].computing
+    assert not slot._slots[slot.number].computing
     engine.close()
     other.close()
 
 
-def seated(folder: Path) -> tuple[Engine, CoreArbiter, CoreArbiter]:
-    """An engine on a seat, and somebody else's."""
+def engine_in_a_slot(folder: Path) -> tuple[Engine, CoreArbiter, CoreArbiter]:
+    """An engine on a slot, and somebody else's."""
     engine = make_engine(save_random_model(folder / "model"), threads=0)
-    seat, other = CoreArbiter(DECODE, folder), CoreArbiter(PREFILL, folder)
-    engine.share_cores(seat)
-    return engine, seat, other
+    slot, other = CoreArbiter(DECODE, folder), CoreArbiter(PREFILL, folder)
+    engine.share_cores(slot)
+    return engine, slot, other
 
 
 def test_an_engine_without_a_number_of_threads_has_one_per_core(tmp_path: Path) -> None:
@@ -376,27 +376,27 @@ class SkippingClock:
         return time.monotonic() + self.skipped_s
 
 
-def steps(seat: CoreArbiter, clock: FakeClock | SkippingClock) -> None:
+def steps(slot: CoreArbiter, clock: FakeClock | SkippingClock) -> None:
     """As many as it takes to know how long one is."""
     for _ in range(REMEMBERED_STEPS):
-        seat.begin_step()
+        slot.begin_step()
         if isinstance(clock, FakeClock):
             clock.advance(0.08)
         else:
             clock.skipped_s += 0.08
-        seat.end_step()
+        slot.end_step()
 
 
-def pauses_after_steps(seat: CoreArbiter, clock: SkippingClock) -> bool:
+def pauses_after_steps(slot: CoreArbiter, clock: SkippingClock) -> bool:
     """Whether it leaves the cores to others before its next step; it goes on at last in any case."""
-    steps(seat, clock)
-    assert seat.pause(OwnRequests(1))
-    return not seat._seats[seat.number].computing
+    steps(slot, clock)
+    assert slot.pause(OwnRequests(1))
+    return not slot._slots[slot.number].computing
 
 
 @pytest.fixture
 def prefilling(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose engine, on seat 0, always has something to compute."""
+    """A process whose engine, on slot 0, always has something to compute."""
     code = f"""
 from pathlib import Path
 from shared.engine import Engine, EngineConfig
@@ -429,22 +429,22 @@ def test_prompts_get_their_part_and_hold_nobody_once_their_process_is_lost(
     lost_by: signal.Signals, prefilling: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     clock = SkippingClock()
-    seat = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    slot = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
     for _ in range(2):
-        assert any(pauses_after_steps(seat, clock) for _ in range(100))
+        assert any(pauses_after_steps(slot, clock) for _ in range(100))
     prefilling.send_signal(lost_by)
     if lost_by is signal.SIGKILL:
         prefilling.wait(10)
     for _ in range(2):  # in the first of them it may have moved still
-        pauses_after_steps(seat, clock)
-    assert not any(pauses_after_steps(seat, clock) for _ in range(3))
+        pauses_after_steps(slot, clock)
+    assert not any(pauses_after_steps(slot, clock) for _ in range(3))
     prefilling.send_signal(signal.SIGCONT)
-    seat.close()
+    slot.close()
 
 
 @pytest.fixture
 def standing(tmp_path: Path) -> Iterator[tuple[CoreArbiter, CoreArbiter]]:
-    """Seats of prefill and decode, both in the midst of work, on a clock that stands still from now on."""
+    """Slots of prefill and decode, both in the midst of work, on a clock that stands still from now on."""
     clock = FakeClock()
     prefill = CoreArbiter(PREFILL, tmp_path)
     decode = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
@@ -458,7 +458,7 @@ def standing(tmp_path: Path) -> Iterator[tuple[CoreArbiter, CoreArbiter]]:
 async def paused(decode: CoreArbiter) -> asyncio.Future[bool]:
     """What comes of its pause, which has begun."""
     pause = asyncio.ensure_future(asyncio.to_thread(decode.pause, OwnRequests(1)))
-    await until(lambda: not decode._seats[decode.number].computing)
+    await until(lambda: not decode._slots[decode.number].computing)
     return pause
 
 
@@ -484,11 +484,11 @@ async def test_who_was_roused_before_its_pause_does_not_begin_it(
     _, decode = standing
     decode.rouse()
     assert not decode.pause(OwnRequests(1))
-    assert decode._seats[decode.number].computing
+    assert decode._slots[decode.number].computing
     pause = await paused(decode)  # once
     decode.rouse()
     assert not await asyncio.wait_for(pause, 10.0)
 
 
-def test_an_engine_without_a_seat_has_no_pause(tmp_path: Path) -> None:
+def test_an_engine_without_a_slot_has_no_pause(tmp_path: Path) -> None:
     assert make_engine(save_random_model(tmp_path)).pause()

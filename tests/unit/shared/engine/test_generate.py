@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from shared.engine import LLM, Engine, SamplingParams, TokenOutput
 from shared.errors import InvalidRequest, NotFound, Overloaded
-from tests.support.block_names import block_names, hashes_of
+from tests.support.block_hashes import hashes_of, numbered_hashes
 from tests.support.engine import (
     FANCY,
     GREEDY,
@@ -281,7 +281,7 @@ def test_a_sequence_that_has_ended_is_not_continued(engine: Engine) -> None:
 def test_wrong_options_are_refused(engine: Engine) -> None:
     options: list[tuple[str, dict[str, Any]]] = [
         ("temperature", {"params": SamplingParams(temperature=-1)}),
-        ("too many", {"params": GREEDY, "block_hashes": block_names([1, 2])}),
+        ("too many", {"params": GREEDY, "block_hashes": numbered_hashes([1, 2])}),
         ("16 bytes", {"params": GREEDY, "token_ids": [1] * 33, "prompt_len": 33, "block_hashes": [b"short"]}),
         ("stop_after", {"params": GREEDY, "stop_after": 0}),
         ("on_layer", {"params": GREEDY, "on_layer": lambda *_: None}),

@@ -15,7 +15,7 @@ from shared.blocks.layer_groups import KvGroups
 from shared.blocks.window import KvWindow
 from shared.engine import Engine, SamplingParams
 from shared.engine.block_table import NO_BLOCK
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.engine import (
     BACKENDS,
     FANCY,
@@ -84,7 +84,7 @@ def engine_of(folder: Path, *, kv_blocks: int = 80, **fields: Any) -> Engine:
 def room_for(groups: KvGroups, num_tokens: int) -> int:
     """`kv_blocks` of a pool that holds one such sequence, even with promised KV, and hardly more."""
     turning = WINDOW.most_blocks(STEP_ROWS) + WINDOW.most_blocks(0)
-    return -(-(groups.whole * -(-num_tokens // 16) + groups.windowed * turning) // groups.count)
+    return -(-(groups.full_attention * -(-num_tokens // 16) + groups.windowed * turning) // groups.count)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -156,7 +156,7 @@ def test_a_prefix_is_found_where_its_windows_end_is_there_though_blocks_before_a
     engine = engine_of(folder, kv_blocks=room_for(groups, 400))
     assert generate(engine, prompt) == expected
     names = BlockHasher().block_hashes(prompt, BlockHasher().seed(engine.layout.fingerprint()))
-    group = groups.whole
+    group = groups.full_attention
     assert engine.blocks.find(names[0], group) is None
     assert engine.blocks.find(names[0], 0) is not None
     admitted = engine.admit("again", prompt, len(prompt), GREEDY)
@@ -250,7 +250,7 @@ def test_a_sequence_moves_to_another_engine_without_what_is_behind_its_windows(
     reserved = target.reserve("s", length, names)
     admitted = source.admit("s", prompt, length, LONG, names, stop_after=1, on_layer=lambda *_: None)
     first = WINDOW.first_block(length)
-    firsts = (0,) * groups.whole + (first,) * groups.windowed
+    firsts = (0,) * groups.full_attention + (first,) * groups.windowed
     assert reserved.first_blocks == admitted.first_blocks == firsts
     assert reserved.tables[-1][:first] == (NO_BLOCK,) * first
     known = {"s": list(prompt)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.engine import Engine, SamplingParams
 from shared.errors import InvalidRequest, Overloaded
-from tests.support.block_names import block_names, hashes_of
+from tests.support.block_hashes import hashes_of, numbered_hashes
 from tests.support.engine import (
     FANCY,
     GREEDY,
@@ -211,7 +211,7 @@ def test_reservations_that_cannot_be_are_refused(model_dir: Path) -> None:
     with pytest.raises(InvalidRequest, match="cannot reserve 64"):
         engine.reserve("d", 64, [])
     with pytest.raises(InvalidRequest, match="too many"):
-        engine.reserve("d", 17, block_names([1, 2]))
+        engine.reserve("d", 17, numbered_hashes([1, 2]))
     engine.reserve("d", 50, [])
     with pytest.raises(Overloaded):
         engine.reserve("e", 5, [])

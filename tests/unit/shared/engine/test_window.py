@@ -16,7 +16,7 @@ from shared.blocks.window import NO_WINDOW, KvWindow
 from shared.engine import Engine, SamplingParams
 from shared.engine.block_table import NO_BLOCK
 from shared.errors import InvalidRequest, Overloaded
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.engine import (
     BACKENDS,
     FANCY,

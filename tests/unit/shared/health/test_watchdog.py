@@ -22,10 +22,10 @@ class Watched:
         self.ended: list[Stall] = []
         self.watchdog = Watchdog(lambda: activities, self.ended.append, clock=self.clock)
 
-    def look(self, count: int = 1, after_s: float = LOOK_S) -> None:
+    def check(self, count: int = 1, after_s: float = LOOK_S) -> None:
         for _ in range(count):
             self.clock.advance(after_s)
-            self.watchdog.look()
+            self.watchdog.check()
 
 
 @pytest.fixture
@@ -42,26 +42,26 @@ def test_what_is_busy_and_does_not_move_is_stalled_at_the_limit_and_not_before(
     engine: Activity, watched: Watched
 ) -> None:
     engine.begin()
-    watched.look(LIMIT_LOOKS)  # the first one saw it busy; its time counts from there
+    watched.check(LIMIT_LOOKS)  # the first one saw it busy; its time counts from there
     assert watched.watchdog.worst == Stall("the engine", WATCHDOG_S - LOOK_S)
     assert watched.watchdog.why == ""
-    watched.look()
+    watched.check()
     assert watched.watchdog.stalled
     assert watched.watchdog.why == "the engine has not moved for 5.0 s though it has work"
 
 
 def test_the_process_ends_after_the_threefold_and_not_before(engine: Activity, watched: Watched) -> None:
     engine.begin()
-    watched.look(END_FACTOR * LIMIT_LOOKS)
+    watched.check(END_FACTOR * LIMIT_LOOKS)
     assert watched.ended == []
-    watched.look()
+    watched.check()
     assert watched.ended == [Stall("the engine", END_FACTOR * WATCHDOG_S)]
 
 
 def test_what_moves_in_its_work_is_busy_and_well(engine: Activity, watched: Watched) -> None:
     engine.begin()
     for _ in range(3):
-        watched.look(LIMIT_LOOKS)
+        watched.check(LIMIT_LOOKS)
         engine.move()
     assert not watched.watchdog.stalled
 
@@ -69,28 +69,28 @@ def test_what_moves_in_its_work_is_busy_and_well(engine: Activity, watched: Watc
 def test_a_piece_of_work_after_another_is_not_one_long_one(engine: Activity, watched: Watched) -> None:
     for _ in range(3):
         engine.begin()
-        watched.look(LIMIT_LOOKS)
+        watched.check(LIMIT_LOOKS)
         engine.end()
     assert not watched.watchdog.stalled
 
 
 def test_who_has_nothing_to_do_is_well(watched: Watched) -> None:
-    watched.look(10 * LIMIT_LOOKS)
+    watched.check(10 * LIMIT_LOOKS)
     assert watched.watchdog.worst.stalled_s == 0.0
 
 
 def test_what_moves_again_is_well_again(engine: Activity, watched: Watched) -> None:
     engine.begin()
-    watched.look(LIMIT_LOOKS + 1)
+    watched.check(LIMIT_LOOKS + 1)
     engine.move()
-    watched.look()
+    watched.check()
     assert watched.watchdog.why == ""
 
 
 def test_the_time_of_a_stopped_process_is_not_counted(engine: Activity, watched: Watched) -> None:
     engine.begin()
-    watched.look()
-    watched.look(after_s=600.0)
+    watched.check()
+    watched.check(after_s=600.0)
     assert watched.watchdog.worst.stalled_s == MOST_PER_LOOK_S
     assert watched.ended == []
 
@@ -99,10 +99,10 @@ def test_on_a_starved_machine_everybody_gets_as_much_longer_as_the_watchdog(
     engine: Activity, watched: Watched
 ) -> None:
     engine.begin()
-    watched.look()
-    watched.look(LIMIT_LOOKS // 2 - 1, after_s=3.0)
+    watched.check()
+    watched.check(LIMIT_LOOKS // 2 - 1, after_s=3.0)
     assert watched.watchdog.why == ""
-    watched.look(after_s=3.0)
+    watched.check(after_s=3.0)
     assert watched.watchdog.stalled
 
 
@@ -110,9 +110,9 @@ def test_the_worst_of_several_is_named() -> None:
     early, late, well = Activity("early"), Activity("late"), Activity("well")
     watched = Watched(well, late, early)
     early.begin()
-    watched.look(4)
+    watched.check(4)
     late.begin()
-    watched.look(LIMIT_LOOKS)
+    watched.check(LIMIT_LOOKS)
     assert watched.watchdog.worst.name == "early"
 
 
@@ -125,7 +125,7 @@ def test_an_actor_that_was_started_anew_starts_without_a_past(engine: Activity) 
         activity.begin()
         for _ in range(LIMIT_LOOKS):
             clock.advance(LOOK_S)
-            watchdog.look()
+            watchdog.check()
     assert not watchdog.stalled
 
 
@@ -142,7 +142,7 @@ async def test_a_loop_that_takes_turns_moves_at_each_look() -> None:
     loop = LoopActivity(asyncio.get_running_loop())
     watched = Watched(loop)
     for _ in range(LIMIT_LOOKS + 2):
-        watched.look()
+        watched.check()
         await asyncio.sleep(0)
     assert not watched.watchdog.stalled
     assert loop.moved == LIMIT_LOOKS + 2
@@ -150,37 +150,37 @@ async def test_a_loop_that_takes_turns_moves_at_each_look() -> None:
 
 async def test_a_loop_that_takes_no_turn_is_stalled() -> None:
     watched = Watched(LoopActivity(asyncio.get_running_loop()))
-    watched.look(LIMIT_LOOKS + 1)
+    watched.check(LIMIT_LOOKS + 1)
     assert watched.watchdog.why.startswith("the event loop has not moved for 5.0 s")
 
 
 async def test_a_loop_is_named_before_the_actor_that_it_keeps_from_moving(engine: Activity) -> None:
     watched = Watched(LoopActivity(asyncio.get_running_loop()), engine)
     engine.begin()
-    watched.look(LIMIT_LOOKS + 1)
+    watched.check(LIMIT_LOOKS + 1)
     assert watched.watchdog.why.startswith("the event loop has not moved for 5.0 s")
 
 
 def test_a_process_at_rest_is_looked_at_less_often_until_something_is_busy(
     engine: Activity, watched: Watched
 ) -> None:
-    watched.look()
+    watched.check()
     assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
     engine.begin()
-    watched.look()
+    watched.check()
     assert watched.watchdog.pause_s == LOOK_S
     engine.end()
-    watched.look()
+    watched.check()
     assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
 
 
 async def test_a_loop_that_takes_its_turns_is_at_rest_and_one_that_is_held_up_is_not() -> None:
     watched = Watched(LoopActivity(asyncio.get_running_loop()))
-    watched.look()
-    watched.look()  # nobody has let the loop take the turn that the first one asked for
+    watched.check()
+    watched.check()  # nobody has let the loop take the turn that the first one asked for
     assert watched.watchdog.pause_s == LOOK_S
     await asyncio.sleep(0)
-    watched.look()
+    watched.check()
     assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
 
 

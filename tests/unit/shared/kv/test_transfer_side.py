@@ -41,7 +41,7 @@ class Side(TransferSide[TransferKey, OutgoingTransfer]):
     def _forget(self, transfer: OutgoingTransfer) -> None:
         self._transfers.pop(transfer.key, None)
 
-    def _tell_abort(self, transfer: OutgoingTransfer) -> None:
+    def _send_abort(self, transfer: OutgoingTransfer) -> None:
         self.events.append(("abort", transfer.key[0]))
 
 

@@ -77,7 +77,7 @@ def test_a_worker_that_has_no_folder_for_it_computes_with_all_cores(model_dir: P
     engine.close()
 
 
-def test_a_worker_with_a_number_of_threads_has_that_many_and_no_seat(model_dir: Path, tmp_path: Path) -> None:
+def test_a_worker_with_a_number_of_threads_has_that_many_and_no_slot(model_dir: Path, tmp_path: Path) -> None:
     engine = build(model_dir, threads=3, cores_dir=str(tmp_path))
     assert (engine.config.threads, engine.threads_now) == (3, 3)
     assert list(tmp_path.iterdir()) == []

@@ -101,9 +101,9 @@ async def test_what_is_given_back_after_a_step_was_begun_is_given_back_after_it(
     go_on.set()
     assert await waiting
     await until(driver.take_result)
-    assert "a" in driver.facts.held
+    assert "a" in driver.snapshot.held
     await driver.flush_releases()
-    assert driver.facts.held == {}
+    assert driver.snapshot.held == {}
 
 
 async def test_a_call_between_steps_that_fails_is_over(driver: EngineDriver[StepResult]) -> None:

@@ -17,7 +17,7 @@ from shared.worker.gateway_leases import GatewayLeases
 from shared.worker.prefix_mirror import MAX_EVENTS_PER_BEAT, PrefixMirror
 from shared.worker.rate import TokenRate
 from shared.worker.wire import JobOutput, SequenceSpec, read_sequence, tokens_messages
-from tests.support.block_names import block_name, block_names, pack_names
+from tests.support.block_hashes import numbered_hash, numbered_hashes, packed_hashes
 from tests.support.clock import FakeClock
 from tests.support.sampling import sampling
 
@@ -25,7 +25,7 @@ from tests.support.sampling import sampling
 
 
 def events(kind: str, *hashes: int) -> list[BlockEvent]:
-    return [BlockEvent(kind, block_name(number)) for number in hashes]  # type: ignore[arg-type]  # the two literals
+    return [BlockEvent(kind, numbered_hash(number)) for number in hashes]  # type: ignore[arg-type]  # the two literals
 
 
 def test_a_drain_tells_every_change_once_and_counts_it() -> None:
@@ -37,7 +37,7 @@ def test_a_drain_tells_every_change_once_and_counts_it() -> None:
     assert (delta.event_id, unpack_hashes(delta.added), unpack_hashes(delta.removed)) == (
         3,
         [],
-        block_names([1]),
+        numbered_hashes([1]),
     )
     assert mirror.drain().event_id == 3
 
@@ -55,36 +55,36 @@ def test_a_snapshot_is_the_state_that_its_event_id_names() -> None:
     mirror.drain()
     mirror.apply([*events("removed", 1), *events("added", 3)])
     snapshot = mirror.snapshot()
-    assert (snapshot.prefix_event_id, sorted(unpack_hashes(snapshot.hashes))) == (2, block_names([1, 2]))
+    assert (snapshot.prefix_event_id, sorted(unpack_hashes(snapshot.hashes))) == (2, numbered_hashes([1, 2]))
 
 
 def test_many_events_are_spread_over_heartbeats() -> None:
     mirror = PrefixMirror()
     mirror.apply(events("added", *range(MAX_EVENTS_PER_BEAT + 1)))
     assert len(unpack_hashes(mirror.drain().added)) == MAX_EVENTS_PER_BEAT
-    assert unpack_hashes(mirror.drain().added) == block_names([MAX_EVENTS_PER_BEAT])
+    assert unpack_hashes(mirror.drain().added) == numbered_hashes([MAX_EVENTS_PER_BEAT])
 
 
 def test_overlap_counts_leading_blocks_alone() -> None:
     mirror = PrefixMirror()
     mirror.apply(events("added", 1, 2, 4))
-    assert mirror.overlap_blocks(block_names([1, 2, 3, 4])) == 2
+    assert mirror.overlap_blocks(numbered_hashes([1, 2, 3, 4])) == 2
 
 
 def test_overlap_with_a_window_needs_that_alone() -> None:
     mirror = PrefixMirror()
     mirror.groups = KvGroups(0, 1, 17)
     mirror.apply(events("added", 5, 6))
-    assert mirror.overlap_blocks(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
+    assert mirror.overlap_blocks(numbered_hashes([1, 2, 3, 4, 5, 6, 7])) == 6
 
 
 def test_overlap_beside_layers_that_see_everything_needs_those_too() -> None:
     mirror = PrefixMirror()
     mirror.groups = KvGroups(1, 1, 17)
     mirror.apply(events("added", 1, 2, 3, 4, 5, 6, 7))
-    assert mirror.overlap_blocks(block_names([1, 2, 3, 4, 5, 6, 7])) == 0
-    mirror.apply(BlockEvent("added", mirror.groups.windowed_name(name)) for name in block_names([5, 6]))
-    assert mirror.overlap_blocks(block_names([1, 2, 3, 4, 5, 6, 7])) == 6
+    assert mirror.overlap_blocks(numbered_hashes([1, 2, 3, 4, 5, 6, 7])) == 0
+    mirror.apply(BlockEvent("added", mirror.groups.windowed_hash(name)) for name in numbered_hashes([5, 6]))
+    assert mirror.overlap_blocks(numbered_hashes([1, 2, 3, 4, 5, 6, 7])) == 6
 
 
 # ---- wire forms ----
@@ -93,13 +93,13 @@ def test_overlap_beside_layers_that_see_everything_needs_those_too() -> None:
 def read(ids: list[int], prompt_len: int, hashes: tuple[int, ...] = (), **changes: float) -> SequenceSpec:
     how = sampling(max_tokens=8, **changes)
     return read_sequence(
-        pack_ids(ids), prompt_len, pack_names(*hashes), how, vocab_size=100, max_model_len=64
+        pack_ids(ids), prompt_len, packed_hashes(*hashes), how, vocab_size=100, max_model_len=64
     )
 
 
 def test_a_placement_is_unpacked_as_sent() -> None:
     spec = read(list(range(20)), 18, (7,))
-    assert (spec.token_ids, spec.prompt_len, spec.block_hashes) == (list(range(20)), 18, block_names([7]))
+    assert (spec.token_ids, spec.prompt_len, spec.block_hashes) == (list(range(20)), 18, numbered_hashes([7]))
     assert spec.params.max_tokens == 8
 
 

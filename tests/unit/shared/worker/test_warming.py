@@ -104,7 +104,7 @@ def test_what_the_engine_refuses_is_over() -> None:
     offered = prefix()
     warming.offer(offered, busy=False)
     with ending("refused"):
-        assert not warming.note_part(WarmPart(offered, error=Overloaded("full")))
+        assert not warming.record_part(WarmPart(offered, error=Overloaded("full")))
     assert warming.prefix is None
 
 
@@ -112,7 +112,7 @@ def test_a_part_of_one_that_is_over_says_nothing_of_the_next() -> None:
     warming = Warming(FakeClock())
     now = prefix("now")
     warming.offer(now, busy=False)
-    assert not warming.note_part(WarmPart(prefix("before"), error=Overloaded("full")))
+    assert not warming.record_part(WarmPart(prefix("before"), error=Overloaded("full")))
     assert warming.prefix is now
 
 

@@ -1,4 +1,4 @@
-"""Who gets the next seat at decode, and how long the others are expected to wait."""
+"""Who gets the next slot at decode, and how long the others are expected to wait."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class House:
     """Seats that a test frees, and what got one, in order."""
 
     def __init__(self) -> None:
-        self.seats: int | None = 0
+        self.slots: int | None = 0
         self.clock = FakeClock()
         self.tasks = Tasks()
         self.queue = AdmissionQueue(
-            lambda _model, _blocks: self.seats,
+            lambda _model, _blocks: self.slots,
             lambda ahead, behind: ahead.base == behind.base,
             self.tasks.start,
             self.clock,
         )
-        self.seated: list[str] = []
+        self.admitted: list[str] = []
 
     def ticket(
         self, priority_class: int = NORMAL, deadline_s: float = 60.0, model: str = MODEL.name, blocks: int = 1
@@ -59,17 +59,17 @@ class House:
     def come(self, name: str, ticket: Ticket) -> None:
         async def sit() -> None:
             async with self.queue.turn(ticket):
-                self.seated.append(name)
-                if self.seats:
-                    self.seats -= 1
+                self.admitted.append(name)
+                if self.slots:
+                    self.slots -= 1
 
         self.tasks.start(name, sit())
 
-    async def free(self, seats: int) -> None:
-        """So many seats are free now; returns when they are taken."""
-        wanted = len(self.seated) + seats
-        self.seats = seats
-        await until(lambda: len(self.seated) == wanted)
+    async def free(self, slots: int) -> None:
+        """So many slots are free now; returns when they are taken."""
+        wanted = len(self.admitted) + slots
+        self.slots = slots
+        await until(lambda: len(self.admitted) == wanted)
 
 
 @pytest.fixture
@@ -83,24 +83,24 @@ async def waiting(house: House, count: int) -> None:
     await until(lambda: len(house.queue) == count)
 
 
-async def test_who_comes_while_there_is_a_seat_has_it_at_once(house: House) -> None:
-    house.seats = 1
+async def test_who_comes_while_there_is_a_slot_has_it_at_once(house: House) -> None:
+    house.slots = 1
     async with house.queue.turn(house.ticket()):
         assert len(house.queue) == 0
 
 
-async def test_where_nobody_can_tell_the_seats_nobody_waits(house: House) -> None:
-    house.seats = None
+async def test_where_nobody_can_tell_the_slots_nobody_waits(house: House) -> None:
+    house.slots = None
     async with house.queue.turn(house.ticket()):
         assert len(house.queue) == 0
 
 
-async def test_a_turn_that_is_being_used_is_a_seat_that_is_taken(house: House) -> None:
-    house.seats = 1
+async def test_a_turn_that_is_being_used_is_a_slot_that_is_taken(house: House) -> None:
+    house.slots = 1
     async with house.queue.turn(house.ticket()):
         house.come("second", house.ticket())
         await waiting(house, 1)
-    await until(lambda: house.seated == ["second"])
+    await until(lambda: house.admitted == ["second"])
 
 
 async def test_seats_go_by_class_then_deadline_then_arrival(house: House) -> None:
@@ -113,15 +113,15 @@ async def test_seats_go_by_class_then_deadline_then_arrival(house: House) -> Non
     await waiting(house, 6)
     for _ in range(6):
         await house.free(1)
-    assert house.seated == ["started", "high", "normal, soon", "normal, late", "normal, late too", "low"]
+    assert house.admitted == ["started", "high", "normal, soon", "normal, late", "normal, late too", "low"]
 
 
-async def test_a_newcomer_does_not_overtake_by_coming_when_a_seat_is_free(house: House) -> None:
+async def test_a_newcomer_does_not_overtake_by_coming_when_a_slot_is_free(house: House) -> None:
     house.come("first", house.ticket())
     await waiting(house, 1)
-    house.seats = 1
+    house.slots = 1
     house.come("second", house.ticket())
-    await until(lambda: house.seated == ["first"])
+    await until(lambda: house.admitted == ["first"])
     await waiting(house, 1)
 
 
@@ -134,7 +134,7 @@ async def test_who_waits_long_rises_but_never_above_what_has_started(house: Hous
     await waiting(house, 3)
     for _ in range(3):
         await house.free(1)
-    assert house.seated == ["started", "low", "high"]
+    assert house.admitted == ["started", "low", "high"]
 
 
 async def test_another_model_does_not_wait_behind_a_full_one(house: House) -> None:
@@ -148,7 +148,7 @@ async def test_another_model_does_not_wait_behind_a_full_one(house: House) -> No
     assert len(queue) == 0
 
 
-async def test_who_contends_for_the_same_seats_has_no_turn_before_those_ahead(house: House) -> None:
+async def test_who_contends_for_the_same_slots_has_no_turn_before_those_ahead(house: House) -> None:
     house.come("model", house.ticket())
     await waiting(house, 1)
     ticket = dataclasses.replace(
@@ -158,12 +158,12 @@ async def test_who_contends_for_the_same_seats_has_no_turn_before_those_ahead(ho
     house.come("adapter", ticket)
     await waiting(house, 2)
     await house.free(1)
-    assert house.seated == ["model"]
+    assert house.admitted == ["model"]
     await house.free(1)
-    assert house.seated == ["model", "adapter"]
+    assert house.admitted == ["model", "adapter"]
 
 
-async def test_who_gives_up_leaves_the_queue_and_holds_no_seat(house: House) -> None:
+async def test_who_gives_up_leaves_the_queue_and_holds_no_slot(house: House) -> None:
     async def sit() -> None:
         async with house.queue.turn(house.ticket()):
             raise AssertionError("it has given up")
@@ -175,7 +175,7 @@ async def test_who_gives_up_leaves_the_queue_and_holds_no_seat(house: House) -> 
     assert len(house.queue) == 0
     house.come("next", house.ticket())
     await house.free(1)
-    assert house.seated == ["next"]
+    assert house.admitted == ["next"]
 
 
 async def test_the_expected_wait_is_that_of_the_queue_that_is_there(house: House) -> None:
@@ -184,7 +184,7 @@ async def test_the_expected_wait_is_that_of_the_queue_that_is_there(house: House
     assert house.queue.expected_wait_s(MODEL, NORMAL) == 0.0  # nothing has ended yet: nobody can tell
     for _ in range(4):
         house.clock.advance(1.5)
-        house.queue.note_end()
+        house.queue.record_end()
     assert house.queue.seconds_per_end() == pytest.approx(1.5)
     house.come("normal", house.ticket(NORMAL))
     await waiting(house, 2)
@@ -199,7 +199,7 @@ async def test_a_fleet_that_stopped_is_not_as_fast_as_it_was(house: House) -> No
     await waiting(house, 1)
     for _ in range(3):
         house.clock.advance(1.0)
-        house.queue.note_end()
+        house.queue.record_end()
     house.clock.advance(9.0)
     assert house.queue.seconds_per_end() == pytest.approx(3.0)
 
@@ -208,23 +208,23 @@ async def test_an_hour_in_which_nobody_waited_does_not_make_the_next_one_wait_lo
     house.come("first", house.ticket())
     await waiting(house, 1)
     house.clock.advance(1.0)
-    house.queue.note_end()
+    house.queue.record_end()
     await house.free(1)
     for _ in range(3):
         house.clock.advance(1200.0)
-        house.queue.note_end()
-    house.seats = 0
+        house.queue.record_end()
+    house.slots = 0
     assert house.queue.expected_wait_s(MODEL, NORMAL) == pytest.approx(1.0)
 
 
-async def test_nobody_is_expected_to_wait_while_there_are_seats(house: House) -> None:
+async def test_nobody_is_expected_to_wait_while_there_are_slots(house: House) -> None:
     house.come("first", house.ticket())
     await waiting(house, 1)
     for _ in range(4):
         house.clock.advance(2.0)
-        house.queue.note_end()
+        house.queue.record_end()
     await house.free(1)
-    house.seats = 2
+    house.slots = 2
     assert house.queue.expected_wait_s(MODEL, NORMAL) == 0.0
 
 
@@ -232,12 +232,12 @@ SECONDS_PER_END = 2.0
 
 
 async def busy(house: House) -> None:
-    """The house is full, one waits for ever, and seats come free every SECONDS_PER_END."""
+    """The house is full, one waits for ever, and slots come free every SECONDS_PER_END."""
     house.come("patient", house.ticket(STARTED_CLASS, deadline_s=1e6))
     await waiting(house, 1)
     for _ in range(32):
         house.clock.advance(SECONDS_PER_END)
-        house.queue.note_end()
+        house.queue.record_end()
 
 
 async def sent_away(house: House, ticket: Ticket) -> Overloaded:
@@ -277,4 +277,4 @@ async def test_a_request_that_its_client_has_tokens_of_is_not_sent_away(house: H
     house.come("started", house.ticket(STARTED_CLASS, deadline_s=0.1))
     await waiting(house, 2)
     await house.free(2)
-    assert house.seated == ["started", "patient"]
+    assert house.admitted == ["started", "patient"]

@@ -108,7 +108,7 @@ def test_a_pressure_around_the_threshold_does_not_flap() -> None:
 class House:
     """Seats for requests of two seconds, a queue by class, and the gateway's own rules at its door."""
 
-    SEATS, SERVICE_S, BUDGET_S, TICK_S = 16, 2.0, 10.0, 0.01
+    SLOTS, SERVICE_S, BUDGET_S, TICK_S = 16, 2.0, 10.0, 0.01
 
     def __init__(self, low_share: float) -> None:
         self.clock = FakeClock()
@@ -121,8 +121,8 @@ class House:
         self._ends_s: list[float] = []
 
     def run(self, load: float, seconds: float) -> None:
-        """`load` 1 is as much as the seats can serve."""
-        per_tick = load * self.TICK_S * self.SEATS / self.SERVICE_S
+        """`load` 1 is as much as the slots can serve."""
+        per_tick = load * self.TICK_S * self.SLOTS / self.SERVICE_S
         for _ in range(round(seconds / self.TICK_S)):
             if self._random.random() < per_tick:
                 self._come(3 if self._random.random() < self._low_share else 2)
@@ -131,10 +131,10 @@ class House:
             self.clock.advance(self.TICK_S)
 
     def _wait_s(self, priority_class: int) -> float:
-        if len(self._ends_s) < self.SEATS:
+        if len(self._ends_s) < self.SLOTS:
             return 0.0
         ahead = sum(1 for waiting, _ in self._waiting if waiting <= priority_class)
-        return (ahead + 1) * self.SERVICE_S / self.SEATS
+        return (ahead + 1) * self.SERVICE_S / self.SLOTS
 
     def _come(self, priority_class: int) -> None:
         pressure = self._wait_s(3) / self.BUDGET_S
@@ -150,7 +150,7 @@ class House:
         now_s = self.clock.monotonic_s()
         self._ends_s = [end_s for end_s in self._ends_s if end_s > now_s]
         self._waiting = [waiting for waiting in self._waiting if now_s - waiting[1] < self.BUDGET_S]
-        while self._waiting and len(self._ends_s) < self.SEATS:
+        while self._waiting and len(self._ends_s) < self.SLOTS:
             self._waiting.pop(0)
             self._ends_s.append(now_s + self.SERVICE_S * self._random.uniform(0.5, 1.5))
             self.served += 1
@@ -158,12 +158,12 @@ class House:
 
 @pytest.mark.parametrize("low_share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("load", [3.0, 10.0])
-def test_sustained_overload_climbs_once_and_keeps_every_seat_taken(load: float, low_share: float) -> None:
+def test_sustained_overload_climbs_once_and_keeps_every_slot_taken(load: float, low_share: float) -> None:
     house = House(low_share)
     house.run(load, 60.0)
     assert house.degradation.level >= DegradationLevel.LOW_PRIORITY
     assert house.steps <= len(RISE_AT)
-    assert house.served >= 0.95 * 60.0 * House.SEATS / House.SERVICE_S
+    assert house.served >= 0.95 * 60.0 * House.SLOTS / House.SERVICE_S
 
 
 def test_a_load_that_can_be_served_degrades_nothing() -> None:

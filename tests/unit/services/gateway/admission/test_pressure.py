@@ -26,7 +26,7 @@ MODEL = ModelIdentity("test-model")
 
 
 class Fleet:
-    """Prefill workers as a test wants them, no seats at decode, and requests that wait for one."""
+    """Prefill workers as a test wants them, no slots at decode, and requests that wait for one."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -48,7 +48,7 @@ class Fleet:
         self.tasks.start("sit", sit())
         await until(lambda: len(self.queue) > 0)
         self.clock.advance(seconds_per_end)
-        self.queue.note_end()
+        self.queue.record_end()
 
 
 @pytest.fixture
@@ -65,13 +65,13 @@ async def test_without_a_request_there_is_no_pressure(fleet: Fleet) -> None:
 
 async def test_the_wait_for_decode_counts_by_the_usual_budget(fleet: Fleet) -> None:
     for budget_s in (5.0, 20.0, 60.0):
-        fleet.pressure.note_budget(budget_s)
+        fleet.pressure.record_budget(budget_s)
     await fleet.wait(MODEL, seconds_per_end=5.0)
     assert fleet.pressure.of(MODEL) == pytest.approx(2 * 5.0 / 20.0)
 
 
 async def test_the_shortest_queue_of_prefill_counts_too(fleet: Fleet) -> None:
-    fleet.pressure.note_budget(20.0)
+    fleet.pressure.record_budget(20.0)
     await fleet.wait(MODEL, seconds_per_end=5.0)
     fleet.beats["prefill"] = [
         heartbeat("prefill", "long", queued_tokens=90_000, tokens_per_s=1000.0),
@@ -81,7 +81,7 @@ async def test_the_shortest_queue_of_prefill_counts_too(fleet: Fleet) -> None:
 
 
 async def test_the_model_under_most_pressure_decides(fleet: Fleet) -> None:
-    fleet.pressure.note_budget(10.0)
+    fleet.pressure.record_budget(10.0)
     fleet.beats["decode"] = [heartbeat("decode", "a"), heartbeat("decode", "b", model="other")]
     fleet.beats["prefill"] = [
         heartbeat("prefill", "p"),
@@ -92,9 +92,9 @@ async def test_the_model_under_most_pressure_decides(fleet: Fleet) -> None:
 
 
 async def test_only_the_last_budgets_count(fleet: Fleet) -> None:
-    fleet.pressure.note_budget(1.0)
+    fleet.pressure.record_budget(1.0)
     for _ in range(BUDGETS_REMEMBERED):
-        fleet.pressure.note_budget(10.0)
+        fleet.pressure.record_budget(10.0)
     assert fleet.pressure.usual_budget_s == 10.0
 
 
@@ -114,7 +114,7 @@ async def test_nothing_is_looked_at_while_nobody_asks(fleet: Fleet, monkeypatch:
         for _ in range(10 * RESTS_AFTER):
             await asyncio.sleep(0)
         assert looks == RESTS_AFTER + 1
-        fleet.pressure.note_budget(20.0)
+        fleet.pressure.record_budget(20.0)
         await until(lambda: looks == 2 * (RESTS_AFTER + 1))
     finally:
         await cancel_until_done(watching)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.fleet.default_sampling import defaults_in_force, sampling_in_force, settle_sampling
+from services.gateway.fleet.default_sampling import defaults_in_force, resolve_sampling, sampling_in_force
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.prompt.response_key import response_key
 from services.gateway.request.request import Request, validate_request
@@ -67,7 +67,7 @@ def test_of_as_many_those_of_the_worker_that_started_last_count(order: int) -> N
 
 
 def test_what_a_request_says_counts_field_by_field() -> None:
-    settled = settle_sampling(asked(temperature=1.0), all_defaults(COLD))
+    settled = resolve_sampling(asked(temperature=1.0), all_defaults(COLD))
     assert settled.sampling.temperature == 1.0
     assert settled.sampling.top_p == pb.Sampling(top_p=0.9).top_p
     assert settled.open_sampling == ()
@@ -84,14 +84,14 @@ def test_a_request_that_says_nothing_leaves_all_open() -> None:
 
 def test_a_default_of_a_later_version_changes_nothing_here() -> None:
     defaults = (*COLD, SamplingDefault("typical_p", 0.5, "model"))
-    assert settle_sampling(asked(), defaults) == settle_sampling(asked(), COLD)
+    assert resolve_sampling(asked(), defaults) == resolve_sampling(asked(), COLD)
 
 
 def test_an_answer_is_kept_under_what_was_in_force() -> None:
     """Said or left open is the same request; another default makes it another one."""
 
     def key(request: Request, defaults: tuple[SamplingDefault, ...]) -> bytes:
-        settled = settle_sampling(request, all_defaults(defaults))
+        settled = resolve_sampling(request, all_defaults(defaults))
         return response_key(settled, (MODEL,), KEY, "none").exact
 
     said = asked(seed=3, temperature=0.2, top_p=0.9)
@@ -102,13 +102,13 @@ def test_an_answer_is_kept_under_what_was_in_force() -> None:
 def test_a_request_for_kept_answers_alone_is_settled_with_its_sampling() -> None:
     message = pb.GenerateRequest(text="hi", cache=pb.Cache(mode=pb.CACHE_MODE_EXACT))
     request = validate_request(message, drawn_seed=7)
-    assert settle_sampling(request, all_defaults(GREEDY)).cache.wanted
+    assert resolve_sampling(request, all_defaults(GREEDY)).cache.wanted
     with pytest.raises(InvalidRequest, match="cache needs an answer that comes again"):
-        settle_sampling(request, all_defaults(COLD))
+        resolve_sampling(request, all_defaults(COLD))
 
 
 def test_a_client_is_told_all_that_is_in_force() -> None:
-    settled = settle_sampling(asked(max_tokens=9), all_defaults(GREEDY))
+    settled = resolve_sampling(asked(max_tokens=9), all_defaults(GREEDY))
     told = sampling_in_force(settled.sampling)
     assert all(told.HasField(name) for name in DEFAULTED)
     assert (told.temperature, told.top_p, told.max_tokens) == (0.0, 1.0, 9)

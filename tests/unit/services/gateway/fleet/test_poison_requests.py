@@ -26,13 +26,13 @@ class Court:
     def stay(self, record: CrashRecord, role: str, tokens: int, **fields: object) -> InstanceView:
         view = self.view(role, **fields)
         record.begin_epoch([view])
-        self.suspects.note_tokens(record, 1, tokens)
+        self.suspects.record_tokens(record, 1, tokens)
         return view
 
     def is_struck(self, role: str, tokens: int, **fields: object) -> bool:
         record = self.suspects.open_record("r")
         self.stay(record, role, tokens, **fields)
-        self.suspects.note_death(role, f"{role}-0")
+        self.suspects.record_death(role, f"{role}-0")
         return record.strikes == 1
 
 
@@ -75,8 +75,8 @@ def test_a_decode_worker_may_have_died_of_the_prompt_that_it_computed_alone(
 ) -> None:
     record = court.suspects.open_record("r")
     record.begin_epoch([court.view("decode", queued=queued)], "decode")
-    court.suspects.note_tokens(record, 1, tokens)
-    court.suspects.note_death("decode", "decode-0")
+    court.suspects.record_tokens(record, 1, tokens)
+    court.suspects.record_death("decode", "decode-0")
     assert (record.strikes == 1) is struck
 
 
@@ -86,7 +86,7 @@ def test_a_death_long_after_the_placement_is_no_strike(court: Court, lived_s: fl
     view = court.stay(record, "decode", 1)
     court.clock.advance(lived_s)
     view.last_seen_s = court.clock.monotonic_s()
-    court.suspects.note_death("decode", "decode-0")
+    court.suspects.record_death("decode", "decode-0")
     assert (record.strikes == 1) is struck
 
 
@@ -97,7 +97,7 @@ def test_one_that_had_rested_may_have_died_before_it_could_tell_of_the_request(
     record, view = court.suspects.open_record("r"), court.view("prefill", next_ms=2000)
     court.clock.advance(rested_s)
     record.begin_epoch([view])
-    court.suspects.note_death("prefill", "prefill-0")
+    court.suspects.record_death("prefill", "prefill-0")
     assert (record.strikes == 1) is struck
 
 
@@ -107,7 +107,7 @@ def test_an_engine_that_hung_ended_when_it_stalled(court: Court) -> None:
     court.clock.advance(15.0)
     view.heartbeat = heartbeat("decode", "decode-0", stalled_ms=14_000)
     view.last_seen_s = court.clock.monotonic_s()
-    court.suspects.note_death("decode", "decode-0")
+    court.suspects.record_death("decode", "decode-0")
     assert record.strikes == 1
 
 
@@ -122,17 +122,17 @@ def test_who_had_left_before_is_not_struck_and_who_left_because_of_it_is(court: 
         view.last_seen_s = court.clock.monotonic_s()
         court.clock.advance(1.0)
         record.begin_epoch([])
-        court.suspects.note_death("decode", "decode-0")
+        court.suspects.record_death("decode", "decode-0")
         assert record.strikes == (0 if early else 1)
 
 
 def test_the_one_that_alone_was_struck_twice_is_the_culprit(court: Court) -> None:
     poison, neighbour = court.suspects.open_record("poison request"), court.suspects.open_record("neighbour")
     court.stay(poison, "decode", 1)
-    assert court.suspects.note_death("decode", "decode-0") == ""
+    assert court.suspects.record_death("decode", "decode-0") == ""
     for record in (poison, neighbour):
         court.stay(record, "decode", 1)
-    assert court.suspects.note_death("decode", "decode-0") == "poison request"
+    assert court.suspects.record_death("decode", "decode-0") == "poison request"
 
 
 def test_of_several_that_were_struck_twice_none_is_the_culprit_before_they_took_turns(court: Court) -> None:
@@ -140,48 +140,48 @@ def test_of_several_that_were_struck_twice_none_is_the_culprit_before_they_took_
     for _ in range(2):
         for record in records:
             court.stay(record, "decode", 1)
-        assert court.suspects.note_death("decode", "decode-0") == ""
+        assert court.suspects.record_death("decode", "decode-0") == ""
     assert [record.strikes for record in records] == [2, 2]
 
 
 def test_progress_takes_strikes_back_but_not_that_of_the_same_placement(court: Court) -> None:
     record = court.suspects.open_record("r")
     court.stay(record, "decode", PROVEN_TOKENS)
-    court.suspects.note_fault(record, 1)
-    court.suspects.note_tokens(record, 1, PROVEN_TOKENS + 1)
+    court.suspects.record_fault(record, 1)
+    court.suspects.record_tokens(record, 1, PROVEN_TOKENS + 1)
     assert record.strikes == 1
-    court.suspects.note_tokens(record, 2, PROVEN_TOKENS - 1)
+    court.suspects.record_tokens(record, 2, PROVEN_TOKENS - 1)
     assert record.strikes == 1
-    court.suspects.note_tokens(record, 2, PROVEN_TOKENS)
+    court.suspects.record_tokens(record, 2, PROVEN_TOKENS)
     assert (record.strikes, record.named) == (0, False)
 
 
 def test_last_words_count_once_per_placement(court: Court) -> None:
     record = court.suspects.open_record("r")
     for _ in range(3):
-        assert not court.suspects.note_fault(record, 1)
+        assert not court.suspects.record_fault(record, 1)
     assert record.strikes == 1
 
 
 async def test_suspects_are_placed_one_after_another(court: Court) -> None:
     first, second, other = (court.suspects.open_record(name) for name in ("first", "second", "other"))
     for record in (first, second):
-        court.suspects.note_fault(record, 1)
+        court.suspects.record_fault(record, 1)
     await court.suspects.take_turn(first)
     waiting = asyncio.create_task(court.suspects.take_turn(second))
     await court.suspects.take_turn(other)  # no suspect, so it does not wait
     assert not waiting.done()
-    court.suspects.note_tokens(first, 2, PROVEN_TOKENS)
+    court.suspects.record_tokens(first, 2, PROVEN_TOKENS)
     await waiting
-    assert court.suspects.note_fault(second, 2)
-    assert not court.suspects.note_fault(first, 2)
+    assert court.suspects.record_fault(second, 2)
+    assert not court.suspects.record_fault(first, 2)
 
 
 @pytest.mark.parametrize(("is_routed", "turn_s"), [(True, TURN_S), (False, MAX_TURN_S)])
 async def test_a_turn_is_bounded(court: Court, is_routed: bool, turn_s: float) -> None:
     first, second = (court.suspects.open_record(name) for name in ("first", "second"))
     for record in (first, second):
-        court.suspects.note_fault(record, 1)
+        court.suspects.record_fault(record, 1)
     await court.suspects.take_turn(first)
     if is_routed:
         first.begin_epoch([])
@@ -191,7 +191,7 @@ async def test_a_turn_is_bounded(court: Court, is_routed: bool, turn_s: float) -
     assert not waiting.done()
     court.clock.advance(0.01)
     await until(waiting.done)
-    assert not court.suspects.note_fault(first, 2)  # it is not alone any more
+    assert not court.suspects.record_fault(first, 2)  # it is not alone any more
 
 
 def test_a_record_is_bounded_and_gone_with_its_request(court: Court) -> None:

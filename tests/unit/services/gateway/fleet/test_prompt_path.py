@@ -20,7 +20,7 @@ from services.gateway.fleet.prompt_path import (
 from services.gateway.fleet.routing import Need, RoutingDecision
 from shared.messages import Heartbeat
 from tests.integration.gateway_peers import heartbeat
-from tests.support.block_names import block_names
+from tests.support.block_hashes import numbered_hashes
 
 RATE = 4000.0
 STEP_US = 10_000
@@ -47,7 +47,7 @@ def prefill(cached: int = 0, **fields: object) -> View:
 
 
 def prompt(tokens: int, *, scored: bool = False) -> Need:
-    return Need(tuple(block_names(range(1, 1 + tokens // 16))), tokens, 16, scored)
+    return Need(tuple(numbered_hashes(range(1, 1 + tokens // 16))), tokens, 16, scored)
 
 
 def is_local(at: View, other: View, tokens: int, *, most_tokens: int = MOST_TOKENS) -> bool:

@@ -21,10 +21,10 @@ from services.gateway.fleet.routing import (
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.errors import Unavailable
 from shared.messages import Heartbeat
-from tests.support.block_names import block_names
+from tests.support.block_hashes import numbered_hashes
 from tests.support.heartbeats import make_heartbeat
 
-HASHES = tuple(block_names([11, 12, 13, 14]))
+HASHES = tuple(numbered_hashes([11, 12, 13, 14]))
 NEED = Need(HASHES, tokens=64, output_tokens=16)
 WINDOWED = KvGroups(0, 1, 1024)
 
@@ -117,7 +117,7 @@ def test_a_worker_that_keeps_the_window_alone_has_room_where_one_that_keeps_all_
 
 def test_blocks_before_the_window_save_no_room() -> None:
     """All but 2 of 256 blocks are known there, 65 of them in the window: what is left does not fit."""
-    need = Need(tuple(block_names(range(256))), tokens=4096, output_tokens=16)
+    need = Need(tuple(numbered_hashes(range(256))), tokens=4096, output_tokens=16)
     tight = beat("decode", "a", free=1, live=0, groups=WINDOWED)
     roomy = beat("decode", "b", free=100, live=7, groups=WINDOWED)
     views = fleet(decode=[View(tight, cached=254), View(roomy)])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shared.blocks.layer_groups import KvGroups
 from shared.engine.memory.block_pool import BlockEvent, BlockPool
 from shared.errors import InternalError, Overloaded
-from tests.support.block_names import block_name, block_names
+from tests.support.block_hashes import numbered_hash, numbered_hashes
 
 
 def test_allocated_blocks_are_held_until_freed() -> None:
@@ -31,18 +31,18 @@ def test_asking_for_more_than_is_free_takes_nothing() -> None:
 def test_committed_blocks_are_found_by_hash_after_they_are_freed() -> None:
     pool = BlockPool(4)
     blocks = pool.allocate(2)
-    pool.commit(blocks[0], block_name(10))
-    pool.commit(blocks[1], block_name(11))
+    pool.commit(blocks[0], numbered_hash(10))
+    pool.commit(blocks[1], numbered_hash(11))
     pool.free(blocks)
-    assert pool.match(block_names([10, 11, 12])) == blocks
-    assert pool.match(block_names([11])) == blocks[1:]
-    assert pool.match(block_names([9, 10])) == []
+    assert pool.match(numbered_hashes([10, 11, 12])) == blocks
+    assert pool.match(numbered_hashes([11])) == blocks[1:]
+    assert pool.match(numbered_hashes([9, 10])) == []
 
 
 def test_a_cached_block_can_be_held_twice() -> None:
     pool = BlockPool(2)
     (block,) = pool.allocate(1)
-    pool.commit(block, block_name(10))
+    pool.commit(block, numbered_hash(10))
     pool.retain([block])
     pool.free([block])
     assert pool.num_held == 1
@@ -52,46 +52,46 @@ def test_a_cached_block_can_be_held_twice() -> None:
 def test_the_tail_of_the_least_recently_used_prefix_is_evicted_first() -> None:
     pool = BlockPool(4)
     old, new = pool.allocate(2), pool.allocate(2)
-    for block, name in zip([*old, *new], block_names([10, 11, 20, 21]), strict=True):
+    for block, name in zip([*old, *new], numbered_hashes([10, 11, 20, 21]), strict=True):
         pool.commit(block, name)
     pool.free(old)
     pool.free(new)
     pool.allocate(1)
-    assert pool.match(block_names([10, 11])) == old[:1]
+    assert pool.match(numbered_hashes([10, 11])) == old[:1]
     pool.allocate(1)
-    assert pool.match(block_names([10])) == []
-    assert pool.match(block_names([20, 21])) == new
+    assert pool.match(numbered_hashes([10])) == []
+    assert pool.match(numbered_hashes([20, 21])) == new
 
 
 def test_matching_again_makes_a_prefix_recently_used() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate(2)
-    pool.commit(first, block_name(10))
-    pool.commit(second, block_name(20))
+    pool.commit(first, numbered_hash(10))
+    pool.commit(second, numbered_hash(20))
     pool.free([first])
     pool.free([second])
     pool.retain([first])
     pool.free([first])
     pool.allocate(1)
-    assert pool.match(block_names([10])) == [first]
-    assert pool.match(block_names([20])) == []
+    assert pool.match(numbered_hashes([10])) == [first]
+    assert pool.match(numbered_hashes([20])) == []
 
 
 def test_blank_blocks_are_used_before_cached_ones() -> None:
     pool = BlockPool(2)
     (block,) = pool.allocate(1)
-    pool.commit(block, block_name(10))
+    pool.commit(block, numbered_hash(10))
     pool.free([block])
     pool.allocate(1)
-    assert pool.match(block_names([10])) == [block]
+    assert pool.match(numbered_hashes([10])) == [block]
 
 
 def test_a_hash_stays_with_the_block_that_had_it_first() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate(2)
-    assert pool.commit(first, block_name(10)) == first
-    assert pool.commit(second, block_name(10)) == first
-    assert pool.match(block_names([10])) == [first]
+    assert pool.commit(first, numbered_hash(10)) == first
+    assert pool.commit(second, numbered_hash(10)) == first
+    assert pool.match(numbered_hashes([10])) == [first]
     pool.check([[first], [first, second]])  # whoever came second holds on to the first
 
 
@@ -99,7 +99,7 @@ def test_only_an_unshared_block_without_a_name_may_be_written() -> None:
     pool = BlockPool(3)
     own, shared, named = pool.allocate(3)
     pool.retain([shared])
-    pool.commit(named, block_name(10))
+    pool.commit(named, numbered_hash(10))
     assert [pool.is_own(block) for block in (own, shared, named)] == [True, False, False]
     pool.free([shared])
     assert pool.is_own(shared)
@@ -108,28 +108,28 @@ def test_only_an_unshared_block_without_a_name_may_be_written() -> None:
 def test_one_block_never_gets_two_names() -> None:
     pool = BlockPool(1)
     (block,) = pool.allocate(1)
-    pool.commit(block, block_name(10))
+    pool.commit(block, numbered_hash(10))
     with pytest.raises(InternalError, match="another"):
-        pool.commit(block, block_name(11))
+        pool.commit(block, numbered_hash(11))
 
 
 def test_without_prefix_cache_nothing_is_found() -> None:
     pool = BlockPool(2, prefix_cache=False)
     (block,) = pool.allocate(1)
-    pool.commit(block, block_name(10))
+    pool.commit(block, numbered_hash(10))
     pool.free([block])
-    assert pool.match(block_names([10])) == []
+    assert pool.match(numbered_hashes([10])) == []
     assert pool.drain_events() == []
 
 
 def test_events_tell_what_entered_and_left_the_cache() -> None:
     pool = BlockPool(1)
     (block,) = pool.allocate(1)
-    pool.commit(block, block_name(10))
-    assert pool.drain_events() == [BlockEvent("added", block_name(10))]
+    pool.commit(block, numbered_hash(10))
+    assert pool.drain_events() == [BlockEvent("added", numbered_hash(10))]
     pool.free([block])
     pool.allocate(1)
-    assert pool.drain_events() == [BlockEvent("removed", block_name(10))]
+    assert pool.drain_events() == [BlockEvent("removed", numbered_hash(10))]
     assert pool.drain_events() == []
 
 
@@ -137,10 +137,10 @@ def test_a_hash_that_came_and_went_between_drains_is_not_told() -> None:
     pool = BlockPool(1)
     for name in range(100):
         (block,) = pool.allocate(1)
-        pool.commit(block, block_name(name))
+        pool.commit(block, numbered_hash(name))
         pool.free([block])
-    assert pool.drain_events() == [BlockEvent("added", block_name(99))]
-    assert pool.cached_hashes() == [block_name(99)]
+    assert pool.drain_events() == [BlockEvent("added", numbered_hash(99))]
+    assert pool.cached_hashes() == [numbered_hash(99)]
 
 
 def test_freeing_too_often_is_an_internal_error() -> None:
@@ -169,7 +169,8 @@ def test_a_check_of_some_blocks_finds_what_is_wrong_with_them_alone() -> None:
 
 
 NAMES = {
-    path: block_name(number) for number, path in enumerate(["a", "b", "aa", "ab", "ba", "aaa", "aab", "aba"])
+    path: numbered_hash(number)
+    for number, path in enumerate(["a", "b", "aa", "ab", "ba", "aaa", "aab", "aba"])
 }
 
 
@@ -223,7 +224,7 @@ def test_any_order_of_calls_keeps_counts_explained_events_exact_and_evicts_leave
 
 def test_one_name_stands_for_a_block_in_every_group_of_layers() -> None:
     pool = BlockPool(3, KvGroups(1, 2, 17))
-    (name,) = block_names([10])
+    (name,) = numbered_hashes([10])
     blocks = pool.allocate(3)
     for group, block in enumerate(blocks):
         assert pool.commit(block, name, group) == block
@@ -237,8 +238,8 @@ def test_one_name_stands_for_a_block_in_every_group_of_layers() -> None:
 def test_one_group_of_each_kind_is_told_of() -> None:
     groups = KvGroups(2, 2, 17)
     pool = BlockPool(4, groups)
-    (name,) = block_names([10])
-    told = [name, groups.windowed_name(name)]
+    (name,) = numbered_hashes([10])
+    told = [name, groups.windowed_hash(name)]
     blocks = pool.allocate(4)
     for group, block in enumerate(blocks):
         pool.commit(block, name, group)

@@ -11,7 +11,7 @@ from shared.engine.cost_model import Features
 from shared.engine.scheduling.order import AGING_US, LOWEST_PRIORITY, PATIENCE_US
 from shared.engine.scheduling.scheduler import COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS, monotonic_us
 from shared.errors import DeadlineExpired, InvalidRequest
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.engine import GREEDY, admit, drive, generate, make_engine
 
 # Features of steps that tell all coefficients apart.

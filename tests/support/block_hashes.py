@@ -8,17 +8,17 @@ from shared.blocks.block_hash import HASH_BYTES, BlockHasher
 from shared.messages import pack_hashes
 
 
-def block_name(number: int) -> bytes:
+def numbered_hash(number: int) -> bytes:
     return number.to_bytes(HASH_BYTES, "big")
 
 
-def block_names(numbers: Iterable[int]) -> list[bytes]:
-    return [block_name(number) for number in numbers]
+def numbered_hashes(numbers: Iterable[int]) -> list[bytes]:
+    return [numbered_hash(number) for number in numbers]
 
 
-def pack_names(*numbers: int) -> bytes:
+def packed_hashes(*numbers: int) -> bytes:
     """The same, as a message has them."""
-    return pack_hashes(block_names(numbers))
+    return pack_hashes(numbered_hashes(numbers))
 
 
 def hashes_of(token_ids: Sequence[int], layout: str = "", tenant: str = "", adapter: str = "") -> list[bytes]:

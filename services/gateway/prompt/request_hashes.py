@@ -11,8 +11,8 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS, BlockHasher
 from shared.bus.fleet import InstanceView
 
 
-class BlockNames:
-    """A tokenizer has named the prompt's blocks for workers of one KV layout: `prompt_names` for `layout`.
+class RequestHashes:
+    """A tokenizer has named the prompt's blocks for workers of one KV layout: `prompt_hashes` for `layout`.
     `adapter` is the digest of the adapter that they are of, "" for none.
 
     What was generated since, and everything for workers of another layout, is named here.
@@ -23,7 +23,7 @@ class BlockNames:
         hasher: BlockHasher,
         layout: str,
         tenant: str,
-        prompt_names: Sequence[bytes],
+        prompt_hashes: Sequence[bytes],
         *,
         adapter: str = "",
     ) -> None:
@@ -31,12 +31,12 @@ class BlockNames:
         self._hasher = hasher
         self._tenant = tenant
         self._adapter = adapter
-        self._prompt_names = prompt_names
+        self._prompt_hashes = prompt_hashes
 
-    def names_of(self, token_ids: Sequence[int], layout: str) -> tuple[bytes, ...]:
+    def hashes_of(self, token_ids: Sequence[int], layout: str) -> tuple[bytes, ...]:
         """Return the hashes of all full blocks of `token_ids`, which begin with the prompt, for workers of
         `layout`."""
-        names = list(self._prompt_names) if layout == self.layout else []
+        names = list(self._prompt_hashes) if layout == self.layout else []
         seed = self._hasher.seed(layout, self._tenant, self._adapter)
         self._hasher.extend(names, token_ids, len(token_ids) // HASH_BLOCK_TOKENS, seed)
         return tuple(names)

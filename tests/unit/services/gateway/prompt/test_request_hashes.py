@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.prompt.block_names import BlockNames, usual_layout
+from services.gateway.prompt.request_hashes import RequestHashes, usual_layout
 from shared.blocks.block_hash import BlockHasher
 from shared.bus.fleet import InstanceView
-from tests.support.block_names import hashes_of
+from tests.support.block_hashes import hashes_of
 from tests.support.heartbeats import make_heartbeat
 
 PROMPT = list(range(40))
@@ -16,27 +16,27 @@ LOG = list(range(40, 70))
 
 
 @pytest.fixture
-def names() -> BlockNames:
-    return BlockNames(BlockHasher(), "layout", "tenant", hashes_of(PROMPT, "layout", "tenant"))
+def names() -> RequestHashes:
+    return RequestHashes(BlockHasher(), "layout", "tenant", hashes_of(PROMPT, "layout", "tenant"))
 
 
 @pytest.mark.parametrize("layout", ["layout", "other"])
-def test_every_layout_has_its_own_names_of_prompt_and_log(names: BlockNames, layout: str) -> None:
+def test_every_layout_has_its_own_names_of_prompt_and_log(names: RequestHashes, layout: str) -> None:
     for ids in (PROMPT, PROMPT + LOG):
-        assert names.names_of(ids, layout) == tuple(hashes_of(ids, layout, "tenant"))
+        assert names.hashes_of(ids, layout) == tuple(hashes_of(ids, layout, "tenant"))
 
 
 def test_the_tokenizer_s_names_are_not_made_again() -> None:
     told = hashes_of(PROMPT, "as the tokenizer", "said")
-    continued = BlockNames(BlockHasher(), "layout", "", told).names_of(PROMPT + LOG, "layout")
+    continued = RequestHashes(BlockHasher(), "layout", "", told).hashes_of(PROMPT + LOG, "layout")
     assert continued == tuple(hashes_of(PROMPT + LOG, "as the tokenizer", "said"))
 
 
 def test_the_names_of_an_adapter_are_those_of_no_model() -> None:
     told = hashes_of(PROMPT, "layout", "tenant", "digest")
-    names = BlockNames(BlockHasher(), "layout", "tenant", told, adapter="digest")
+    names = RequestHashes(BlockHasher(), "layout", "tenant", told, adapter="digest")
     for layout in ("layout", "other"):
-        of_adapter = names.names_of(PROMPT + LOG, layout)
+        of_adapter = names.hashes_of(PROMPT + LOG, layout)
         assert of_adapter == tuple(hashes_of(PROMPT + LOG, layout, "tenant", "digest"))
         assert not set(of_adapter) & set(hashes_of(PROMPT + LOG, layout, "tenant"))
 
