@@ -382,7 +382,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._service.changed()
         self.wake()
 
-    def give_back(self, job: DecodeJob, reason: str) -> None:
+    def release_job(self, job: DecodeJob, reason: str) -> None:
         if job.phase is JobPhase.TRANSFERRING:
             job.phase = JobPhase.STOPPING  # until no late KV can land in its blocks
             self._receiver.abort_transfer(job.transfer_key, reason)

@@ -76,12 +76,12 @@ class PrefillActor(WorkerActor[PrefillJob]):
         engine = self._driver.engine
         self._book = PrefillBook(self._config, gateway_alive(self._service.fleet))
         self._sender = self._make_sender(engine, self._on_released, self._on_failed)
-        self._news = StepEvents()
-        self._announcer = KvAnnouncer(self._sender, engine.layout.num_layers, self._news)
+        self._step_events = StepEvents()
+        self._announcer = KvAnnouncer(self._sender, engine.layout.num_layers, self._step_events)
         return self._sender
 
     async def give_up(self) -> None:
-        self._news.take()
+        self._step_events.deliver()
         await super().give_up()
 
     def worker_load(self) -> WorkerLoad:
@@ -102,7 +102,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
     # ---- messages ---------------------------------------------------------------------------------
 
     async def on_message(self, delivery: Delivery) -> None:
-        self._news.take()  # a cancel should find its job where it is
+        self._step_events.deliver()  # a cancel should find its job where it is
         await super().on_message(delivery)
 
     async def on_work(self, delivery: Delivery) -> None:
@@ -162,7 +162,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         await self._outbox.tokens(job_output(job, output, time.monotonic()) for job, output in first_tokens)
         if first_tokens:
             await asyncio.sleep(0)  # they leave now, not behind what follows from here on
-        self._news.take()
+        self._step_events.deliver()
         await self._report_refused()
         for job, output in first_tokens:
             job.phase = JobPhase.TRANSFERRING
@@ -228,7 +228,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         if not self._driver.computes_part:  # it has to be taken in turn, and in a step the loop goes on
             await self._driver.flush_releases()
         if self._driver.has_work:
-            self._driver.begin_next_step(self._news)
+            self._driver.begin_next_step(self._step_events)
 
     # ---- KV, called by the sender from anywhere on the loop ------------------------------------------
 
@@ -259,7 +259,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         self._driver.release_later(job.key)
         self._service.changed()
 
-    def give_back(self, job: PrefillJob, reason: str) -> None:
+    def release_job(self, job: PrefillJob, reason: str) -> None:
         if job.phase is JobPhase.QUEUED:
             self._book.remove(job.key)
         elif job.phase is JobPhase.COMPUTING:

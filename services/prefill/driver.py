@@ -62,14 +62,14 @@ class PrefillDriver(EngineDriver[StepResult]):
     def has_work(self) -> bool:
         return self._joining is not None or self.computes_part or super().has_work
 
-    def begin_next_step(self, news: StepEvents) -> None:
+    def begin_next_step(self, events: StepEvents) -> None:
         joining, self._joining = self._joining, None
 
         def step(engine: Engine) -> StepResult:
-            news.begin_step()
+            events.begin_step()
             if joining is not None:
                 admitted = self._admit_all(engine, joining.jobs, joining.callbacks)
-                news.tell(lambda: joining.joined(joining.jobs, admitted))
+                events.post(lambda: joining.joined(joining.jobs, admitted))
             return engine.step() if engine.has_work else NO_STEP
 
         self.begin_step(step)

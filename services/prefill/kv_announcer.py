@@ -22,10 +22,10 @@ def ready_blocks(start_token: int, end_token: int, num_tokens: int) -> tuple[int
 class KvAnnouncer:
     """Announces cells as they become final."""
 
-    def __init__(self, sender: KvSender, num_layers: int, news: StepEvents) -> None:
+    def __init__(self, sender: KvSender, num_layers: int, events: StepEvents) -> None:
         self._sender = sender
         self._num_layers = num_layers
-        self._news = news
+        self._step_events = events
 
     def layer_callback(self, job: PrefillJob) -> LayerCallback:
         """Return a callback for the engine's thread: the cells it reports reach the loop in order."""
@@ -34,7 +34,7 @@ class KvAnnouncer:
         def on_layer(layer: int, start_token: int, end_token: int) -> None:
             first, end = ready_blocks(start_token, end_token, num_tokens)
             if first < end:
-                self._news.tell(partial(self._sender.layer_ready, transfer_key, layer, first, end))
+                self._step_events.post(partial(self._sender.layer_ready, transfer_key, layer, first, end))
 
         return on_layer
 

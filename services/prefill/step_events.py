@@ -9,15 +9,15 @@ from collections.abc import Callable
 from shared.deadline import SYSTEM_CLOCK, Clock
 
 PATIENT_S = 0.001
-"""How long news may wait for more before the loop hears of it."""
+"""How long an event may wait for more before the loop hears of it."""
 
 
 class StepEvents:
     """The loop is the one on which this was made.
 
     Loop and thread compute in turns, so that a loop woken by every layer of a short step makes that step
-    longer, and with it the way to the first token. News wait for each other for PATIENT_S, and those of a
-    step's end for `take`, which whoever takes the step's result calls behind what somebody waits for.
+    longer, and with it the way to the first token. Events wait for each other for PATIENT_S, and those of a
+    step's end for `deliver`, which whoever takes the step's result calls behind what somebody waits for.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -31,17 +31,17 @@ class StepEvents:
     def begin_step(self) -> None:
         self._woken_s = self._clock.monotonic_s()
 
-    def tell(self, news: Callable[[], None]) -> None:
-        """`news` is called on the loop, behind all that was told before."""
-        self._waiting.append(news)
+    def post(self, event: Callable[[], None]) -> None:
+        """Have `event` called on the loop, behind all that was posted before."""
+        self._waiting.append(event)
         now_s = self._clock.monotonic_s()
         if now_s - self._woken_s >= PATIENT_S:
             self._woken_s = now_s
-            self._loop.call_soon_threadsafe(self.take)
+            self._loop.call_soon_threadsafe(self.deliver)
 
     # ---- on the loop --------------------------------------------------------------------------------
 
-    def take(self) -> None:
-        """Return all events that were told by now."""
+    def deliver(self) -> None:
+        """Call all events that were posted by now."""
         while self._waiting:
             self._waiting.popleft()()

@@ -17,13 +17,13 @@ Durations are integers in microseconds. Times are unix microseconds of the sende
 """
 
 from shared.messages.adapters import MAX_REPORTED_CHARS, NO_ADAPTER, AdapterId, AdapterReport
-from shared.messages.corpora import CorpusReport
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
 from shared.messages.fleet import (
     AuditReport,
     AuditRequest,
     BreakerReport,
+    CorpusReport,
     DecodeReport,
     Drain,
     GatewayReport,

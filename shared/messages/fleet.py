@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.messages.adapters import AdapterReport
-from shared.messages.corpora import CorpusReport
 from shared.sampling.defaults import SamplingDefault
 
 
@@ -32,6 +31,17 @@ class GatewayReport:
     http: str = ""
     degradation: int = 0
     breakers: tuple[BreakerReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CorpusReport:
+    """The report of a retriever on a corpus. `generation` numbers the index that is searched, of `passages`;
+    both are 0 where there is none. `trouble` says why there is none, or none newer; "" = nothing is wrong."""
+
+    name: str
+    passages: int
+    generation: int
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class WorkerActor(EngineActor, Generic[J]):
     """Owns the engine, the jobs and one side of their KV transfers.
 
     A job ends in one of three ways: `_stop` (its session knows already), `_lose` (its session has to hear of
-    it), or by itself. What it holds is given back by `give_back`, as its phase allows.
+    it), or by itself. What it holds is given back by `release_job`, as its phase allows.
     """
 
     kv_messages: ClassVar[tuple[type[Message], ...]]
@@ -107,7 +107,7 @@ class WorkerActor(EngineActor, Generic[J]):
         """Do what can wait until a step runs."""
 
     @abstractmethod
-    def give_back(self, job: J, reason: str) -> None:
+    def release_job(self, job: J, reason: str) -> None:
         """Give back what the job holds, as its phase allows; nothing happens to one that is STOPPING."""
 
     async def answer_pending(self, job: J, error: PenstockError) -> bool:  # noqa: ARG002 - a hook: where routes are answered at once, nobody waits
@@ -303,7 +303,7 @@ class WorkerActor(EngineActor, Generic[J]):
     async def _stop(self, job: J, reason: str) -> None:
         """Its session knows already."""
         await self.answer_pending(job, Cancelled(f"the request was cancelled ({reason})"))
-        self._give_back(job, reason)
+        self._release(job, reason)
 
     async def _lose(self, job: J, error: PenstockError) -> None:
         """The job cannot go on here: its session hears of it, then everything is given back."""
@@ -311,11 +311,11 @@ class WorkerActor(EngineActor, Generic[J]):
             return
         if not await self.answer_pending(job, error):
             await self._report_lost(job, error)
-        self._give_back(job, error.code)
+        self._release(job, error.code)
 
-    def _give_back(self, job: J, reason: str) -> None:
+    def _release(self, job: J, reason: str) -> None:
         self.forget_grammar(job)
-        self.give_back(job, reason)
+        self.release_job(job, reason)
 
     def forget_grammar(self, job: J) -> None:
         """It is not to be compiled for this job any more."""

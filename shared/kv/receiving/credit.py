@@ -41,7 +41,7 @@ class CreditPool:
             self._held[incoming.transfer] = held = held + more
         return held
 
-    def give_back(self, incoming: IncomingTransfer) -> None:
+    def release(self, incoming: IncomingTransfer) -> None:
         """Give credit back, also for a transfer that still waits or never asked."""
         self.free_bytes += self._held.pop(incoming.transfer, 0)
         if incoming in self._waiting:

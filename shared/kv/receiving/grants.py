@@ -34,9 +34,9 @@ class Grants:
         self.credit.request(incoming)
         self._grant_credit()
 
-    def give_back(self, incoming: IncomingTransfer) -> None:
+    def release(self, incoming: IncomingTransfer) -> None:
         """The transfer is over, which may let the next one start."""
-        self.credit.give_back(incoming)
+        self.credit.release(incoming)
         self._grant_credit()
 
     def resend_grant(self, incoming: IncomingTransfer) -> None:

@@ -298,7 +298,7 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
             self._bulk.discard_body(self._chunk_writer)
             self._chunk_writer.lost()
         incoming.copies.clear()
-        self._grants.give_back(incoming)
+        self._grants.release(incoming)
 
     # ---- work ----------------------------------------------------------------------------------
 

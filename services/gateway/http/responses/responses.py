@@ -10,11 +10,11 @@ from typing import Any
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completions.completion import repeat_choices
 from services.gateway.http.completions.error_object import FieldNames
+from services.gateway.http.fields.chat_tools import read_tools_into
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import PenstockOptions, read_penstock_options
 from services.gateway.http.fields.sampling_fields import read_sampling, read_seed
 from services.gateway.http.responses.response_input import read_input
-from services.gateway.http.responses.response_tools import TOOL_FIELD_NAMES, read_response_tools
 from shared.sampling.parameters import MAX_TOP_LOGPROBS
 
 LENGTHS = ("max_output_tokens",)
@@ -22,6 +22,10 @@ INCLUDE_LOGPROBS = "message.output_text.logprobs"
 SAMPLING_FIELD_NAMES: FieldNames = (
     (re.compile(r"\bsampling\.json_schema\b"), "text.format.schema"),
     (re.compile(r"\bsampling\.max_tokens\b"), "max_output_tokens"),
+)
+TOOL_FIELD_NAMES: FieldNames = (
+    (re.compile(r"\bchat\.tools\["), "tools["),
+    (re.compile(r"\bchat\.tool_name\b"), "tool_choice.name"),
 )
 MAX_METADATA_ENTRIES = 16
 MAX_METADATA_NAME_CHARS = 64
@@ -63,7 +67,7 @@ def read_response(body: JsonFields, headers: Mapping[str, str], default_max_toke
         raise body.wrong("top_logprobs", f"it with {INCLUDE_LOGPROBS} in include alone")
     read = read_input(body)
     chat = pb.ChatPrompt(messages=read.messages)
-    read_response_tools(chat, body)
+    read_tools_into(chat, body, _function)
     request = pb.GenerateRequest(model=body.text("model"), chat=chat, sampling=sampling)
     options.apply(request)
     return AskedResponse(
@@ -104,3 +108,10 @@ def _metadata(body: JsonFields) -> Mapping[str, str]:
         if len(given.text(name)) > MAX_METADATA_CHARS:
             raise given.wrong(name, f"at most {MAX_METADATA_CHARS} characters")
     return {name: given.text(name) for name in names}
+
+
+def _function(fields: JsonFields) -> JsonFields:
+    """Return the fields of a tool, which stand beside its type here and not below it as in chats."""
+    if fields.text("type") != "function":
+        raise fields.wrong("type", "function: this server calls nothing by itself")
+    return fields

@@ -287,7 +287,7 @@ async def test_the_first_token_is_sent_before_kv_of_its_step_is_announced(
         sent_tokens.append(len(worker.sent.to("penstock.detokenizer.detokenizer-0")))
 
     monkeypatch.setattr(worker._sender, "layer_ready", note)
-    worker._news._clock = FakeClock()  # the step takes no time
+    worker._step_events._clock = FakeClock()  # the step takes no time
     await worker.place(prompt=range(1, CHUNK))
     await worker.until_first_token()
     assert sent_tokens == [1] * worker._driver.engine.layout.num_layers
@@ -296,9 +296,9 @@ async def test_the_first_token_is_sent_before_kv_of_its_step_is_announced(
 async def test_a_cancel_while_the_engine_takes_the_prompt_in_gives_everything_back(worker: Worker) -> None:
     await worker.place()
     await worker.turn()
-    worker._news.take = lambda: None  # type: ignore[method-assign]  # the loop has not heard of it yet
+    worker._step_events.deliver = lambda: None  # type: ignore[method-assign]  # the loop has not heard of it yet
     assert await worker.send(Cancel("cancelled")) == CancelAck(held=True, phase="queued")
-    del worker._news.take
+    del worker._step_events.deliver
 
     async def idle() -> bool:
         await worker.step()

@@ -8,26 +8,26 @@ from services.prefill.step_events import PATIENT_S, StepEvents
 from tests.support.clock import FakeClock
 
 
-async def test_news_of_a_short_step_wait_for_whoever_takes_its_result() -> None:
+async def test_events_of_a_short_step_wait_for_whoever_takes_its_result() -> None:
     clock = FakeClock()
-    news, heard = StepEvents(clock), list[str]()
-    news.begin_step()
-    news.tell(lambda: heard.append("first"))
+    events, heard = StepEvents(clock), list[str]()
+    events.begin_step()
+    events.post(lambda: heard.append("first"))
     clock.advance(PATIENT_S / 2)
-    news.tell(lambda: heard.append("second"))
+    events.post(lambda: heard.append("second"))
     await asyncio.sleep(0)
     assert heard == []
-    news.take()
+    events.deliver()
     assert heard == ["first", "second"]
 
 
-async def test_news_of_a_long_step_wake_the_loop() -> None:
+async def test_events_of_a_long_step_wake_the_loop() -> None:
     clock, woken = FakeClock(), asyncio.Event()
-    news, heard = StepEvents(clock), list[str]()
-    news.begin_step()
-    news.tell(lambda: heard.append("first"))
+    events, heard = StepEvents(clock), list[str]()
+    events.begin_step()
+    events.post(lambda: heard.append("first"))
     clock.advance(2 * PATIENT_S)
-    await asyncio.to_thread(news.tell, woken.set)
+    await asyncio.to_thread(events.post, woken.set)
     async with asyncio.timeout(10):
         await woken.wait()
     assert heard == ["first"]
@@ -35,12 +35,12 @@ async def test_news_of_a_long_step_wake_the_loop() -> None:
 
 async def test_a_woken_loop_is_left_alone_for_as_long_again() -> None:
     clock = FakeClock()
-    news, heard = StepEvents(clock), list[str]()
-    news.begin_step()
+    events, heard = StepEvents(clock), list[str]()
+    events.begin_step()
     clock.advance(2 * PATIENT_S)
-    news.tell(lambda: heard.append("first"))
+    events.post(lambda: heard.append("first"))
     await asyncio.sleep(0)
     assert heard == ["first"]
-    news.tell(lambda: heard.append("second"))
+    events.post(lambda: heard.append("second"))
     await asyncio.sleep(0)
     assert heard == ["first"]

@@ -290,9 +290,9 @@ def test_a_window_grows_only_out_of_what_is_not_reserved() -> None:
     assert pool.take() == (first, limits.FIRST_WINDOW_BYTES)
     assert pool.take() == (second, limits.FIRST_WINDOW_BYTES)
     assert pool.grow(first) == limits.FIRST_WINDOW_BYTES
-    pool.give_back(second)
+    pool.release(second)
     assert pool.grow(first) == limits.WINDOW_BYTES
-    pool.give_back(first)
+    pool.release(first)
     assert pool.free_bytes == limits.RESERVED_WINDOW_BYTES + limits.WINDOW_BYTES
 
 
@@ -303,6 +303,6 @@ def test_a_transfer_waits_while_no_first_window_is_free_and_may_leave_the_queue(
         pool.request(incoming)
     assert pool.take() == (first, limits.FIRST_WINDOW_BYTES)
     assert pool.take() is None
-    pool.give_back(second)
-    pool.give_back(first)
+    pool.release(second)
+    pool.release(first)
     assert pool.take() == (third, limits.FIRST_WINDOW_BYTES)

@@ -145,7 +145,7 @@ class Worker(WorkerActor[Job]):
     async def step_on(self) -> None:
         await self._driver.flush_releases()
 
-    def give_back(self, job: Job, reason: str) -> None:  # noqa: ARG002 - the hook has it
+    def release_job(self, job: Job, reason: str) -> None:  # noqa: ARG002 - the hook has it
         if job.phase is JobPhase.TRANSFERRING:
             job.phase = JobPhase.STOPPING
         elif job.phase is not JobPhase.STOPPING:
