@@ -69,7 +69,7 @@ def _listener(host: str, port: int, option: str = "--grpc-port") -> socket.socke
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # As the servers themselves do: a port whose last connections are closing is free.
+        # The servers do the same: a port whose last connections are closing is free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except OSError as error:

@@ -50,7 +50,7 @@ class EngineSource:
         self._engine: Engine
 
     async def preload(self) -> Engine:
-        # In a thread of its own: loading may tie its thread to the engine's CPUs, and that is not undone.
+        # A thread of its own loads it: loading may tie its thread to the engine's CPUs, which is not undone.
         loader = ThreadPoolExecutor(1, "engine-loader", initializer=give_way)
         try:
             self._engine = await asyncio.get_running_loop().run_in_executor(loader, self._load)

@@ -76,7 +76,7 @@ class ForkServer:
 
     def __init__(self, roles: Sequence[str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # As the launcher has it: OpenBLAS would start threads when it is loaded.
+        # The launcher sets the same: OpenBLAS would start threads when it is loaded.
         environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
         preload = [f"services.{role}.__main__" for role in roles]
         command = [sys.executable, "-P", "-m", "services.launcher.fork_server", *preload]

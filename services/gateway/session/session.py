@@ -135,7 +135,7 @@ class Session:
 
     async def run_request(self) -> None:
         """Ends with exactly one outcome in the response buffer and nothing held anywhere."""
-        # What it ends with when the process ends before its drain did.
+        # This outcome stands when the process ends before the drain does.
         outcome = Outcome.of(Cancelled("the gateway was stopped: send the request again", hop="gateway"))
         try:
             outcome = await self._supervise()

@@ -15,7 +15,7 @@ from shared.engine.cuda.paged import PagedRows
 from shared.engine.cuda.row_tables import Ints, slots_of, span_blocks
 
 PROMPT_ROWS = 17  # from this many rows on, a span gathers its keys and goes through flash attention alone
-# What the paged kernel may take for its splits in one call; prompts in tiles go through it piece by piece.
+# The paged kernel takes at most so much for its splits in one call; tiles of prompts go piece by piece.
 SCRATCH_BYTES = 256 << 20
 
 

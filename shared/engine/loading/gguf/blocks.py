@@ -173,8 +173,8 @@ def _unpack_q2_k(blocks: Tensor) -> _Unpacked:
 def _unpack_q3_k(blocks: Tensor) -> _Unpacked:
     run = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
     high = blocks[:, None, :32] >> run & 1  # [n, 8, 32]: bit r of a byte belongs to run r of 32 weights
-    # Of 12 bytes, the nibbles of 0 to 7 are the low bits of 16 steps, first all low ones; the two high bits
-    # of step i are in byte 8 + i % 4, from bit 2 (i // 4) on.
+    # The nibbles of bytes 0 to 7 (of 12) are the low bits of 16 steps, all low nibbles first; the two high
+    # bits of step i are in byte 8 + i % 4, from bit 2 (i // 4) on.
     low, tops = _nibbles(blocks[:, 96:104], 8), blocks[:, None, 104:108]
     place = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
     steps = (low | (tops >> place & 3).flatten(1) << 4).float() - 32

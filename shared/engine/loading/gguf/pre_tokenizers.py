@@ -59,7 +59,7 @@ PRE_TOKENIZERS = {
     "phi-2": PreTokenizer((_GPT2,)),
     "olmo": PreTokenizer((_GPT2,)),
     "exaone4": PreTokenizer((_GPT2,)),
-    # What llama.cpp takes for files that name none.
+    # llama.cpp takes this one for files that name none.
     "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
     "smollm": PreTokenizer((r"\p{N}", _GPT2)),
     "starcoder": PreTokenizer((r"\p{N}", _GPT2)),

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-# In a process of its own: this one has triton in interpreter mode, where nothing can be compiled.
+# Another process compiles the kernels: this one has triton in interpreter mode, which compiles nothing.
 _COMPILE = """
 import sys
 import triton
