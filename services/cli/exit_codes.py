@@ -7,4 +7,4 @@ EXIT_USAGE = 2
 EXIT_EXPIRED = 3
 EXIT_SHED = 4
 EXIT_CANCELLED = 5
-"""By another one than whoever asked: Ctrl-C and a closed pipe have codes in `shared.process.quiet_end`."""
+"""Somebody else cancelled the request: Ctrl-C and a closed pipe have codes in `shared.process.quiet_end`."""

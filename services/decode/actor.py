@@ -38,9 +38,9 @@ from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
 
 IN_BATCH = (JobPhase.COMPUTING, JobPhase.DECODING)
-"""Of a job that a step was about."""
+"""The phases of a job that a step was about."""
 ON_THE_WAY = (JobPhase.QUEUED, JobPhase.COMPUTING, JobPhase.TRANSFERRING)
-"""Of a job that has no token here yet, and that soon has a place in the batch."""
+"""The phases of a job that has no token here yet, and that soon has a place in the batch."""
 UNKNOWN_PREFILL_RETRY_MS = 250  # a heartbeat later a prefill worker that has just started is known
 
 MakeReceiver = Callable[[Engine, OnComplete, OnFailed, OnReleased], KvReceiver]

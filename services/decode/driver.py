@@ -20,7 +20,7 @@ from shared.worker.driver import EngineDriver, EngineSnapshot
 from shared.worker.prefix_mirror import PrefixMirror
 
 MAX_UNTAKEN_REPORTS = 8
-"""So much, steps for the most part, may be done that the loop knows nothing of; then the engine waits."""
+"""The most reports, steps for the most part, that the loop has not taken yet; then the engine waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 MAILBOX_LIMIT = 8192
 """Messages, each a step of one decode worker: seconds of work."""
 TICK_S = 0.025
-"""How exactly graces and leases are kept."""
+"""The exactness with which graces and leases are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ log = structlog.get_logger()
 
 OPEN_FILES = Path("/proc/self/fd")
 HANDSHAKES_S = 0.25
-"""For what has begun to connect to be accepted and to ask: some round trips, also between continents."""
+"""The time in which connections that have begun are accepted and ask: some round trips, also between
+continents."""
 LAST_CALLS_S = 0.05
-"""For calls that are here already to become requests, after the ports are left."""
+"""The time in which calls that are here already become requests, after the ports are left."""
 
 SO_ATTACH_FILTER = 26
 TCP_FLAGS_BYTE = 13

@@ -25,10 +25,10 @@ from services.launcher.child import KILLED_BECAUSE_ORPHANED, die_with
 from shared.process.heap import trim_heap
 
 MAX_REQUEST_BYTES = 128 << 10
-"""Of one request, which is one packet: a module's name and an environment."""
+"""The largest request, which is one packet: a module's name and an environment."""
 READY = b"ready"
 _ARG_START, _ARG_END = 45, 46
-"""Where the command line lies in memory: fields of /proc/PID/stat, counted from the one behind the name."""
+"""The place of the command line in memory: fields of /proc/PID/stat, counted from the one behind the name."""
 
 
 def main(modules: Sequence[str]) -> None:

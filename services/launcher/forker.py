@@ -22,10 +22,10 @@ from shared.tasks import cancel_until_done
 
 NAME = "fork-server"
 LOAD_TIMEOUT_S = 60.0
-"""For the imports: of a cold disk, with everything else that starts."""
+"""The longest time for the imports: of a cold disk, with everything else that starts."""
 FORK_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 10.0
-"""For a server whose imports failed to end, and for the last that it says: on a busy machine."""
+"""The longest time in which a server whose imports failed ends and says its last words: on a busy machine."""
 MAX_ANSWER_BYTES = 64
 PR_SET_CHILD_SUBREAPER = 36
 

@@ -20,11 +20,11 @@ CONFIGURATION_EXIT = 2
 """A service that ends with this code would end so again: it is not restarted."""
 
 MAX_EARLY_EXITS = 4
-"""So often an instance may end before it was ready for the first time; then the start has failed."""
+"""An instance may end so often before it was ready for the first time; then the start has failed."""
 
 LAST_LINES = 20
 LAST_OUTPUT_TIMEOUT_S = 1.0
-"""How long to wait for the rest of a dead child's output (a grandchild may hold the pipe)."""
+"""The longest wait for the rest of a dead child's output (a grandchild may hold the pipe)."""
 
 
 class ConfigurationRefused(InvalidRequest):

@@ -35,7 +35,7 @@ DEFAULT_HTTP_PORT = 8000
 DEFAULT_START_TIMEOUT_S = 120.0
 MAX_START_TIMEOUT_S = 3600.0
 ADAPTER_FILE_NAME = "adapters.toml"
-"""In the state directory, where no other file is configured."""
+"""The adapter file in the state directory, where no other file is configured."""
 
 
 @dataclass(frozen=True, slots=True)

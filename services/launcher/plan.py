@@ -19,7 +19,8 @@ from shared.roles import ENGINE_ROLES, ROLES
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
 LOADED_LATE = ("retriever",)
-"""Not imported before the fork: faiss brings an OpenBLAS that makes its threads when it is loaded."""
+"""These are not imported before the fork: faiss brings an OpenBLAS that makes its threads when it is
+loaded."""
 
 
 def plan_instances(

@@ -13,7 +13,7 @@ FIRST_PORT = 20_000
 """Below are ports that services are known by."""
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_OUTGOING_PORT = 32_768
-"""Where the system does not tell."""
+"""The first one where the system does not tell."""
 TRIES = 100
 
 

@@ -15,9 +15,9 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 1.0
 HUNG_AFTER_PROBES = 40
-"""So many in a row without a good answer are the end of a process: longer than one may be stopped and go on
-where it was (half a minute), and than it takes to end itself. Probes are counted and not seconds: what a
-starved machine or a stopped launcher did not ask blames nobody."""
+"""The probes in a row without a good answer after which a process is ended: longer than one may be stopped
+and go on where it was (half a minute), and than it takes to end itself. Probes are counted and not seconds:
+what a starved machine or a stopped launcher did not ask blames nobody."""
 LATE_S = 2 * PROBE_TIMEOUT_S
 """A round that takes longer was held up with ourselves: it does not count."""
 MAX_ANSWER_BYTES = 4096

@@ -30,10 +30,10 @@ from shared.tasks import cancel_until_done
 
 START_POLL_S = 0.05
 WATCH_POLL_S = 1.0
-"""How late stack.json may be about a process that has not told of itself yet."""
+"""The most by which stack.json may be late about a process that has not told of itself yet."""
 STOP_TIMEOUT_S = 20.0
 GATEWAY_TIMEOUT_S = 15.0
-"""Of the stop's time, what the gateways may take to finish their requests before the others stop: their drain
+"""The part of the stop's time in which gateways finish their requests before the others stop: their drain
 (`drain_timeout_s`), and then a moment in which every stream that is left hears how it ended."""
 
 LEAST_TIMEOUT_S = 2.0

@@ -34,7 +34,7 @@ from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
 
 IN_ENGINE = (JobPhase.QUEUED, JobPhase.COMPUTING)
-"""Of a job that a step was about: the loop may not have heard yet that it has joined."""
+"""The phases of a job that a step was about: the loop may not have heard yet that it has joined."""
 
 MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 

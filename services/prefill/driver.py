@@ -13,14 +13,14 @@ from shared.worker.driver import EngineDriver
 from shared.worker.prefix_mirror import PrefixMirror
 
 PROMPTS_AT_ONCE = 8
-"""So many prompts of a class and those above may be computed side by side; more only where they fit into one
-chunk. Those of lower classes do not count, so that they never keep a more urgent prompt waiting."""
+"""The most prompts of a class and those above that are computed side by side; more only where they fit into
+one chunk. Those of lower classes do not count, so that they never keep a more urgent prompt waiting."""
 
 NO_STEP = StepResult((), (), (), (), 0, 0, 0, (), 0, 0)
 """There was nothing to compute."""
 
 Joined = Callable[[Sequence[PrefillJob], Sequence[AdmitResult | PenstockError]], None]
-"""What became of jobs that were to join the engine."""
+"""A callback with what became of jobs that were to join the engine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from shared.errors import Overloaded
 
 MIN_RETRY_MS = 50
 PATIENCE_S = 1.0
-"""How long others may take the room that a prompt did not find."""
+"""Others may take the room that a prompt did not find for so long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from shared.deadline import SYSTEM_CLOCK, Clock
 
 PATIENT_S = 0.001
-"""How long an event may wait for more before the loop hears of it."""
+"""An event may wait for more so long before the loop hears of it."""
 
 
 class StepEvents:

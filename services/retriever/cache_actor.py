@@ -35,11 +35,11 @@ log = structlog.get_logger()
 
 HOP = "retriever"
 CACHE_MESSAGES = (LookUpResponse, KeepResponse)
-"""What goes to this actor, of all that a retriever is sent."""
+"""The messages to a retriever that go to this actor."""
 MAX_WAITING = 64
 """Lookups whose questions wait to be embedded; more are misses at once."""
 MAX_KEPT_VECTORS = 1024
-"""Of questions that were missed, for when their answers come: 1.5 kB each."""
+"""The most vectors of questions that were missed, kept for when their answers come: 1.5 kB each."""
 
 EmbedQuestions = Callable[[Sequence[str]], EmbeddedQuestions]
 """Runs in the actor's own thread."""

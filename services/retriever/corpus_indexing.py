@@ -22,7 +22,8 @@ from shared.retrieval.index.build import MODEL, build_index, index_folder
 PROGRESS_EVERY_S = 2.0
 READY_POLL_S = 0.02
 LOCK_POLL_S = 0.25
-"""How often a folder is tried that another process indexes: meanwhile other corpora have their turn."""
+"""The time between two tries of a folder that another process indexes: meanwhile other corpora have their
+turn."""
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from shared.errors import PenstockError
 from shared.retrieval.index.store import current_generation, open_generation
 
 POLL_S = 1.0
-"""How often it is looked for; one small file is read each time."""
+"""The time between two looks for a newer index; one small file is read each time."""
 
 log = structlog.get_logger()
 

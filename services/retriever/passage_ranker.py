@@ -11,7 +11,7 @@ from shared.messages import Retrieved, ScoredPassage
 from shared.retrieval.encoders.rerank import Reranker, rerank_passages
 
 RERANKED_PASSAGES = 32
-"""Of a question: the best of its search."""
+"""The passages of a question that are reranked: the best of its search."""
 
 
 @dataclass(frozen=True, slots=True)

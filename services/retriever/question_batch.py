@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from shared.deadline import Deadline
 
 EMBEDDED_BYTES = 1024
-"""Of a question: what is longer costs no more, since the encoder reads its beginning."""
+"""The bytes of a question that count: what is longer costs no more, since the encoder reads its beginning."""
 
 
 class WaitingQuestion(Protocol):

@@ -24,7 +24,7 @@ from shared.messages import (
 from shared.telemetry import metrics
 
 ENTRY_BYTES = 1024
-"""What an entry takes beside its texts and ids."""
+"""The memory of an entry beside its texts and ids."""
 ID_BYTES = 4
 
 

@@ -26,9 +26,9 @@ from shared.retrieval.index.lexical import Allowed, Rows, Scores
 from shared.retrieval.index.passage_index import Hit, PassageIndex
 
 FIRST_STAGE_PASSAGES = 100
-"""Of each ranking."""
+"""The passages of each ranking."""
 MEANING_WEIGHT = 3.0
-"""Beside that of words, for a question that the embedder knows every word of."""
+"""The weight of meaning beside that of words, for a question that the embedder knows every word of."""
 TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was searched for by its beginning"
 
 

@@ -12,7 +12,8 @@ from services.retriever.response_cache import KeptEntry
 from shared.retrieval.encoders.vectors import Vectors
 
 MAX_SAME_SCOPE = 16_384
-"""Of questions that are compared with each other, the latest: 6 million products take milliseconds."""
+"""The most questions that are compared with each other, the latest ones: 6 million products take
+milliseconds."""
 HIGHEST_SIMILARITY = 1.0 - 2**-20
 """1.0 is said of the same request alone."""
 

@@ -10,7 +10,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 K = TypeVar("K")
 
 LEASE_S = 10.0
-"""How long anything is held without a sign of life of its owner."""
+"""A hold lasts so long without a sign of life of its owner."""
 
 
 @dataclass(slots=True)

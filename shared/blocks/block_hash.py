@@ -21,7 +21,7 @@ HASH_BLOCK_TOKENS = 16
 HASH_BYTES = 16
 FLEET_KEY_BYTES = 32
 DEVELOPMENT_KEY = b"penstock: a key everybody knows.".ljust(FLEET_KEY_BYTES)
-"""Of a fleet that was given none: everybody who has read this line can forge its names."""
+"""The key of a fleet that was given none: everybody who has read this line can forge its hashes."""
 
 _ID_BYTES = 4
 _BLOCK_BYTES = HASH_BLOCK_TOKENS * _ID_BYTES

@@ -26,7 +26,7 @@ MAX_CONTROL_LINE_BYTES = 1 << 20
 """A longer line is not NATS; a cluster's INFO may be tens of KB."""
 
 MAX_UNREAD_BYTES = 4 << 20
-"""What may wait for nats-py before reading from the socket pauses."""
+"""The most that waits for nats-py before reading from the socket pauses."""
 
 _CRLF = b"\r\n"
 

@@ -35,15 +35,16 @@ SWEEP_S = 0.05
 MIN_BEAT_S = 0.02
 """Changes within this time share one heartbeat."""
 SETTLE_S = 0.005
-"""How long a change waits for others: what changes first is a request that has come, and its first token
-should not wait for news of it, at us or at all who hear them."""
+"""A change waits so long for others: what changes first is a request that has come, and its first token
+should not wait for the news of it, at us or at all who hear them."""
 ATTENTIVE_S = 10.0
-"""So long after somebody was expected to work who places looks often: a request is there that it may fail."""
+"""A router looks often for so long after somebody was expected to work: a request is there that it may
+fail."""
 PAGE_TIMEOUT_S = 1.0
 SNAPSHOT_TIMEOUT_S = 10.0
-"""For all pages of an instance's prefix cache."""
+"""The longest time for all pages of an instance's prefix cache."""
 SNAPSHOT_PAUSE_S = 1.0
-"""After one that failed."""
+"""The pause after a snapshot that failed."""
 
 __all__ = ["FleetView", "HeartbeatPublisher", "InstanceView"]
 

@@ -18,10 +18,10 @@ HEARTBEAT_S = 0.25
 MISSED_BEATS = 3
 SUSPECT_AFTER_S = HEARTBEAT_S * MISSED_BEATS
 REST_HEARTBEAT_S = 2.0
-"""Of one that has had nothing to do for REST_AFTER_S."""
+"""The time between heartbeats of an instance that has had nothing to do for REST_AFTER_S."""
 REST_AFTER_S = 5.0
 HEARTBEAT_REQUEST_S = 0.1
-"""Who begins to listen asks everybody for a heartbeat; so long the answers take on a busy machine."""
+"""A listener asks everybody for a heartbeat as it begins; the answers take so long on a busy machine."""
 MAX_NEXT_S = 10.0
 """Nobody is believed to come back later than that."""
 FORGET_AFTER_S = 30.0
@@ -40,13 +40,13 @@ class InstanceView:
 
     heartbeat: Heartbeat
     last_seen_s: float
-    """When its last heartbeat came."""
+    """The time when its last heartbeat came."""
     excused_s: float = 0.0
-    """How much of the silence since then was ours: we could not listen."""
+    """The part of the silence since then that was ours: we could not listen."""
     next_s: float = HEARTBEAT_S
-    """After the last one, when the next heartbeat is due: as it said, or sooner since it was asked."""
+    """The next heartbeat is due so long after the last one: as it said, or sooner since it was asked."""
     asked: bool = False
-    """Since its last heartbeat; it answers at once."""
+    """It was asked since its last heartbeat; it answers at once."""
     suspect: bool = False
     prefix: set[bytes] = field(default_factory=set)
     prefix_event_id: int = 0

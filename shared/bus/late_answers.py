@@ -11,7 +11,7 @@ from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
 LATE_ANSWERS_LIMIT = 2048
-"""What is too much is dropped and counted: its asker has a deadline."""
+"""The most that is kept; the rest is dropped and counted: its asker has a deadline."""
 ROOM_LOOK_S = 0.02
 
 

@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 5.0
 POLL_S = 0.005
 MAX_PAYLOAD_BYTES = 1 << 20
 WRITE_DEADLINE_S = 10
-"""How long the server waits for a slow client before it drops the connection (its default)."""
+"""The server waits so long for a slow client before it drops the connection (its default)."""
 RUNTIME = {"GOGC": "800", "GODEBUG": "madvdontneed=0"}
 """The server's Go runtime. Every KV chunk that it passed on is garbage: collect seldom, and let the kernel
 take freed memory back only when it needs some, for each chunk pays for its pages otherwise."""

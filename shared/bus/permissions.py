@@ -32,7 +32,7 @@ from shared.messages import Message
 from shared.roles import ENGINE_ROLES, FOLLOWED_ROLES, ROLES
 
 OPERATOR = "operator"
-"""Who runs `penstock status`, `audit` and `up` itself."""
+"""The user that runs `penstock status`, `audit` and `up` itself."""
 
 _KV_AGREEMENT = (messages.KvAbort, messages.KvAbortAck)
 
@@ -82,7 +82,7 @@ asks who has a prefix cache for a snapshot of it, gateways broadcast cancels, an
 decode. Answers are not listed: who was asked may answer, once, on the reply subject of the question."""
 
 ANSWER_WITHIN = "10m"
-"""How long the server remembers who may be answered: beyond the deadlines of what is asked."""
+"""The server remembers so long who may be answered: beyond the deadlines of what is asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ HEARTBEAT_REQUEST_ALL = "penstock.heartbeat_request.all.all"
 NOBODY = "-"
 """The sender of messages whose sender has no name: tools, and tests."""
 ANSWERS = "_INBOX"
-"""Where answers go: each user of a closed bus has a part of it that nobody else can read."""
+"""The subject of answers: each user of a closed bus has a part of it that nobody else can read."""
 
 
 def inbox(role: str, instance: str) -> str:

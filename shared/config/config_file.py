@@ -18,7 +18,7 @@ FILE_VARIABLE = "PENSTOCK_CONFIG"
 COMMON_TABLE = "common"
 MODEL_TABLE = "model"
 TABLES = (COMMON_TABLE, MODEL_TABLE, *ROLES)
-"""What may stand in the file; any other name is a typing error."""
+"""The tables that the file may have; any other name is a typing error."""
 
 _HEADER = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"\s*([\w-]+)\s*=")
@@ -31,7 +31,8 @@ class ConfigFile:
     path: Path | None = None
     tables: Mapping[str, Any] = field(default_factory=dict)
     lines: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Of (table, key), and of (table, "") its header; none for what is written in a rarer way."""
+    """The line of (table, key), and for (table, "") that of its header; none for what is written in a rarer
+    way."""
 
     def table(self, name: str) -> Mapping[str, Any]:
         table = self.tables.get(name, {})

@@ -30,11 +30,11 @@ MODEL_SETTINGS = (
     "max_adapter_rank",
     "default_sampling",
 )
-"""What all who serve a model must do alike, or no prefill worker finds a decode worker that takes its KV, and
-an answer depends on who computed it. They are said once, in the table [model]."""
+"""The settings in which all who serve a model must agree, or no prefill worker finds a decode worker that
+takes its KV, and an answer depends on who computed it. They are said once, in the table [model]."""
 
 LIST_MARK = ","
-"""Between the texts of a list, where it is said as one text."""
+"""The mark between the texts of a list, where it is said as one text."""
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
@@ -53,7 +53,7 @@ class PathRule(Enum):
     IF_THERE = "if a folder or file is there"
     """Else it is the id of a model."""
     BEHIND_NAME = "behind NAME="
-    """As corpora are said (`shared/config/named_corpus.py`)."""
+    """The path stands behind a name, as corpora are said (`shared/config/named_corpus.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class ServiceConfig:
 COMMON_SETTINGS = tuple(
     field.name for field in dataclasses.fields(ServiceConfig) if field.name not in MODEL_SETTINGS
 )
-"""What may be said for all services at once: in [common], or as PENSTOCK_<SETTING>."""
+"""The settings that may be said for all services at once: in [common], or as PENSTOCK_<SETTING>."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from shared.errors import InvalidRequest
 DEFAULT_CORPUS = "default"
 """The name of one that is given none."""
 MAX_CORPORA = 32
-"""Of a retriever: each is mapped, watched and reported."""
+"""The most corpora of a retriever: each is mapped, watched and reported."""
 MAX_CORPUS_TENANTS = 64
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-"""As in the file of API keys."""
+"""The form of a tenant's name, as in the file of API keys."""
 _PATH_STARTS = ("/", ".", "~")
 
 

@@ -37,7 +37,7 @@ C = TypeVar("C")
 
 STACK_SOURCE = "penstock up"
 OTHER_VARIABLES = ("PENSTOCK_API_KEY", "PENSTOCK_CPU_FEATURES", "PENSTOCK_DEFAULT_MODEL")
-"""Of commands, and of where the default model is; no settings of services."""
+"""The variables of commands and of the default model's place, which are no settings of services."""
 
 
 class SourceKind(Enum):

@@ -21,7 +21,7 @@ SCALAR_OPTIONS = {
 CONSTRAINTS = ("json_object", "json_schema", "regex", "grammar")
 FROM_STDIN = "-"
 MAX_FILE_BYTES = 1 << 20
-"""Of a schema or grammar; the gateway allows less and says how much."""
+"""The largest file of a schema or grammar; the gateway allows less and says how much."""
 
 CACHE_MODES = {
     "off": pb.CACHE_MODE_OFF,

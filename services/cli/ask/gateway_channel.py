@@ -15,7 +15,7 @@ from shared.errors import InvalidRequest
 ADDRESS_VARIABLE = "PENSTOCK_GRPC"
 KEY_VARIABLE = "PENSTOCK_API_KEY"
 MAX_FILE_BYTES = 1 << 20
-"""Of a key or of certificates."""
+"""The largest file of a key or of certificates."""
 CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),  # a gateway's machine that vanished is noticed
     ("grpc.keepalive_timeout_ms", 5_000),

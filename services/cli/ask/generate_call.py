@@ -21,7 +21,7 @@ STATUS_OUTCOMES = {
     grpc.StatusCode.DEADLINE_EXCEEDED: pb.OUTCOME_EXPIRED,
     grpc.StatusCode.RESOURCE_EXHAUSTED: pb.OUTCOME_SHED,
 }
-"""For calls that end without a terminal event; every other status is a failure."""
+"""Outcomes of calls that end without a terminal event; every other status is a failure."""
 
 EXIT_CODES = {
     pb.OUTCOME_FINISHED: 0,

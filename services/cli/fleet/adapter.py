@@ -31,11 +31,11 @@ FILE_OPTION = "--file FILE"
 DEFAULT_TIMEOUT_S = 60.0
 POLL_S = 0.05
 SILENT_S = 2.0
-"""Who says nothing for so long is not waited for."""
+"""A worker that says nothing for so long is not waited for."""
 HEAD = ("adapter", "digest", "rank", "instances", "error")
 
 Reports = dict[str, AdapterReport | None]
-"""What each worker of the model says of the adapter; None: nothing."""
+"""The report of each worker of the model on the adapter; None: it has said nothing."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shared.messages import Heartbeat
 
 SHOWN_DIGITS = 8
-"""Of a digest; --json has all of it."""
+"""The digits of a digest that are shown; --json has all of them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -26,7 +26,7 @@ POLL_S = 0.05
 DEFAULT_TIMEOUT_S = 60.0
 """Longer than a service takes to drain, unless it was configured otherwise."""
 SILENT_S = 2.0
-"""Who says nothing for so long has ended without saying so."""
+"""An instance that says nothing for so long has ended without saying so."""
 
 
 def build_drain_parser() -> argparse.ArgumentParser:

@@ -26,11 +26,11 @@ from shared.telemetry import logging
 COLLECT_S = 0.6
 """Everyone is asked for a heartbeat, and those that work send two within this time."""
 COLLECT_AT_MOST_S = 5.0
-"""Those of whom we know that they are there get so long: on a busy machine they are late."""
+"""The longest wait for instances that we know of: on a busy machine they are late."""
 COLLECT_POLL_S = 0.02
 
 RATE_LASTS_S = 2.0
-"""Without another step, a rate is one of the past."""
+"""A rate is one of the past after so long without another step."""
 
 MAX_INSTANCES = 4096
 NATS_URL_OPTION = "--nats-url URL"

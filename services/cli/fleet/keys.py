@@ -30,7 +30,7 @@ from shared.files.folder_lock import locked_folder
 FILE_VARIABLE = "PENSTOCK_GATEWAY_API_KEYS"
 TENANT_CHARS = 50
 NAME_BYTES = 3
-"""What a name is made of that nobody gave."""
+"""The random bytes of a name that nobody gave."""
 MODE = 0o600
 """Nobody else may read it, whatever was before."""
 HELP = {

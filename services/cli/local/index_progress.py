@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TextIO
 
 EVERY_S = 5.0
-"""From one line to the next where lines stay."""
+"""The time from one line to the next where lines stay."""
 REDRAWN_EVERY_S = 0.1
-"""Of what is read, which goes on document after document."""
+"""The time between two drawings of what is read, which goes on document after document."""
 BAR_CHARS = 20
 ERASE_LINE_END = "\x1b[K"
 

@@ -18,7 +18,7 @@ OUTCOMES = {
     pb.OUTCOME_FAILED: "failed",
 }
 NO_PLACE = "-"
-"""Of a passage that is not in the prompt, instead of the number by which an answer cites it."""
+"""The mark of a passage that is not in the prompt, instead of the number by which an answer cites it."""
 FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
 
 

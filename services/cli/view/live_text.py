@@ -9,7 +9,7 @@ from typing import TextIO
 ERASE_LINE_END = "\x1b[K"
 ERASE_BELOW = "\x1b[J"
 UP = "\x1b[{lines}F"
-"""To the beginning of the line so many lines above."""
+"""The escape to the beginning of the line so many lines above."""
 
 
 def redraws_text(out: TextIO) -> bool:

@@ -19,7 +19,8 @@ from services.cli.view.live_text import ERASE_BELOW, ERASE_LINE_END, UP
 from services.cli.view.terminal_markdown import blocks_of, render_lines, split_at_last_block
 
 SHARE = 0.25
-"""Of the time, at most, that goes into showing a growing block; what comes meanwhile waits for the next."""
+"""The largest share of the time that goes into showing a growing block; what comes meanwhile waits for the
+next."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """All but tab and newline: nobody's text is to move the cursor."""
 _UNKNOWN = "\ufffd"

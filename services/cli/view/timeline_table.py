@@ -6,7 +6,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 
 TIMES_WIDTH = 2 * (2 + 9)
 LEAST_BAR_WIDTH = 8
-"""Where less is left, the bars are left out."""
+"""The least width of a bar: where less is left there are no bars."""
 
 
 def timeline_table(timeline: pb.Timeline, width: int) -> str:

@@ -13,7 +13,7 @@ from shared.degradation import DegradationLevel
 from shared.errors import DeadlineExpired, Overloaded
 
 FULL_RETRY_MS = 500
-"""How long a client should wait when all sessions are in use and none has ended yet to tell from."""
+"""The hint to a client when all sessions are in use and none has ended yet to tell from."""
 TTFT_DOUBT = 1.25
 """A first token is given up only when it is predicted to be late by this factor: rates are measured, not
 known, and a request that is refused for nothing costs more than one that expires."""

@@ -18,19 +18,19 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import Overloaded
 
 POLL_S = 0.01
-"""How often slots are counted while requests wait; heartbeats tell of freed ones about as fast."""
+"""The time between two counts of slots while requests wait; heartbeats tell of freed ones about as fast."""
 AGING_S = 5.0
 """A request that waits rises by one class in this time, so that no class starves."""
 ENDS_REMEMBERED = 32
 CLASSES: dict[int, int] = {pb.PRIORITY_HIGH: 1, pb.PRIORITY_NORMAL: 2, pb.PRIORITY_LOW: 3}
 LOWEST_CLASS = max(CLASSES.values())
 WAIT_DOUBT = 1.5
-"""Who waits already is sent away only when its turn is expected to be late by this factor: how fast slots
-come free is measured, not known."""
+"""A request that waits already is sent away only when its turn is expected to be late by this factor: how
+fast slots come free is measured, not known."""
 WAIT = "wait"
 """Why such a request is shed, as `penstock_shed_total` counts it."""
 STARTED_CLASS = 0
-"""Of a request that its client has tokens of: it goes before everything new."""
+"""The class of a request that its client has tokens of: it goes before everything new."""
 
 _numbers = itertools.count()
 

@@ -18,9 +18,9 @@ RISE_AT: dict[DegradationLevel, float] = {
 FALL_SHARE = 0.6
 """A level is left below this share of the pressure that it is entered at."""
 RISE_AFTER_S = 0.5
-"""How long the pressure must stay that high before the next level is entered."""
+"""The time for which the pressure must stay that high before the next level is entered."""
 FALL_AFTER_S = 3.0
-"""How long it must stay that low before a level is left."""
+"""The time for which it must stay that low before a level is left."""
 
 
 class Degradation:

@@ -20,11 +20,11 @@ log = structlog.get_logger()
 
 BUDGETS_REMEMBERED = 64
 WATCH_S = 0.1
-"""How often the pressure is looked at."""
+"""The time between two looks at the pressure."""
 REST_WATCH_S = 0.5
 """The same while there is none, and nothing is left out."""
 RESTS_AFTER = 10
-"""So many looks without pressure and without a request; then there is none until one comes."""
+"""The watch rests after so many looks without pressure and without a request, until one comes."""
 
 
 class Pressure:

@@ -35,7 +35,8 @@ MAX_FOUND = 50
 """Passages of one call; a request, which has to read them, gets fewer."""
 MAX_RANKED_TEXTS = 1024
 NO_RERANK = "rerank"
-"""What a retriever calls degraded that it has left out; no more than was asked for, where it was told to."""
+"""The name of degradation by which a retriever says that it left reranking out; where it was told to, it is
+none."""
 NO_CORPUS = "no corpus"
 
 

@@ -34,7 +34,7 @@ from shared.messages import (
 )
 
 MAX_DETOKENIZE_IDS = 1 << 17
-"""As a message on the bus they are half a megabyte, and so is their text, about."""
+"""The most ids of a call: on the bus they are half a megabyte, and their text is about as much."""
 MAX_EMBEDDED_TEXTS = 2048
 
 

@@ -27,9 +27,10 @@ from shared.messages import MAX_EMBED_TEXT_BYTES, Message
 from shared.telemetry import metrics
 
 MAX_ASKS = 3
-"""How often a role is asked, an instance that failed not again for a moment, before the call fails."""
+"""The number of times that a role is asked before the call fails; an instance that failed is not asked again
+for a moment."""
 FIRST_SHARE = 0.5
-"""Of a call's time, for one instance while there is another."""
+"""The share of a call's time that one instance has while there is another."""
 ROOM_RETRY_MS = 100
 
 

@@ -11,9 +11,9 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 REFUSED_S = 0.3
 """A refusal is old with the instance's next heartbeat, which tells of its room, or after this."""
 GONE_S = 0.75
-"""How long an instance that did not answer is avoided: by then the fleet view knows whether it is dead."""
+"""An instance that did not answer is avoided for so long: by then the fleet view knows whether it is dead."""
 FAILED_S = 5.0
-"""How long an instance that failed a route is avoided, where there is another."""
+"""An instance that failed a route is avoided for so long, where there is another."""
 FIRST_BACKOFF_S = 0.005
 MAX_BACKOFF_S = 0.25
 

@@ -19,8 +19,8 @@ MAX_REPORTED = 16
 """Instances in a heartbeat; a fleet with more trouble than that has no better ones to send requests to."""
 LAG_S = 0.25
 SILENCE_S = 5.0
-"""With so much lag of our own within so long, a silence is not the instance's: the timers that judge it are
-of a few seconds."""
+"""The span in which so much lag of our own excuses an instance's silence: the timers that judge it are of a
+few seconds."""
 
 Life = tuple[str, str, int]
 """Role, instance, incarnation: a restarted instance starts closed."""

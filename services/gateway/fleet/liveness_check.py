@@ -10,7 +10,8 @@ from shared.messages import HoldReport, Message
 from shared.tasks import cancel_until_done
 
 LAST_ROW_S = 0.25
-"""How long a row that is on its way may take beyond the answer of who has let go of its request."""
+"""A row that is on its way may take so much longer than the answer of the instance that has let go of its
+request."""
 
 
 async def is_forgotten(ask: Callable[[], Awaitable[Message]], arrived: asyncio.Event) -> bool:

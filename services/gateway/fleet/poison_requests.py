@@ -27,7 +27,7 @@ POISON_STRIKES = 2
 TURN_S = 5.0
 """A suspect that has been routed and has shown nothing by then does not keep the others waiting."""
 MAX_TURN_S = 30.0
-"""Nor does one that is not routed by then: the engines may still be starting again."""
+"""A suspect that is not routed by then loses its turn: the engines may still be starting again."""
 
 
 class PoisonRequests:

@@ -15,12 +15,12 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS, max_cached_blocks
 from shared.messages import Heartbeat
 
 MAX_EXTRA_STEPS = 1.0
-"""What a prompt may add to the steps of streams that run beside it, in steps of theirs, in all."""
+"""The most that a prompt may add to the steps of streams beside it, in steps of theirs, in all."""
 MAX_LOCAL_S = 0.5
 """The longest time that a decode worker may take for a prompt with nothing beside it: who joins meanwhile
 waits that long."""
 UNMEASURED_TOKENS = 64
-"""What may be computed at a decode worker before anybody knows how fast prompts are computed here."""
+"""The most that a decode worker computes before anybody knows how fast prompts are computed there."""
 
 
 @dataclass(frozen=True, slots=True)

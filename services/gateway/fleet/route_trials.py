@@ -19,7 +19,7 @@ class RouteTrials:
         self._request_id = request_id
         self._trials: dict[str, Trial] = {}
         self.views: dict[str, InstanceView] = {}
-        """By role, as they were when the route began: of this life of each."""
+        """The instances by role, as they were when the route began: this life of each."""
 
     def begin(self, route: RoutingDecision) -> None:
         found = {role: self._fleet.get(role, route.instance_of(role)) for role in ROUTED_ROLES}

@@ -11,7 +11,7 @@ from shared.errors import Unavailable
 from shared.roles import ROUTED_ROLES, TARGET_ROLES
 
 POLL_S = 0.02
-"""As often as heartbeats of one instance can come."""
+"""The time between two looks: heartbeats of one instance cannot come more often."""
 
 V = TypeVar("V")
 

@@ -31,7 +31,7 @@ REST_POLL_S = 1.0
 STOP_GRACE_S = 0.5
 CANCEL_TIMEOUT_S = 2.0
 MAX_EVENT_BYTES = 16 << 20
-"""Of one event; max_buffered_tokens keeps them far below."""
+"""The largest event; max_buffered_tokens keeps them far below."""
 KEEPALIVE_MS = 5000
 KEEPALIVE_TIMEOUT_MS = 2000
 """A client whose machine is gone is noticed within the two together, and its request cancelled."""

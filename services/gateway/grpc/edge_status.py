@@ -17,7 +17,7 @@ from shared.errors import PenstockError
 
 STATUS_DETAILS = "grpc-status-details-bin"
 MAX_STATUS_CHARS = 400
-"""Of the message in the status of a call; a terminal event has all of it."""
+"""The longest message in the status of a call; a terminal event has all of it."""
 
 
 async def abort_call(

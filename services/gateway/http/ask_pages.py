@@ -19,7 +19,7 @@ from shared.errors import PenstockError
 from shared.files.api_key_file import ApiKey
 
 Find = Callable[[ApiKey, JsonFields, Deadline], Coroutine[Any, Any, Any]]
-"""What the body asks for, as JSON."""
+"""A function that finds what the body asks for, as JSON."""
 
 
 class AskPages:

@@ -28,9 +28,9 @@ from shared.files.api_key_file import ApiKey
 ID_PREFIX = "rerank-"
 DOCUMENTS, TEXTS = "documents", "texts"
 RANKED_FIELD = "text"
-"""Of a document that is an object."""
+"""The field of a document that is an object."""
 CUT_SIDE = "right"
-"""What is longer than is read loses its end."""
+"""A text that is longer than what is read loses its end."""
 INT32_MAX = 2**31 - 1
 _TEXTS_NAME = re.compile(r"^texts(?=\[| has )")
 

@@ -32,12 +32,13 @@ log = structlog.get_logger()
 
 MAX_LINE_BYTES = 8190
 MAX_HEADER_BYTES = 8190
-"""Of one header."""
+"""The largest header."""
 MAX_HEADERS = 64
 HEAD_TIMEOUT_S = 10.0
-"""For the head of a connection's first request, from the beginning of the connection on."""
+"""The longest time for the head of a connection's first request, from the beginning of the connection on."""
 KEEPALIVE_S = 75.0
-"""For that of the next one. More than most proxies keep a connection, so that they close it and not we."""
+"""The longest time until the head of the next request: more than most proxies keep a connection, so that they
+close it and not we."""
 STOP_GRACE_S = 0.5
 BACKLOG = 1024
 

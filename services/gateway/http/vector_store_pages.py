@@ -27,7 +27,7 @@ from shared.messages import MAX_FILTERS, Filters, Retrieved, ScoredPassage
 from shared.text.passage_source import document_of
 
 DEFAULT_RESULTS = 10
-"""As OpenAI has it."""
+"""OpenAI has the same default."""
 MAX_QUERIES = 8
 RANKERS = ("auto", "default-2024-11-15")
 """OpenAI's names for its rerankers; here they mean the one that there is."""

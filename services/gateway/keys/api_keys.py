@@ -10,7 +10,7 @@ from shared.errors import Unauthenticated
 from shared.files.api_key_file import ApiKey, hash_api_key
 
 MAX_KEY_CHARS = 256
-"""Of a presented key; more is none of ours and is not even hashed."""
+"""The longest presented key; a longer one is none of ours and is not even hashed."""
 SEND_ONE = (
     "send the metadata `authorization: Bearer <key>` with a key that the operator of this gateway gave you"
 )

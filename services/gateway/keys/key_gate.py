@@ -29,7 +29,7 @@ POLL_S = 1.0
 BYTES_PER_TOKEN = 4
 """The guess for a prompt of text until it is tokenized."""
 NOBODY = ApiKey(name="", tenant="", hash="")
-"""Who comes through an open edge."""
+"""The caller that comes through an open edge."""
 
 
 class KeyGate:

@@ -14,9 +14,9 @@ from shared.files.api_key_file import ApiKey
 
 MINUTE_S = 60.0
 MEAN_SHARE = 0.2
-"""Of the newest request in the mean duration of a key's requests."""
+"""The weight of the newest request in the mean duration of a key's requests."""
 ROUNDING = 1e-6
-"""Who waited exactly as long as it was told finds what it waits for."""
+"""The error that is forgiven: a client that waited exactly as long as it was told finds what it waits for."""
 
 
 class LimitReached(Overloaded):

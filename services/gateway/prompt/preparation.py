@@ -39,9 +39,9 @@ class ReadPrompt:
     found: Retrieved
     retriever: str
     retrieval_query: str
-    """As in `FoundPassages`."""
+    """The query, as in `FoundPassages`."""
     prompt_places: tuple[int, ...]
-    """Of the passages found, as in `Prompt`."""
+    """The places of the passages found, as in `Prompt`."""
     warning: str
 
 

@@ -40,15 +40,16 @@ from shared.text.tool_formats import FORMATS, ToolFormat
 from shared.text.vocabulary import check_vocabulary
 
 MAX_ASKS = 4
-"""How often a role is asked, an instance that failed not again for a moment, before the request fails."""
+"""The number of times that a role is asked before the request fails; an instance that failed is not asked
+again for a moment."""
 MAX_IDS_NAMED_HERE = 4096
-"""Of a prompt that comes as ids: up to so many are checked and their blocks named in the gateway, which takes
-0.2 ms at most; more are left to a tokenizer's threads."""
+"""The longest prompt of ids that the gateway checks and hashes itself, which takes 0.2 ms at most; longer
+ones are left to a tokenizer's threads."""
 NOT_RETRIEVED = Retrieved((), degraded="retrieval", embed_us=0, search_us=0)
-"""Where no retriever answered in its share, or none was asked."""
+"""The result where no retriever answered in its share, or none was asked."""
 FEWER_PASSAGES = "retrieval depth"
 DEPTH_SHARE = 0.5
-"""Of the passages that were asked for, where there are to be fewer; at least one."""
+"""The share of the asked passages that is taken where there are to be fewer; at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Preprocessor:
         self._budget = scope.budget
         self._asker = RoleAsker(self._breakers, self._request_id, MAX_ASKS, scope.rotation)
         self._read: tuple[Tokenize, Prompt] | None = None
-        """What was tokenized last, and what came of it."""
+        """The last tokenization: what was asked, and its answer."""
 
     async def admit_request(self, wanted_model: str) -> ModelIdentity:
         """The model, once there is a worker; raises NotFound when it is not served."""

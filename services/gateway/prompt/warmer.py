@@ -37,7 +37,7 @@ log = structlog.get_logger()
 HEAD_PROBES = ("a", "0")
 """Two passages that begin differently: what their prompts have in common stands before every passage."""
 USUAL_PASSAGE_TOKENS = 96
-"""For a guess at how long the prompt is going to be, which decides who computes it."""
+"""The tokens of a passage in a guess at the length of the prompt, which decides what computes it."""
 
 
 class Warmer:
@@ -57,9 +57,9 @@ class Warmer:
         self._begun = False
         self._task: asyncio.Task[None] | None = None
         self._warmed_at: tuple[str, str] | None = None
-        """Who warms it, as (role, instance)."""
+        """The instance that warms it, as (role, instance)."""
         self._asked: set[tuple[str, str]] = set()
-        """Who ever was to warm it."""
+        """The instances that were ever asked to warm it."""
         self._warmed: tuple[bytes, ...] = ()
         """The names of the blocks that were asked for last."""
 

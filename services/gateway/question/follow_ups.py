@@ -13,7 +13,7 @@ from collections.abc import Sequence
 MAX_LEANING_CHARS = 400
 """A question that is longer says itself what it is about; of what it leans on, so much of each turn."""
 MAX_QUESTIONS_BEFORE = 3
-"""Of the user, as long as each of them leans on the one before it."""
+"""The most earlier questions of the user, as long as each of them leans on the one before it."""
 MAX_SCANNED_TURNS = 16
 """The latest ones."""
 USER = "user"
@@ -43,7 +43,7 @@ _SUBJECT = re.compile(
     r"|^(?:who|(?:which|what) \w+) (?:has|have|had|may|can|must|could|would|should)"
     r" (?:its|his|her|their|\w+ )"
 )
-"""Of the question itself, by which a pronoun behind it is accounted for."""
+"""The subject of the question itself, by which a pronoun behind it is accounted for."""
 _BEHIND_PREPOSITION = re.compile(
     r"\b(?:of|between|in|for|with|from|on|at|about|near|than|against|into|under|inside|around|behind|like)"
     r" (?:it|him|them)\b"
@@ -53,7 +53,7 @@ _NO_PRONOUN = re.compile(
     r"|hard|easy|take|mean|rain|snow|that|better|best|(?:called|known|said|believed) (?:when|that|how))\b"
     r"|\bit (?:is|was) \w+ (?:to|that)\b"
 )
-"""Where "it" stands for nothing."""
+"""Phrases in which "it" stands for nothing."""
 _POINTING = re.compile(
     r"\b(?:this|these)\b(?! (?:year|season|week|month|morning|evening|time|days))"
     r"|\bthose\b(?! (?:\w+ )?(?:who|which|that))"
@@ -70,7 +70,7 @@ _OPENING = re.compile(
 _DEFINITION = re.compile(r"(?:what|who)(?:'s| is| are| was| were) (?!it$|that$|this$|he$|she$|they$)")
 _JOINING = re.compile(r"(?:and|but|or|so|then|also)\b")
 JOINED_WORDS = 5
-"""Of a question that begins with "and": with so many it is a part of one, whatever it names."""
+"""A question that begins with "and" and has so many words is a part of the one before, whatever it names."""
 JOINED_WORDS_WITHOUT_NAME = 8
 BARE_WORDS = 3
 

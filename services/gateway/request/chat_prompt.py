@@ -17,10 +17,10 @@ from shared.text.chat_roles import CHAT_ROLES
 MAX_CHAT_MESSAGES = 256
 MAX_TOOLS = 128
 MAX_CHAT_CALLS = 1024
-"""In all messages of a chat."""
+"""The most calls in all messages of a chat."""
 MAX_CALL_ID_CHARS = 64
 MAX_JSON_DEPTH = 128
-"""Of schemas and arguments: objects and arrays in each other."""
+"""The deepest nesting of objects and arrays in schemas and arguments."""
 SPEAKER_NAME = re.compile(r"[^\s<|\\/>]{0,64}")
 
 

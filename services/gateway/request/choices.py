@@ -8,7 +8,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import InvalidRequest
 
 MAX_CHOICES = 128
-"""Of one call: its prompts times `n`."""
+"""The most choices of one call: its prompts times `n`."""
 SEED_SPAN = 1 << 64
 
 

@@ -10,9 +10,10 @@ from shared.errors import InvalidRequest, TooLarge
 
 ID_BYTES = 4
 IDS_SHARE = 0.75
-"""Of one message to a worker. The rest is for sampling options, for all of them at their own limits."""
+"""The share of ids in one message to a worker. The rest is for sampling options, for all of them at their own
+limits."""
 TEXT_SHARE = 31 / 32
-"""Of a tokenizer's message. The rest is for what surrounds the texts."""
+"""The share of texts in a tokenizer's message. The rest is for what surrounds the texts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from shared.messages import ScoredPassage
 from shared.text.passage_source import document_of
 
 ANSWER_SHARE = 0.25
-"""Of a model's context: more than that is not kept free of passages for an answer, however long it may be."""
+"""The largest share of a model's context that is kept free of passages for an answer, however long it may
+be."""
 
 
 def standing_order(passages: Sequence[ScoredPassage], order: str) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
 
 NO_TOOLS = ToolUse()
 JSON_KINDS = ("json_schema", "json_object")
-"""Of a constraint: what an answer may be held to where it calls nothing."""
+"""The constraints that hold an answer to JSON where it calls nothing."""
 
 
 @dataclass(frozen=True, slots=True)

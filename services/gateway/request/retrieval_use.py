@@ -20,8 +20,8 @@ ORDERS = {
 
 WARM_OFF, WARM_HEAD, WARM_LIKELY = "off", "head", "likely"
 WARM_MODES = (WARM_OFF, WARM_HEAD, WARM_LIKELY)
-"""What of a prompt is computed while its passages are found: nothing; what stands before them; or, once there
-is a first order of them, all of it."""
+"""The part of a prompt that is computed while its passages are found: nothing; what stands before them; or,
+once there is a first order of them, all of it."""
 
 
 @dataclass(frozen=True, slots=True)

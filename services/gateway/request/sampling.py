@@ -15,7 +15,7 @@ from shared.sampling.parameters import MAX_TOP_LOGPROBS, PARAMETERS, SCALARS, Gr
 H = TypeVar("H", bound=Hashable)
 
 CONTRACT_NAMES = {"allowed_ids": "allowed_token_ids", "bad_words": "bad_word_ids"}
-"""What the contract calls fields that have another name in `SamplingParams`."""
+"""The contract's names of fields that have another name in `SamplingParams`."""
 
 
 def validate_sampling(

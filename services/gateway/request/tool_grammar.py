@@ -18,12 +18,12 @@ from shared.sampling.parameters import JSON_WHITESPACE, Grammar
 from shared.text.tool_formats import ToolFormat
 
 MAX_CALLS = 16
-"""In one answer."""
+"""The most calls in one answer."""
 NO_ARGUMENTS = '{"type": "object", "properties": {}}'
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _ANY_TEXT = r"/(.|\n)*/"
 _TEXT_WITHOUT_BRACE = r"/\s*([^\s{](.|\n)*)?/"
-"""In front: that would be a call."""
+"""The text in front of a call: with a brace it would be one."""
 _FAULT = re.compile(r"cannot be used: at (\d+)\(\d+\): failed to compile JSON schema: (.*?)(?: \d+ \|.*)?$")
 
 

@@ -11,9 +11,9 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 GRPC_MARGIN_S = 0.1
 """gRPC ends a call at its deadline by itself; ending it this much earlier lets the terminal event through."""
 GRPC_MARGIN_SHARE = 0.25
-"""Of a deadline that is too short for all of that margin."""
+"""The share of a deadline that is the margin where it is too short for all of that margin."""
 INTER_TOKEN_MARGIN_S = 0.025
-"""How much later than a worker the gateway ends a request whose tokens do not come."""
+"""The gateway ends a request whose tokens do not come so much later than a worker does."""
 
 
 def answerable_s(call_remaining_s: float) -> float:

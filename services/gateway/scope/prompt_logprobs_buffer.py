@@ -10,7 +10,8 @@ from shared.errors import InvalidRequest
 from shared.sampling.parameters import SamplingParams, TokenLogprob
 
 MAX_PROMPT_LOGPROBS = 1 << 19
-"""Of one prompt: its tokens times one more than how many of the likeliest are wanted beside each."""
+"""The most log-probabilities of one prompt: its tokens times one more than how many of the likeliest are
+wanted beside each."""
 MAX_HELD_ROWS = 256
 """Rows of text that wait for what the bus delivers late. One more is dropped, and its gap found later."""
 

@@ -17,11 +17,11 @@ from shared.telemetry import metrics
 log = structlog.get_logger()
 
 LEFT_OUT = ("retrieval", "retrieval depth", "dense search", "rerank", "no corpus")
-"""What a request may have been answered without, as its client is told."""
+"""The parts that a request may have been answered without, as its client is told."""
 FINISH_REASONS = {"stop_string": "stop"}
-"""As clients are told them."""
+"""The reasons as clients are told them."""
 UNKNOWN_HOP = "unknown"
-"""Where whoever was full did not say who it is."""
+"""The hop where the one that was full did not say who it is."""
 
 
 def count_outcome(outcome: Outcome) -> None:

@@ -14,9 +14,10 @@ from shared.sampling.parameters import TokenLogprob
 from shared.text.tool_formats import ToolFormat
 
 MAX_EVENT_LOGPROBS = 4096
-"""Of a prompt, in one event: with twenty more beside each it is a megabyte; clients take four."""
+"""The most log-probabilities of a prompt in one event: with twenty more beside each it is a megabyte; clients
+take four."""
 PROMPT_S = 0.003
-"""How long what is told of a prompt waits for the route of its request."""
+"""The prompt's event waits so long for the route of its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,11 @@ class ResponseBuffer:
         self._prompt_position = 0
         self._text: pb.GenerateEvent | None = None
         self._text_tokens = 0
-        """In it."""
+        """The tokens of the text that waits."""
         self._end: Outcome | None = None
         self._filled = False
         self._waiting: asyncio.Future[None] | None = None
-        """Of the one who takes, while there is nothing."""
+        """The future of the reader, while there is nothing to read."""
         self._calls: ToolCallParser | None = None
 
     def read_calls(self, tool_format: ToolFormat) -> None:

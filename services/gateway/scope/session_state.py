@@ -12,7 +12,7 @@ from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLar
 from shared.roles import ROUTED_ROLES, hop_of_phase
 
 FINAL_ERRORS = (InvalidRequest, TooLarge)
-"""What no other worker would answer differently: the request ends with it."""
+"""The errors that every other worker would answer with too: the request ends with them."""
 
 
 class RequestPhase(StrEnum):

@@ -18,7 +18,7 @@ from shared.files.api_key_file import ApiKey
 from shared.tasks import cancel_until_done
 
 OTHERS_END_S = 1.0
-"""How long the other choices of a call may take to say that they are cancelled, when one has failed."""
+"""The other choices of a call may take so long to say that they are cancelled, when one has failed."""
 
 
 @dataclass(frozen=True, slots=True)

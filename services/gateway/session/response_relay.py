@@ -14,7 +14,7 @@ from shared.errors import Cancelled
 from shared.telemetry import metrics
 
 WRITE_GRACE_S = 5.0
-"""How long after the total deadline a client that does not read may keep its call open."""
+"""A client that does not read may keep its call open for so long after the total deadline."""
 
 
 class ResponseWriter(Protocol):

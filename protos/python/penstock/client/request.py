@@ -9,7 +9,8 @@ from typing import Any, Literal, TypedDict, Unpack
 from penstock.client._proto import inference_pb2 as pb
 
 Turn = tuple[str, str] | pb.ChatMessage
-"""Of a chat: (role, content), or a message with all that it may have: a name, calls, whose result it is."""
+"""A turn of a chat: (role, content), or a message with all that it may have: a name, calls, whose result it
+is."""
 Prompt = str | Sequence[int] | Sequence[Turn]
 """A text, token ids, or a chat."""
 Priority = Literal["low", "normal", "high"]

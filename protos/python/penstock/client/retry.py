@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from penstock.client.errors import PenstockError, Shed
 
 JITTER_SHARE = 0.25
-"""How much longer than the hint at most: else all who were shed together come back together."""
+"""A retry waits at most this much longer than the hint: else all who were shed together come back
+together."""
 
 
 @dataclass(frozen=True, slots=True)

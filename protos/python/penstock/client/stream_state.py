@@ -19,7 +19,8 @@ class StreamState:
         self.begun = False
         """Text or tokens have come: from here on a retry would repeat them."""
         self.failed_end: pb.Terminal | None = None
-        """Of the choice that the call failed with: it ends before those that are cancelled for it."""
+        """The end of the choice that the call failed with: it comes before those that are cancelled for
+        it."""
         self.prompt_logprobs: list[pb.Logprob] = []
         self._prompts: dict[int, pb.PromptInfo] = {}
         self._ends: dict[int, pb.Terminal] = {}

@@ -35,7 +35,7 @@ class Answer:
         self._events = events
         self._created = int(time.time())
         self._frames: dict[int, TextFrame] = {}
-        """By choice."""
+        """The frames that wait, by choice."""
         make = partial(
             Choice,
             shape=shape,

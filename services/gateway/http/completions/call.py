@@ -14,9 +14,9 @@ from services.gateway.http.fields.json_fields import JsonFields
 from shared.errors import InvalidRequest, PenstockError, TooLarge
 
 BODY_TIMEOUT_S = 30.0
-"""For the whole body of a request, from its headers on."""
+"""The longest time for the whole body of a request, from its headers on."""
 FLUSH_TIMEOUT_S = 10.0
-"""For the end of an answer, when nothing but its client is waited for."""
+"""The longest time for the end of an answer, when nothing but its client is waited for."""
 JSON = "application/json"
 EVENTS = "text/event-stream"
 

@@ -49,7 +49,7 @@ class Choice:
         self.prompt = pb.PromptInfo()
         self.end = pb.Terminal()
         self.told_tokens = 0
-        """Of the answer, so far."""
+        """The tokens of the answer that were written so far."""
         self._echo = echo
         self._echoed = echo.text
         self._shape = shape

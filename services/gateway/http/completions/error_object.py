@@ -25,7 +25,7 @@ from shared.errors import (
 )
 
 CLIENT_LEFT = 499
-"""What proxies call a request whose client is gone; here also one that was cancelled by its id."""
+"""The status that proxies give a request whose client is gone; here also one that was cancelled by its id."""
 
 
 class SlowBody(PenstockError):
@@ -76,10 +76,10 @@ _NO_RETRY = (CLIENT_LEFT, 504)
 """OpenAI's clients repeat these by themselves unless told not to: the time is up, or nobody waits."""
 
 FieldNames = Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
-"""What the gRPC contract calls a field, and what one of our paths does."""
+"""The name of a field in the gRPC contract, and its name in one of our paths."""
 
 TOO_LONG = re.compile(r"^the prompt(?= has \d+ tokens)")
-"""How the sentence about a prompt begins that is longer than something; each path has its word for it."""
+"""The beginning of the sentence about a prompt that is too long; each path has its word for it."""
 
 _CONTRACT_NAMES: FieldNames = (
     (re.compile(r"\bsampling\.json_schema\b"), "response_format.json_schema.schema"),
@@ -99,7 +99,7 @@ _CONTRACT_NAMES: FieldNames = (
     (TOO_LONG, "prompt"),
     (re.compile(r"^(priority|retrieval)(?= (?:is|needs) )"), r"penstock.\1"),
 )
-"""As most of our paths do."""
+"""The names that most of our paths have."""
 _PARAM = re.compile(r"[a-z_]+(?:\[\d+\]|\.[a-z_]+)*(?= (?:\d+ )?(?:is|has|holds|hold|needs|cannot|rules)\b)")
 """A sentence that is about a field begins with it."""
 _FIELDS = frozenset(

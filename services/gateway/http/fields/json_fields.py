@@ -9,7 +9,7 @@ from shared.errors import InvalidRequest
 from shared.sampling.parameters import Bounds
 
 SHOWN_CHARS = 40
-"""Of a wrong value, in the sentence about it."""
+"""The characters of a wrong value that the sentence about it shows."""
 
 
 class WrongField(InvalidRequest):

@@ -22,7 +22,7 @@ SCALAR_FIELDS = (
     "min_tokens",
 )
 TOP_K_OFF = -1
-"""What others write for no top-k; here it is 0, and both are taken."""
+"""The number that others write for no top-k; here it is 0, and both are taken."""
 TOKEN_IDS = Bounds(0, MAX_TOKEN_ID, integer=True)
 ANSWER_FORMATS = ("text", "json_object", "json_schema")
 LENGTHS = ("max_completion_tokens", "max_tokens")

@@ -9,7 +9,7 @@ from typing import Any
 
 CITATION = re.compile(r"\[([1-9][0-9]?)\]")
 BEGUN_CITATION = re.compile(r"\[(?:[1-9][0-9]?)?\Z")
-"""What may become one with the text that follows."""
+"""Text that may become a citation with the text that follows."""
 
 FileCitation = Mapping[str, Any]
 """`index` is where in the text its `[n]` begins, in characters."""

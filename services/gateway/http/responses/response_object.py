@@ -10,7 +10,7 @@ from services.gateway.http.responses.responses import AskedResponse
 
 ID_PREFIX = "resp_"
 STATUSES = {pb.FINISH_REASON_LENGTH: "incomplete"}
-"""Of what has finished; otherwise it is completed."""
+"""The status of an answer by how it finished; otherwise it is completed."""
 
 
 class ResponseObject:
